@@ -58,7 +58,8 @@ def show(
             if fleet is not None:
                 data["fleet"] = {**fleet_json(fleet), "runs": [each.name for each in on_fleet]}
             if row is not None:
-                data["run"] = {**run_json(row), **_plan_facts(row)}
+                line = runner.ledger.line(row.fleet)
+                data["run"] = {**run_json(row, line=line), **_plan_facts(row)}
             print_json(data)
             return
         if fleet is not None:
@@ -133,7 +134,7 @@ def _simulated(state: FleetState) -> str:
 
 
 def _run_text(runner: RunnerContext, row: RunRow) -> str:
-    from orch.cli.output.run import attempt_lines, duration, moment, rank_lines
+    from orch.cli.output.run import attempt_lines, duration, moment, place_text, rank_lines
     from orch.runner.launch.run_plan import groups_and_tags
     from orch.runner.processes import describe_owner
 
@@ -144,7 +145,9 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
         ("fleet", row.fleet),
         ("submitted", f"{moment(row.created_at)} by {describe_owner(row.submitted_by)}"),
         ("attempt", str(row.attempt) if row.attempt else ""),
-        ("next attempt", moment(row.next_at) or ""),
+        ("priority", str(row.priority) if row.priority else ""),
+        ("in line", place_text(row, runner.ledger.line(row.fleet)).strip(" ()") if row.in_line else ""),
+        ("next attempt", "" if row.in_line else moment(row.next_at) or ""),
         ("started", moment(row.started_at) or "not yet"),
         ("took", duration(row.took_s) if row.took_s is not None else ""),
         (

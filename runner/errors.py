@@ -83,6 +83,10 @@ class NodesBusy(RunConflict):
     """The blocks a run needs are claimed by another run."""
 
 
+class InLine(NodesBusy):
+    """Another run is before this one in the line for the nodes; whether they are free was not looked at."""
+
+
 class NodeCordoned(RunConflict):
     """Nodes that the run needs are cordoned: they take no new jobs."""
 

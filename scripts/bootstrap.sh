@@ -211,7 +211,33 @@ ssh_server() {
     fi
 }
 
+# No program of the package is run as a service: the tests start a server of their own.
+postgres_server() {
+    if command -v initdb > /dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' > /dev/null; then
+        say "PostgreSQL's server: there already"
+        return
+    fi
+    if can_install; then
+        $SUDO mkdir -p /etc/postgresql-common/createcluster.d
+        echo 'create_main_cluster = false' | $SUDO tee /etc/postgresql-common/createcluster.d/orch-tests.conf >> "$LOG"
+    fi
+    install_packages "the tests need a PostgreSQL server" postgresql
+}
+
+# Gives a process another time than its machine's.
+fake_time() {
+    if command -v faketime > /dev/null; then
+        say "faketime: there already"
+        return
+    fi
+    install_packages "the tests need faketime" faketime
+}
+
 python_environment
 docker_daemon
 base_image
-if [ "$EXTRA" = test ]; then ssh_server; fi
+if [ "$EXTRA" = test ]; then
+    ssh_server
+    postgres_server
+    fake_time
+fi

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import postgres as servers
 import pytest
 import transit
 from forkserver import interpreter
@@ -35,6 +36,27 @@ def folder(tmp_path: Path) -> Folder:
     """An empty project."""
     (tmp_path / "orch.yml").write_text("project: tests\n")
     return Folder(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Postgres]:
+    """A server of PostgreSQL, which the processes of a session share."""
+    if servers.binaries() is None:
+        pytest.skip("there is no PostgreSQL server here: `make set-up-test` installs one")
+    base = tmp_path_factory.getbasetemp()
+    with servers.server(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a new ledger, of each kind of database in turn."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'deep/er/ledger.db'}"
+        return
+    server: servers.Postgres = request.getfixturevalue("postgres")
+    with server.database() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ from orch.spec.errors import visible, visible_lines
 
 if TYPE_CHECKING:
     from orch.runner.ledger.records import RankRow, RunRow
+    from orch.runner.ledger.waiting_line import Line
 
 SCHEMA = 1
 # One colour per rank, in turn; chosen to be told apart on light and dark grounds.
@@ -101,11 +102,12 @@ def _progress_text(event: ImageProgress) -> str | None:
     return None
 
 
-def run_json(row: RunRow, forwards: Sequence[PortForwarded] = ()) -> dict[str, Any]:
+def run_json(row: RunRow, forwards: Sequence[PortForwarded] = (), line: Line | None = None) -> dict[str, Any]:
     """One run as `run`, `attach`, `stop` and `ps` print it. A rank has `group` where the task has groups.
 
     `nodes` and `started_at` are of `attempt`, the latest one; `attempts` has those that ended before.
-    `forwards`: the ports that led to its jobs while the command was attached.
+    `forwards`: the ports that led to its jobs while the command was attached. `line`: of those that wait for
+    nodes of its fleet.
     """
     groups, tags = groups_and_tags(row)
     return {
@@ -130,6 +132,9 @@ def run_json(row: RunRow, forwards: Sequence[PortForwarded] = ()) -> dict[str, A
             for each in forwards
         ],
         "tags": tags,
+        "submitted_by": row.submitted_by,
+        "priority": row.priority,
+        "place_in_line": line.position(row.id) if line is not None and row.in_line else None,
         "attempt": row.attempt,
         "attempts": [
             {
@@ -223,20 +228,31 @@ def rank_text(rank: RankRow) -> str:
     return f"{rank.status} ({rank.reason})"
 
 
-def runs_table(rows: Sequence[RunRow], *, colour: bool) -> str:
+def place_text(row: RunRow, line: Line | None) -> str:
+    """The place in line of a run that waits for nodes: ` (2nd of 5 in line)`; "" for any other."""
+    place = line.position(row.id) if line is not None and row.in_line else None
+    if line is None or place is None:
+        return ""
+    ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+    return f" ({place}{ending} of {len(line.waiters)} in line)"
+
+
+def runs_table(rows: Sequence[RunRow], lines: Mapping[str, Line], *, colour: bool) -> str:
+    """`lines`: of the fleets that runs wait for nodes of, by name."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
-    for heading in ("RUN", "FLEET", "NODES", "STATUS", "SUBMITTED", "TOOK"):
+    for heading in ("RUN", "FLEET", "NODES", "STATUS", "OWNER", "SUBMITTED", "TOOK"):
         table.add_column(heading)
     for row in rows:
         cells = (
             row.name,
             row.fleet,
             "-" if row.status == "pending" else nodes_text(row),
-            _status_text(row),
+            _status_text(row) + place_text(row, lines.get(row.fleet)),
+            row.submitted_by,
             f"{duration(row.now - row.created_at)} ago",
             "-" if row.took_s is None else duration(row.took_s),
         )
@@ -249,7 +265,7 @@ def runs_table(rows: Sequence[RunRow], *, colour: bool) -> str:
 
 def _status_text(row: RunRow) -> str:
     if row.status == "pending":
-        return "pending (retry)"
+        return "pending" if row.in_line else "pending (retry)"
     codes = [r.exit_code for r in row.ranks if r.status == "failed" and r.exit_code is not None]
     status = row.status
     if row.status == "failed" and codes:

@@ -50,6 +50,9 @@ def run(
     profile: Profile = None,
     port: Port = None,
     detach: Detach = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait in line when the nodes are not free; else it is refused.")
+    ] = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
@@ -64,6 +67,7 @@ def run(
         name=name,
         env=env or (),
         detach=detach,
+        wait=wait,
         as_json=as_json,
         rehearse=rehearse,
         profile=profile,
@@ -79,6 +83,7 @@ def start(
     name: str | None,
     env: Sequence[str],
     detach: bool,
+    wait: bool = False,
     as_json: bool = False,
     rehearse: bool = False,
     mixed: bool = False,
@@ -95,7 +100,7 @@ def start(
         from orch.runner.ledger.run_names import RunName
 
         name = RunName.parse(name)
-    from orch.cli.output.run import nodes_text
+    from orch.cli.output.run import nodes_text, place_text
     from orch.runner.runs.forwards import LocalPorts
 
     variables = variables_of(env)
@@ -130,13 +135,15 @@ def start(
                         fleet_name=fleet,
                         name=name,
                         variables=variables,
+                        wait=wait,
                     )
                 if detach:
                     drive_behind(runner, row)
                     _print_run(row) if as_json else say(row.name)
                     continue
                 if not as_json and row.status == "pending":
-                    tell(f"run {row.name} waits for nodes of fleet {row.fleet}: {row.message}")
+                    place = place_text(row, runner.ledger.line(row.fleet))
+                    tell(f"run {row.name} waits for nodes of fleet {row.fleet}{place}: {row.message}")
                 elif not as_json:
                     tell(f"run {row.name} on fleet {row.fleet}: {nodes_text(row)}")
                 row = see_through(project, runner, row, held)
@@ -160,6 +167,7 @@ def ps(
 
         reconcile_once(runner)
         rows = runner.ledger.runs(active_only=not everything) or runner.ledger.runs(limit=1)
+        lines = {fleet: runner.ledger.line(fleet) for fleet in {row.fleet for row in rows if row.in_line}}
         undriven = [
             (row, why_undriven(runner, row), begins_elsewhere(runner, row))
             for row in rows
@@ -171,9 +179,11 @@ def ps(
         if reason is not None:
             tell(f"  its driver ended: {reason} (more in {LOG} of its folder under .orch/runs)")
     if as_json:
-        print(json.dumps({"schema": SCHEMA, "runs": [run_json(row) for row in rows]}))
+        print(
+            json.dumps({"schema": SCHEMA, "runs": [run_json(row, line=lines.get(row.fleet)) for row in rows]})
+        )
     elif rows:
-        say(runs_table(rows, colour=coloured(sys.stdout)))
+        say(runs_table(rows, lines, colour=coloured(sys.stdout)))
     else:
         tell("nothing was run in this project yet")
 

@@ -61,6 +61,7 @@ def submit_task(
     fleet_name: str | None,
     name: str | None,
     variables: dict[str, str],
+    wait: bool = False,
 ) -> RunRow:
     from orch import images
     from orch.images import job_image
@@ -113,6 +114,7 @@ def submit_task(
                 cli_env=variables,
                 caller_env=dict(os.environ),
                 volumes=volumes_for(project, runner.ledger) if needs_volumes(task) else NO_VOLUMES,
+                wait=wait,
             )
     except VolumeMisfit as error:
         raise _as_diagnostic(error, project, document) from error

@@ -20,13 +20,14 @@ from sqlalchemy import (
     create_engine,
     func,
     insert,
+    inspect,
     select,
     text,
     update,
 )
 from sqlalchemy import event as sql_event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.schema import CreateColumn
 
 from orch.runner.errors import LedgerUnusable, NewerLedger
@@ -35,6 +36,9 @@ from orch.runner.private import private_file, private_folder
 
 # How long another process's transaction is waited for.
 PATIENCE_S = 20.0
+
+# After how long PostgreSQL ends a transaction whose process says nothing more: it may hold locks.
+IDLE_S = 60.0
 
 # The option of transactions that only read.
 READ_ONLY = "orch_read_only"
@@ -50,7 +54,7 @@ def open_engine(url: str) -> tuple[Engine, str]:
         if parsed.get_backend_name() == "sqlite":
             engine = _sqlite(Path(parsed.database or ""), parsed)
         else:
-            engine = create_engine(parsed, pool_pre_ping=True, isolation_level="READ COMMITTED")
+            engine = _postgres(parsed)
         _prepare(engine)
     except (ModuleNotFoundError, NoSuchModuleError) as error:
         raise LedgerUnusable(
@@ -111,6 +115,38 @@ def _sqlite(path: Path, url: URL) -> Engine:
     return engine
 
 
+def _postgres(url: URL) -> Engine:
+    """Nobody is waited for for ever: no server, and no process that was stopped in a transaction."""
+    engine = create_engine(
+        url.update_query_dict(
+            {
+                "connect_timeout": f"{PATIENCE_S:.0f}",
+                "tcp_user_timeout": f"{PATIENCE_S * 1000:.0f}",
+                **url.query,
+            }
+        ),
+        pool_pre_ping=True,
+        isolation_level="READ COMMITTED",
+    )
+
+    @sql_event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET lock_timeout = {round(PATIENCE_S * 1000)}")
+            cursor.execute(f"SET idle_in_transaction_session_timeout = {round(IDLE_S * 1000)}")
+        connection.commit()
+
+    return engine
+
+
+def only_reading(engine: Engine) -> Engine:
+    """The engine for transactions that only read: they wait for no writer, and see one moment."""
+    if engine.dialect.name == "sqlite":
+        return engine.execution_options(**{READ_ONLY: True})
+    # At READ COMMITTED each statement sees another moment: a run, and the ranks of its next attempt.
+    return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
 def _set_journal(connection: Any, path: Path, *, shared: bool) -> None:
     """How the database keeps what is not committed: a new one in a log, so that readers need not wait.
 
@@ -146,6 +182,9 @@ def _prepare(engine: Engine) -> None:
     version = _version(engine)
     if version is None:
         with engine.begin() as db:
+            if db.dialect.name == "postgresql":
+                # Of several processes that open a new ledger, one makes the tables; SQLite's lock does that.
+                db.execute(select(func.pg_advisory_xact_lock(func.hashtext("orch: make the ledger"))))
             schema.metadata.create_all(db)
             if db.execute(select(func.count()).select_from(schema.meta)).scalar_one() == 0:
                 db.execute(insert(schema.meta).values(key="schema", value=str(schema.SCHEMA_VERSION)))
@@ -171,18 +210,17 @@ def _upgrade(engine: Engine) -> None:
                 definition = CreateColumn(column).compile(dialect=db.dialect)
                 db.execute(text(f"ALTER TABLE {table} ADD COLUMN {definition}"))
         schema.metadata.create_all(db)
+        for index in schema.run.indexes:
+            index.create(db, checkfirst=True)
         if version < schema.SCHEMA_VERSION:
             db.execute(update(schema.meta).where(key).values(value=str(schema.SCHEMA_VERSION)))
 
 
 def _version(engine: Engine) -> int | None:
-    try:
-        with engine.begin() as db:
-            value = db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema")).scalar()
-    except (OperationalError, ProgrammingError) as error:
-        if "no such table" in str(error) or "does not exist" in str(error).split("\n")[0]:
+    with engine.begin() as db:
+        if not inspect(db).has_table(schema.meta.name):
             return None
-        raise
+        value = db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema")).scalar()
     return None if value is None else int(value)
 
 
@@ -193,7 +231,9 @@ def unusable(where: str, error: BaseException) -> LedgerUnusable:
         "the run ledger cannot be used",
         where=where,
         detail=lines[0] if lines else type(error).__name__,
-        hint="is its folder writable, and is there space on the disk?",
+        hint="is the server up, and may this user write there?"
+        if where.startswith("postgresql")
+        else "is its folder writable, and is there space on the disk?",
     )
 
 

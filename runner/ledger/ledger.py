@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Text, delete, exists, func, insert, literal, or_, select, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import Connection, Engine, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 
 from orch.runner.errors import LedgerUnusable, RunConflict, UnknownRun
-from orch.runner.ledger import schema
-from orch.runner.ledger.database import READ_ONLY, open_engine, unusable
+from orch.runner.ledger import controllers, schema
+from orch.runner.ledger.controllers import Controller
+from orch.runner.ledger.database import only_reading, open_engine, unusable
 from orch.runner.ledger.lease import LEASE_S, LeaseLost, Renewal
 from orch.runner.ledger.records import (
     ACTIVE,
@@ -31,6 +32,7 @@ from orch.runner.ledger.records import (
     lease_holds,
 )
 from orch.runner.ledger.schema import clock
+from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, is_dead_owner, process_owner
 from orch.spec.grammar.values import encodable, shown
 
@@ -48,6 +50,7 @@ class Ledger:
 
     def __init__(self, engine: Engine, url: str) -> None:
         self._engine = engine
+        self._reader = only_reading(engine)
         self._url = url
 
     def close(self) -> None:
@@ -61,6 +64,8 @@ class Ledger:
         nodes: Sequence[str],
         build: Callable[[int], str],
         waiting: Waiting | None = None,
+        *,
+        priority: int = 0,
     ) -> RunRow:
         """Write a new run. `build` gets its number and returns its plan as JSON.
 
@@ -73,7 +78,7 @@ class Ledger:
         try:
             with Renewal(self, lease):
                 plan = build(lease.run_id)
-            return self._submit(lease, plan, nodes, waiting)
+            return self._submit(lease, plan, nodes, waiting, priority)
         except BaseException:
             with suppress(LedgerUnusable), self._begin() as db:
                 db.execute(delete(schema.run).where(*_holds(lease), schema.run.c.status == RESERVED))
@@ -130,14 +135,23 @@ class Ledger:
                 db.execute(delete(table).where(table.c.id == row.id))
         return Lease(number, owner, 1)
 
-    def _submit(self, lease: Lease, plan: str, nodes: Sequence[str], waiting: Waiting | None) -> RunRow:
+    def _submit(
+        self, lease: Lease, plan: str, nodes: Sequence[str], waiting: Waiting | None, priority: int
+    ) -> RunRow:
         table = schema.run
         values: dict[str, Any] = {"status": "submitted"} if waiting is None else _waiting_values(waiting)
         with self._begin() as db:
             changed = db.execute(
                 update(table)
                 .where(*_holds(lease), table.c.status == RESERVED)
-                .values(**values, plan=plan, owner=None, lease_until=None, created_at=clock())
+                .values(
+                    **values,
+                    plan=plan,
+                    priority=priority,
+                    owner=None,
+                    lease_until=None,
+                    created_at=clock(),
+                )
             )
             if changed.rowcount == 0:
                 raise _lease_lost()
@@ -243,7 +257,8 @@ class Ledger:
     def mark_started(self, lease: Lease, text: str) -> None:
         """Record that commands are about to run; the first call sets the start time. Raises LeaseLost."""
         started = func.coalesce(schema.run.c.started_at, clock())
-        self._fenced(lease, {"phase": "going", "started_at": started}, "go", text)
+        values = {"phase": "going", "started_at": started, "queued_at": None}
+        self._fenced(lease, values, "go", text)
 
     def wait(self, lease: Lease, waiting: Waiting, events: Sequence[str] | None = None) -> None:
         """Let the run wait for its next attempt. Raises LeaseLost.
@@ -259,7 +274,7 @@ class Ledger:
                     run.c.attempt,
                     run.c.plan,
                     literal(" ".join(events)),
-                    literal(waiting.message, Text),
+                    literal(waiting.message, schema.Plain),
                     run.c.started_at,
                     clock(),
                 ).where(*_holds(lease))
@@ -295,6 +310,26 @@ class Ledger:
             _add_ranks(db, lease.run_id, attempt, nodes)
             _add_event(db, lease.run_id, "attempt", str(attempt))
 
+    def line(self, fleet: str) -> Line:
+        """The runs that wait for nodes of a fleet."""
+        with self._reading() as db:
+            return read_line(db, fleet, controlled=bool(controllers.living(db)))
+
+    def beat(self, owner: str) -> None:
+        """Write the heartbeat of a controller."""
+        with self._begin() as db:
+            controllers.beat(db, owner)
+
+    def retire(self, owner: str) -> None:
+        """A controller has ended. Does nothing if the ledger is unavailable."""
+        with suppress(LedgerUnusable), self._begin() as db:
+            controllers.retire(db, owner)
+
+    def controllers(self) -> tuple[Controller, ...]:
+        """The controllers that live."""
+        with self._reading() as db:
+            return controllers.living(db)
+
     def failed_nodes(self, number: int, *, lost_only: bool = False) -> dict[str, int]:
         """Node name -> how much speaks against it: 1 for every attempt of a run in which its rank failed by
         itself, LOST_WEIGHT where it did not answer, or could run nothing. `lost_only`: the latter alone."""
@@ -315,18 +350,15 @@ class Ledger:
         """Change one rank. Raises LeaseLost."""
         table = schema.rank
         with self._begin() as db:
-            changed = db.execute(
+            # The run's row is locked until the rank is written: who takes the lease meanwhile waits for that.
+            held = db.execute(select(schema.run.c.id).where(*_holds(lease)).with_for_update(read=True))
+            if held.first() is None:
+                raise _lease_lost()
+            db.execute(
                 update(table)
-                .where(
-                    table.c.run_id == lease.run_id,
-                    table.c.attempt == attempt,
-                    table.c.rank == rank,
-                    exists().where(*_holds(lease)),
-                )
+                .where(table.c.run_id == lease.run_id, table.c.attempt == attempt, table.c.rank == rank)
                 .values(**values)
             )
-            if changed.rowcount == 0:
-                raise _lease_lost()
 
     def set_desired(self, number: int, desired: Desired) -> None:
         """Set what a run should do; its driver reads it at its next step. `abort` is final."""
@@ -363,7 +395,7 @@ class Ledger:
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
         """A read-only transaction, which never waits for a lock."""
-        with self._begin(self._engine.execution_options(**{READ_ONLY: True})) as db:
+        with self._begin(self._reader) as db:
             yield db
 
     @contextmanager
@@ -371,7 +403,7 @@ class Ledger:
         try:
             with (engine or self._engine).begin() as db:
                 yield db
-        except (OperationalError, sqlite3.OperationalError) as error:
+        except (OperationalError, InterfaceError, InternalError, sqlite3.OperationalError) as error:
             raise unusable(self._url, error) from error
 
 
@@ -421,6 +453,8 @@ def _waiting_values(waiting: Waiting) -> dict[str, Any]:
         "next_at": clock() + waiting.delay_s,
         "retry_since": waiting.since,
         "retry_tries": waiting.tries,
+        **({"queued_at": func.coalesce(schema.run.c.queued_at, clock())} if waiting.for_nodes else {}),
+        **({} if waiting.in_use is None else {"looked_at": clock(), "in_use": int(waiting.in_use)}),
     }
 
 

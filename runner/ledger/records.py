@@ -49,12 +49,16 @@ class Waiting:
     """Why a run waits, and how long its next attempt is put off in seconds.
 
     `since`: when the tries began, None for its submission; `tries`: how many were in vain, this one included.
+    `for_nodes`: it is in line for nodes of its fleet (waiting_line.py); `in_use`: it looked for some, and
+    whether other runs have them.
     """
 
     message: str
     delay_s: float
     since: float | None
     tries: int
+    for_nodes: bool = False
+    in_use: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class RunRow:
     `attempt` counts from 0; `started_at` is of the latest one. `attempts` are those that ended before; the
     latest one is among them while the run waits for the next. `next_at`: when that may begin.
     `retry_since`: since when the run is tried again; None where it is not, or since its submission.
+    `queued_at`, `looked_at`, `in_use`: as in waiting_line.py.
     """
 
     id: int
@@ -87,6 +92,10 @@ class RunRow:
     next_at: float | None
     retry_since: float | None
     retry_tries: int
+    priority: int
+    queued_at: float | None
+    looked_at: float | None
+    in_use: int
     now: float
     ranks: tuple[RankRow, ...]
     attempts: tuple[AttemptRow, ...] = ()
@@ -95,6 +104,11 @@ class RunRow:
     def next_attempt(self) -> int:
         """The number of the attempt that a waiting run begins next: one that found no nodes keeps its own."""
         return self.attempt + any(each.attempt == self.attempt for each in self.attempts)
+
+    @property
+    def in_line(self) -> bool:
+        """Whether it waits for nodes, and not for the delay after an attempt that failed."""
+        return self.status == "pending" and self.queued_at is not None
 
     @property
     def took_s(self) -> float | None:

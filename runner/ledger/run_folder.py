@@ -105,6 +105,11 @@ class RunFolder:
         """Whether later attempts can begin on this machine."""
         return (self.path / _LAUNCH).is_file()
 
+    @property
+    def has_environments(self) -> bool:
+        """Whether the containers of an attempt can be started on this machine."""
+        return (self.path / _ENVIRONMENT).is_file()
+
     def keys(self, ranks: int) -> RunKeys:
         """The run's keys, created at the first call."""
         path = self.path / _KEYS

@@ -8,14 +8,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    Column,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from orch.spec.grammar.values import encodable
+
 # Raised when a change makes an older orch misread the ledger.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
+
+
+class Plain(TypeDecorator[str]):
+    """Text of others, such as a node's answer: PostgreSQL takes no NUL, and no character without a code."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        del dialect
+        return None if value is None else encodable(value).replace("\0", "\ufffd")
+
 
 meta = Table(
     "meta",
@@ -39,7 +65,7 @@ run = Table(
     # The furthest step that was decided on, written before it is done: see decide.Phase.
     Column("phase", String(20), nullable=False),
     Column("reason", String(60)),
-    Column("message", Text),
+    Column("message", Plain),
     Column("attempt", Integer, nullable=False),
     Column("master_port", Integer),
     Column("submitted_by", String(200), nullable=False),
@@ -54,8 +80,15 @@ run = Table(
     # Since when it is tried again, and how often that was without success (runs/retry.py).
     Column("retry_since", Float),
     Column("retry_tries", Integer, nullable=False, server_default="0"),
+    Column("priority", Integer, nullable=False, server_default="0"),
+    # Of a run that waits for nodes (waiting_line.py): since when, when it last looked for some, and whether
+    # other runs had them then. Since when stays until its commands begin.
+    Column("queued_at", Float),
+    Column("looked_at", Float),
+    Column("in_use", Integer, nullable=False, server_default="0"),
     Index("run_by_name", "name", "id"),
     Index("run_by_status", "status"),
+    Index("run_by_fleet", "fleet", "finished_at"),
 )
 
 rank = Table(
@@ -68,7 +101,7 @@ rank = Table(
     Column("status", String(20), nullable=False),
     Column("exit_code", Integer),
     Column("reason", String(60)),
-    Column("message", Text),
+    Column("message", Plain),
     # Since when the node has been silent, while it is.
     Column("silent_since", Float),
     # Whether its log is here and nothing of it is left on the node.
@@ -83,7 +116,7 @@ attempt = Table(
     Column("attempt", Integer, primary_key=True),
     Column("plan", Text, nullable=False),
     Column("events", String(60), nullable=False),
-    Column("message", Text),
+    Column("message", Plain),
     Column("started_at", Float),
     Column("finished_at", Float, nullable=False),
 )
@@ -95,11 +128,24 @@ event = Table(
     Column("run_id", ForeignKey("run.id"), nullable=False, index=True),
     Column("at", Float, nullable=False),
     Column("kind", String(20), nullable=False),
-    Column("text", Text, nullable=False),
+    Column("text", Plain, nullable=False),
+)
+
+# Controllers that live, or did a short while ago.
+controller = Table(
+    "controller",
+    metadata,
+    Column("owner", String(200), primary_key=True),
+    Column("started_by", String(200), nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("seen_at", Float, nullable=False),
 )
 
 
-ADDED: dict[int, tuple[Column[Any], ...]] = {2: (run.c.next_at, run.c.retry_since, run.c.retry_tries)}
+ADDED: dict[int, tuple[Column[Any], ...]] = {
+    2: (run.c.next_at, run.c.retry_since, run.c.retry_tries),
+    3: (run.c.priority, run.c.queued_at, run.c.looked_at, run.c.in_use),
+}
 """Columns that a version of the schema added to tables of the one before it."""
 
 

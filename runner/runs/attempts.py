@@ -17,7 +17,9 @@ from orch.runner.errors import (
     BadTask,
     HostfileIncomplete,
     HostUnreachable,
+    InLine,
     LedgerUnusable,
+    NodesBusy,
     NodeUnfit,
     NoFit,
     RunConflict,
@@ -32,6 +34,7 @@ from orch.runner.launch.volumes import Volumes
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.records import Lease, RunRow, Waiting
 from orch.runner.ledger.run_folder import RunFolder
+from orch.runner.ledger.waiting_line import Waiter
 from orch.runner.placement.seats import choose_seats
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import Verdict, error_text
@@ -116,6 +119,9 @@ def begin_attempt(
     Raises LeaseLost, LedgerUnusable, and RunFailed on a machine that the run was not submitted from.
     """
     try:
+        first = context.ledger.line(row.fleet).before(row.id, row.priority)
+        if first is not None:
+            raise behind(first)
         attempt = _next_attempt(context, row, plan)
     except (RunConflict, HostUnreachable, NodeUnfit, NoFit) as error:
         _without_nodes(context, lease, row, plan, error=error, leftovers=leftovers)
@@ -138,6 +144,28 @@ def begin_attempt(
     context.processor.handle(Notice(f"run {row.name}: attempt {row.next_attempt} on {fold(nodes)}"))
 
 
+def behind(first: Waiter, hint: str | None = None) -> InLine:
+    """Why a run that might fit has to wait."""
+    return InLine(f"run {first.name} is before it in the line for these nodes", hint=hint)
+
+
+def nodes_in_use(error: OrchError) -> bool | None:
+    """What a run that was given no nodes by an error knows of them: whether other runs have them."""
+    return None if isinstance(error, InLine) else isinstance(error, NodesBusy)
+
+
+def may_look(context: RunContext, row: RunRow) -> bool:
+    """Whether a run that waits is to look for nodes now: its delay is over, or a run has left some.
+
+    It is not while another one is before it in line, but for the tries that its delays say: those tell it so.
+    """
+    due = row.now >= (row.next_at or 0.0)
+    if not row.in_line:
+        return due
+    line = context.ledger.line(row.fleet)
+    return due or (line.nodes_came_free(row.id) and line.before(row.id, row.priority) is None)
+
+
 def _without_nodes(
     context: RunContext,
     lease: Lease,
@@ -158,9 +186,14 @@ def _without_nodes(
         events |= known_events(failed.events)
         message = f"attempt {failed.attempt} failed: {failed.message}; {message}"
     unstarted = replace(row, started_at=None)
+    in_use = nodes_in_use(error)
+    if row.next_at is not None and row.now < row.next_at:  # a look between two tries, as nodes came free
+        between = Waiting(message, row.next_at - row.now, row.retry_since, row.retry_tries, True, in_use)
+        context.ledger.wait(lease, between)
+        return
     choice = next_try(plan.retry, unstarted, events, made=attempts_made(row.attempts))
     if isinstance(choice, TryAgain):
-        context.ledger.wait(lease, _waiting(message, choice))
+        context.ledger.wait(lease, replace(_waiting(message, choice), for_nodes=True, in_use=in_use))
         _tell_waiting(context, row, f"{message}; asking again in {choice.delay_s:.0f} s")
         return
     verdict = Verdict("failed", "job_failed", message) if choice is None else _given_up(message, choice)

@@ -24,6 +24,7 @@ from orch.runner.runs.attempts import (
     begin_attempt,
     end_attempt,
     end_waiting,
+    may_look,
 )
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import (
@@ -176,10 +177,20 @@ class Driver:
             self._tell_run("running")
         return False
 
-    def pass_once(self) -> None:
-        """Advance the run as far as possible without waiting and without starting anything."""
-        while self._row.active and not self.step(only_end=True):
+    def pass_once(self, *, begin: bool = False) -> RunRow:
+        """Advance the run as far as possible without waiting; `begin`: also start what may begin here.
+
+        Returns the run as it is then."""
+        while self._row.active and not self.step(only_end=not (begin and self._begins_here())):
             self._reload()
+        return self._row
+
+    def _begins_here(self) -> bool:
+        """Whether this machine has what the run's next containers need: the one that submitted it has."""
+        if self._row.phase == Phase.WAITING:
+            return self._context.folder.has_launch
+        started = self._row.phase not in (Phase.SUBMITTED, Phase.STARTING)
+        return started or self._context.folder.has_environments
 
     def _reload(self) -> None:
         previous, self._row = self._row, self._context.ledger.by_id(self._lease.run_id)
@@ -394,7 +405,7 @@ class Driver:
                 hint=f"run `orch attach {as_argument(row.name)}` there, or end it with "
                 f"`orch stop {as_argument(row.name)}`",
             )
-        if row.now < (row.next_at or 0.0):
+        if not may_look(context, row):
             return True
         self._earlier.remove(row, at_once=True)
         begin_attempt(context, self._lease, row, self._plan, self._earlier.leftovers)

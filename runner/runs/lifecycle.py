@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ from orch.runner.placement.rank_groups import rank_groups
 from orch.runner.placement.seats import choose_seats
 from orch.runner.processes import process_owner
 from orch.runner.runs import retry
-from orch.runner.runs.attempts import remove_earlier_attempts
+from orch.runner.runs.attempts import behind, nodes_in_use, remove_earlier_attempts
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.decide import error_text
 from orch.runner.runs.driver import Driver
@@ -71,16 +72,19 @@ def submit(
     cli_env: Mapping[str, str] | None = None,
     caller_env: Mapping[str, str] | None = None,
     volumes: Volumes = NO_VOLUMES,
+    wait: bool = False,
 ) -> RunRow:
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
     `volumes`: those of the project, where the task names some. A task that is tried again on `no-capacity`,
-    and whose nodes are not free, waits for them.
+    and whose nodes are not free, waits in line for them; `wait`: any task does.
 
     Raises BadRunName, RunConflict (a run of that name is active, or uses a volume), NodeCordoned, NodeUnfit,
     NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
     """
+    if wait:
+        task = waiting_for_nodes(task)
     requested_name = name if name is not None else task.name
     run_name = RunName.generate(stem) if requested_name is None else RunName.parse(requested_name)
     # A secret that is missing is told before anything is submitted.
@@ -126,7 +130,7 @@ def submit(
 
     with repository_of(runner.dot, base, task) as repository:
         nodes = [seat.node.name for seat in seats]
-        row = runner.ledger.create(run_name, fleet.name, nodes, build, waiting)
+        row = runner.ledger.create(run_name, fleet.name, nodes, build, waiting, priority=task.priority)
     for warning in compiled[0].warnings:
         runner.processor.handle(Notice(warning, "warning"))
     for line in messages:
@@ -135,14 +139,33 @@ def submit(
     return row
 
 
+def waiting_for_nodes(task: Task) -> Task:
+    """The task as one that waits for free nodes; without a `retry` of its own for as long as that takes."""
+    from orch.spec.models.retry import Retry
+
+    if task.retry is None:
+        retry_policy = Retry.model_validate({"on_events": ["no-capacity"], "duration": "off"})
+    else:
+        events = ("no-capacity", *(event for event in task.retry.on_events if event != "no-capacity"))
+        retry_policy = task.retry.model_copy(update={"on_events": events})
+    return task.model_copy(update={"retry": retry_policy})
+
+
 def _seats(runner: RunnerContext, task: Task, fleet: FleetState) -> tuple[tuple[Seat, ...], Waiting | None]:
     """Seats for a new run; with a reason to wait, those that it would have on a fleet without other runs."""
-    if task.retry is None or "no-capacity" not in task.retry.on_events:
-        return choose_seats(runner, task, fleet), None
+    waits = task.retry is not None and "no-capacity" in task.retry.on_events
     try:
-        return choose_seats(runner, task, fleet, free_only=True), None
+        if (first := runner.ledger.line(fleet.name).before(None, task.priority)) is not None:
+            place_task(task, fleet)  # a task that can never fit is told that instead
+            raise behind(first, hint="`--wait` has this run wait in line, `priority` puts it further ahead")
+        return choose_seats(runner, task, fleet, free_only=waits), None
     except (NodesBusy, NodeCordoned, NodeUnfit, HostUnreachable) as error:
-        return place_task(task, fleet), Waiting(error_text(error), retry.DELAYS_S[0], None, 1)
+        if not waits:
+            raise
+        reason = Waiting(
+            error_text(error), retry.DELAYS_S[0], None, 1, for_nodes=True, in_use=nodes_in_use(error)
+        )
+        return place_task(task, fleet), reason
 
 
 def drive(runner: RunnerContext, row: RunRow, *, follow_logs: bool = True) -> RunRow:
@@ -196,36 +219,59 @@ def _write_off(runner: RunnerContext, row: RunRow, error: BadRunName) -> RunRow:
     return runner.ledger.by_id(row.id)
 
 
-def reconcile_once(runner: RunnerContext, rows: Sequence[RunRow] | None = None) -> None:
-    """One pass over active runs without a driver: record ends, stop, clean up. Starts nothing.
+@dataclass(frozen=True)
+class Advanced:
+    """What one pass did for a run: its row before and after, and the error that kept it from more."""
+
+    before: RunRow
+    after: RunRow
+    error: RunnerError | None = None
+
+
+def reconcile_once(
+    runner: RunnerContext, rows: Sequence[RunRow] | None = None, *, begin: bool = False
+) -> tuple[Advanced, ...]:
+    """One pass over active runs without a driver: record ends, stop, clean up. Starts nothing unless `begin`.
 
     Also cleans up nodes that were silent when their run ended. `rows`: only these runs.
     """
-    owner = process_owner()
-    for row in rows if rows is not None else runner.ledger.runs(active_only=True):
-        if not row.active or row.held or not _has_readable_plan(runner, row):
-            continue
-        lease = runner.ledger.take(row.id, owner)
-        if lease is None:
-            continue
-        try:
-            present = runner.ledger.by_id(row.id)
-            driver = Driver(runner.context(present), present, lease, follow_logs=False)
-            # Nodes that do not answer may hold a pass up for longer than a lease lasts.
-            with Renewal(runner.ledger, lease):
-                driver.pass_once()
-        except LeaseLost:
-            continue
-        except RunnerError as error:  # one run must not keep the others waiting
-            runner.processor.handle(Notice(f"run {row.name}: {error.summary}", "warning"))
-        finally:
-            runner.ledger.release(lease)
+    active = rows if rows is not None else runner.ledger.runs(active_only=True)
+    # The oldest first, which has the first claim on nodes.
+    passes = [advance(runner, row, begin=begin) for row in sorted(active, key=lambda row: row.id)]
+    collect_leftovers(runner, rows)
+    return tuple(each for each in passes if each is not None)
+
+
+def advance(runner: RunnerContext, row: RunRow, *, begin: bool) -> Advanced | None:
+    """One pass over one run; None where it has a driver, has ended, or cannot be read."""
+    if not row.active or row.held or not _has_readable_plan(runner, row):
+        return None
+    lease = runner.ledger.take(row.id, process_owner())
+    if lease is None:
+        return None
+    try:
+        present = runner.ledger.by_id(row.id)
+        driver = Driver(runner.context(present), present, lease, follow_logs=False)
+        # Nodes that do not answer may hold a pass up for longer than a lease lasts.
+        with Renewal(runner.ledger, lease):
+            return Advanced(row, driver.pass_once(begin=begin))
+    except LeaseLost:
+        return None
+    except RunnerError as error:  # one run must not keep the others waiting
+        runner.processor.handle(Notice(f"run {row.name}: {error.summary}", "warning"))
+        return Advanced(row, row, error)
+    finally:
+        runner.ledger.release(lease)
+
+
+def collect_leftovers(runner: RunnerContext, rows: Sequence[RunRow] | None = None) -> None:
+    """Clean up what ended runs have left: on nodes that were silent then, and of their variables here."""
     selected_ids = None if rows is None else {row.id for row in rows}
     for row in runner.ledger.uncollected():
         if selected_ids is not None and row.id not in selected_ids:
             continue
         if _has_readable_plan(runner, row, warn=False):
-            _collect_late(runner, row, owner)
+            _collect_late(runner, row, process_owner())
     _forget_ended(runner)
 
 

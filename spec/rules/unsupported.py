@@ -82,7 +82,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "schedule": None,
         "depends_on": None,
         "singleton": None,
-        "priority": None,
     },
     "volume": {
         "claim_name": None,

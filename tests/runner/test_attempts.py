@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from foldernodes import FolderLab, ProcessRuntime, folder_of, targets
+from postgres import Postgres
 from support import until as wait_until
 
 from orch.runner.errors import NodesBusy, RunFailed, RunnerError, UnknownRun
@@ -52,9 +53,19 @@ def boxes(tmp_path: Path) -> Iterator[Boxes]:
     lab.end()
 
 
+# Tests of who drives a run take this mark: the others are the same on both databases.
+on_both = pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+
+
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The ledger's URL: SQLite unless a test asks for more."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        yield f"sqlite:///{tmp_path / 'ledger.db'}"
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    with server.database() as url:
+        yield url
 
 
 @pytest.fixture
@@ -260,6 +271,7 @@ def test_an_event_that_is_not_listed_ends_the_run(
     assert (row.status, row.reason, row.attempt, row.attempts) == ("failed", "job_failed", 0, ())
 
 
+@on_both
 def test_a_run_waits_for_nodes_that_another_run_has(
     submit: Callable[..., RunRow],
     place: RunnerContext,
@@ -307,6 +319,7 @@ def test_nodes_that_never_come_end_the_run_when_its_time_is_over(
     assert lifecycle.exit_code(ended) is ExitCode.CONFLICT
 
 
+@on_both
 def test_a_stop_ends_the_wait_at_once_whoever_drives(
     submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes
 ) -> None:
@@ -350,6 +363,7 @@ def driving(place: RunnerContext, url: str, delay_s: float) -> subprocess.Popen[
     )
 
 
+@on_both
 def test_a_driver_that_is_killed_between_two_attempts_is_followed_by_another(
     submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes, url: str, tmp_path: Path
 ) -> None:
@@ -385,6 +399,7 @@ class Fragile(ProcessRuntime):
             raise KeyboardInterrupt
 
 
+@on_both
 @pytest.mark.usefixtures("soon")
 def test_a_driver_that_dies_while_it_collects_an_attempt_loses_nothing(
     submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sqlite3
 import subprocess
@@ -10,12 +9,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import ledger_taker
+import psycopg
 import pytest
-from ledger_taker import take_all
-from sqlalchemy import delete, text
+from postgres import Postgres
+from sqlalchemy import event, text
+from support import fork_server, until
 
 from orch.runner.errors import LedgerUnusable, NewerLedger, RunConflict, UnknownRun
 from orch.runner.ledger import database, schema
@@ -33,20 +36,9 @@ def new(ledger: Ledger, name: str = "job", nodes: int = 2) -> int:
     ).id
 
 
-# PostgreSQL runs the same tests where a server is named: a URL whose database may be emptied.
-SERVERS = ["sqlite", *filter(None, [os.environ.get("ORCHCTL_TEST_POSTGRES")])]
-
-
-@pytest.fixture(params=SERVERS, ids=lambda server: server.partition(":")[0])
-def any_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    if request.param == "sqlite":
-        ledger = open_ledger(f"sqlite:///{tmp_path / 'deep/er/ledger.db'}")
-    else:
-        ledger = open_ledger(request.param)
-        with ledger._begin() as db:
-            for table in reversed(schema.metadata.sorted_tables):
-                if table is not schema.meta:
-                    db.execute(delete(table))
+@pytest.fixture
+def any_ledger(ledger_url: str) -> Iterator[Ledger]:
+    ledger = open_ledger(ledger_url)
     yield ledger
     ledger.close()
 
@@ -167,27 +159,132 @@ def test_ended_runs_with_something_left_on_a_node_are_found(any_ledger: Ledger):
     assert any_ledger.uncollected() == ()
 
 
-def test_many_processes_take_each_run_once(tmp_path: Path):
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    ledger = open_ledger(url)
+def test_many_processes_take_each_run_once(ledger_url: str, tmp_path: Path):
+    ledger = open_ledger(ledger_url)
     count = 40
     for index in range(count):
         new(ledger, f"job{index}", 1)
+    code = Path(ledger_taker.__file__).read_text()
+
+    def take(owner: str) -> tuple[int, str, str]:
+        return fork_server().call(["take", ledger_url, owner], tmp_path, os.environ, code=code)
+
+    with ThreadPoolExecutor() as pool:
+        ended = list(pool.map(take, ("w0", "w1", "w2")))
+    assert [code for code, *_ in ended] == [0, 0, 0], ended
+    taken = [int(number) for _, out, _ in ended for number in out.split()]
+    assert sorted(taken) == sorted({row.id for row in ledger.runs()})
+    assert len(taken) == count
+    assert all(row.status == "done" for row in ledger.runs())
     ledger.close()
-    with multiprocessing.get_context("spawn").Manager() as manager:
-        taken = [manager.list() for _ in range(3)]
-        workers = [
-            multiprocessing.get_context("spawn").Process(target=take_all, args=(url, f"w{i}", each))
-            for i, each in enumerate(taken)
-        ]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join(240)
-        numbers = sorted(number for each in taken for number in each)
-    assert numbers == sorted(set(numbers))
-    assert len(numbers) == count
-    assert all(row.status == "done" for row in open_ledger(url).runs())
+
+
+def test_a_new_ledger_that_many_open_at_once_is_made_once(ledger_url: str):
+    opened: list[Ledger] = []
+    openers = [threading.Thread(target=lambda: opened.append(open_ledger(ledger_url))) for _ in range(8)]
+    for opener in openers:
+        opener.start()
+    for opener in openers:
+        opener.join(60)
+    assert [each.runs() for each in opened] == [()] * 8
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def shared(postgres: Postgres) -> Iterator[tuple[Ledger, Ledger]]:
+    """The same ledger on PostgreSQL, twice."""
+    with postgres.database() as url:
+        ledgers = open_ledger(url), open_ledger(url)
+        yield ledgers
+        for each in ledgers:
+            each.close()
+
+
+def test_a_run_is_read_as_it_was_at_one_moment(shared: tuple[Ledger, Ledger]):
+    ledger, beside = shared
+    number = new(ledger)
+    lease = ledger.take(number, "me")
+    assert lease is not None
+    ledger.wait(lease, Waiting("why", 0.0, None, 1))
+    moved: list[str] = []
+
+    @event.listens_for(beside._engine, "after_cursor_execute")
+    def _change(*_: object) -> None:
+        if not moved:
+            moved.append("begun")
+            ledger.begin_attempt(lease, 0, "{}", ["n5"])
+
+    row = beside.by_id(number)
+    assert (moved, row.status) == (["begun"], "pending")
+    assert [rank.node for rank in row.ranks] == ["n0", "n1"]
+    row = beside.by_id(number)
+    assert (row.status, [rank.node for rank in row.ranks]) == ("submitted", ["n5"])
+
+
+def test_a_rank_is_not_written_by_whoever_loses_the_lease_at_that_moment(shared: tuple[Ledger, Ledger]):
+    ledger, beside = shared
+    number = new(ledger)
+    stale = ledger.take(number, "a")
+    assert stale is not None
+    lost: list[str] = []
+
+    def write() -> None:
+        try:
+            ledger.change_rank(stale, 0, 0, status="running")
+        except LeaseLost as error:
+            lost.append(error.summary)
+
+    writer = threading.Thread(target=write)
+    with beside._begin() as db:
+        db.execute(text("UPDATE run SET owner = 'b', fence = fence + 1"))
+        db.execute(text("UPDATE rank SET status = 'failed' WHERE rank = 0"))
+        writer.start()
+        waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        until(lambda: db.execute(waiting).scalar_one() == 1, 60, "the write waits")
+    writer.join(60)
+    assert lost == ["another process took this run over"]
+    assert ledger.by_id(number).ranks[0].status == "failed"
+
+
+def test_a_process_that_is_stopped_in_a_transaction_holds_nobody_up_for_ever(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(database, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(database, "IDLE_S", 0.5)
+    with postgres.database() as url, closing(psycopg.connect(url)) as stopped:
+        ledger = open_ledger(url)
+        stopped.execute("SELECT value FROM meta FOR UPDATE")
+        with pytest.raises(LedgerUnusable, match="cannot be used") as caught:
+            new(ledger)
+        assert "lock timeout" in (caught.value.detail or "")
+        assert ledger.runs() == ()
+        # One of our own loses its transaction then, and its lock.
+        stopped.rollback()
+        with pytest.raises(LedgerUnusable, match="cannot be used"):
+            _stay(ledger, stopped)
+        stopped.rollback()
+        new(ledger)
+        ledger.close()
+
+
+def _stay(ledger: Ledger, other: psycopg.Connection) -> None:
+    """Stay in a transaction until another one gets what it has locked."""
+    with ledger._begin() as db:
+        db.execute(text("SELECT value FROM meta FOR UPDATE"))
+        other.execute("SET lock_timeout = 0; SELECT value FROM meta FOR UPDATE")
+        db.execute(text("SELECT 1"))
+
+
+def test_what_others_write_into_messages_is_kept_as_text(any_ledger: Ledger):
+    number = new(any_ledger)
+    lease = any_ledger.take(number, "me")
+    assert lease is not None
+    any_ledger.change(lease, "told", "a\0b \udcff", message="a\0b \udcff")
+    any_ledger.change_rank(lease, 0, 0, message="\0")
+    row = any_ledger.by_id(number)
+    assert (row.message, row.ranks[0].message) == ("a\ufffdb \\udcff", "\ufffd")
+    assert any_ledger.events(number)[-1][1:] == ("told", "a\ufffdb \\udcff")
 
 
 def test_a_new_ledger_that_another_process_is_making_is_waited_for(tmp_path: Path):
@@ -227,8 +324,8 @@ def test_a_ledger_that_cannot_be_made_is_told(tmp_path: Path):
         open_ledger(f"sqlite:///{tmp_path / 'broken.db'}")
 
 
-def test_a_ledger_of_a_newer_orch_is_refused(tmp_path: Path):
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+def test_a_ledger_of_a_newer_orch_is_refused(ledger_url: str):
+    url = ledger_url
     ledger = open_ledger(url)
     with ledger._begin() as db:
         db.execute(text("UPDATE meta SET value = '99' WHERE key = 'schema'"))
@@ -244,12 +341,12 @@ def test_a_server_that_is_away_is_told():
 
 
 def test_a_run_that_is_being_packed_holds_nobody_up(
-    ledger: Ledger, dot: Path, monkeypatch: pytest.MonkeyPatch
+    any_ledger: Ledger, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ):
     """Files of a gigabyte take minutes to pack: other runs' drivers, and `orch ps`, go on meanwhile."""
-    number = new(ledger, "other", 1)
+    number = new(any_ledger, "other", 1)
     monkeypatch.setattr(database, "PATIENCE_S", 0.2)
-    beside = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
+    beside = open_ledger(ledger_url)
 
     def pack(packed: int) -> str:
         lease = beside.take(number, "driver")
@@ -263,13 +360,13 @@ def test_a_run_that_is_being_packed_holds_nobody_up(
             beside.create("big", "lab", ["n0"], lambda _: "{}")
         return f'{{"number": {packed}}}'
 
-    row = ledger.create("big", "lab", ["n0"], pack)
+    row = any_ledger.create("big", "lab", ["n0"], pack)
     assert (row.status, row.owner, row.plan) == ("submitted", None, f'{{"number": {row.id}}}')
     beside.close()
 
 
-def test_a_submission_that_was_killed_does_not_keep_its_name(tmp_path: Path):
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+def test_a_submission_that_was_killed_does_not_keep_its_name(ledger_url: str):
+    url = ledger_url
     killed = (
         "import os; from orch.runner.ledger.ledger import open_ledger; "
         f"open_ledger({url!r}).create('job', 'lab', ['n0'], lambda n: os.kill(os.getpid(), 9))"
@@ -281,12 +378,15 @@ def test_a_submission_that_was_killed_does_not_keep_its_name(tmp_path: Path):
     ledger.close()
 
 
-def test_who_only_reads_waits_for_no_writer(ledger: Ledger, dot: Path, monkeypatch: pytest.MonkeyPatch):
-    number = new(ledger)
-    ledger.close()
+def test_who_only_reads_waits_for_no_writer(
+    any_ledger: Ledger, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    number = new(any_ledger)
+    any_ledger.close()
     monkeypatch.setattr(database, "PATIENCE_S", 0.2)
-    beside = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
-    with ledger._begin():
+    beside = open_ledger(ledger_url)
+    with any_ledger._begin() as db:
+        db.execute(text("UPDATE run SET name = 'other'"))
         assert beside.get("job").id == beside.by_id(number).id == number
         assert len(beside.runs(active_only=True)) == len(beside.runs()) == 1
         assert beside.uncollected() == ()
@@ -387,28 +487,35 @@ def journal(path: Path) -> str:
         db.close()
 
 
-def test_a_ledger_of_the_version_before_attempts_is_brought_up_to_date(tmp_path: Path):
-    file = tmp_path / "ledger.db"
-    ledger = open_ledger(f"sqlite:///{file}")
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, version: int):
+    ledger = open_ledger(ledger_url)
     number = new(ledger)
+    with ledger._begin() as db:
+        db.execute(text("DROP INDEX run_by_fleet"))
+        for added in range(version + 1, schema.SCHEMA_VERSION + 1):
+            for column in schema.ADDED[added]:
+                db.execute(text(f"ALTER TABLE run DROP COLUMN {column.name}"))
+        db.execute(text("DROP TABLE controller"))
+        if version < 2:
+            db.execute(text("DROP TABLE attempt"))
+        db.execute(text(f"UPDATE meta SET value = '{version}' WHERE key = 'schema'"))
     ledger.close()
-    with closing(sqlite3.connect(file)) as db, db:
-        for column in schema.ADDED[2]:
-            db.execute(f"ALTER TABLE run DROP COLUMN {column.name}")
-        db.execute("DROP TABLE attempt")
-        db.execute("UPDATE meta SET value = '1' WHERE key = 'schema'")
-    openers = [threading.Thread(target=lambda: open_ledger(f"sqlite:///{file}").close()) for _ in range(4)]
+    openers = [threading.Thread(target=lambda: open_ledger(ledger_url).close()) for _ in range(4)]
     for opener in openers:
         opener.start()
     for opener in openers:
         opener.join(60)
-    ledger = open_ledger(f"sqlite:///{file}")
+    ledger = open_ledger(ledger_url)
     row = ledger.by_id(number)
     assert (row.name, row.retry_tries, row.next_at, row.attempts) == ("job", 0, None, ())
+    assert (row.priority, row.queued_at) == (0, None)
     lease = ledger.take(number, "me")
     assert lease is not None
-    ledger.wait(lease, Waiting("why", 15.0, None, 1), ["error"])
+    ledger.wait(lease, Waiting("why", 15.0, None, 1, for_nodes=True, in_use=True), ["error"])
     assert ledger.by_id(number).attempts[0].events == ("error",)
+    assert ledger.line("lab").position(number) == 1
+    assert ledger.controllers() == ()
     ledger.close()
 
 
