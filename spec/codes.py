@@ -145,6 +145,7 @@ CODES = {
     # storage
     "ORCH261": "The volume is in another zone than the node",
     "ORCH262": "The kind of file system belongs to another backend",
+    "ORCH263": "The checkpoint folder does not outlive its container or node",
     "ORCH264": "A volume or file system would shrink",
     "ORCH266": "Several nodes mount a volume that one node at a time can have",
     "ORCH267": "The volume is in use on another node",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from orch.catalog.fabrics import Fabric, fabric
 from orch.runner.errors import BadTask, about_property
+from orch.runner.launch.checkpoint import checkpoint_warnings
 from orch.runner.launch.environment import (
     RankNode,
     RunFacts,
@@ -29,6 +30,7 @@ from orch.runner.launch.run_plan import (
     RankPort,
     RetryPlan,
     RunPlan,
+    SignalPlan,
     StagedFile,
 )
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes, volumes_of_ranks
@@ -187,6 +189,8 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 for k, v in variables[groups[rank].place].items()
             },
             cli_env={k: literal(v) for k, v in request.cli_env.items()},
+            checkpoint_dir=task.checkpoint.path if task.checkpoint else None,
+            resumes=task.checkpoint is not None and task.checkpoint.resume and request.attempt > 0,
         )
         environment = rank_environment(facts, rank)
         ignored.update(dict.fromkeys(environment.ignored))
@@ -210,6 +214,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         stop_criteria=first.stop_criteria or task.stop_criteria,
         max_duration_s=task.max_duration_s,
         stop_duration_s=task.stop_duration_s,
+        signal=_signal(task),
         shell=_shell(task),
         entrypoint=tuple(shlex.split(task.entrypoint)) if task.entrypoint and first.name != "image" else (),
         user=task.user,
@@ -237,6 +242,8 @@ def compile_run(request: RunRequest) -> CompiledRun:
     warnings += tuple(
         f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored
     )
+    if task.checkpoint is not None:
+        warnings += tuple(checkpoint_warnings(task.checkpoint.path, plan, request.fleet.mounts))
     if plan.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
         warnings += ("a privileged job sees all accelerators of its node, not only those of its blocks",)
     if plan.privileged and plan.on_containers:
@@ -249,6 +256,13 @@ def _retry(task: Task) -> RetryPlan | None:
     if retry is None:
         return None
     return RetryPlan(on_events=retry.on_events, duration_s=retry.duration_s, max_attempts=retry.max_attempts)
+
+
+def _signal(task: Task) -> SignalPlan | None:
+    signal = task.signal
+    if signal is None:
+        return None
+    return SignalPlan(name=signal.name, before_s=signal.before_s, shell_only=signal.shell_only)
 
 
 def _whole_mib(size: float | None) -> int | None:

@@ -43,7 +43,10 @@ class RankNode:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the environment needs of a run. `nodes` is in rank order."""
+    """What the environment needs of a run. `nodes` is in rank order.
+
+    `resumes`: an attempt before this one may have left something in `checkpoint_dir`.
+    """
 
     number: int
     run_id: str
@@ -64,6 +67,8 @@ class RunFacts:
     cli_env: Mapping[str, str] = field(default_factory=dict[str, str])
     master_port: int | None = None
     ifname: str | None = None
+    checkpoint_dir: str | None = None
+    resumes: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,10 @@ def _identity(run: RunFacts, rank: int) -> dict[str, str]:
         values["ORCH_GROUP"] = node.group
     if run.ifname is not None:
         values["ORCH_IFNAME"] = run.ifname
+    if run.checkpoint_dir is not None:
+        values["ORCH_CHECKPOINT_DIR"] = run.checkpoint_dir
+    if run.resumes:
+        values["ORCH_RESUME"] = "1"
     return values
 
 

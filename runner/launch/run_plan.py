@@ -140,6 +140,14 @@ class RetryPlan(_Frozen):
     max_attempts: int | None = None
 
 
+class SignalPlan(_Frozen):
+    """What is sent to the processes of a rank ahead of its end; `shell_only`: to the shell of `commands`."""
+
+    name: str
+    before_s: int
+    shell_only: bool = False
+
+
 class RunPlan(_Frozen):
     """Everything about one attempt of a run except its environment."""
 
@@ -160,6 +168,7 @@ class RunPlan(_Frozen):
     max_duration_s: int | None = None
     # None: a rank is never killed for taking its time.
     stop_duration_s: int | None = 300
+    signal: SignalPlan | None = None
     shell: str = "bash"
     entrypoint: tuple[str, ...] = ()
     user: str | None = None

@@ -40,6 +40,12 @@ GO_TICKS = 20
 # Seconds after its deadline at which a container is killed, and after which it is killed again.
 SLACK_S = 30
 
+# Of Linux, on all machines that nodes are: this one may number them otherwise.
+_SIGNAL_NUMBERS = {
+    **{"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15},
+    **{"CONT": 18, "URG": 23, "XCPU": 24, "WINCH": 28},
+}
+
 # What Docker calls the states of a container, and our word for none.
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead", "absent"})
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -335,8 +341,24 @@ def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:
         slack_s=SLACK_S,
         content=content,
         ticks=GO_TICKS,
+        signal=_signal_script(plan, rank),
+        signal_before_s=plan.signal.before_s if plan.signal else 0,
     )
     return Command(as_root(text), f"release {plan.container(rank)}")
+
+
+def _signal_script(plan: RunPlan, rank: int) -> str:
+    """Sends a rank its signal, as root of its node; "" where it gets none."""
+    if plan.signal is None:
+        return ""
+    return render(
+        "node-signal.sh.j2",
+        home=NODE_HOME,
+        name=plan.container(rank),
+        signal=plan.signal.name,
+        number=_SIGNAL_NUMBERS[plan.signal.name],
+        shell_only=plan.signal.shell_only,
+    )
 
 
 def observe_command(plan: RunPlan, rank: int) -> Command:
@@ -371,14 +393,21 @@ def read_observation(rank: int, result: Completed | HostUnreachable | CommandTim
 
 
 def stop_command(plan: RunPlan, rank: int, *, kill: bool = False) -> Command:
-    """Stop one rank, within `stop_duration` or at once. The command returns before the rank has ended."""
+    """Stop one rank, within `stop_duration` or at once. The command returns before the rank has ended.
+
+    What has not ended by then gets the run's signal as long before it is killed as that asks for.
+    """
+    killed_after_s = plan.stop_duration_s
+    signalled = plan.signal and killed_after_s is not None and killed_after_s >= plan.signal.before_s
     text = render(
         "node-stop.sh.j2",
         home=NODE_HOME,
         name=plan.container(rank),
         kill=kill,
-        stop_duration_s=plan.stop_duration_s,
+        stop_duration_s=killed_after_s,
         slack_s=SLACK_S,
+        signal=_signal_script(plan, rank) if signalled else "",
+        signal_after_s=(killed_after_s or 0) - plan.signal.before_s if plan.signal and signalled else "",
     )
     return Command(as_root(text), f"{'kill' if kill else 'stop'} {plan.container(rank)}", timeout_s=30.0)
 

@@ -16,14 +16,17 @@ from orch.spec.models.fields.types import Flag, Text, absolute, choice, duration
 
 
 class Signal(Section):
-    """Sent ahead of the end: of `max_duration`, and of a preemption or spot notice."""
+    """Sent ahead of `max_duration`, and ahead of the kill where `stop_duration` leaves the time.
+
+    To the processes that `commands` have started; those that do not handle it are spared where others do.
+    """
 
     noun: ClassVar[str] = "`signal`"
     short: ClassVar[tuple[Form, ...]] = (
         json_schema.pattern("[B:]NAME@duration", r"(?:[Bb]:)?[A-Z0-9]+@\S+"),
     )
 
-    name: Text = Field(description="Such as `USR1`; `B:USR1` goes to the shell alone.")
+    name: Text = Field(description="Such as `USR1`; `B:USR1` goes to the shell of `commands` alone.")
     before_s: Annotated[int, duration(never=False, low=1)] = Field(
         validation_alias="before", description="How long before the end."
     )

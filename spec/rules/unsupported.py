@@ -76,8 +76,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "array": None,
         "idle_duration": None,
         "preempt": None,
-        "signal": None,
-        "checkpoint": None,
         "utilization_policy": None,
         "schedule": None,
         "depends_on": None,

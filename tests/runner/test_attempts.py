@@ -132,6 +132,7 @@ def test_the_second_attempt_finds_what_the_first_one_had_and_what_it_left(
             f"touch {placed}-$ORCH_ATTEMPT-$NODE_RANK",
             f"until [ -e {placed}-$ORCH_ATTEMPT-$((1 - NODE_RANK)) ]; do sleep 0.05; done",
             "echo rank $NODE_RANK of $NNODES attempt $ORCH_ATTEMPT $SLURM_RESTART_COUNT $WORD",
+            "echo ${ORCH_RESUME-begin} in $ORCH_CHECKPOINT_DIR",
             f"cat {tmp_path}/target-$NODE_RANK/code.txt",
             f"mkdir -p {out}-$NODE_RANK && echo $ORCH_ATTEMPT > {out}-$NODE_RANK/result",
             f"echo changed > {tmp_path}/code.txt",
@@ -142,12 +143,13 @@ def test_the_second_attempt_finds_what_the_first_one_had_and_what_it_left(
         files=[f"code.txt:{target}" for target in targets(tmp_path, "code.txt")],
         outputs=[f"{out}-0"],
         env={"WORD": "word"},
+        checkpoint="/saved",
     )
     ended = lifecycle.drive(place, row)
     assert (ended.status, ended.reason, ended.attempt) == ("done", "all_jobs_done", 1), lines(place)
     assert lines(place) == [
-        *("rank 0 of 2 attempt 0 0 word", "the code"),
-        *("rank 0 of 2 attempt 1 1 word", "the code"),
+        *("rank 0 of 2 attempt 0 0 word", "begin in /saved", "the code"),
+        *("rank 0 of 2 attempt 1 1 word", "1 in /saved", "the code"),
     ]
     (first,) = ended.attempts
     assert (first.attempt, first.events, first.message) == (
@@ -173,7 +175,11 @@ def test_the_second_attempt_finds_what_the_first_one_had_and_what_it_left(
         heard = Recorder()
         read_logs(replace(place, processor=heard), of_attempt(ended, attempt), Selection((0,)))
         read = [each.text for each in heard.events if isinstance(each, LogLine)]
-        assert read == [f"rank 0 of 2 attempt {attempt} {attempt} word", "the code"]
+        assert read == [
+            f"rank 0 of 2 attempt {attempt} {attempt} word",
+            f"{('begin', '1')[attempt]} in /saved",
+            "the code",
+        ]
     with pytest.raises(UnknownRun, match="no attempt 2"):
         of_attempt(ended, 2)
     assert [kind for _, kind, _ in place.ledger.events(row.id)].count("pending") == 1

@@ -30,6 +30,7 @@ from orch.spec.errors import ExitCode
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 
+LOG = "docker logs $(docker ps -q) 2>&1"
 DRIVER = Path(__file__).with_name("drive_run.py")
 
 
@@ -279,3 +280,36 @@ def test_max_duration_holds_without_any_controller(
     assert row.status == "failed"
     assert "max_duration_exceeded" in {rank.reason for rank in row.ranks}
     assert [status.status for status in statuses(lab.fleet(*pair))] == ["idle", "idle"]
+
+
+# Neither the shell nor `cat` nor `sleep` handles it; on the second node nobody does.
+PROGRAM = """
+if [ $NODE_RANK = 0 ]; then
+  setsid sh -c 'trap "echo told; exit" USR1; echo ready; while :; do sleep 0.1; done' | cat
+else
+  sh -c 'echo ready; sleep 600' || echo ended by it
+fi
+echo on"""
+SHELL = "trap 'echo told' USR1; echo ready; sleep 600 & wait; echo on; exit"
+
+
+@pytest.mark.parametrize(
+    ("given", "commands"), [("USR1@1m", PROGRAM), ("B:USR1@1m", SHELL)], ids=["programs", "the-shell"]
+)
+def test_a_signal_reaches(
+    place: RunnerContext, lab: Lab, pair: tuple[NodeState, NodeState], given: str, commands: str
+):
+    row = submit(place, lab.fleet(*pair), commands=[commands], max_duration="1h", signal=given)
+    driver = behind(place, "job")
+    wait_until(lambda: all("ready" in inside(node.name, LOG, check=False) for node in pair))
+    driver.kill()
+    driver.communicate()
+    for node in pair:
+        inside(node.name, "sh /var/lib/orch/control/*/signal.sh")
+    wait_until(lambda: not any(inside(node.name, "docker ps -q") for node in pair), 60)
+    lifecycle.reconcile_once(place)
+    assert place.ledger.get("job").status == "done"
+    logs = [place.context(row).folder.log(rank).read_text().splitlines() for rank in (0, 1)]
+    told = [[line.partition(" ")[2] for line in log if "User defined signal" not in line] for log in logs]
+    second = ["ready", "ended by it", "on"] if commands is PROGRAM else ["ready", "told", "on"]
+    assert told == [["ready", "told", "on"], second]

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 from orch.runner.errors import NodeUnfit, RunFailed
 from orch.runner.hosts.registration import BUSY as BUSY_HOST
 from orch.runner.hosts.registration import leave
-from orch.runner.launch.run_plan import RankPlan, RunPlan
+from orch.runner.launch.run_plan import RankPlan, RunPlan, SignalPlan
 from orch.runner.node import container
 from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Completed
@@ -407,3 +408,49 @@ def test_an_output_is_missing_only_where_docker_looked_for_it(node: Node, compla
     node.docker(f"echo '{complaint}' >&2; exit 1")
     done = node.run(container.read_path_command(plan(), 0, "/out"))
     assert (done.returncode, complaint in done.stderr) == (code, code == 42)
+
+
+def awake(node: Node) -> None:
+    """`sleep` of the node's scripts takes no time, and is told as calls of Docker are."""
+    path = node.folder / "bin" / "sleep"
+    path.write_text(f'#!/bin/sh\necho "sleep $*" >> {node.folder}/calls\n')
+    path.chmod(0o755)
+
+
+def first_words(node: Node, count: int) -> list[str]:
+    """The calls that what stays at work on the node has made, once there are so many."""
+    until(lambda: len(node.calls().splitlines()) >= count, 30, "what the node's scripts do")
+    return [" ".join(line.split()[:2]) for line in node.calls().splitlines()]
+
+
+@pytest.mark.parametrize("before_s", [None, 20])
+def test_a_signal_is_sent_that_long_before_the_limit(node: Node, before_s: int | None) -> None:
+    awake(node)
+    signal = SignalPlan(name="USR1", before_s=before_s) if before_s else None
+    of = plan(max_duration_s=90, signal=signal)
+    stage_of_job = node.home / "runs" / of.container(0)
+    (stage_of_job / "state").mkdir(parents=True)
+    (stage_of_job / "state" / "started").touch()
+    assert node.run(container.go_command(of, 0, None)).returncode == 0
+    calls = first_words(node, 4 if signal else 2)
+    # It is sent beside the clock.
+    assert [each for each in calls if each != "inspect --type"] == (
+        ["sleep 70", "sleep 20", "stop -t"] if signal else ["sleep 90", "stop -t"]
+    )
+    assert ("inspect --type" in calls) == (signal is not None)
+
+
+@pytest.mark.parametrize(
+    ("before_s", "calls"),
+    [(5, ["inspect --type", "stop -t"]), (3, ["inspect --type", "sleep 2", "stop -t"]), (6, ["stop -t"])],
+)
+def test_a_stop_sends_the_signal_that_long_before_it_kills_if_it_leaves_the_time(
+    node: Node, before_s: int, calls: list[str]
+) -> None:
+    awake(node)
+    waits = f"until grep -q ^inspect {node.folder}/calls; do :; done" if before_s == 3 else "exit 0"
+    node.docker(f"case $1 in inspect) {NO_SUCH};; stop) {waits};; esac")
+    of = plan(signal=SignalPlan(name="TERM", before_s=before_s))
+    assert node.run(container.stop_command(of, 0)).returncode == 0
+    found = first_words(node, len(calls))
+    assert (found if before_s != 3 else sorted(found)) == calls

@@ -314,3 +314,35 @@ def test_the_hint_is_about_what_does_not_fit(task: dict[str, object], hint: str)
 
 def test_the_language_s_default_minimums_exclude_no_node():
     assert place_task(Task(commands=("x",)), fleet(node(0, cpus=1, memory_mib=512)))
+
+
+# --- checkpoints
+
+
+@pytest.mark.parametrize(
+    ("backend", "path", "volumes", "mounts", "told"),
+    [
+        ("aws", "/saved/run", ["/data:/saved"], [{"path": "/data"}], []),
+        ("aws", "/data/run", [], [{"path": "/data"}], []),
+        ("ssh", "/saved/run", ["/data:/saved"], [], []),
+        (
+            "aws",
+            "/saved/run",
+            ["/data:/saved"],
+            [{"path": "/dat"}],
+            ["a folder of the node itself"],
+        ),
+        ("aws", "/saved", [{"name": "own", "path": "/saved", "instance": True}], [], ["and goes with it"]),
+        ("local", "/saved", ["/data:/sav"], [], ["it is in the container alone"]),
+        ("aws", "/data", [], [{"path": "/data", "read_only": True}], ["/data is mounted read-only"]),
+    ],
+)
+def test_a_checkpoint_folder_that_a_later_attempt_does_not_find_is_told(
+    backend: str, path: str, volumes: list[object], mounts: list[dict[str, object]], told: list[str]
+) -> None:
+    on = fleet(node(0), node(1), backend=backend, mounts=mounts)
+    warnings = compiled(on, image="i", nodes=2, volumes=volumes, checkpoint=path).warnings
+    assert len(warnings) == len(told)
+    for warning, words in zip(warnings, told, strict=True):
+        assert warning.startswith(f"ORCH263: what is saved in {path} is not there for a later attempt: ")
+        assert words in warning

@@ -277,8 +277,15 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "mpirun.sh.j2": mpiruns,
     "node-go.sh.j2": lambda v: (
         values
-        for stop_s in (5, None)
-        for values in node(max_duration_s=60, stop_duration_s=stop_s, content="x", ticks=1)(v)
+        for stop_s, signal, before_s in ((5, "", 0), (None, v, 20))
+        for values in node(
+            max_duration_s=60,
+            stop_duration_s=stop_s,
+            content="x",
+            ticks=1,
+            signal=signal,
+            signal_before_s=before_s,
+        )(v)
     ),
     "node-hold.sh.j2": node(),
     "node-holders.sh.j2": lambda v: iter([{"home": v, "left_after_s": 3600}]),
@@ -297,6 +304,11 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         for values in node(tree=v, token=v, lookup=LOOKUP, base=base, trees=9, need_kib=5)(v)
     ),
     "node-read.sh.j2": node(path="/p", no_path=51),
+    "node-signal.sh.j2": lambda v: (
+        values
+        for shell_only in (True, False)
+        for values in node(signal="USR1", number=10, shell_only=shell_only)(v)
+    ),
     "node-start.sh.j2": started,
     "node-volume.sh.j2": volumes,
     "node-volume-detached.sh.j2": lambda v: [{"home": "/var/lib/orch", "volume": v, "token": v}],
@@ -306,8 +318,8 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     )(v),
     "node-stop.sh.j2": lambda v: (
         values
-        for kill, stop_s in ((True, 5), (False, 5), (False, None))
-        for values in node(kill=kill, stop_duration_s=stop_s)(v)
+        for kill, stop_s, signal, after in ((True, 5, "", ""), (False, 5, v, 0), (False, None, "", ""))
+        for values in node(kill=kill, stop_duration_s=stop_s, signal=signal, signal_after_s=after)(v)
     ),
     "node-write.sh.j2": node(path="/p"),
     "scontrol.sh.j2": nothing,
