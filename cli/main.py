@@ -203,9 +203,9 @@ VERBS = (
     Verb(
         "exec",
         "hosts.exec:execute",
-        "Run a command on every node of a fleet. Equal output is shown once, under the names of its nodes.",
+        "Run a command on every node of a fleet, or in every container of a run, in the job's environment.",
         NODES,
-        "orch exec cluster --node gpu[1-4] -- nvidia-smi -L",
+        "orch exec train-k3f9 --rank 0 -- nvidia-smi -L",
     ),
     Verb(
         "ssh",

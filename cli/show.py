@@ -51,7 +51,7 @@ def show(
         fleet = _fleet(project, runner, name)
         row = next((each for each in runner.ledger.runs() if each.name == name), None)
         if fleet is None and row is None:
-            raise _neither(project, runner, name)
+            raise no_such_name(project, runner, name)
         on_fleet = [each for each in runner.ledger.runs(active_only=True) if fleet and each.fleet == name]
         if as_json:
             data: dict[str, Any] = {"schema": SCHEMA, "fleet": None, "run": None}
@@ -86,7 +86,7 @@ def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | Non
     return FleetRow(state, node_statuses(state, runner.connector), node_records(stack.recorded))
 
 
-def _neither(project: Project, runner: RunnerContext, name: str) -> NoSuchFleet:
+def no_such_name(project: Project, runner: RunnerContext, name: str) -> NoSuchFleet:
     from orch.spec.grammar.values import shown
     from orch.stacks.errors import NoSuchFleet
     from orch.stacks.fleets import known_fleets

@@ -85,6 +85,9 @@ class ConnectorByKind:
     def terminal(self, node: NodeState, folder: Path, more: Sequence[str]) -> list[str]:
         return self.of(node).terminal(node, folder, more)
 
+    def command_line(self, node: NodeState, folder: Path, text: str, *, terminal: bool) -> list[str]:
+        return self.of(node).command_line(node, folder, text, terminal=terminal)
+
     def address(self, node: NodeState) -> Address:
         return self.of(node).address(node)
 

@@ -40,7 +40,7 @@ mkdir -p {stage}/state {stage}/files && tar -xf - -C {stage} || exit 42
 printf '%s\n' {trees} > {stage}/trees
 index=0
 for tree in {trees}; do ln -s {home}/files/trees/$tree {stage}/files/$index; index=$((index + 1)); done
-for file in entry.sh job.sh env hostfile; do sed -i s,/run/orch,{stage},g {stage}/$file; done
+for file in entry.sh job.sh env hostfile session.sh; do sed -i s,/run/orch,{stage},g {stage}/$file; done
 stamped() {{ while IFS= read -r line; do echo "$(date -u +%Y-%m-%dT%H:%M:%S.%NZ) $line"; done; }}
 : > {stage}/log
 {{
@@ -167,6 +167,10 @@ class FolderConnector:
     def terminal(self, node: NodeState, folder: Path, more: Sequence[str]) -> list[str]:
         del folder
         return ["env", "-C", str(folder_of(node)), "sh", *more]
+
+    def command_line(self, node: NodeState, folder: Path, text: str, *, terminal: bool) -> list[str]:
+        del folder, terminal
+        return ["sh", "-c", text.replace(NODE_HOME, str(folder_of(node)))]
 
     def address(self, node: NodeState) -> Address:
         return Address(str(folder_of(node)))
@@ -303,6 +307,12 @@ class ProcessRuntime:
 
     def is_folder(self, connector: Connector, plan: RunPlan, rank: int, path: str) -> bool:
         return self._run(connector, plan, rank, f"[ -d {shlex.quote(path)} ]").ok
+
+    def job_command(
+        self, plan: RunPlan, rank: int, text: str, *, root: bool = False, terminal: bool = False
+    ) -> str:
+        del root, terminal
+        return f"exec {shlex.join(['sh', f'{_stage(plan, rank)}/session.sh', text])}"
 
     def health_check(self) -> str:
         return ":"

@@ -1,11 +1,12 @@
-"""`orch exec` and `orch ssh`: a command on every node of a fleet, and a terminal on one."""
+"""`orch exec` and `orch ssh`: a command on every node of a fleet or in every container of a run, and a
+terminal on one."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orch.cli import completion
-from orch.cli.context import project_at
+from orch.cli.context import Json, Rehearse, project_at
 from orch.cli.errors import UsageError, end, say, tell
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import Problem, parse_duration
@@ -24,11 +25,16 @@ if TYPE_CHECKING:
 
 
 def execute(
-    fleet: Annotated[
-        str, typer.Argument(metavar="FLEET", help="A fleet's name.", autocompletion=completion.fleets)
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Of a fleet or a run; where both have it, run:NAME or fleet:NAME.",
+            autocompletion=completion.fleets_and_runs,
+        ),
     ],
     command: Annotated[
-        list[str], typer.Argument(metavar="-- CMD...", help="For the nodes' shell; joined, as with ssh.")
+        list[str], typer.Argument(metavar="-- CMD...", help="For the shell there; joined, as with ssh.")
     ],
     *,
     node: Annotated[
@@ -40,31 +46,53 @@ def execute(
             autocompletion=completion.nodes,
         ),
     ] = None,
+    rank: Annotated[
+        list[int] | None,
+        typer.Option("--rank", metavar="RANK", help="Of a run, only this rank; repeatable."),
+    ] = None,
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="TIME", help="Give the command up after this: 30s, 5m.")
     ] = None,
     sudo: Annotated[bool, typer.Option("--sudo", help="As root.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")] = False,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
 ) -> None:
-    """Run a command on every node of a fleet. Equal output is shown once, under the names of its nodes.
+    """Run a command on every node of a fleet, or in every container of a run, in the job's environment.
 
-    The exit code is the largest one of the nodes; a node that cannot be reached counts as 7.
+    Equal output is shown once, under the names of its nodes. The exit code is the largest one; a node that
+    cannot be reached counts as 7. In one container, and typed on a terminal, the command has that.
     """
-    from orch.runner.connect import open_connector
-    from orch.stacks.fleets import fleet_state
+    from orch.cli.runs import exec as in_run
+    from orch.cli.runs.run import open_runner
+    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.node.commands import as_root
+    from orch.spec.state import FleetState
 
-    timeout_s = _seconds(timeout)
-    project = project_at()
-    nodes = _selected(fleet_state(project, fleet), node or ())
-    from orch.stacks.secrets.values import tunnels
+    timeout_s, text = _seconds(timeout), " ".join(command)
+    with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
+        target = in_run.fleet_or_run(project, runner, name)
+        if isinstance(target, FleetState):
+            if rank:
+                raise UsageError(f"{target.name} is a fleet, which has no ranks", hint="choose with `--node`")
+            answered, rank_of = {"fleet": target.name}, {}
+            nodes = _selected(target, node or ())
+            on_node = as_root(text) if sudo else text
+            answers = ask(nodes, runner.connector, lambda _: on_node, timeout_s=timeout_s)
+        else:
+            plan = plan_of(target)
+            answered = {"run": target.name}
+            nodes, rank_of = in_run.nodes_of_ranks(plan, rank or (), node or ())
+            if len(nodes) == 1 and timeout_s is None and not as_json and in_run.on_terminal():
+                of_rank = rank_of[nodes[0].name]
+                words = in_run.terminal_words(runner, project.dot, plan, of_rank, text, root=sudo)
+                in_run.become(words, project)
 
-    connector = open_connector(tunnels=tunnels(project))
-    try:
-        answers = ask(nodes, connector, " ".join(command), root=sudo, timeout_s=timeout_s)
-    finally:
-        connector.close()
+            def in_job(of: NodeState) -> str:
+                return runner.runtime(of).job_command(plan, rank_of[of.name], text, root=sudo)
+
+            answers = ask(nodes, runner.connector, in_job, timeout_s=timeout_s)
     if as_json:
-        print(json.dumps(answers_json(fleet, answers), indent=2, ensure_ascii=False))
+        print(json.dumps(answers_json(answered, rank_of, answers), indent=2, ensure_ascii=False))
     else:
         show_answers(answers)
     end(exit_code(answers))
@@ -105,12 +133,16 @@ def ssh(
     os.execve(words[0], words, {**os.environ, **tunnels(project)})
 
 
-def answers_json(fleet: str, answers: Sequence[ExecResult]) -> dict[str, Any]:
+def answers_json(
+    of: Mapping[str, str], rank_of: Mapping[str, int], answers: Sequence[ExecResult]
+) -> dict[str, Any]:
+    """`of`: the fleet or the run that was asked; `rank_of`: of a run, the rank on each node."""
     return {
         "schema": 1,
-        "fleet": fleet,
+        **of,
         "nodes": [
             {
+                **({"rank": rank_of[answer.node.name]} if answer.node.name in rank_of else {}),
                 "index": answer.node.index,
                 "node": answer.node.name,
                 "exit_code": answer.completed.exit_code if answer.completed else None,
@@ -183,15 +215,18 @@ class FoldedResult:
 
 
 def ask(
-    nodes: Sequence[NodeState], connector: Connector, text: str, *, root: bool, timeout_s: float | None
+    nodes: Sequence[NodeState],
+    connector: Connector,
+    text_for: Callable[[NodeState], str],
+    *,
+    timeout_s: float | None,
 ) -> tuple[ExecResult, ...]:
     """Run shell text on each node, with one attempt to connect; answers in the order of `nodes`."""
-    from orch.runner.node.commands import Command, as_root
+    from orch.runner.node.commands import Command
     from orch.runner.node.connector import fan_out
 
-    command = Command(as_root(text) if root else text, "the command", timeout_s=timeout_s)
-
     def work(node: NodeState) -> Completed:
+        command = Command(text_for(node), "the command", timeout_s=timeout_s)
         try:
             return connector.run(node, command, deadline_s=0)
         finally:

@@ -54,7 +54,6 @@ def login_files(plan: RunPlan, rank: int, keys: RunKeys) -> dict[str, str]:
         **{f"bin/{name}": render("ssh-client.sh.j2") for name in _CLIENTS},
         "ssh/config": _CONFIG.format(names=every, port=SSH_PORT),
         "ssh/serve.sh": render("ssh-serve.sh.j2", address=addresses[rank], port=SSH_PORT),
-        "ssh/session.sh": render("ssh-session.sh.j2"),
         "ssh/id": keys.client.private,
         "ssh/hostkey": keys.hosts[rank].private,
         "ssh/authorized_keys": f'from="{",".join(addresses)}",no-agent-forwarding,no-X11-forwarding,'

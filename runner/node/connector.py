@@ -123,6 +123,13 @@ class Connector(Protocol):
         """
         ...
 
+    def command_line(self, node: NodeState, folder: Path, text: str, *, terminal: bool) -> list[str]:
+        """The command line that runs shell text on a node, with its own stdin and stdout as the text's.
+
+        `terminal`: those are a terminal. What it needs lies in `folder`. Raises RunnerError.
+        """
+        ...
+
     def address(self, node: NodeState) -> Address:
         """How a node is reached, for people."""
         ...

@@ -160,6 +160,13 @@ class DockerRuntime:
         words = argv("docker", "exec", "--user", "0", "--", plan.container(rank), "test", "-d", path)
         return connector.run(plan.ranks[rank].node, Command(as_root(words), f"look at {path}")).ok
 
+    def job_command(
+        self, plan: RunPlan, rank: int, text: str, *, root: bool = False, terminal: bool = False
+    ) -> str:
+        options = ["--interactive", *(["--tty"] if terminal else []), *(["--user", "0"] if root else [])]
+        words = ("docker", "exec", *options, "--", plan.container(rank), "/bin/sh", "/run/orch/session.sh")
+        return as_root(f"exec {argv(*words, text)}")
+
     def health_check(self) -> str:
         return "docker version --format '{{.Server.Version}}' 2>&1 >/dev/null | sed 's/^/Docker: /'"
 

@@ -168,6 +168,16 @@ class JobRuntime(Protocol):
         """Whether `path` of the rank's running job is a folder."""
         ...
 
+    def job_command(
+        self, plan: RunPlan, rank: int, text: str, *, root: bool = False, terminal: bool = False
+    ) -> str:
+        """Shell text for the rank's node that runs `text` in the rank's running job, as its commands run.
+
+        With their variables, folder and user (`root`: as root there), and its stdin, stdout and exit code;
+        `terminal`: these are a terminal.
+        """
+        ...
+
     def health_check(self) -> str:
         """Shell text for root of a node that prints nothing where jobs can be started there, else why not."""
         ...

@@ -70,6 +70,7 @@ def stage_files(
             tasks=plan.tasks_per_node,
             logins=keys is not None,
         ),
+        "session.sh": render("job-session.sh.j2"),
         "bin/torch-env": render("torch-env.sh.j2"),
     }
     if plan.slurm:

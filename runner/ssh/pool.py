@@ -170,6 +170,10 @@ class SshConnector:
         """See `Connector.terminal`: the `ssh` command, with a configuration of its own in `folder`."""
         return ssh_words(node, folder, self._user_config, more)
 
+    def command_line(self, node: NodeState, folder: Path, text: str, *, terminal: bool) -> list[str]:
+        """See `Connector.command_line`."""
+        return ssh_words(node, folder, self._user_config, ("-t" if terminal else "-T", text))
+
     def address(self, node: NodeState) -> Address:
         """See `Connector.address`."""
         return describe_address(node)

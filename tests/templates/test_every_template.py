@@ -274,6 +274,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "host-unregister.sh.j2": host(busy=40, force=False, left_after_s=3600, unmount=unmount("0123456789ab")),
     "init-mounts.sh.j2": mounted,
     "init-steps.sh.j2": lambda v: iter([init_of(v)]),
+    "job-session.sh.j2": nothing,
     "mpirun.sh.j2": mpiruns,
     "node-go.sh.j2": lambda v: (
         values
@@ -325,7 +326,6 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "scontrol.sh.j2": nothing,
     "ssh-client.sh.j2": nothing,
     "ssh-serve.sh.j2": lambda v: iter([{"address": v, "port": 10022}]),
-    "ssh-session.sh.j2": nothing,
     "torch-env.sh.j2": nothing,
 }
 SHELL = [name for name in NAMES if name.endswith(".sh.j2")]
