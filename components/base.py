@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from orch.components.deployment import Deployment
 from orch.components.explain import NOTHING, Explained, Traits
+from orch.components.node_count import own_pins
 from orch.components.request import CloudAnswer, PlanRequest
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
@@ -151,7 +152,7 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
         return Deployment(
             plan=plan,
             reasons=tuple(plan.reasons),
-            pins=dict(plan.pins),
+            pins={**plan.pins, **own_pins(request, len(plan.nodes))},
             hourly=plan.hourly,
             register=partial(self.register, request, plan),
             place=candidate.words,

@@ -19,7 +19,9 @@ from typing import Any
 from orch.components.base import Backend, Candidate
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place
+from orch.components.node_count import with_node_count
 from orch.components.request import PlanRequest
+from orch.components.template import as_template, is_template
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import Finding, PlanError, PlanErrors
@@ -95,6 +97,7 @@ def compile_fleet(request: PlanRequest) -> Deployment:
 
     Raises PlanErrors, and what asking the only backend raises.
     """
+    request = with_node_count(request)
     deployment = _planned(request, candidates_of(request))
     refusals = list(_distinct_refusals(request))
     reasons = [
@@ -185,9 +188,10 @@ def _elsewhere(candidate: Candidate, region: str | None) -> bool:
 
 
 def _deployment(request: PlanRequest, first: Candidate, others: Sequence[Candidate]) -> Deployment:
-    deployment = replace(
-        backend(first.backend).deployment(request, first), elsewhere=_places(request, others)
-    )
+    planned = backend(first.backend).deployment(request, first)
+    if is_template(request):
+        return as_template(request, first.backend, planned)
+    deployment = replace(planned, elsewhere=_places(request, others))
     return replace(deployment, more=partial(_more, request, first)) if first.kept else deployment
 
 

@@ -71,6 +71,10 @@ FILE_SYSTEM_PIN = "file_system:"
 """What pins of created file systems begin with; the path follows."""
 
 
+TEMPLATE = "template"
+"""The pin of a fleet that has had no node yet: it is nowhere, and may go wherever its file permits."""
+
+
 @dataclass(frozen=True)
 class RecordedFileSystem:
     """A file system that a fleet's stack records.
@@ -94,8 +98,8 @@ class PriorState:
     The same file and the same `PriorState` give the same plan, also in a fresh clone: a newer orch or another
     machine must not move a running cluster. `backend`: where its nodes are, None while it has none.
     `unfinished`: the pins of an `up` that was interrupted; `locked`: those of the project's lock file.
-    `existing_nodes`: names of the nodes that the stack's state records; empty where it was not read.
-    `file_systems`: those that it records; None where it was not read.
+    `existing_nodes`: names of the nodes that the state records; `file_systems`: those that it records;
+    None where it was not read.
     """
 
     pins: dict[str, str] = field(default_factory=dict)
@@ -103,7 +107,7 @@ class PriorState:
     backend: str | None = None
     unfinished: dict[str, str] = field(default_factory=dict)
     locked: dict[str, str] = field(default_factory=dict)
-    existing_nodes: frozenset[str] = frozenset()
+    existing_nodes: frozenset[str] | None = None
     file_systems: tuple[RecordedFileSystem, ...] | None = None
 
     @classmethod
@@ -111,10 +115,12 @@ class PriorState:
         pins = outputs.get("pins")
         fleet = outputs.get("fleet")
         nodes = fleet.get("nodes") if isinstance(fleet, dict) else None
+        recorded = {str(k): str(v) for k, v in pins.items()} if isinstance(pins, dict) else {}
+        backend = str(fleet["backend"]) if isinstance(fleet, dict) and "backend" in fleet else None
         return cls(
-            pins={str(k): str(v) for k, v in pins.items()} if isinstance(pins, dict) else {},
+            pins=recorded,
             nodes=tuple(NodeState.model_validate(whole(node)) for node in nodes or ()),
-            backend=str(fleet["backend"]) if isinstance(fleet, dict) and "backend" in fleet else None,
+            backend=None if TEMPLATE in recorded else backend,
         )
 
 
@@ -157,7 +163,8 @@ class PlanRequest:
 
     `scope` tells this project's resources from another's. `session` gives what a backend is asked through,
     None where it is the user's own account; `stack` what another stack of the project has decided. `tags` are
-    the project's. `indices`: the nodes to plan, None: as many as the file asks for.
+    the project's. `indices`: the nodes to plan, None: as many as the file asks for. `count`: how many nodes
+    the fleet shall have, None: as its file and its stack say. `own_pins`: what every plan of it records.
     """
 
     fleet: Fleet
@@ -171,6 +178,8 @@ class PlanRequest:
     stack: Callable[[str], PriorState] = lambda name: PriorState()
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: tuple[int, ...] | None = None
+    count: int | None = None
+    own_pins: Mapping[str, str] = field(default_factory=dict[str, str])
     # The fleet's other nodes, where these are a part of it: an object of the backend's own.
     other_groups: Any = None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from orch.components.deployment import Deployment
 from orch.components.explain import known
+from orch.components.node_count import PIN as NODES_PIN
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning
 from orch.spec.findings import Finding
 from orch.stacks.provisioning.busy_nodes import lost_nodes
@@ -58,7 +59,8 @@ class Plan:
     `hourly` is the price of the whole fleet afterwards, `delta` the change of it, in US dollars an hour.
     `problems` are nodes that are kept out, or failed while the others did not; `unpriced` names costs that
     are not in `hourly`. `drift` is what the refresh before it found; `headline` sums the changes up.
-    `lost_nodes`: present nodes that it removes or replaces. `prepared`: what `up` needs to apply this plan.
+    `lost_nodes`: present nodes that it removes or replaces. `unrecorded`: the stack has another `nodes` than
+    the file. `prepared`: what `up` needs to apply this plan.
     """
 
     fleet: str
@@ -75,6 +77,7 @@ class Plan:
     drift: tuple[PropertyDrift, ...] = ()
     headline: Headline = NO_HEADLINE
     lost_nodes: frozenset[str] = frozenset()
+    unrecorded: bool = False
     prepared: PreparedPlan | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -84,14 +87,18 @@ class Plan:
 
 @dataclass(frozen=True)
 class PriorFleet:
-    """The fleet of a stack before a plan, with its price in US dollars an hour."""
+    """The fleet of a stack before a plan, with its price in US dollars an hour, and the `nodes` that it was
+    made for."""
 
     hourly: float
     fleet: FleetRecord
+    nodes: str | None = None
 
 
 def prior_fleet(stack: StackState) -> PriorFleet:
-    return PriorFleet(stack.hourly, FleetRecord(known(stack.outputs), stack.makers))
+    pins: Mapping[str, object] = stack.outputs.get("pins") or {}
+    nodes = str(pins[NODES_PIN]) if NODES_PIN in pins else None
+    return PriorFleet(stack.hourly, FleetRecord(known(stack.outputs), stack.makers), nodes)
 
 
 def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCall) -> Plan:
@@ -121,6 +128,7 @@ def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCal
         drift=find_drift(run.events),
         headline=headline(applied, before.fleet, compiled),
         lost_nodes=lost_nodes(before.fleet.nodes, compiled, applied),
+        unrecorded=before.nodes is not None and compiled.pins.get(NODES_PIN) != before.nodes,
     )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from orch import __version__
 from orch.components.deployment import Deployment, SharedNetworks
 from orch.components.file_systems import check
+from orch.components.node_count import is_range
 from orch.components.registry import compile_fleet
 from orch.components.request import PlanRequest, PriorState
 from orch.components.volumes import STACK as VOLUME_STACK
@@ -28,7 +29,7 @@ from orch.stacks.lockfile import read_lock
 from orch.stacks.project import find, scope_of
 from orch.stacks.pulumi.process import without_source_positions
 from orch.stacks.secrets.values import backends_with_secrets, with_secrets
-from orch.stacks.state import deployment, refuse_newer
+from orch.stacks.state import StackState, deployment, refuse_newer
 from orch.stacks.state import outputs as state_outputs
 from orch.stacks.variables import values_of, without_values
 
@@ -107,8 +108,14 @@ def main(root: Path | str = ".") -> None:
         outputs = refuse_newer(answer.get("outputs") or {})
         try:
             project = find(folder)
+            recorded = StackState(project, fleet.name)
             previous = replace(
-                PriorState.of_outputs(outputs), locked=read_lock(project.lock_file, fleet.name)
+                PriorState.of_outputs(outputs),
+                locked=read_lock(project.lock_file, fleet.name),
+                # Only of the same state: by hand, the engine may be logged in elsewhere.
+                existing_nodes=recorded.node_names
+                if is_range(fleet.nodes) and recorded.outputs.get("pins") == outputs.get("pins")
+                else None,
             )
             compiled = compile_fleet(
                 PlanRequest(

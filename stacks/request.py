@@ -20,13 +20,15 @@ from orch.stacks.state import StackState, unfinished_pins
 class FleetRequest:
     """A user's request for a fleet: its model, its file, and what the user approved beyond it.
 
-    `folder` is the file's; `file` is None when it came from standard input.
+    `folder` is the file's; `file` is None when it came from standard input. `count`: how many nodes the fleet
+    shall have, None: as its file and its stack say.
     """
 
     fleet: Fleet
     folder: Path
     approvals: Approvals = NO_CONSENT
     file: Path | None = None
+    count: int | None = None
 
     @property
     def name(self) -> str:
@@ -47,7 +49,7 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
         file_systems=stack.file_systems,
         unfinished=unfinished_pins(stack.recorded),
         locked=read_lock(project.lock_file, request.name),
-        existing_nodes=frozenset(stack.makers),
+        existing_nodes=stack.node_names,
     )
     deployment = compile_fleet(
         PlanRequest(
@@ -61,6 +63,7 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
             session=project.session,
             stack=lambda name: PriorState.of_outputs(stack.sibling(name).outputs),
             tags=project.tags,
+            count=request.count,
         )
     )
     return check(request.fleet, previous, deployment, request.approvals.lose_data)

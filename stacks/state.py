@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,13 @@ class StackState:
     def makers(self) -> dict[str, str]:
         """The fleet's existing nodes, each with the resource that made it."""
         return {node["name"]: node.get("made_by") or node["name"] for node in self.nodes}
+
+    @property
+    def node_names(self) -> frozenset[str]:
+        """Names of the fleet's existing nodes, also of those that an interrupted `up` made."""
+        pattern = re.compile(rf"{re.escape(self.name)}-\d+")
+        made = (str(each["urn"]).rsplit("::", 1)[-1] for each in self.resources if each.get("id"))
+        return frozenset({*self.makers, *filter(pattern.fullmatch, made)})
 
     @property
     def file_systems(self) -> tuple[RecordedFileSystem, ...]:

@@ -72,6 +72,9 @@ def fleet_table(
     moment = now or datetime.now(timezone.utc)
     connector = open_connector()
     for fleet in fleets:
+        if not fleet.state.nodes:
+            cells = dict.fromkeys(headings, "-") | _without_nodes(fleet.state)
+            table.add_row(*(Text(visible(cells[heading])) for heading in headings))
         for node, status, record in fleet.nodes():
             cells = _cells(fleet.state, node, status, record, moment)
             if verbose:
@@ -95,6 +98,10 @@ def age(created: datetime | None, now: datetime) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit} ago"
     return f"{seconds}s ago"
+
+
+def _without_nodes(state: FleetState) -> dict[str, str]:
+    return {"FLEET": state.name, "BACKEND": state.backend, "STATUS": "no node"}
 
 
 def _cells(

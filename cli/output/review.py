@@ -64,7 +64,8 @@ def agree(
             for line in lines:
                 tell(line)
             tell_problems(plan, document)
-            if not plan.pending and not is_from_former_version(stack):
+            former = is_from_former_version(stack)
+            if not plan.pending and not plan.unrecorded and not former:
                 return Agreement(project, document, request, None, bool(plan.problems))
             if plan.pending and request.approvals.force:
                 for line in run_lines(on_nodes_that_go(project, plan, _quiet)):
@@ -73,8 +74,10 @@ def agree(
                 refuse_occupied(stack, plan.lost_nodes, _quiet)
             if plan.pending:
                 confirm(f"Bring up the fleet {request.name}?")
-            else:
+            elif former:
                 tell(f"fleet {request.name}: the record of an earlier version of orch is written again")
+            else:
+                tell(f"fleet {request.name}: `nodes` of the file is recorded")
             agreed_lines = lines
         # What was shown is what is accepted: a host that shows another key now is refused.
         request = accepting(request, plan.new_keys)

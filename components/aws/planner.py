@@ -51,6 +51,7 @@ from orch.components.cloud.sizing import (
     nvidia,
     user_data_findings,
 )
+from orch.components.node_count import count_words
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
 from orch.runner.preparation.mounts import fleet_mounts
@@ -227,7 +228,7 @@ def plan(
         | {"scope": scope, "indices": folded(indices), "layout": layout_fingerprint}
         | ({SPREADS: "true"} if spread else {}),
         reasons=(
-            f"{demand.nodes} x {told.words(candidate, block=block)}",
+            count_words(fleet, demand.nodes, told.words(candidate, block=block)),
             *place_reason(candidate, previous),
             *cards.words(each, interfaces),
             *filter(None, [capacities.group_reason(fleet, facts, each, group)]),

@@ -30,6 +30,7 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Deployment, Queue, SharedNetworks
+from orch.components.node_count import own_pins
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
@@ -201,6 +202,7 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         whole = request.fleet.gang == "all-or-nothing"
         return replace(
             super().deploy(request, candidate, plan),
+            pins={**plan.pins, **own_pins(request, len(plan.all_nodes))},
             isolated=frozenset() if whole else frozenset({self.node_type}),
             whole=whole,
             findings=tuple(dict.fromkeys(each for group in plan.node_groups for each in group.warnings)),

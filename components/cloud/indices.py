@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
@@ -12,17 +14,28 @@ def node_indices(fleet: Fleet, previous: PriorState) -> tuple[int, ...]:
     """The indices of the fleet's nodes.
 
     Running nodes keep theirs, new nodes get the lowest free ones, and a smaller fleet loses the highest.
+    Nodes that a call which did not end has made count as new, and come before others.
     """
     count = fleet.nodes.target if fleet.nodes is not None else 0
     live = sorted(live_indices(previous))
     kept = live[:count]
-    free = (index for index in range(len(live) + count) if index not in live)
+    begun = [each for each in indices_of(fleet.name, previous.existing_nodes or ()) if each not in live]
+    lowest = (index for index in range(len(live) + len(begun) + count) if index not in (*live, *begun))
+    free = chain(sorted(begun), lowest)
     return tuple(sorted([*kept, *(next(free) for _ in range(count - len(kept)))]))
 
 
+def indices_of(fleet: str, names: Iterable[str]) -> frozenset[int]:
+    """The indices of nodes by their names."""
+    matches = (re.fullmatch(rf"{re.escape(fleet)}-(\d+)", name) for name in names)
+    return frozenset(int(match[1]) for match in matches if match)
+
+
 def live_indices(previous: PriorState) -> frozenset[int]:
-    """Indices of the nodes that the stack has, from its pin `indices`."""
-    return frozenset(unfolded(previous.pins.get("indices", "")))
+    """Indices of the nodes that the stack has, from its pin `indices`; a former version recorded none of
+    local nodes."""
+    pinned = previous.pins.get("indices")
+    return frozenset((node.index for node in previous.nodes) if pinned is None else unfolded(pinned))
 
 
 def all_there(fleet: Fleet, previous: PriorState, indices: Sequence[int] | None = None) -> bool:
@@ -33,7 +46,8 @@ def all_there(fleet: Fleet, previous: PriorState, indices: Sequence[int] | None 
     """
     expected = node_indices(fleet, previous) if indices is None else indices
     whole = fleet.nodes is None or len(expected) >= fleet.nodes.target
-    return whole and all(f"{fleet.name}-{index}" in previous.existing_nodes for index in expected)
+    existing = previous.existing_nodes or frozenset()
+    return whole and all(f"{fleet.name}-{index}" in existing for index in expected)
 
 
 def unfolded(text: str) -> tuple[int, ...]:

@@ -51,6 +51,7 @@ from orch.components.gcp.candidates import CloudCandidate, with_fabric
 from orch.components.gcp.capacity import Demand
 from orch.components.gcp.plan import Access, Disk, GcpPlan, Networks, base_name
 from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
+from orch.components.node_count import count_words
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
 from orch.runner.preparation.mounts import fleet_mounts
@@ -231,7 +232,7 @@ def plan(
         | ({"batches": ",".join(str(each) for each in group.batches)} if group else {})
         | ({"network": decision.shared.name} if decision.shared else {}),
         reasons=(
-            f"{demand.nodes} x {told.words(candidate, scheduling)}",
+            count_words(fleet, demand.nodes, told.words(candidate, scheduling)),
             *place_reason(candidate, previous),
             *networks.reasons(decision, shape, lookup),
             *filter(None, [capacities.placement_reason(fleet, shape, facts, placement)]),

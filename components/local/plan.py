@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from orch.catalog.records import Arch
 from orch.components import init_steps
+from orch.components.cloud.indices import folded, node_indices
 from orch.components.local.facts import LocalFacts
 from orch.components.local.simulated_gpus import described, placeholders, simulated_gpus
+from orch.components.node_count import no_node
 from orch.components.request import PriorState
 from orch.components.scratch import folder_scratch
 from orch.runner.preparation.init_steps import Step, steps
@@ -69,7 +71,12 @@ class LocalPlan:
 
     @property
     def pins(self) -> dict[str, str]:
-        return {"scope": self.scope, "node_image": self.image, **init_steps.pinned(self.init)}
+        return {
+            "scope": self.scope,
+            "node_image": self.image,
+            "indices": folded([node.index for node in self.nodes]),
+            **init_steps.pinned(self.init),
+        }
 
     @property
     def hourly(self) -> float:
@@ -115,9 +122,7 @@ def plan(
     image = previous.pins.get("node_image", facts.node_image)
     base = f"orch-{fleet.name}-{scope}"
     reasons = [
-        "1 container with sshd and a Docker daemon of its own, on a bridge network"
-        if count == 1
-        else f"{count} containers with sshd and a Docker daemon of their own, on one bridge network",
+        _containers(fleet, count),
         f"CPUs per node: {cpus:g}" if cpus else f"CPUs per node: all {facts.cpus} of this machine, shared",
         f"memory per node: {memory} MiB"
         if memory
@@ -152,12 +157,19 @@ def plan(
         scratch=scratch,
         nodes=tuple(
             LocalNodePlan(i, f"{fleet.name}-{i}", f"{base}-{i}", FIRST_ADDRESS + i, cpus, memory)
-            for i in range(count)
+            for i in node_indices(fleet, previous)
         ),
         reasons=tuple(reasons),
         gpus=gpus,
         placeholders=placeholders(gpus),
     )
+
+
+def _containers(fleet: Fleet, count: int) -> str:
+    if count == 1:
+        return "1 container with sshd and a Docker daemon of its own, on a bridge network"
+    containers = "containers with sshd and a Docker daemon of their own, on one bridge network"
+    return f"{count} {containers}" if count else f"{no_node(fleet)}: {containers}"
 
 
 def _blocks(fleet: Fleet, gpus: Gpus, cpus: float) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from orch.components.cloud.node_groups import may_spread
 from orch.components.deployment import Deployment, Place
 from orch.components.file_systems import words_of
+from orch.components.node_count import is_range
 from orch.components.request import CloudAnswer, NodeWarning, RecordedFileSystem
 from orch.spec.errors import OrchError
 from orch.spec.suggest import counted
@@ -46,6 +47,8 @@ def bring_up(
 
     Raises NoCapacity with every place tried, StackError, Interrupted.
     """
+    if is_range(request.fleet.nodes):
+        request = replace(request, count=len(first.nodes))  # what is planned again asks for as many
     data = frozenset(each.urn for each in stack.file_systems)
     gang = Gang(stack, request, listener, stack.makers, first.answer, data)
     if first.only is None and not first.elsewhere:

@@ -174,3 +174,11 @@ def test_ids_of_nodes_that_are_not_there_are_refused_with_those_that_are(folder:
     assert (said.code, said.out) == (2, ""), said.err
     assert "the fleet p5 has no node 7" in said.err
     assert "0 (p5-0), 1 (p5-1), 2 (p5-2)" in said.err
+
+
+def test_a_fleet_without_nodes_has_a_line() -> None:
+    state = p5(0)
+    told = fleet_table([row(state, recorded(state))], verbose=False, colour=False, now=NOW).splitlines()
+    assert told[1].split()[:3] == ["p5", "-", "aws"]
+    assert told[1].endswith("no node")
+    assert fleet_json(row(state, recorded(state)))["nodes"] == []

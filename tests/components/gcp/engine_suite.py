@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cloud_engine import quiet
 from gcp_engine import Stack, stack
 
 from orch.spec.models import Fleet
+from orch.stacks import operations
 from orch.stacks.pulumi.masking import SECRET_MARK
+from orch.stacks.request import FleetRequest
 
 TYPE = "g2-standard-8"
 COPIES_OF_LABELS = ["effectiveLabels", "pulumiLabels"]
@@ -24,7 +27,7 @@ def lab(tmp_path: Path) -> Stack:
     return stack(tmp_path / "project")
 
 
-def fleet(nodes: int = 2, **more: Any) -> Fleet:
+def fleet(nodes: int | str = 2, **more: Any) -> Fleet:
     base = {"type": "fleet", "name": "train", "backends": ["gcp"], "placement": "cluster"}
     base |= {"nodes": str(nodes), "instance_types": [TYPE], "regions": ["us-central1"]}
     return Fleet.model_validate({**base, "network": {"bastion": False}, **more})
@@ -37,6 +40,23 @@ def pending(changes: Any) -> list[tuple[str, str]]:
 def ids(lab: Stack) -> dict[str, str]:
     """Node -> the number that no other instance has, or had."""
     return {each["labels"]["orch-urn"].rpartition("__")[2]: each["id"] for each in lab.live(TYPE)}
+
+
+def test_a_fleet_that_begins_without_nodes_keeps_what_it_gets(lab: Stack) -> None:
+    def asked(nodes: str) -> Fleet:
+        return fleet(nodes, placement="any")
+
+    assert pending(lab.up(asked("0..4"))) == [("create", "train")]
+    assert lab.cloud.everything() == {}
+    operations.up(lab.project, FleetRequest(asked("0..4"), lab.folder, count=2), quiet)
+    assert set(ids(lab)) == {"train-0", "train-1"}
+    operations.remove_nodes(lab.project, "train", [0], quiet)
+    assert pending(lab.preview(asked("0..4"))) == []
+    assert pending(lab.preview(asked("2..4"))) == [("create", "train-0")]
+    operations.remove_nodes(lab.project, "train", [1], quiet)
+    assert pending(lab.up(asked("0..4"))) == []
+    lab.down()
+    assert lab.cloud.everything() == {}
 
 
 def test_a_fleet_grows_shrinks_is_replaced_and_gets_a_bastion_as_its_file_says(lab: Stack) -> None:

@@ -1,0 +1,93 @@
+"""How many nodes a fleet has now, where its file leaves that open (`nodes: 0..8`). Pure.
+
+What the file says of `nodes` is recorded with the stack when it is reached. As long as the file says the
+same, the fleet keeps the nodes that it has; an edit makes `target` act again. A record that is missing, or
+that cannot be compared, never takes a node away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orch.components.cloud.indices import folded, indices_of, live_indices
+from orch.components.request import TEMPLATE, PlanRequest
+from orch.spec.models import Fleet, Nodes
+
+PIN = "nodes"
+"""The pin with the last `nodes` of the file that the fleet has reached: `min/target/max`; empty when it got
+fewer."""
+
+
+def is_range(nodes: Nodes | None) -> bool:
+    """Whether the number of nodes may change while the file stays the same."""
+    return nodes is not None and nodes.min != nodes.max
+
+
+def with_node_count(request: PlanRequest) -> PlanRequest:
+    """The request with the number of nodes as `target`, and what the stack decided for the nodes that exist.
+
+    The fleet's nodes are those of the last finished `up` that the state still records, and those that a call
+    which did not end made beside them.
+    """
+    nodes, previous = request.fleet.nodes, request.previous
+    if nodes is None:
+        return request
+    recorded, new = previous.pins.get(PIN), not previous.pins
+    pins = {key: value for key, value in previous.pins.items() if key not in (PIN, TEMPLATE)}
+    if is_range(nodes):
+        live = live_indices(previous)
+        others = frozenset[int]()
+        if previous.existing_nodes is not None:
+            existing = indices_of(request.fleet.name, previous.existing_nodes)
+            live, others = live & existing, existing - live
+        if pins:
+            pins["indices"] = folded(sorted(live))
+        count = request.count
+        if count is None:
+            count = _count(nodes, recorded, len(live) + len(others), new=new)
+        nodes = nodes.model_copy(update={"target": _bounded(nodes, count)})
+    fleet = request.fleet.model_copy(update={"nodes": nodes})
+    return replace(
+        request, fleet=fleet, previous=replace(previous, pins=pins), own_pins={PIN: text(request.fleet.nodes)}
+    )
+
+
+def own_pins(request: PlanRequest, planned: int) -> dict[str, str]:
+    """The pins of a plan of so many nodes that no backend decides."""
+    nodes = request.fleet.nodes
+    reached = nodes is None or planned >= nodes.target
+    return {key: value if reached or key != PIN else "" for key, value in request.own_pins.items()}
+
+
+def text(nodes: Nodes | None) -> str:
+    """`0/2/4`, and `2/2/` without an upper bound."""
+    return "" if nodes is None else f"{nodes.min}/{nodes.target}/{'' if nodes.max is None else nodes.max}"
+
+
+def count_words(fleet: Fleet, count: int, each: str) -> str:
+    """`2 x H100 at …`; of a fleet without nodes how many there may be."""
+    if count or fleet.nodes is None:
+        return f"{count} x {each}"
+    return f"{no_node(fleet)}: {each}"
+
+
+def no_node(fleet: Fleet) -> str:
+    """What a plan says of a fleet without nodes."""
+    most = fleet.nodes.max if fleet.nodes is not None else None
+    return "no node now" if most == 0 else f"no node now; at most {'any number' if most is None else most}"
+
+
+def _count(nodes: Nodes, recorded: str | None, there: int, *, new: bool) -> int:
+    """`target` of a new fleet and of an edited file, else the nodes that are there.
+
+    A range states no number to have now: an edited one only bounds what is there.
+    """
+    if new:
+        return nodes.target
+    # A former version recorded nothing to compare with.
+    unedited = recorded is None or recorded == text(nodes)
+    return there if unedited or nodes.target == nodes.min else nodes.target
+
+
+def _bounded(nodes: Nodes, count: int) -> int:
+    return max(nodes.min, count if nodes.max is None else min(count, nodes.max))

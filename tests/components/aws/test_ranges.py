@@ -1,0 +1,91 @@
+"""AWS fleets that leave open how many nodes they have, through the real engine, on a simulated account."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aws_engine import Stack, stack
+from cloud_engine import quiet
+
+from orch.spec.models import Fleet
+from orch.stacks import operations
+from orch.stacks.plan import Plan
+from orch.stacks.request import FleetRequest
+
+QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000}
+TYPE = "g6.xlarge"
+
+pytestmark = [pytest.mark.usefixtures("engine", "forked_providers"), pytest.mark.timeout(600)]
+
+
+def fleet(nodes: object, **more: Any) -> Fleet:
+    base = {"type": "fleet", "name": "p5", "backends": ["aws"], "instance_types": [TYPE]}
+    return Fleet.model_validate({**base, "regions": ["us-east-1"], "nodes": nodes, **more})
+
+
+def ops(plan: Plan) -> list[tuple[str, str]]:
+    return [(change.op, change.name) for change in plan.changes if change.op != "same"]
+
+
+def nodes(lab: Stack) -> list[str]:
+    live = lab.live(instance_type=TYPE)
+    return sorted(tag["Value"] for each in live for tag in each["Tags"] if tag["Key"] == "Name")
+
+
+def grow(lab: Stack, wanted: Fleet, count: int) -> Plan:
+    return operations.up(lab.project, FleetRequest(wanted, lab.folder, count=count), quiet)
+
+
+def test_a_fleet_that_begins_without_nodes_is_a_record_and_keeps_what_it_gets(tmp_path: Path) -> None:
+    lab = stack(tmp_path / "project", quotas=QUOTAS)
+    empty = lab.plan(fleet("0..4"))
+    assert ops(empty) == [("create", "p5")]
+    assert empty.hourly == 0
+    assert empty.reasons[0].startswith("no node now; at most 4: g6.xlarge")
+    lab.up(fleet("0..4"))
+    assert (lab.live(), lab.state().nodes, lab.state().backend) == ([], (), "aws")
+    assert ops(lab.plan(fleet("0..4"))) == []
+    assert lab.drift() == ()
+
+    # The first nodes make all that stands around them.
+    grown = grow(lab, fleet("0..4"), 3)
+    assert ("create", "p5-0") in ops(grown)
+    assert {op for op, _ in ops(grown)} == {"create"}
+    assert nodes(lab) == ["p5-0", "p5-1", "p5-2"]
+    later = lab.plan(fleet("0..4"))
+    assert (ops(later), later.unrecorded, later.hourly) == ([], False, grown.hourly)
+
+    # A node that was removed stays away; the others keep their names, and a wider range takes none.
+    operations.remove_nodes(lab.project, "p5", [1], quiet)
+    assert ops(lab.plan(fleet("0..4"))) == []
+    wider = lab.plan(fleet("0..8"))
+    assert (ops(wider), wider.unrecorded) == ([], True)
+    assert ops(lab.plan(fleet("3..8"))) == [("create", "p5-1")]
+    assert lab.plan(fleet("0..1")).lost_nodes == {"p5-2"}
+    assert nodes(lab) == ["p5-0", "p5-2"]
+
+    # Without nodes it keeps its place, and can have some again.
+    operations.remove_nodes(lab.project, "p5", [0, 2], quiet)
+    assert ops(lab.plan(fleet("0..4"))) == []
+    grow(lab, fleet("0..4"), 1)
+    assert nodes(lab) == ["p5-0"]
+    lab.down()
+    assert lab.cloud.everything() == {}
+
+
+def test_a_target_that_was_not_reached_is_tried_again(tmp_path: Path) -> None:
+    place = {"availability_zones": ["us-east-1a"]}
+    lab = stack(tmp_path / "project", quotas=QUOTAS, capacity={f"{TYPE}@us-east-1a": 2})
+    asked = fleet({"min": 1, "target": 3, "max": 4}, **place)
+    lab.up(asked)
+    assert len(nodes(lab)) == 2
+    assert [op for op, _ in ops(lab.plan(asked))] == ["create"]
+    lab.cloud.turn(capacity={})
+    lab.up(asked)
+    assert nodes(lab) == ["p5-0", "p5-1", "p5-2"]
+    operations.remove_nodes(lab.project, "p5", [2], quiet)
+    assert ops(lab.plan(asked)) == []
+    lab.down()
+    assert lab.cloud.everything() == {}

@@ -1,0 +1,123 @@
+"""How many nodes a fleet has, and which, where its file leaves the number open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from planning import request_of
+
+from orch.components.cloud.indices import node_indices
+from orch.components.node_count import count_words, own_pins, with_node_count
+from orch.components.request import PlanRequest, PriorState
+from orch.components.template import is_template
+from orch.spec.models import Fleet
+
+SHRUNK = {"min": 1, "target": 4, "max": 8}
+
+
+def fleet(nodes: object) -> Fleet:
+    return Fleet.model_validate({"type": "fleet", "name": "pool", "nodes": nodes})
+
+
+def request(nodes: object, previous: PriorState, **more: Any) -> PlanRequest:
+    return with_node_count(request_of(fleet(nodes), previous=previous, **more))
+
+
+def indices(nodes: object, previous: PriorState, **more: Any) -> tuple[int, ...]:
+    planned = request(nodes, previous, **more)
+    return node_indices(planned.fleet, planned.previous)
+
+
+def up(recorded: str | None, pinned: str, *existing: int, read: bool = True) -> PriorState:
+    """A fleet that was brought up for `recorded`; its state has the `existing` nodes."""
+    pins = {"scope": "abc123", "indices": pinned} | ({} if recorded is None else {"nodes": recorded})
+    names = frozenset(f"pool-{index}" for index in existing)
+    return PriorState(pins, existing_nodes=names if read else None, backend="aws")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "previous", "expected"),
+    [
+        # A new fleet has its target; what a killed `up` made of it is part of that.
+        (SHRUNK, PriorState(existing_nodes=frozenset()), (0, 1, 2, 3)),
+        (SHRUNK, PriorState(existing_nodes=frozenset({"pool-5"})), (0, 1, 2, 5)),
+        ("0..8", PriorState(existing_nodes=frozenset()), ()),
+        # Later ones keep what is there, under the names that it has.
+        (SHRUNK, up("1/4/8", "0-3", 0, 1, 2, 3), (0, 1, 2, 3)),
+        (SHRUNK, up("1/4/8", "0-3", 0, 3), (0, 3)),
+        ("0..8", up("0/0/8", "2,5", 2, 5), (2, 5)),
+        ("0..8", up("0/0/8", "0-1"), ()),
+        # Nodes that a killed call made and nobody recorded stay, under their names.
+        ("0..8", up("0/0/8", "0-1", 0, 1, 2), (0, 1, 2)),
+        ("0..8", up("0/0/8", "0-1", 0, 6), (0, 6)),
+        # Never below the minimum, nor above the maximum.
+        (SHRUNK, up("1/4/8", "0-3"), (0,)),
+        ({"min": 2, "target": 4, "max": 8}, up("2/4/8", "0-3", 3), (0, 3)),
+        ("0..2", up("0/0/8", "0-3", 0, 1, 2, 3), (0, 1)),
+        # An edit makes the target act again; a range names no number to have now.
+        ({"min": 1, "target": 3, "max": 8}, up("1/4/8", "0-3", 0), (0, 1, 2)),
+        ({"min": 1, "target": 2, "max": 8}, up("1/4/8", "0-3", 0, 1, 2, 3), (0, 1)),
+        ({"min": 1, "target": 4, "max": 9}, up("1/4/8", "0-3", 0), (0, 1, 2, 3)),
+        ("0..16", up("0/0/8", "0-3", 0, 1, 2, 3), (0, 1, 2, 3)),
+        ("2..16", up("0/0/8", "0", 0), (0, 1)),
+        # So it does where too few were to be had.
+        (SHRUNK, up("", "0-1", 0, 1), (0, 1, 2, 3)),
+        # A former version recorded nothing to compare with: as many as are there.
+        (SHRUNK, up(None, "0-3", 0, 1, 2, 3), (0, 1, 2, 3)),
+        (SHRUNK, up(None, "0-1", 0, 1), (0, 1)),
+        ("0..8", up(None, "0-5", 0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 4, 5)),
+        # Where the state was not read, what is recorded counts: no node goes for that.
+        ("0..8", up("0/0/8", "0-3", read=False), (0, 1, 2, 3)),
+        # A number is a number.
+        ("3", up("3/3/3", "0-2", 0, 2), (0, 1, 2)),
+        ("3", up("0/0/8", "0-4", 0, 1, 2, 3, 4), (0, 1, 2)),
+    ],
+)
+def test_a_fleet_keeps_the_nodes_that_it_has_until_its_file_says_otherwise(
+    nodes: object, previous: PriorState, expected: tuple[int, ...]
+) -> None:
+    assert indices(nodes, previous) == expected
+
+
+def test_who_asks_for_a_number_gets_it_within_the_bounds_of_the_file() -> None:
+    there = up("0/0/4", "0", 0)
+    assert indices("0..4", there, count=3) == (0, 1, 2)
+    assert indices("0..4", there, count=9) == (0, 1, 2, 3)
+    assert indices("1..4", there, count=0) == (0,)
+    assert len(indices("0..", there, count=900)) == 900
+
+
+def test_what_is_recorded_is_the_file_and_nothing_while_nodes_are_missing() -> None:
+    planned = request(SHRUNK, PriorState())
+    assert own_pins(planned, 4) == {"nodes": "1/4/8"}
+    assert own_pins(planned, 3) == {"nodes": ""}
+    assert own_pins(request("2..", PriorState()), 2) == {"nodes": "2/2/"}
+    assert own_pins(request_of(Fleet.model_validate({"type": "fleet", "name": "pool"})), 2) == {}
+
+
+def test_a_fleet_that_never_had_a_node_is_nowhere() -> None:
+    recorded = PriorState({"nodes": "0/0/8", "template": "true"}, existing_nodes=frozenset())
+    for previous in (PriorState(), recorded):
+        planned = request("0..8", previous)
+        assert is_template(planned)
+        assert not planned.previous.pins
+        assert planned.at is None
+    assert not is_template(request("0..8", up("0/0/8", "")))
+    assert not is_template(request("0..8", recorded, count=1))
+    # One that a killed call began is where its first nodes are.
+    begun = PriorState(recorded.pins, unfinished={"backend": "gcp"}, existing_nodes=frozenset({"pool-0"}))
+    planned = request("0..8", begun)
+    assert (node_indices(planned.fleet, planned.previous), planned.at) == ((0,), "gcp")
+    outputs = {"pins": dict(recorded.pins), "fleet": {"backend": "aws", "nodes": []}}
+    assert PriorState.of_outputs(outputs).backend is None
+    created = {"type": "efs", "path": "/data", "create": True}
+    data = Fleet.model_validate({"type": "fleet", "name": "pool", "nodes": "0..8", "mounts": [created]})
+    assert not is_template(with_node_count(request_of(data)))
+
+
+def test_a_plan_without_nodes_says_how_many_there_may_be() -> None:
+    assert count_words(fleet("2..4"), 2, "g6.xlarge") == "2 x g6.xlarge"
+    assert count_words(fleet("0..4"), 0, "g6.xlarge") == "no node now; at most 4: g6.xlarge"
+    assert count_words(fleet("0.."), 0, "g6.xlarge") == "no node now; at most any number: g6.xlarge"
+    assert count_words(fleet("0"), 0, "g6.xlarge") == "no node now: g6.xlarge"
