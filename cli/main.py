@@ -188,6 +188,20 @@ VERBS = (
         "orch stop train-k3f9",
     ),
     Verb(
+        "reconcile",
+        "runs.control:reconcile",
+        "One pass over the runs that nobody drives: go on with them, begin those that wait, clean up.",
+        RUNS,
+        "orch reconcile --json",
+    ),
+    Verb(
+        "controller",
+        "runs.control:controller",
+        "`orch reconcile` in a loop, until SIGTERM. Any number may run at once.",
+        RUNS,
+        "orch controller --listen 8642",
+    ),
+    Verb(
         "cp",
         "runs.copy:copy",
         "Copy files and folders from or to the containers of a run, or a node.",

@@ -23,10 +23,12 @@ from orch.runner.events import (
 )
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import groups_and_tags
+from orch.runner.processes import describe_owner
 from orch.spec.confidential import hidden
 from orch.spec.errors import visible, visible_lines
 
 if TYPE_CHECKING:
+    from orch.runner.ledger.controllers import Controller
     from orch.runner.ledger.records import RankRow, RunRow
     from orch.runner.ledger.waiting_line import Line
 
@@ -231,14 +233,16 @@ def rank_text(rank: RankRow) -> str:
 def place_text(row: RunRow, line: Line | None) -> str:
     """The place in line of a run that waits for nodes: ` (2nd of 5 in line)`; "" for any other."""
     place = line.position(row.id) if line is not None and row.in_line else None
-    if line is None or place is None:
-        return ""
+    own = line.find(row.id) if line is not None else None
+    if line is None or place is None or own is None or not own.driven:
+        return ""  # nobody would begin it: no place is promised
     ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
     return f" ({place}{ending} of {len(line.waiters)} in line)"
 
 
-def runs_table(rows: Sequence[RunRow], lines: Mapping[str, Line], *, colour: bool) -> str:
+def runs_table(rows: Sequence[RunRow], lines: Mapping[str, Line] | None = None, *, colour: bool) -> str:
     """`lines`: of the fleets that runs wait for nodes of, by name."""
+    lines = lines or {}
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -261,6 +265,24 @@ def runs_table(rows: Sequence[RunRow], lines: Mapping[str, Line], *, colour: boo
     text = io.StringIO()
     Console(file=text, force_terminal=colour, width=None if colour else 200).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def controller_text(controller: Controller) -> str:
+    """`a controller lives: process 4711 of ada@box, last seen 3s ago`."""
+    who = visible(describe_owner(controller.owner))
+    return f"a controller lives: {who}, last seen {duration(controller.seen_s)} ago"
+
+
+def controllers_json(controllers: Sequence[Controller]) -> list[dict[str, Any]]:
+    return [
+        {
+            "process": describe_owner(each.owner),
+            "started_by": each.by,
+            "started_at": moment(each.since),
+            "seen_s": round(each.seen_s, 1),
+        }
+        for each in controllers
+    ]
 
 
 def _status_text(row: RunRow) -> str:

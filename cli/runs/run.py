@@ -160,7 +160,7 @@ def ps(
 ) -> None:
     """Show the active runs of this project; the latest one when none is active."""
     with open_runner(None, as_json=True, rehearse=rehearse) as (_, runner):
-        from orch.cli.output.run import SCHEMA, run_json, runs_table
+        from orch.cli.output.run import SCHEMA, controller_text, controllers_json, run_json, runs_table
         from orch.runner.ledger.run_names import as_argument
         from orch.runner.processes import describe_owner
         from orch.runner.runs.lifecycle import reconcile_once
@@ -168,24 +168,29 @@ def ps(
         reconcile_once(runner)
         rows = runner.ledger.runs(active_only=not everything) or runner.ledger.runs(limit=1)
         lines = {fleet: runner.ledger.line(fleet) for fleet in {row.fleet for row in rows if row.in_line}}
+        controllers = runner.ledger.controllers()
         undriven = [
             (row, why_undriven(runner, row), begins_elsewhere(runner, row))
             for row in rows
             if row.active and not row.held
         ]
     for row, reason, elsewhere in undriven:
+        if controllers and not elsewhere:
+            continue  # one of them goes on with it
         where = f", where {describe_owner(row.submitted_by)} submitted it" if elsewhere else ""
         tell(f"note: nobody drives run {row.name}; `orch attach {as_argument(row.name)}` does{where}")
         if reason is not None:
             tell(f"  its driver ended: {reason} (more in {LOG} of its folder under .orch/runs)")
     if as_json:
-        print(
-            json.dumps({"schema": SCHEMA, "runs": [run_json(row, line=lines.get(row.fleet)) for row in rows]})
-        )
+        runs = [run_json(row, line=lines.get(row.fleet)) for row in rows]
+        print(json.dumps({"schema": SCHEMA, "runs": runs, "controllers": controllers_json(controllers)}))
     elif rows:
         say(runs_table(rows, lines, colour=coloured(sys.stdout)))
     else:
         tell("nothing was run in this project yet")
+    if not as_json:
+        for each in controllers:
+            tell(f"note: {controller_text(each)}")
 
 
 def logs(

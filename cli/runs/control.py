@@ -1,0 +1,155 @@
+"""`orch reconcile` and `orch controller`: runs go on without the command that submitted them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orch.cli.context import Json, Rehearse
+from orch.cli.errors import UsageError, end, tell
+from orch.cli.runs.background import begins_elsewhere
+from orch.cli.runs.run import open_runner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from http.server import ThreadingHTTPServer
+
+    from orch.runner.runs.controller import Controller
+    from orch.runner.runs.lifecycle import Advanced
+
+
+def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
+    """One pass over the runs that nobody drives: go on with them, begin those that wait, clean up.
+
+    For cron and CI. Exits with 0 when all of them could be looked at, else with the code of the first that
+    could not.
+    """
+    with open_runner(None, as_json=as_json, rehearse=rehearse) as (_, runner):
+        from orch.cli.output.run import SCHEMA
+        from orch.runner.runs.lifecycle import reconcile_once
+
+        passes = reconcile_once(runner, begin=True)
+        elsewhere = [begins_elsewhere(runner, each.after) for each in passes]
+    if as_json:
+        runs = [_pass_json(each, away) for each, away in zip(passes, elsewhere, strict=True)]
+        print(json.dumps({"schema": SCHEMA, "runs": runs}))
+    else:
+        for each, away in zip(passes, elsewhere, strict=True):
+            if each.error is None:
+                where = " (begins only where it was submitted)" if away else ""
+                tell(f"run {each.before.name}: {_change(each)}{where}")
+        if not passes:
+            tell("nothing to do: no run is active without a driver")
+    failed = next((each.error for each in passes if each.error is not None), None)
+    if failed is not None:
+        end(failed.exit_code)
+
+
+def _change(each: Advanced) -> str:
+    before, after = each.before.status, each.after.status
+    return after if before == after else f"{before} -> {after}"
+
+
+def _pass_json(each: Advanced, elsewhere: bool) -> dict[str, Any]:
+    return {
+        "run": each.before.name,
+        "before": each.before.status,
+        "status": each.after.status,
+        "begins_elsewhere": elsewhere,
+        "error": None if each.error is None else each.error.summary,
+    }
+
+
+def controller(
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen", metavar="[HOST:]PORT", help="Answer GET /healthz here; on 127.0.0.1 without HOST."
+        ),
+    ] = None,
+    rehearse: Rehearse = False,
+) -> None:
+    """`orch reconcile` in a loop, until SIGTERM. Any number may run at once.
+
+    It goes on with runs whose driver is gone and begins those that wait, where it has what they were
+    submitted with: run it in the project's folder.
+    """
+    address = _address(listen)
+    with open_runner(None, as_json=True, rehearse=rehearse) as (_, runner):
+        from orch.runner.runs.controller import Controller
+
+        loop = Controller(runner)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda _number, _frame: loop.stop())
+        with _health(loop, address):
+            tell(f"controller of {runner.dot.parent}: at work")
+            loop.run()
+        tell("controller: ended")
+
+
+def _address(listen: str | None) -> tuple[str, int] | None:
+    if listen is None:
+        return None
+    host, _, port = listen.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise typer.BadParameter(f"{listen!r} is not [HOST:]PORT", param_hint="--listen")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@contextmanager
+def _health(loop: Controller, address: tuple[str, int] | None) -> Iterator[None]:
+    """Answer health checks from a thread while the controller is at work."""
+    if address is None:
+        yield
+        return
+    try:
+        server = _server(loop, address)
+    except OSError as error:
+        raise UsageError(
+            f"the controller cannot listen on {address[0]}:{address[1]}",
+            detail=error.strerror or str(error),
+            hint="choose another port with `--listen [HOST:]PORT`; 0 takes any free one",
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="orch-health", daemon=True)
+    thread.start()
+    host, port = server.server_address[:2]
+    tell(f"controller: health on http://{host!s}:{port}/healthz")
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _server(loop: Controller, address: tuple[str, int]) -> ThreadingHTTPServer:
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Health(BaseHTTPRequestHandler):
+        """GET /healthz: 200 while the controller gets along, 503 while it does not."""
+
+        timeout = 10.0
+
+        def do_GET(self) -> None:
+            known = self.path in ("/healthz", "/")
+            told = {
+                "schema": 1,
+                "well": loop.well,
+                "last_pass_s": round(loop.passed_s, 1),
+                "runs": loop.at_work,
+            }
+            body = json.dumps(told if known else {"schema": 1}).encode() + b"\n"
+            self.send_response(404 if not known else 200 if loop.well else 503)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Requests are not told."""
+
+    return ThreadingHTTPServer(address, Health)

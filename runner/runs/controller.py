@@ -1,0 +1,125 @@
+"""A controller: passes over the runs that nobody drives, again and again, and a heartbeat in the ledger.
+
+Any number may be at work: who takes the lease of a run acts on it, the others leave it alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from orch.runner.errors import LedgerUnusable
+from orch.runner.events import Event, Notice, Processor
+from orch.runner.ledger.controllers import BEAT_S
+from orch.runner.ledger.records import RunRow
+from orch.runner.processes import process_owner
+from orch.runner.runs.context import RunnerContext
+from orch.runner.runs.lifecycle import advance, collect_leftovers
+from orch.spec.errors import OrchError
+
+PAUSE_S = 2.0
+COLLECT_EVERY_S = 60.0
+# A start may wait for an image for minutes: so many runs are advanced at once.
+AT_ONCE = 16
+# After how long without a pass the controller counts as unwell, and after how long a notice is told again.
+SLOW_S, REPEAT_S = 60.0, 600.0
+
+
+class Controller:
+    """Advances runs from `run` until `stop` is called, from any thread or a signal handler."""
+
+    def __init__(self, runner: RunnerContext) -> None:
+        self._runner = replace(runner, processor=_Sparing(runner.processor))
+        self._stop = threading.Event()
+        self._busy: dict[int, Future[None]] = {}
+        self._collecting: Future[None] | None = None
+        self._beaten_at = self._collected_at = float("-inf")
+        self._passed_at = time.monotonic()
+
+    def stop(self) -> None:
+        """End after what is under way: no start is left half done."""
+        self._stop.set()
+
+    @property
+    def passed_s(self) -> float:
+        """How long ago the last pass over the ledger was."""
+        return time.monotonic() - self._passed_at
+
+    @property
+    def well(self) -> bool:
+        """Whether it gets along: with the ledger away, it does not."""
+        return self.passed_s < SLOW_S
+
+    @property
+    def at_work(self) -> int:
+        """How many runs are being advanced."""
+        return sum(not future.done() for future in list(self._busy.values()))
+
+    def run(self) -> None:
+        """Advance runs until `stop`. A ledger that is away is waited for."""
+        owner = process_owner()
+        try:
+            with ThreadPoolExecutor(AT_ONCE + 1, "orch-control") as pool:
+                while not self._stop.is_set():
+                    try:
+                        self._pass(pool, owner)
+                        self._passed_at = time.monotonic()
+                    except LedgerUnusable as error:
+                        self._tell(f"{error.summary}: {error.detail}; trying again")
+                    self._stop.wait(PAUSE_S)
+        finally:
+            self._runner.ledger.retire(owner)
+
+    def _pass(self, pool: ThreadPoolExecutor, owner: str) -> None:
+        now = time.monotonic()
+        if now - self._beaten_at >= BEAT_S:
+            self._runner.ledger.beat(owner)
+            self._beaten_at = now
+        self._busy = {number: future for number, future in self._busy.items() if not future.done()}
+        for row in reversed(self._runner.ledger.runs(active_only=True)):  # the oldest first
+            if len(self._busy) >= AT_ONCE:
+                break
+            if not row.held and row.id not in self._busy:
+                self._busy[row.id] = pool.submit(self._safely, lambda row=row: self._advance(row))
+        if now - self._collected_at >= COLLECT_EVERY_S and (
+            self._collecting is None or self._collecting.done()
+        ):
+            self._collected_at = now
+            self._collecting = pool.submit(self._safely, lambda: collect_leftovers(self._runner))
+
+    def _advance(self, row: RunRow) -> None:
+        done = advance(self._runner, row, begin=True)
+        if done is not None and done.after.status != row.status:
+            self._tell(f"run {row.name}: {row.status} -> {done.after.status}", "info")
+
+    def _safely(self, act: Callable[[], None]) -> None:
+        """What fails is tried again at the next pass; the other runs go on."""
+        try:
+            act()
+        except OrchError as error:
+            self._tell(f"{error.summary}: {error.detail}" if error.detail else error.summary)
+        except Exception as error:  # noqa: BLE001 - the border of this thread: nobody else tells of it
+            self._tell(f"{type(error).__name__}: {error}")
+
+    def _tell(self, text: str, level: str = "warning") -> None:
+        self._runner.processor.handle(Notice(text, level))
+
+
+class _Sparing:
+    """Passes notices on, each text at most every ten minutes: a node that is away is away at every pass."""
+
+    def __init__(self, processor: Processor) -> None:
+        self._processor = processor
+        self._told: dict[str, float] = {}
+
+    def handle(self, event: Event, /) -> None:
+        if isinstance(event, Notice):
+            now = time.monotonic()
+            if now - self._told.get(event.text, float("-inf")) < REPEAT_S:
+                return
+            self._told = {text: at for text, at in self._told.items() if now - at < REPEAT_S}
+            self._told[event.text] = now
+        self._processor.handle(event)
