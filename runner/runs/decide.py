@@ -190,7 +190,7 @@ def _verdict(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank], lost: 
         return Verdict("terminated", "aborted_by_user")
     failed = sorted(
         (rank for rank in ranks if rank_reason(rank) not in (None, "done")),
-        key=lambda rank: rank.finished_at,
+        key=lambda rank: rank.ended_at or 0.0,
     )
     if failed:
         return Verdict("failed", "job_failed", describe(plan, failed[0]))

@@ -308,7 +308,7 @@ def completed(out: str, err: str = "", code: int = 0) -> Completed:
 
 def looked(node: Node) -> ObservedRank:
     done = node.run(container.observe_command(plan(), 0))
-    return container.read_observation(0, completed(done.stdout, done.stderr, done.returncode))
+    return container.read_observation(0, completed(done.stdout, done.stderr, done.returncode), now=0.0)
 
 
 def test_a_docker_that_warns_beside_its_answer_is_understood(node: Node) -> None:
@@ -350,13 +350,21 @@ def test_a_claim_of_a_job_that_ended_long_ago_is_taken_over_also_where_docker_wa
     ids=lambda said: ascii(said[:20]),
 )
 def test_a_node_that_says_what_docker_never_says_is_silent(said: str) -> None:
-    seen = container.read_observation(0, completed(said))
+    seen = container.read_observation(0, completed(said), now=0.0)
     assert (seen.state, seen.exit_code, seen.marks) == ("silent", None, frozenset())
     assert seen.detail
 
 
 def test_what_a_login_shell_says_before_an_answer_is_none_of_it() -> None:
-    assert container.read_observation(0, completed("Welcome!\nexited|0|false|a|b|go\n")).exit_code == 0
+    seen = container.read_observation(
+        0,
+        completed("Welcome!\nexited|0|false|a|2026-01-01T00:00:10.5Z|2026-01-01T00:10:00.0Z|go\n"),
+        now=60.0,
+    )
+    assert seen.exit_code == 0
+    # The node's clock is wrong by decades: what counts is that it ended 589.5 s before it was looked at.
+    assert seen.ended_at is not None
+    assert abs(seen.ended_at - (60.0 - 589.5)) < 0.001
 
 
 @pytest.mark.parametrize(
