@@ -19,7 +19,7 @@ from orch.runner.errors import (
     RunFailed,
 )
 from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
-from orch.runner.launch.run_plan import RunPlan
+from orch.runner.launch.run_plan import RunPlan, watched
 from orch.runner.node.accelerators import DeviceAccess, device_access
 from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
 from orch.runner.node.clock import seconds_of
@@ -344,6 +344,7 @@ def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:
         ticks=GO_TICKS,
         signal=_signal_script(plan, rank),
         signal_before_s=plan.signal.before_s if plan.signal else 0,
+        watch=_watch_script(plan, rank),
     )
     return Command(as_root(text), f"release {plan.container(rank)}")
 
@@ -359,6 +360,23 @@ def _signal_script(plan: RunPlan, rank: int) -> str:
         signal=plan.signal.name,
         number=_SIGNAL_NUMBERS[plan.signal.name],
         shell_only=plan.signal.shell_only,
+    )
+
+
+def _watch_script(plan: RunPlan, rank: int) -> str:
+    """Watches how a rank uses its GPUs, as root of its node; "" where that is not asked for, or cannot be."""
+    rank_plan = plan.ranks[rank]
+    if plan.utilization is None or not watched(plan, rank_plan):
+        return ""
+    return render(
+        "node-watch.sh.j2",
+        home=NODE_HOME,
+        name=plan.container(rank),
+        least=plan.utilization.min_gpu_utilization,
+        window_s=plan.utilization.window_s,
+        every_s=max(5, min(60, plan.utilization.window_s // 10)),
+        per_block=0 if rank_plan.whole else share_of(rank_plan.node, 1).gpus,
+        stop_duration_s=-1 if plan.stop_duration_s is None else plan.stop_duration_s,
     )
 
 

@@ -77,11 +77,13 @@ class Failure:
 
 
 def first_failure(ranks: Sequence[ObservedRank], logs: Mapping[int, Path]) -> Failure | None:
-    """The first failure among the ranks, None where none has ended badly by itself. `logs`: by rank.
+    """The first failure among the ranks, None where none has ended badly by itself, or one at a limit of its
+    time or use. `logs`: by rank.
 
     A rank that was stopped because of another's failure counts where it had said before what it failed of.
     """
-    if not any(_failed(rank) for rank in ranks):
+    limited = any(rank_reason(rank) not in (None, "done", "container_exited_with_error") for rank in ranks)
+    if limited or not any(_failed(rank) for rank in ranks):
         return None
     found = [failure for rank in ranks if (failure := _failure(rank, logs.get(rank.rank))) is not None]
     return min(found, key=lambda each: (each.of_others, each.at, each.rank))
