@@ -171,7 +171,7 @@ VERBS = (
         "runs.run:logs",
         "Print the logs of a run, while it runs and after.",
         RUNS,
-        "orch logs train-k3f9 --node 1 --tail 50",
+        "orch logs train-k3f9 --rank 1 --tail 50",
     ),
     Verb(
         "attach",

@@ -160,7 +160,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
         ("tags", ", ".join(f"{key}={value}" for key, value in tags.items())),
         ("folder", str(runner.context(row).folder.path)),
     ]
-    rank = next((rank.rank for rank in row.ranks if rank.exit_code), 0)
+    rank = row.first_failed.rank if row.first_failed else 0
     tail = [f"  | {visible(line)}" for line in _last_lines(runner, row, rank)]
     return "\n".join(
         [
@@ -169,7 +169,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
             *([] if row.status == "pending" else rank_lines(row)),
             *([f"  the last lines of rank {rank}:"] if tail else []),
             *tail,
-            f"  its log: orch logs {row.name}",
+            f"  its log: orch logs {row.name}" + (f" --rank {rank}" if row.first_failed else ""),
         ]
     )
 

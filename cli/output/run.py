@@ -125,6 +125,7 @@ def run_json(row: RunRow, forwards: Sequence[PortForwarded] = (), line: Line | N
                 "exit_code": rank.exit_code,
                 "status": rank.status,
                 "reason": rank.reason,
+                "message": rank.message,
                 **({"group": groups[rank.rank]} if rank.rank in groups else {}),
             }
             for rank in row.ranks
@@ -174,9 +175,10 @@ def summary(row: RunRow) -> str:
         f"run {row.name}: {row.status}{took}{before if row.attempt else ''}: {row.message or row.reason}"
     ]
     lines += rank_lines(row)
-    failed_rank = next((rank.rank for rank in row.ranks if rank.status == "failed"), 0)
     if row.started_at is not None:
-        lines.append(f"  its log: orch logs {row.name} --node {failed_rank}")
+        lines.append(
+            f"  its log: orch logs {row.name} --rank {row.first_failed.rank if row.first_failed else 0}"
+        )
     return "\n".join(lines)
 
 

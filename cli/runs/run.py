@@ -197,7 +197,9 @@ def logs(
     name: Run,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    node: Annotated[int | None, typer.Option("--node", metavar="RANK", help="Only this rank.")] = None,
+    node: Annotated[
+        int | None, typer.Option("--rank", "--node", metavar="RANK", help="Only this rank.")
+    ] = None,
     tail: Annotated[
         int | None, typer.Option("--tail", min=0, help="Only the last lines of each rank.")
     ] = None,

@@ -16,6 +16,7 @@ from orch.runner.launch.checkpoint import checkpoint_warnings
 from orch.runner.launch.environment import (
     RankNode,
     RunFacts,
+    fold,
     is_name,
     rank_environment,
     run_identifier,
@@ -32,6 +33,8 @@ from orch.runner.launch.run_plan import (
     RunPlan,
     SignalPlan,
     StagedFile,
+    UtilizationPlan,
+    watched,
 )
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes, volumes_of_ranks
 from orch.runner.placement.node_fit import Seat
@@ -215,6 +218,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         max_duration_s=task.max_duration_s,
         stop_duration_s=task.stop_duration_s,
         signal=_signal(task),
+        utilization=_utilization(task),
         shell=_shell(task),
         entrypoint=tuple(shlex.split(task.entrypoint)) if task.entrypoint and first.name != "image" else (),
         user=task.user,
@@ -244,6 +248,13 @@ def compile_run(request: RunRequest) -> CompiledRun:
     )
     if task.checkpoint is not None:
         warnings += tuple(checkpoint_warnings(task.checkpoint.path, plan, request.fleet.mounts))
+    if plan.utilization is not None and (
+        unwatched := [rank.node.name for rank in ranks if not watched(plan, rank)]
+    ):
+        warnings += (
+            f"`utilization_policy` is not watched on {fold(unwatched)}: it is read by nvidia-smi, and there "
+            "are no GPUs of NVIDIA",
+        )
     if plan.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
         warnings += ("a privileged job sees all accelerators of its node, not only those of its blocks",)
     if plan.privileged and plan.on_containers:
@@ -263,6 +274,13 @@ def _signal(task: Task) -> SignalPlan | None:
     if signal is None:
         return None
     return SignalPlan(name=signal.name, before_s=signal.before_s, shell_only=signal.shell_only)
+
+
+def _utilization(task: Task) -> UtilizationPlan | None:
+    policy = task.utilization_policy
+    if policy is None:
+        return None
+    return UtilizationPlan(min_gpu_utilization=policy.min_gpu_utilization, window_s=policy.time_window_s)
 
 
 def _whole_mib(size: float | None) -> int | None:

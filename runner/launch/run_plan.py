@@ -148,6 +148,13 @@ class SignalPlan(_Frozen):
     shell_only: bool = False
 
 
+class UtilizationPlan(_Frozen):
+    """Ends a run of which a GPU was used less than `min_gpu_utilization` percent for `window_s`."""
+
+    min_gpu_utilization: int
+    window_s: int
+
+
 class RunPlan(_Frozen):
     """Everything about one attempt of a run except its environment."""
 
@@ -169,6 +176,7 @@ class RunPlan(_Frozen):
     # None: a rank is never killed for taking its time.
     stop_duration_s: int | None = 300
     signal: SignalPlan | None = None
+    utilization: UtilizationPlan | None = None
     shell: str = "bash"
     entrypoint: tuple[str, ...] = ()
     user: str | None = None
@@ -228,6 +236,12 @@ class RunPlan(_Frozen):
     def nodes(self) -> tuple[NodeState, ...]:
         """The nodes in rank order."""
         return tuple(rank.node for rank in self.ranks)
+
+
+def watched(plan: RunPlan, rank: RankPlan) -> bool:
+    """Whether the use of a rank's GPUs can be read: those of simulated nodes are a number alone."""
+    gpus = rank.node.gpus
+    return not plan.simulated and gpus.count > 0 and gpus.vendor in (None, "nvidia")
 
 
 def plan_of(row: RunRow) -> RunPlan:

@@ -119,6 +119,13 @@ class RunRow:
         return (ended[0] if ended else self.finished_at or self.now) - self.started_at
 
     @property
+    def first_failed(self) -> RankRow | None:
+        """The rank that failed first, which alone has said of what; else the first of those that failed."""
+        failed = [rank for rank in self.ranks if rank.status == "failed"]
+        own = [rank for rank in failed if rank.reason == "container_exited_with_error" and rank.message]
+        return next(iter((*own, *failed)), None)
+
+    @property
     def active(self) -> bool:
         return self.status in ACTIVE
 

@@ -19,9 +19,10 @@ from orch.runner.errors import (
     RunFailed,
 )
 from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
-from orch.runner.launch.run_plan import RunPlan
+from orch.runner.launch.run_plan import RunPlan, watched
 from orch.runner.node.accelerators import DeviceAccess, device_access
 from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
+from orch.runner.node.clock import seconds_of
 from orch.runner.node.commands import LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
@@ -343,6 +344,7 @@ def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:
         ticks=GO_TICKS,
         signal=_signal_script(plan, rank),
         signal_before_s=plan.signal.before_s if plan.signal else 0,
+        watch=_watch_script(plan, rank),
     )
     return Command(as_root(text), f"release {plan.container(rank)}")
 
@@ -361,23 +363,45 @@ def _signal_script(plan: RunPlan, rank: int) -> str:
     )
 
 
+def _watch_script(plan: RunPlan, rank: int) -> str:
+    """Watches how a rank uses its GPUs, as root of its node; "" where that is not asked for, or cannot be."""
+    rank_plan = plan.ranks[rank]
+    if plan.utilization is None or not watched(plan, rank_plan):
+        return ""
+    return render(
+        "node-watch.sh.j2",
+        home=NODE_HOME,
+        name=plan.container(rank),
+        least=plan.utilization.min_gpu_utilization,
+        window_s=plan.utilization.window_s,
+        every_s=max(5, min(60, plan.utilization.window_s // 10)),
+        per_block=0 if rank_plan.whole else share_of(rank_plan.node, 1).gpus,
+        stop_duration_s=-1 if plan.stop_duration_s is None else plan.stop_duration_s,
+    )
+
+
 def observe_command(plan: RunPlan, rank: int) -> Command:
     """Observe one rank."""
     script = as_root(render("node-observe.sh.j2", home=NODE_HOME, name=plan.container(rank)))
     return Command(script, f"look at {plan.container(rank)}", timeout_s=10.0)
 
 
-def read_observation(rank: int, result: Completed | HostUnreachable | CommandTimeout) -> ObservedRank:
-    """The result of `observe_command`. A rank is `silent` when its node, or Docker there, does not answer."""
+def read_observation(
+    rank: int, result: Completed | HostUnreachable | CommandTimeout, *, now: float
+) -> ObservedRank:
+    """The result of `observe_command`, which came at `now`, in seconds since the epoch.
+
+    A rank is `silent` when its node, or Docker there, does not answer."""
     if isinstance(result, (HostUnreachable, CommandTimeout)):
         return ObservedRank(rank, "silent", detail=result.detail or result.summary)
     # The last line: what a login shell prints comes before it.
-    state, code, oom, _, finished, marks, *more = (
+    state, code, oom, _, finished, clock, marks, *more = (
         *result.stdout.strip().rpartition("\n")[2].split("|"),
-        *[""] * 6,
+        *[""] * 7,
     )
     ended = state in ("exited", "dead")
-    if not result.ok or len(more) != 6 or state not in _STATES or (ended and not _NUMBER.fullmatch(code)):
+    shown = seconds_of(clock)
+    if not result.ok or len(more) != 7 or state not in _STATES or (ended and not _NUMBER.fullmatch(code)):
         lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
         return ObservedRank(
             rank, "silent", detail=f"Docker on the node: {lines[0][:200]}" if lines else "no answer"
@@ -389,6 +413,7 @@ def read_observation(rank: int, result: Completed | HostUnreachable | CommandTim
         out_of_memory=oom == "true",
         finished_at=finished if ended else "",
         marks=frozenset(marks.split()),
+        ahead_s=0.0 if shown is None else shown - now,
     )
 
 

@@ -72,8 +72,8 @@ class DockerRuntime:
         try:
             result = connector.run(plan.ranks[rank].node, command, deadline_s=deadline_s)
         except (HostUnreachable, CommandTimeout) as error:
-            return container.read_observation(rank, error)
-        return container.read_observation(rank, result)
+            return container.read_observation(rank, error, now=time.time())
+        return container.read_observation(rank, result, now=time.time())
 
     def stop(
         self,

@@ -15,6 +15,7 @@ from typing import Protocol
 from orch.runner.errors import ImageUnavailable, RunFailed
 from orch.runner.events import Processor
 from orch.runner.launch.run_plan import RunPlan
+from orch.runner.node.clock import seconds_of
 from orch.runner.node.connector import Connector, NodeResult
 from orch.runner.node.registry import RegistryLogin
 from orch.spec.state import NodeState
@@ -32,7 +33,10 @@ class StartedRank:
 
 @dataclass(frozen=True)
 class ObservedRank:
-    """The observed state of one rank: Docker's word, `absent`, or `silent` when its node does not answer."""
+    """The observed state of one rank: Docker's word, `absent`, or `silent` when its node does not answer.
+
+    `finished_at` is on the node's clock, which is `ahead_s` ahead of this machine's.
+    """
 
     rank: int
     state: str
@@ -41,6 +45,13 @@ class ObservedRank:
     finished_at: str = ""
     marks: frozenset[str] = frozenset()
     detail: str | None = None
+    ahead_s: float = 0.0
+
+    @property
+    def ended_at(self) -> float | None:
+        """When it ended, in seconds since the epoch on this machine's clock; None where that is not known."""
+        there = seconds_of(self.finished_at)
+        return None if there is None else there - self.ahead_s
 
     @property
     def ended(self) -> bool:

@@ -28,6 +28,7 @@ from orch.runner.ledger.records import RunRow
 from orch.runner.node.runtime import ObservedRank
 from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
+from orch.spec.grammar.values import render_duration
 
 
 class Phase(str, Enum):
@@ -188,9 +189,10 @@ def _verdict(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank], lost: 
         return Verdict("terminated", "stopped_by_user")
     if view.desired == "abort":
         return Verdict("terminated", "aborted_by_user")
+    # A limit that one rank has reached may make others fail before that one has ended.
     failed = sorted(
         (rank for rank in ranks if rank_reason(rank) not in (None, "done")),
-        key=lambda rank: rank.finished_at,
+        key=lambda rank: (rank_reason(rank) == "container_exited_with_error", rank.ended_at or 0.0),
     )
     if failed:
         return Verdict("failed", "job_failed", describe(plan, failed[0]))
@@ -226,6 +228,8 @@ def rank_reason(rank: ObservedRank) -> str | None:
         return None
     if "expired" in rank.marks:
         return "max_duration_exceeded"
+    if "unused" in rank.marks:
+        return "terminated_due_to_utilization_policy"
     if rank.exit_code == 0 and not rank.out_of_memory:
         return "done"
     return "container_exited_with_error"
@@ -238,6 +242,10 @@ def describe(plan: RunPlan, rank: ObservedRank) -> str:
         return f"the container of {where} disappeared"
     if "expired" in rank.marks or (rank.alive and "overdue" in rank.marks):
         return f"{where} reached max_duration ({plan.max_duration_s} s)"
+    if "unused" in rank.marks and plan.utilization is not None:
+        policy = plan.utilization
+        window = render_duration(policy.window_s)
+        return f"{where} used a GPU less than {policy.min_gpu_utilization} % for {window}"
     if rank.out_of_memory:
         return f"{where} ran out of memory (exit code {rank.exit_code})"
     return f"{where} exited with code {rank.exit_code}"
@@ -259,7 +267,7 @@ def rank_status(rank: ObservedRank, previous: str, run_reason: str | None) -> tu
         if rank.alive and "started" in rank.marks:
             return ("terminating" if "stopping" in rank.marks else "running"), None
         return previous, None
-    if "stopping" in rank.marks and reason != "max_duration_exceeded":
+    if "stopping" in rank.marks and reason in ("done", "container_exited_with_error"):
         ended_well = run_reason == "all_jobs_done"
         rank_reasons = {"stopped_by_user": "terminated_by_user", "aborted_by_user": "aborted_by_user"}
         if ended_well:

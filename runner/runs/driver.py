@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from orch.runner.errors import HostUnreachable, LedgerUnusable, RunFailed
 from orch.runner.events import Notice, RankChanged, RunChanged
@@ -45,6 +46,7 @@ from orch.runner.runs.decide import (
     start_reason,
     verdict_of,
 )
+from orch.runner.runs.first_failure import first_failure, first_failure_text
 from orch.runner.runs.ranks import (
     collect_ranks,
     first_ranks,
@@ -158,6 +160,12 @@ class Driver:
         self._record_changes(observations)
         self._tell_departures(observations)
         act = decide(self._plan, self._view(), observations)
+        if isinstance(act, Stop) and act.verdict.status == "failed" and self._row.reason is None:
+            # Nodes are asked at the same time, and answer at different ones: whoever failed before the rank
+            # that was seen has ended by now, and must not pass for one that was stopped because of it.
+            observations = self._observe()
+            self._record_changes(observations)
+            act = decide(self._plan, self._view(), observations)
         if isinstance(act, Wait):
             return True
         if isinstance(act, Stop):
@@ -375,6 +383,7 @@ class Driver:
                 context.processor.handle(Notice(text, "warning"))
         self._reload()
         if verdict.status == "failed":
+            verdict = self._tell_first_failure(verdict, observations)
             self._mark_lost(observations)
             self._reload()
         for row in self._row.ranks:
@@ -384,6 +393,18 @@ class Driver:
                 self._change_rank(row.rank, status=status, reason=reason)
         self._reload()
         end_attempt(context, self._lease, self._row, plan, verdict)
+
+    def _tell_first_failure(self, verdict: Verdict, observations: Sequence[ObservedRank]) -> Verdict:
+        """The verdict with the rank that failed first, by what their logs say, and its last words."""
+        folder, plan = self._context.folder, self._plan
+        failure = first_failure(observations, {rank.rank: folder.log(rank.rank) for rank in plan.ranks})
+        if failure is None:
+            return verdict
+        reason = "container_exited_with_error"
+        self._change_rank(
+            failure.rank, status="failed", reason=reason, message=failure.line or "failed first"
+        )
+        return replace(verdict, message=first_failure_text(plan, observations, failure))
 
     # --- between attempts
 

@@ -76,7 +76,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "array": None,
         "idle_duration": None,
         "preempt": None,
-        "utilization_policy": None,
         "schedule": None,
         "depends_on": None,
         "singleton": None,

@@ -7,7 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ from support import until
 from orch.runner.errors import NodeUnfit, RunFailed
 from orch.runner.hosts.registration import BUSY as BUSY_HOST
 from orch.runner.hosts.registration import leave
-from orch.runner.launch.run_plan import RankPlan, RunPlan, SignalPlan
+from orch.runner.launch.run_plan import RankPlan, RunPlan, SignalPlan, UtilizationPlan
 from orch.runner.node import container
 from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Completed
 from orch.runner.node.runtime import ObservedRank
 from orch.runner.node.stage import stage, stage_files
 from orch.runner.node.status import claims_command, read_claims, read_status, status_script
-from orch.spec.state import NodeState
+from orch.runner.runs.decide import describe, rank_reason
+from orch.spec.state import Gpus, NodeState
 
 NO_SUCH = "echo 'Error: No such container: x' >&2; exit 1"
 BUSY = "echo 'Cannot connect to the Docker daemon. Is the docker daemon running?' >&2; exit 1"
@@ -308,7 +309,7 @@ def completed(out: str, err: str = "", code: int = 0) -> Completed:
 
 def looked(node: Node) -> ObservedRank:
     done = node.run(container.observe_command(plan(), 0))
-    return container.read_observation(0, completed(done.stdout, done.stderr, done.returncode))
+    return container.read_observation(0, completed(done.stdout, done.stderr, done.returncode), now=0.0)
 
 
 def test_a_docker_that_warns_beside_its_answer_is_understood(node: Node) -> None:
@@ -350,13 +351,21 @@ def test_a_claim_of_a_job_that_ended_long_ago_is_taken_over_also_where_docker_wa
     ids=lambda said: ascii(said[:20]),
 )
 def test_a_node_that_says_what_docker_never_says_is_silent(said: str) -> None:
-    seen = container.read_observation(0, completed(said))
+    seen = container.read_observation(0, completed(said), now=0.0)
     assert (seen.state, seen.exit_code, seen.marks) == ("silent", None, frozenset())
     assert seen.detail
 
 
 def test_what_a_login_shell_says_before_an_answer_is_none_of_it() -> None:
-    assert container.read_observation(0, completed("Welcome!\nexited|0|false|a|b|go\n")).exit_code == 0
+    seen = container.read_observation(
+        0,
+        completed("Welcome!\nexited|0|false|a|2026-01-01T00:00:10.5Z|2026-01-01T00:10:00.0Z|go\n"),
+        now=60.0,
+    )
+    assert seen.exit_code == 0
+    # The node's clock is wrong by decades: what counts is that it ended 589.5 s before it was looked at.
+    assert seen.ended_at is not None
+    assert abs(seen.ended_at - (60.0 - 589.5)) < 0.001
 
 
 @pytest.mark.parametrize(
@@ -454,3 +463,66 @@ def test_a_stop_sends_the_signal_that_long_before_it_kills_if_it_leaves_the_time
     assert node.run(container.stop_command(of, 0)).returncode == 0
     found = first_words(node, len(calls))
     assert (found if before_s != 3 else sorted(found)) == calls
+
+
+def gpu_plan(**more: Any) -> RunPlan:
+    gpus = {"count": 8, "vendor": "nvidia", "name": "H100", "memory_mib": 81_559}
+    of = plan(utilization=UtilizationPlan(min_gpu_utilization=10, window_s=300), **more)
+    (rank,) = of.ranks
+    on = rank.node.model_copy(update={"gpus": Gpus.model_validate(gpus), "blocks": 2})
+    return of.model_copy(update={"ranks": (rank.model_copy(update={"node": on}),)})
+
+
+@pytest.mark.parametrize(
+    ("said", "ends"),
+    [
+        ("echo 4, 90; echo 5, 100; echo 6, 12; echo 7, 3", True),
+        ("echo 4, 90; echo 5, 100; echo 6, 12; echo 7, 10", False),
+        ("echo 4, 90; echo 5, 100; echo 6, 12; echo 7, $((n % 9 == 5 ? 80 : 0))", False),
+        ("echo 4, 90; echo 5, 100; echo 6, 12; [ $((n % 9)) = 5 ] || echo 7, 0", False),
+        ("echo 4, 90; echo 5, 100; echo 6, 12; echo 7, [N/A]", False),
+        ("echo 'NVIDIA-SMI has failed'; exit 9", False),
+    ],
+    ids=["idle", "used", "used-once-in-a-while", "silent-once-in-a-while", "says-nothing", "fails"],
+)
+def test_a_job_that_leaves_one_of_its_gpus_idle_is_ended_on_its_node(
+    node: Node, said: str, ends: bool
+) -> None:
+    """Thirty seconds pass at each sleep; after forty of them the job ends by itself."""
+    clock = node.folder / "uptime"
+    clock.write_text("1000.00 1.0\n")
+    scripts = {
+        "sleep": f"read -r s _ < {clock}; echo $((${{s%%.*}} + 30)).00 1.0 > {clock}.new\n"
+        f"mv {clock}.new {clock}",
+        "nvidia-smi": f'echo "nvidia-smi $*" >> {node.folder}/calls\n'
+        f"read -r s _ < {clock}; n=$((${{s%%.*}} / 30))\n{said}",
+    }
+    for name, script in scripts.items():
+        (node.folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (node.folder / "bin" / name).chmod(0o755)
+    node.docker(
+        f"read -r s _ < {clock}\n"
+        "case $1 in inspect) [ ${s%%.*} -lt 2200 ] && echo running || echo exited;; esac"
+    )
+    of = gpu_plan()
+    (node.home / "runs" / of.container(0) / "state").mkdir(parents=True)
+    (node.home / "runs" / of.container(0) / "state" / "started").touch()
+    (node.home / "claims").mkdir()
+    (node.home / "claims" / "1").symlink_to(f"{of.container(0)}|job|eve@away|then|2")
+    (node.home / "claims" / "0").symlink_to("orch-other|other|eve@away|then|2")
+    command = container.go_command(of, 0, None)
+    assert node.run(replace(command, text=command.text.replace("/proc/uptime", str(clock)))).returncode == 0
+    until(lambda: "stop" in node.calls() or clock.read_text() >= "2200", 60, "the end of the job")
+    pid = int((node.home / "control" / of.container(0) / "watch").read_text())
+    until(lambda: not Path(f"/proc/{pid}/cmdline").exists(), 60, "the end of what watches it")
+    assert ("stop -t 5 -- " in node.calls()) == ends
+    assert "--query-gpu=index,utilization.gpu --format=csv,noheader,nounits --id=4,5,6,7" in node.calls()
+    assert clock.read_text() == ("1330.00 1.0\n" if ends else "2200.00 1.0\n")
+    node.docker("echo 'exited|143|false|a|b'")
+    seen = container.read_observation(
+        0, completed(node.run(container.observe_command(of, 0)).stdout), now=0.0
+    )
+    reason = rank_reason(seen)
+    assert reason == ("terminated_due_to_utilization_policy" if ends else "container_exited_with_error")
+    if ends:
+        assert describe(of, seen) == "rank 0 on node n0 used a GPU less than 10 % for 5m"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from foldernodes import FolderLab, ProcessRuntime, folder_of, targets
 
+from orch.cli.output.run import summary
 from orch.runner.connect import open_connector
 from orch.runner.errors import RunnerError
 from orch.runner.events import FilesProgress, LogLine, Notice, Recorder
@@ -282,3 +283,26 @@ def test_a_repository_and_files_are_sent_once_and_then_what_changed(
     row = run(**task)  # the folder is not empty now
     assert (row.status, row.ranks[0].exit_code) == ("failed", 125)
     assert f"orch: {target} is not empty" in lines(place, 0)[0]
+
+
+def test_the_rank_that_failed_first_is_told_although_another_one_ended_first(
+    run: Callable[..., RunRow], boxes: FolderLab, tmp_path: Path
+) -> None:
+    gate, reset = tmp_path / "gate", "echo 'RuntimeError: Connection closed by peer'"
+    row = run(
+        commands=[
+            f"[ $NODE_RANK = 1 ] || {{ until [ -e {gate} ]; do sleep 0.05; done; {reset}; exit 1; }}",
+            "echo 'Traceback (most recent call last):'; echo '  File \"train.py\", line 3'",
+            f"echo 'ValueError: bad batch'; touch {gate}; exec sleep 600",
+        ],
+        shell="sh",
+        stop_duration=5,
+    )
+    assert row.message == "rank 1 on node box-1 failed: ValueError: bad batch"
+    assert [(rank.status, rank.reason) for rank in row.ranks] == [
+        ("failed", "container_exited_with_error"),
+        ("failed", "container_exited_with_error"),
+    ]
+    assert row.first_failed == row.ranks[1]
+    assert "  its log: orch logs job --rank 1" in summary(row)
+    assert left(boxes) == []

@@ -346,3 +346,16 @@ def test_a_checkpoint_folder_that_a_later_attempt_does_not_find_is_told(
     for warning, words in zip(warnings, told, strict=True):
         assert warning.startswith(f"ORCH263: what is saved in {path} is not there for a later attempt: ")
         assert words in warning
+
+
+def test_a_policy_that_nobody_can_watch_is_told() -> None:
+    policy = {"min_gpu_utilization": 10, "time_window": "1h"}
+    for more, told in (
+        ({"gpus": Gpus(count=8, vendor="nvidia")}, 0),
+        ({"gpus": Gpus(count=8, vendor="amd")}, 1),
+    ):
+        run = compiled(fleet(node(0, **more)), image="i", utilization_policy=policy)
+        assert len(run.warnings) == told
+    simulated = fleet(node(0, gpus=Gpus(count=8, vendor="nvidia")), simulated=True)
+    (warning,) = compiled(simulated, image="i", utilization_policy=policy).warnings
+    assert warning.startswith("`utilization_policy` is not watched on n0")

@@ -286,6 +286,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
             ticks=1,
             signal=signal,
             signal_before_s=before_s,
+            watch=signal,
         )(v)
     ),
     "node-hold.sh.j2": node(),
@@ -321,6 +322,11 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         values
         for kill, stop_s, signal, after in ((True, 5, "", ""), (False, 5, v, 0), (False, None, "", ""))
         for values in node(kill=kill, stop_duration_s=stop_s, signal=signal, signal_after_s=after)(v)
+    ),
+    "node-watch.sh.j2": lambda v: (
+        values
+        for per_block in (0, 4)
+        for values in node(least=10, window_s=300, every_s=30, per_block=per_block, stop_duration_s=5)(v)
     ),
     "node-write.sh.j2": node(path="/p"),
     "scontrol.sh.j2": nothing,
