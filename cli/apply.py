@@ -90,4 +90,5 @@ def apply(
             rehearse=rehearse,
             mixed=True,
             profile=profile,
+            yes=yes,
         )

@@ -7,6 +7,7 @@ that cannot be compared, never takes a node away.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from orch.components.cloud.indices import folded, indices_of, live_indices
@@ -21,6 +22,12 @@ fewer."""
 def is_range(nodes: Nodes | None) -> bool:
     """Whether the number of nodes may change while the file stays the same."""
     return nodes is not None and nodes.min != nodes.max
+
+
+def may_grow(pins: Mapping[str, str]) -> bool:
+    """Whether the file that a fleet was last brought up with leaves room for more nodes."""
+    low, _, rest = pins.get(PIN, "").partition("/")
+    return bool(rest) and low != rest.partition("/")[2]
 
 
 def with_node_count(request: PlanRequest) -> PlanRequest:
@@ -44,7 +51,7 @@ def with_node_count(request: PlanRequest) -> PlanRequest:
             pins["indices"] = folded(sorted(live))
         count = request.count
         if count is None:
-            count = _count(nodes, recorded, len(live) + len(others), new=new)
+            count = max(request.at_least, _count(nodes, recorded, len(live) + len(others), new=new))
         nodes = nodes.model_copy(update={"target": _bounded(nodes, count)})
     fleet = request.fleet.model_copy(update={"nodes": nodes})
     return replace(
@@ -74,7 +81,9 @@ def count_words(fleet: Fleet, count: int, each: str) -> str:
 def no_node(fleet: Fleet) -> str:
     """What a plan says of a fleet without nodes."""
     most = fleet.nodes.max if fleet.nodes is not None else None
-    return "no node now" if most == 0 else f"no node now; at most {'any number' if most is None else most}"
+    if most is None:
+        return "no node now; runs make as many as they need"
+    return f"no node now; runs make up to {most}" if most else "no node now"
 
 
 def _count(nodes: Nodes, recorded: str | None, there: int, *, new: bool) -> int:

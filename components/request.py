@@ -164,7 +164,8 @@ class PlanRequest:
     `scope` tells this project's resources from another's. `session` gives what a backend is asked through,
     None where it is the user's own account; `stack` what another stack of the project has decided. `tags` are
     the project's. `indices`: the nodes to plan, None: as many as the file asks for. `count`: how many nodes
-    the fleet shall have, None: as its file and its stack say. `own_pins`: what every plan of it records.
+    the fleet shall have, None: as its file and its stack say, but `at_least` so many where the file allows
+    them. `own_pins`: what every plan of it records.
     """
 
     fleet: Fleet
@@ -179,6 +180,7 @@ class PlanRequest:
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: tuple[int, ...] | None = None
     count: int | None = None
+    at_least: int = 0
     own_pins: Mapping[str, str] = field(default_factory=dict[str, str])
     # The fleet's other nodes, where these are a part of it: an object of the backend's own.
     other_groups: Any = None

@@ -98,7 +98,7 @@ CODES = {
     "ORCH193": "orch sets this variable itself",
     "ORCH194": "A backend stands outside `orch.yml`",
     "ORCH196": "The property does nothing on local nodes",
-    "ORCH197": "Nothing adds these nodes yet",
+    "ORCH197": "Nothing takes these nodes away yet",
     "ORCH198": "The launcher overrules the property",
     "ORCH199": "A weekday counts differently elsewhere",
     # offers

@@ -21,7 +21,7 @@ class FleetRequest:
     """A user's request for a fleet: its model, its file, and what the user approved beyond it.
 
     `folder` is the file's; `file` is None when it came from standard input. `count`: how many nodes the fleet
-    shall have, None: as its file and its stack say.
+    shall have, None: as its file and its stack say, but `at_least` so many where the file allows them.
     """
 
     fleet: Fleet
@@ -29,6 +29,7 @@ class FleetRequest:
     approvals: Approvals = NO_CONSENT
     file: Path | None = None
     count: int | None = None
+    at_least: int = 0
 
     @property
     def name(self) -> str:
@@ -64,6 +65,7 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
             stack=lambda name: PriorState.of_outputs(stack.sibling(name).outputs),
             tags=project.tags,
             count=request.count,
+            at_least=request.at_least,
         )
     )
     return check(request.fleet, previous, deployment, request.approvals.lose_data)

@@ -24,6 +24,7 @@ from planning import request_of
 from registering import registered
 
 from orch.cli.runs import submission
+from orch.cli.runs.new_nodes import NewNodes
 from orch.components.aws.account import gather_facts as aws_ask
 from orch.components.aws.account import lookups as aws_wanted
 from orch.components.aws.backend import AwsBackend
@@ -269,6 +270,9 @@ def run_on(backend: str, **given: Any) -> Act:
                     place,
                     document,
                     fleet_name=None,
+                    stacks=submission.fleets_with_room(
+                        find(folder), place, document, None, NewNodes(True, False, "")
+                    ),
                     **{"arguments": (), "name": None, "variables": {}, **given},
                 )
             yield

@@ -62,8 +62,6 @@ NOTHING_TO_ACT_ON = {
     ("Fleet", "type"),
     ("Task", "type"),
     ("Fleet", "backends"),
-    # `reuse` says what is so: no node is made for a run.
-    ("Task", "creation_policy"),
     # Which entry of a list it is.
     *(
         (name, "type")

@@ -17,8 +17,9 @@ from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehears
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
 from orch.cli.runs.background import LOG, begins_elsewhere, drive_behind, see_through, supervise, why_undriven
+from orch.cli.runs.new_nodes import NewNodes
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
-from orch.cli.runs.submission import ProjectNow, submit_task
+from orch.cli.runs.submission import ProjectNow, fleets_with_room, submit_task
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ def run(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait in line when the nodes are not free; else it is refused.")
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Make nodes for the run without asking, where it needs some.")
+    ] = False,
+    no_provision: Annotated[
+        bool, typer.Option("--no-provision", help="Never make nodes for the run.")
+    ] = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
@@ -72,6 +79,8 @@ def run(
         rehearse=rehearse,
         profile=profile,
         ports=port or (),
+        yes=yes,
+        provision=not no_provision,
     )
 
 
@@ -89,6 +98,8 @@ def start(
     mixed: bool = False,
     profile: str | None = None,
     ports: Sequence[str] = (),
+    yes: bool = False,
+    provision: bool = True,
 ) -> None:
     """Run the tasks of a file. `mixed`: the caller acts on the other documents, so there is no note."""
     other_ports = ports_of(ports)
@@ -122,10 +133,13 @@ def start(
     if len(documents) > len(tasks) and not mixed:
         tell("note: only tasks are run; documents of other types are left out")
     with open_runner(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, runner):
+        makes = provision and (yes or not wait)  # who waits in line makes none without saying so
+        new_nodes = NewNodes(makes, yes, f"orch run {file} --yes", as_json)
         for document in tasks:
             with LocalPorts() as held:
                 if not detach:
                     hold_ports(held, document, other_ports)
+                stacks = fleets_with_room(project, runner, document, fleet, new_nodes)
                 with still(lambda: "asking the nodes and packing files"):
                     row = submit_task(
                         project,
@@ -136,6 +150,7 @@ def start(
                         name=name,
                         variables=variables,
                         wait=wait,
+                        stacks=stacks,
                     )
                 if detach:
                     drive_behind(runner, row)

@@ -13,6 +13,7 @@ from orch.cli.errors import tell
 from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
+    from orch.cli.runs.new_nodes import NewNodes
     from orch.runner.errors import NoFit
     from orch.runner.launch.volumes import Volumes
     from orch.runner.ledger.ledger import Ledger
@@ -61,8 +62,10 @@ def submit_task(
     fleet_name: str | None,
     name: str | None,
     variables: dict[str, str],
+    stacks: Mapping[str, StackState],
     wait: bool = False,
 ) -> RunRow:
+    """Submit a task to the best of the fleets that are up: those of `stacks`."""
     from orch import images
     from orch.images import job_image
     from orch.runner.errors import NoFit
@@ -72,7 +75,6 @@ def submit_task(
     from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.lifecycle import submit
     from orch.spec.models import Task
-    from orch.stacks.fleets import known_fleets
     from orch.stacks.variables import with_variables
     from orch.stacks.volumes.attaching import volumes_for
 
@@ -80,7 +82,6 @@ def submit_task(
     if not isinstance(task, Task):
         raise TypeError(f"not a task: {type(task).__name__}")
     try:
-        stacks = known_fleets(project)
         if fleet_name is not None:
             task = on_fleet(task, fleet_name)
         candidates = _candidates(project, stacks, task, fleet_name)
@@ -118,6 +119,38 @@ def submit_task(
             )
     except VolumeMisfit as error:
         raise _as_diagnostic(error, project, document) from error
+
+
+def fleets_with_room(
+    project: Project, runner: RunnerContext, document: Document, fleet_name: str | None, new_nodes: NewNodes
+) -> Mapping[str, StackState]:
+    """The fleets that are up, after nodes were made where the task finds too few and a fleet may have more.
+
+    Raises NoFit as a diagnostic, and what making them raises."""
+    from orch.cli.runs.new_nodes import growth_of, make
+    from orch.components.node_count import may_grow
+    from orch.runner.errors import NoFit
+    from orch.runner.placement.rank_groups import on_fleet
+    from orch.spec.models import Task
+    from orch.stacks.fleets import known_fleets
+
+    task = document.model
+    stacks = known_fleets(project)
+    if not isinstance(task, Task) or not new_nodes.allowed or task.creation_policy == "reuse":
+        return stacks
+    try:
+        if fleet_name is not None:
+            task = on_fleet(task, fleet_name)
+        while any(may_grow(stack.outputs.get("pins") or {}) for stack in stacks.values()):
+            candidates = _candidates(project, stacks, task, fleet_name)
+            growth = growth_of(project, runner, task, candidates.values())
+            done = growth is None or make(project, growth, new_nodes)
+            stacks = stacks if growth is None else known_fleets(project)
+            if done:
+                break
+    except NoFit as error:
+        raise _as_diagnostic(error, project, document) from error
+    return stacks
 
 
 @contextmanager

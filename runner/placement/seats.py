@@ -69,6 +69,15 @@ def choose_fleet(
     return best.fleet
 
 
+def free_now(runner: RunnerContext, task: Task, fleet: FleetState) -> tuple[bool, frozenset[str]]:
+    """Whether a task can start on a fleet at this moment, and the nodes that nothing runs on."""
+    availability = _availability(runner, fleet, _node_statuses(runner, fleet))
+    idle = frozenset(name for name, each in availability.items() if each == IDLE)
+    if misfit(task, fleet) is not None:
+        return False, idle
+    return _option(task, fleet, availability).start in (_IDLE, _SHARED), idle
+
+
 def choose_seats(
     runner: RunnerContext | RunContext,
     task: Task,

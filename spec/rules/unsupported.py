@@ -20,7 +20,6 @@ from orch.spec.models import BackendSettings, Fleet, Volume
 from orch.spec.models.backends import effective, provisioned, settings_model, title
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
-from orch.spec.models.run import Run
 from orch.spec.rules.file_systems import CREATED
 from orch.spec.suggest import listed
 
@@ -272,43 +271,18 @@ def _architecture(draft: Draft) -> Findings:
         )
 
 
-def _nodes_on_demand(draft: Draft) -> Findings:
+def _nodes_when_idle(draft: Draft) -> Findings:
     nodes = cast(Fleet, draft.partial).nodes
     # A range begins at its target, and a number with `idle_duration` is told there.
     if nodes is not None and nodes.min < nodes.target and draft.node_at(("nodes", "min")) is not None:
         yield draft.diagnostic(
             "ORCH197",
             ("nodes", "min"),
-            f"{nodes.target} nodes are created and stay: going down to {nodes.min} is not supported by this "
-            "version",
+            f"{nodes.target} nodes are created and stay: going down to {nodes.min} when they are idle is not "
+            "supported by this version",
             key=True,
             severity=Severity.WARNING,
             hint="set the target to what you need",
-        )
-    if nodes is None or nodes.max is None or nodes.max <= nodes.target:
-        return
-    if nodes.target == 0:
-        summary, hint = (
-            "this creates no node: nodes on demand are",
-            f"write `nodes: {nodes.max}`, or a target",
-        )
-    else:
-        summary, hint = (
-            f"{nodes.target} nodes are created; more on demand are",
-            "set the target to what you need",
-        )
-    summary += " not supported by this version"
-    yield draft.diagnostic("ORCH197", ("nodes",), summary, severity=Severity.WARNING, hint=hint)
-
-
-def _nodes_for_runs(draft: Draft) -> Findings:
-    if draft.written("creation_policy") and cast(Run, draft.partial).creation_policy == "reuse-or-create":
-        yield draft.diagnostic(
-            "ORCH197",
-            ("creation_policy",),
-            "this version makes no nodes for a run: it uses those that are up",
-            severity=Severity.WARNING,
-            hint="write `reuse`, and bring nodes up with `orch up`",
         )
 
 
@@ -391,12 +365,12 @@ _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
         _usable,
         _options,
         _idleness,
-        _nodes_on_demand,
+        _nodes_when_idle,
         _architecture,
         _steps_at_boots,
         _mounts_in_part,
     ),
-    "task": (_nodes_for_runs,),
+    "task": (),
     "volume": (_volume,),
     "project": (_other_backends, _switches, _real_devices),
 }

@@ -86,6 +86,10 @@ def test_who_asks_for_a_number_gets_it_within_the_bounds_of_the_file() -> None:
     assert indices("0..4", there, count=9) == (0, 1, 2, 3)
     assert indices("1..4", there, count=0) == (0,)
     assert len(indices("0..", there, count=900)) == 900
+    # What a run needs takes no node away that others made meanwhile.
+    more = up("0/0/4", "0-2", 0, 1, 2)
+    assert indices("0..4", more, at_least=2) == (0, 1, 2)
+    assert indices("0..4", more, at_least=9) == (0, 1, 2, 3)
 
 
 def test_what_is_recorded_is_the_file_and_nothing_while_nodes_are_missing() -> None:
@@ -118,6 +122,8 @@ def test_a_fleet_that_never_had_a_node_is_nowhere() -> None:
 
 def test_a_plan_without_nodes_says_how_many_there_may_be() -> None:
     assert count_words(fleet("2..4"), 2, "g6.xlarge") == "2 x g6.xlarge"
-    assert count_words(fleet("0..4"), 0, "g6.xlarge") == "no node now; at most 4: g6.xlarge"
-    assert count_words(fleet("0.."), 0, "g6.xlarge") == "no node now; at most any number: g6.xlarge"
+    assert count_words(fleet("0..4"), 0, "g6.xlarge") == "no node now; runs make up to 4: g6.xlarge"
+    assert (
+        count_words(fleet("0.."), 0, "g6.xlarge") == "no node now; runs make as many as they need: g6.xlarge"
+    )
     assert count_words(fleet("0"), 0, "g6.xlarge") == "no node now: g6.xlarge"

@@ -9,9 +9,12 @@ import pytest
 from aws_engine import Stack, stack
 from cloud_engine import quiet
 
-from orch.spec.models import Fleet
+from orch.runner.errors import NoFit
+from orch.spec.models import Fleet, Task
 from orch.stacks import operations
+from orch.stacks.errors import Conflict, NoCapacity
 from orch.stacks.plan import Plan
+from orch.stacks.provisioning.nodes_for_runs import Growth, growth_for, make_nodes, plan_growth
 from orch.stacks.request import FleetRequest
 
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000}
@@ -43,7 +46,7 @@ def test_a_fleet_that_begins_without_nodes_is_a_record_and_keeps_what_it_gets(tm
     empty = lab.plan(fleet("0..4"))
     assert ops(empty) == [("create", "p5")]
     assert empty.hourly == 0
-    assert empty.reasons[0].startswith("no node now; at most 4: g6.xlarge")
+    assert empty.reasons[0].startswith("no node now; runs make up to 4: g6.xlarge")
     lab.up(fleet("0..4"))
     assert (lab.live(), lab.state().nodes, lab.state().backend) == ([], (), "aws")
     assert ops(lab.plan(fleet("0..4"))) == []
@@ -87,5 +90,72 @@ def test_a_target_that_was_not_reached_is_tried_again(tmp_path: Path) -> None:
     assert nodes(lab) == ["p5-0", "p5-1", "p5-2"]
     operations.remove_nodes(lab.project, "p5", [2], quiet)
     assert ops(lab.plan(asked)) == []
+    lab.down()
+    assert lab.cloud.everything() == {}
+
+
+FILE = """
+type: fleet
+name: p5
+backends: [aws]
+instance_types: [g6.xlarge]
+regions: [us-east-1]
+availability_zones: [us-east-1a]
+placement: cluster
+network: {interconnect: ethernet, bastion: false}
+nodes: 0..2
+"""
+
+
+def growth(lab: Stack, free: frozenset[str] = frozenset(), **task: Any) -> Growth | None:
+    asked = Task.model_validate({"type": "task", "commands": ["true"], **task})
+    return growth_for(lab.project, asked, lab.state(), free)
+
+
+def test_a_run_gets_all_nodes_that_it_lacks_or_leaves_none_behind(tmp_path: Path) -> None:
+    lab = stack(tmp_path / "project", quotas=QUOTAS, capacity={f"{TYPE}@us-east-1a": 1})
+    file = lab.folder / "fleet.yml"
+    file.write_text(FILE)
+    asked = fleet("0..2", placement="cluster", network={"interconnect": "ethernet", "bastion": False})
+    lab.up(asked)
+
+    # What new nodes would not be is told before anything is made.
+    unfit: dict[str, Any]
+    for unfit in ({"resources": {"gpu": "H100"}}, {"spot_policy": "spot"}, {"max_price": "0.01"}):
+        needs = growth(lab, **unfit)
+        assert needs is not None
+        with pytest.raises(NoFit, match="does not fit this task"):
+            plan_growth(lab.project, needs, quiet)
+    assert growth(lab, nodes=3) is None
+
+    # One of two is to be had: none stays, and the fleet is what it was.
+    needs = growth(lab, nodes=2)
+    assert needs is not None
+    plan = plan_growth(lab.project, needs, quiet)
+    assert plan.hourly > 0
+    with pytest.raises(NoCapacity):
+        make_nodes(lab.project, needs, plan, quiet)
+    assert lab.cloud.everything() == {}
+    assert lab.state().nodes == ()
+
+    lab.cloud.turn(capacity={})
+    needs = growth(lab)
+    assert needs is not None
+    make_nodes(lab.project, needs, plan_growth(lab.project, needs, quiet), quiet)
+    assert nodes(lab) == ["p5-0"]
+
+    # Beside the node that is free one more does; beside one that is taken nothing but one fits.
+    more, instead = growth(lab, frozenset({"p5-0"}), nodes=2), growth(lab)
+    assert more is not None
+    assert instead is not None
+    assert (more.more, instead.more) == (1, 1)
+    assert growth(lab, nodes=2) is None
+
+    # Other changes of the file wait for `orch up`.
+    file.write_text(FILE.replace("g6.xlarge", "g6.2xlarge"))
+    changed = growth(lab)
+    assert changed is not None
+    with pytest.raises(Conflict, match="not brought up"):
+        plan_growth(lab.project, changed, quiet)
     lab.down()
     assert lab.cloud.everything() == {}

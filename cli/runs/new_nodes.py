@@ -1,0 +1,99 @@
+"""Makes nodes for a run that finds too few: shown first and asked about, else `--yes`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orch.cli.errors import say, tell
+from orch.spec.suggest import counted
+
+if TYPE_CHECKING:
+    from orch.runner.runs.lifecycle import RunnerContext
+    from orch.spec.models import Task
+    from orch.spec.state import FleetState
+    from orch.stacks.project import Project
+    from orch.stacks.provisioning.nodes_for_runs import Growth
+
+LOCKED_PAUSE_S = 3.0
+"""How often a stack that somebody holds is asked for again."""
+
+
+@dataclass(frozen=True)
+class NewNodes:
+    """Whether a command makes nodes. `yes`: without asking; `command`: what a user types to agree."""
+
+    allowed: bool
+    yes: bool
+    command: str
+    as_json: bool = False
+
+
+def growth_of(
+    project: Project, runner: RunnerContext, task: Task, fleets: Iterable[FleetState]
+) -> Growth | None:
+    """How the first of the fleets that may grow gets room for a task; None when the task can start now, or no
+    fleet can."""
+    from orch.runner.placement.seats import free_now
+    from orch.stacks.provisioning.nodes_for_runs import growth_for
+
+    growths: list[Growth] = []
+    for state in fleets:
+        starts, free = free_now(runner, task, state)
+        if starts:
+            return None
+        growths += [] if growths else filter(None, [growth_for(project, task, state, free)])
+    return growths[0] if growths else None
+
+
+def make(project: Project, growth: Growth, how: NewNodes) -> bool:
+    """Show what making the nodes comes to, ask, and make them; False when somebody holds the fleet's stack.
+
+    Raises UsageError where nobody can be asked, NoFit, and what `up` raises; then nothing of them is left.
+    """
+    from orch.cli.output.plan import cost_line, counts
+    from orch.cli.output.progress import watching
+    from orch.cli.output.review import confirm, need_terminal, shown_lines, tell_problems
+    from orch.stacks import operations
+    from orch.stacks.errors import StackLocked
+    from orch.stacks.provisioning.nodes_for_runs import make_nodes, plan_growth
+
+    name, more = growth.state.name, counted(growth.more, "more node")
+    tell(f"fleet {name}: the run needs {more}, made with the credentials of this shell")
+    if not how.yes:
+        need_terminal(how.command)
+    while True:
+        with watching(as_json=how.as_json) as listener:
+            plan = plan_growth(project, growth, listener)
+        if not plan.pending:
+            return True
+        for line in (*shown_lines(plan, verbose=False), f"plan: {counts(plan.changes)}; {cost_line(plan)}"):
+            tell(line)
+        if not how.yes:
+            confirm(f"Make {more} of the fleet {name} for this run?")
+        try:
+            with watching(as_json=how.as_json) as listener:
+                reason = operations.outdated(plan, growth.request, listener)
+                if reason is None:
+                    result = make_nodes(project, growth, plan, listener)
+                    break
+        except StackLocked:
+            _wait(project, name)
+            return False
+        tell(f"the plan is made again: {reason}")
+    (tell if how.as_json else say)(f"fleet {name}: {counts(result.changes, done=True)}")
+    tell_problems(result, growth.document)
+    return True
+
+
+def _wait(project: Project, fleet: str) -> None:
+    """Wait in line for a stack. Of a remote state nobody here knows the holder: it is asked for again."""
+    from orch.stacks.pulumi.locks import locks
+
+    holders = ", ".join(str(lock) for lock in locks(project, fleet) if not lock.dead)
+    tell(f"fleet {fleet} is held by {holders or 'another process'}: waiting for it")
+    time.sleep(LOCKED_PAUSE_S)
+    while any(not lock.dead for lock in locks(project, fleet)):
+        time.sleep(LOCKED_PAUSE_S)

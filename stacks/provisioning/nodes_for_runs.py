@@ -1,0 +1,135 @@
+"""Nodes that a run needs and no fleet has free: how many more, of which fleet, and whether they suit it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from orch.components.cloud.plan import CloudPlan
+from orch.components.local.plan import LocalPlan
+from orch.components.node_count import is_range
+from orch.runner.placement.placement import misfit, no_fit
+from orch.spec.state import FleetState, NodeState
+from orch.stacks import operations
+from orch.stacks.errors import Conflict, NoSuchFleet, StackError
+from orch.stacks.fleets import find_fleet
+from orch.stacks.request import FleetRequest
+from orch.stacks.state import StackState
+
+if TYPE_CHECKING:
+    from orch.spec import Document
+    from orch.spec.models import Task
+    from orch.stacks.plan import Plan
+    from orch.stacks.project import Project
+    from orch.stacks.pulumi.operation import Listener
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Nodes to make for a run. `request` is the fleet's, with as many as it needs; `free`: nodes that it has
+    free for the run."""
+
+    task: Task
+    state: FleetState
+    free: tuple[NodeState, ...]
+    more: int
+    document: Document
+    request: FleetRequest
+
+
+def growth_for(project: Project, task: Task, state: FleetState, free: Collection[str]) -> Growth | None:
+    """The nodes that a fleet lacks for a task beside those that are free; None where its file allows no more,
+    where they would not help, or where no file here describes it."""
+    try:
+        document, fleet = find_fleet(project.root, state.name)
+    except NoSuchFleet:
+        return None
+    if fleet.nodes is None or not is_range(fleet.nodes):
+        return None
+    needed = task.all_nodes
+    if needed > 1 and fleet.placement != "cluster":
+        return None
+    most, here = fleet.nodes.max, tuple(node for node in state.nodes if node.name in free)
+    for more in range(1 if state.nodes else needed, needed + 1):
+        if most is not None and len(state.nodes) + more > most:
+            return None
+        if not state.nodes or misfit(task, _with(state, here, [state.nodes[0]] * more)) is None:
+            document.effective()
+            # A run that does not get all of its nodes leaves none of them behind.
+            whole = fleet.model_copy(update={"gang": "all-or-nothing"})
+            folder, file = document.directory.absolute(), document.file.absolute()
+            request = FleetRequest(whole, folder, file=file, at_least=len(state.nodes) + more)
+            return Growth(task, state, here, more, document, request)
+    return None
+
+
+def plan_growth(project: Project, growth: Growth, listener: Listener) -> Plan:
+    """What making the nodes comes to.
+
+    Raises Conflict when it would do more to the fleet than add nodes, NoFit when its new nodes would not fit
+    the run, and what `operations.preview` raises.
+    """
+    plan = operations.preview(project, growth.request, listener)
+    name = growth.state.name
+    if plan.lost_nodes:
+        raise Conflict(
+            f"the file of fleet {name} has changes that are not brought up: no node is made for a run",
+            detail=f"they remove or replace {', '.join(sorted(plan.lost_nodes))}",
+            hint=f"look at them with `orch preview`, apply them with `orch up`; file: {growth.request.file}",
+            code="ORCH386",
+        )
+    if plan.prepared is not None and (node := planned_node(plan.prepared.compiled.plan, name)) is not None:
+        reason = misfit(growth.task, _with(growth.state, growth.free, [node] * growth.more))
+        if reason is not None:
+            error = no_fit(growth.task, {name: reason})
+            found = [error.detail] if error.detail else []
+            error.detail = "\n".join([*found, f"so it is with new nodes of fleet {name}: none was made"])
+            raise error
+    return plan
+
+
+def make_nodes(project: Project, growth: Growth, plan: Plan, listener: Listener) -> Plan:
+    """Make the nodes: what was planned. A fleet that had none before has its record also when none came."""
+    name = growth.state.name
+    try:
+        return operations.up(project, growth.request, listener, plan=plan)
+    except StackError:
+        if not growth.state.nodes and "fleet" not in StackState(project, name).outputs:
+            operations.up(project, replace(growth.request, at_least=0, count=0), listener)
+        raise
+
+
+def planned_node(plan: object, fleet: str) -> NodeState | None:
+    """A node as a plan makes it, as far as placing a run asks; None for plans of other packages."""
+    if isinstance(plan, CloudPlan):
+        group: CloudPlan = plan.node_groups[-1]
+        record: Mapping[str, Any] = {
+            "cpus": group.cpus,
+            "memory_mib": group.memory_mib,
+            "arch": group.arch,
+            "gpus": dict(group.gpus),
+            "blocks": group.blocks,
+            "region": group.region,
+            "zone": group.zone,
+            "instance_type": group.instance_type,
+            "price_hourly": group.price,
+            "spot": group.spot,
+        }
+    elif isinstance(plan, LocalPlan) and plan.nodes:
+        node = plan.nodes[-1]
+        record = {"cpus": node.cpus, "memory_mib": node.memory_mib, "arch": plan.arch, "blocks": plan.blocks}
+        record |= {"gpus": plan.gpus.model_dump()}
+    else:
+        return None
+    return NodeState.model_validate(
+        {"index": 0, "name": f"{fleet}-new", "address": "", "user": "root", "host_key": "", **record}
+    )
+
+
+def _with(state: FleetState, free: tuple[NodeState, ...], new: Collection[NodeState]) -> FleetState:
+    """The fleet with its free nodes and new ones."""
+    named = (
+        node.model_copy(update={"name": f"{state.name}-new-{position}"}) for position, node in enumerate(new)
+    )
+    return state.model_copy(update={"nodes": (*free, *named)})
