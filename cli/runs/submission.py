@@ -14,6 +14,7 @@ from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
     from orch.runner.errors import NoFit
+    from orch.runner.launch.run_plan import DevPlan
     from orch.runner.launch.volumes import Volumes
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
@@ -71,14 +72,11 @@ def submit_task(
     from orch.runner.placement.rank_groups import on_fleet
     from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.lifecycle import submit
-    from orch.spec.models import Task
     from orch.stacks.fleets import known_fleets
     from orch.stacks.variables import with_variables
     from orch.stacks.volumes.attaching import volumes_for
 
-    task = document.model
-    if not isinstance(task, Task):
-        raise TypeError(f"not a task: {type(task).__name__}")
+    task, dev = task_of_document(document)
     try:
         stacks = known_fleets(project)
         if fleet_name is not None:
@@ -115,9 +113,27 @@ def submit_task(
                 caller_env=dict(os.environ),
                 volumes=volumes_for(project, runner.ledger) if needs_volumes(task) else NO_VOLUMES,
                 wait=wait,
+                dev=dev,
             )
     except VolumeMisfit as error:
         raise _as_diagnostic(error, project, document) from error
+
+
+def is_run(document: Document) -> bool:
+    """Whether `orch run` starts it."""
+    from orch.spec.models import DevEnvironment, Task
+
+    return isinstance(document.model, Task | DevEnvironment)
+
+
+def task_of_document(document: Document) -> tuple[Task, DevPlan | None]:
+    """The task of a document, or the one that carries its dev environment out; see `task_of`."""
+    from orch.runner.launch.dev_environment import task_of
+    from orch.spec.models import DevEnvironment, Task
+
+    if not isinstance(document.model, Task | DevEnvironment):
+        raise TypeError(f"no task: {type(document.model).__name__}")
+    return task_of(document.model)
 
 
 @contextmanager

@@ -226,6 +226,8 @@ def rank_reason(rank: ObservedRank) -> str | None:
         return None
     if "expired" in rank.marks:
         return "max_duration_exceeded"
+    if "inactive" in rank.marks:
+        return "inactivity_duration_exceeded"
     if rank.exit_code == 0 and not rank.out_of_memory:
         return "done"
     return "container_exited_with_error"
@@ -238,6 +240,8 @@ def describe(plan: RunPlan, rank: ObservedRank) -> str:
         return f"the container of {where} disappeared"
     if "expired" in rank.marks or (rank.alive and "overdue" in rank.marks):
         return f"{where} reached max_duration ({plan.max_duration_s} s)"
+    if "inactive" in rank.marks and plan.dev is not None:
+        return f"nobody was connected to {where} for inactivity_duration ({plan.dev.inactivity_s} s)"
     if rank.out_of_memory:
         return f"{where} ran out of memory (exit code {rank.exit_code})"
     return f"{where} exited with code {rank.exit_code}"
@@ -252,6 +256,10 @@ def verdict_of(row: RunRow) -> Verdict | None:
     return Verdict("done" if row.reason == "all_jobs_done" else "failed", row.reason, row.message)
 
 
+# Ends that the node brings about by itself, whatever is asked for besides.
+_OF_THE_NODE = ("max_duration_exceeded", "inactivity_duration_exceeded")
+
+
 def rank_status(rank: ObservedRank, previous: str, run_reason: str | None) -> tuple[str, str | None]:
     """Status and termination reason of a rank as now observed."""
     reason = rank_reason(rank)
@@ -259,7 +267,7 @@ def rank_status(rank: ObservedRank, previous: str, run_reason: str | None) -> tu
         if rank.alive and "started" in rank.marks:
             return ("terminating" if "stopping" in rank.marks else "running"), None
         return previous, None
-    if "stopping" in rank.marks and reason != "max_duration_exceeded":
+    if "stopping" in rank.marks and reason not in _OF_THE_NODE:
         ended_well = run_reason == "all_jobs_done"
         rank_reasons = {"stopped_by_user": "terminated_by_user", "aborted_by_user": "aborted_by_user"}
         if ended_well:
