@@ -13,7 +13,7 @@ from orch.cli.context import Detach, File, OnFleet, Profile, Rehearse, Variables
 from orch.cli.diagnostics import secrets_near, settings_near
 from orch.cli.errors import UsageError, tell
 from orch.cli.runs import run
-from orch.cli.runs.submission import at_its_property
+from orch.cli.runs.submission import at_its_property, is_run, task_of_document
 from orch.spec.suggest import few
 
 
@@ -33,7 +33,8 @@ def apply(
     from orch.runner.ledger.run_names import RunName
     from orch.runner.runs.lifecycle import check_task
     from orch.spec import load_paths
-    from orch.spec.models import Fleet, Task, Volume
+    from orch.spec.loader.document import RUNS
+    from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError
     from orch.stacks.fleets import require_up
     from orch.stacks.state import StackState
@@ -51,7 +52,7 @@ def apply(
     loaded = load_paths(
         [file],
         environ=environ,
-        launch=("fleet", "task", "volume"),
+        launch=("fleet", *RUNS, "volume"),
         common=settings,
         secrets=partial(secrets_near, file),
     )
@@ -59,7 +60,7 @@ def apply(
     models = [document.model for document in documents]
     fleets = [model.name for model in models if isinstance(model, Fleet)]
     has_fleets = bool(fleets) or any(isinstance(model, Volume) for model in models)
-    has_tasks = any(isinstance(model, Task) for model in models)
+    has_tasks = any(map(is_run, documents))
     if not has_fleets and not has_tasks:
         raise ProjectError("there is neither a fleet nor a task nor a volume in it", where=file)
     if not has_tasks and (name is not None or env or detach or fleet is not None or profile is not None):
@@ -70,11 +71,12 @@ def apply(
     if fleet is not None and fleet not in fleets:
         require_up(StackState(project_at(file, rehearse=rehearse), fleet))
     for document in documents:
-        if isinstance(task := document.model, Task):
+        if is_run(document):
             with at_its_property(document):
-                check_task(task, document.directory, environ)
-    if other_kinds := [each.kind for each in documents if each.kind not in ("fleet", "task", "volume")]:
-        tell(f"note: only volumes, fleets and tasks are applied; left out: {few(dict.fromkeys(other_kinds))}")
+                check_task(task_of_document(document)[0], document.directory, environ)
+    if other_kinds := [each.kind for each in documents if each.kind not in ("fleet", *RUNS, "volume")]:
+        left_out = few(dict.fromkeys(other_kinds))
+        tell(f"note: only volumes, fleets, tasks and dev environments are applied; left out: {left_out}")
     if has_fleets:
         source = provision.FleetFile(
             file, ("fleet", "volume"), rehearse, mixed=True, environ=environ, profile=profile

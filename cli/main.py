@@ -154,7 +154,7 @@ VERBS = (
     Verb(
         "run",
         "runs.run:run",
-        "Run the tasks of a file on a fleet, and show their logs until they end.",
+        "Run the tasks and dev environments of a file on a fleet, and show their logs until they end.",
         RUNS,
         "orch run train.yml --env LR=0.1 -- --epochs 3",
         takes_file=True,

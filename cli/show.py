@@ -60,6 +60,7 @@ def show(
             if row is not None:
                 line = runner.ledger.line(row.fleet)
                 data["run"] = {**run_json(row, line=line), **_plan_facts(row)}
+                data["run"]["entry"] = _entry_json(runner, row)
             print_json(data)
             return
         if fleet is not None:
@@ -158,6 +159,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
         ("image", str(plan["image"])),
         ("files", ", ".join(plan["files"])),
         ("tags", ", ".join(f"{key}={value}" for key, value in tags.items())),
+        *_entry_pairs(runner, row),
         ("folder", str(runner.context(row).folder.path)),
     ]
     rank = row.first_failed.rank if row.first_failed else 0
@@ -184,6 +186,19 @@ def _last_lines(runner: RunnerContext, row: RunRow, rank: int) -> list[str]:
     with suppress(RunnerError):  # the plan of another version cannot be read
         read_logs(replace(runner, processor=recorder), row, Selection((rank,), tail=TAIL))
     return [event.text for event in recorder.events if isinstance(event, LogLine)]
+
+
+def _entry_json(runner: RunnerContext, row: RunRow) -> dict[str, str | None] | None:
+    """How a dev environment is entered from here."""
+    from orch.runner.runs.entry import opened_entry
+
+    entry = opened_entry(runner.context(row).folder)
+    return {"command": entry.command, "link": entry.link} if entry is not None else None
+
+
+def _entry_pairs(runner: RunnerContext, row: RunRow) -> Pairs:
+    entry = _entry_json(runner, row)
+    return [("enter with", entry["command"] or ""), ("open", entry["link"] or "")] if entry else []
 
 
 def _plan_facts(row: RunRow) -> dict[str, Any]:

@@ -72,6 +72,16 @@ class PortForwarded:
 
 
 @dataclass(frozen=True)
+class EntryOpened:
+    """A dev environment is entered from this machine by `command`; `link` opens it in `ide`."""
+
+    run: str
+    command: str
+    ide: str | None = None
+    link: str | None = None
+
+
+@dataclass(frozen=True)
 class LogLine:
     """One line a rank wrote; `time` is the node's RFC 3339 stamp, `text` has no line end.
 
@@ -94,7 +104,15 @@ class Notice:
 
 
 Event = (
-    RunChanged | RankChanged | ImageProgress | FilesProgress | Preparing | PortForwarded | LogLine | Notice
+    RunChanged
+    | RankChanged
+    | ImageProgress
+    | FilesProgress
+    | Preparing
+    | PortForwarded
+    | EntryOpened
+    | LogLine
+    | Notice
 )
 
 

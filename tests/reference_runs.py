@@ -14,6 +14,7 @@ from orch.components.local.plan import plan
 from orch.components.request import PriorState
 from orch.images import job_image
 from orch.runner.errors import RunnerError
+from orch.runner.launch.dev_environment import task_of
 from orch.runner.placement.placement import place_task
 from orch.spec import load_paths
 from orch.spec.diagnostics import Diagnostic, Severity
@@ -78,14 +79,13 @@ def _of_file(path: Path) -> list[Verdict]:
         task = document.model
         if isinstance(task, Task | DevEnvironment):
             refusals = [_line(each) for each in launched if each.severity is Severity.ERROR]
-            if isinstance(task, DevEnvironment) and not refusals:
-                refusals = ["dev environments are not run"]
             fleet = _state(local_fleet(task))
+            run, _ = task_of(task)
             try:
-                seats = place_task(task, fleet) if isinstance(task, Task) else ()
+                seats = place_task(run, fleet)
             except RunnerError as error:
                 seats, refusals = (), [*refusals, f"{error.summary}: {error.detail}"]
-            image = job_image(task, fleet, None, {}).reference if isinstance(task, Task) else "-"
+            image = job_image(run, fleet, None, {}).reference
             gpus = seats[0].gpus if seats else 0
             found.append(Verdict(path.stem, document.kind, task.nodes, tuple(refusals), gpus, image))
     return found

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import IO, TYPE_CHECKING, Any
 
 from orch.runner.events import (
+    EntryOpened,
     Event,
     FilesProgress,
     ImageProgress,
@@ -81,6 +82,8 @@ def _event_text(event: Event) -> str | None:
         return _progress_text(event)
     if isinstance(event, PortForwarded):
         return f"{event.address} -> port {event.port} of rank {event.rank} on node {event.node}"
+    if isinstance(event, EntryOpened):
+        return entry_text(event)
     if isinstance(event, RunChanged):
         if event.status == "pending":
             return f"run {event.run}: {event.message}"
@@ -90,6 +93,16 @@ def _event_text(event: Event) -> str | None:
         cause = event.message or _ended(event.exit_code, event.reason)
         return f"rank {event.rank} on node {event.node}: {cause}"
     return None
+
+
+def entry_text(entry: EntryOpened) -> str:
+    """How a dev environment is entered."""
+    from orch.runner.launch.dev_environment import IDES
+
+    lines = [f"to enter it: {entry.command}"]
+    if entry.ide is not None and entry.link is not None:
+        lines.append(f"to open it in {IDES[entry.ide]}, use this link:\n  {entry.link}")
+    return "\n".join(lines)
 
 
 def _progress_text(event: ImageProgress) -> str | None:

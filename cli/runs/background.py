@@ -36,6 +36,7 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
     from orch.runner.launch.run_plan import plan_of
     from orch.runner.ledger.run_names import as_argument
     from orch.runner.private import private_file
+    from orch.runner.runs.entry import Entering
     from orch.runner.runs.lifecycle import drive
 
     def plan() -> RunPlan:
@@ -54,7 +55,9 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
             ports.forward(runner.connector, plan, live) as forwarding,
         ):
             forwarding.follow(row.status)
-            return drive(replace(runner, processor=forwarding), row)
+            entering = Entering(runner, row, forwarding)
+            entering.follow(row.status)
+            return drive(replace(runner, processor=entering), row)
     except KeyboardInterrupt:
         # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -106,9 +109,12 @@ def supervise(runner: RunnerContext, row: RunRow) -> int:
     hide = partial(masked, more=values)
     mask_threads(values)
     try:
+        from orch.runner.runs.entry import Entering
         from orch.runner.runs.lifecycle import drive, exit_code
 
-        return int(exit_code(drive(runner, row, follow_logs=False)))
+        entering = Entering(runner, row, runner.processor)
+        entering.follow(row.status)
+        return int(exit_code(drive(replace(runner, processor=entering), row, follow_logs=False)))
     except OrchError as error:
         tell(hide(error.text()))
         tell(hide(f"{ENDED}{' '.join(error.text().splitlines()[0].split())}"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from orch.cli.errors import tell
+from orch.cli.runs.submission import task_of_document
 
 if TYPE_CHECKING:
     from orch.runner.launch.run_plan import RankPort
@@ -21,11 +22,8 @@ def hold_ports(held: LocalPorts, document: Document, others: Sequence[RankPort])
     from orch.runner.errors import PortTaken
     from orch.runner.placement.rank_groups import first_ranks, rank_groups
     from orch.runner.runs.forwards import PortRequest, replaced
-    from orch.spec.models import Task
 
-    task = document.model
-    if not isinstance(task, Task):
-        raise TypeError(f"not a task: {type(task).__name__}")
+    task, _ = task_of_document(document)
     groups = rank_groups(task)
     places = {
         PortRequest(port.container_port, port.local_port, rank): (

@@ -19,7 +19,7 @@ from orch.cli.output.ticking import still
 from orch.cli.runs.background import LOG, begins_elsewhere, drive_behind, see_through, supervise, why_undriven
 from orch.cli.runs.new_nodes import NewNodes
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
-from orch.cli.runs.submission import ProjectNow, fleets_with_room, submit_task
+from orch.cli.runs.submission import ProjectNow, fleets_with_room, is_run, submit_task
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run(
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
-    """Run the tasks of a file on a fleet, and show their logs until they end.
+    """Run the tasks and dev environments of a file on a fleet, and show their logs until they end.
 
     Ctrl-C detaches: the run goes on, `orch attach` finds it again.
     """
@@ -116,13 +116,12 @@ def start(
 
     variables = variables_of(env)
     documents = _load(file, variables, profile)
-    tasks = [document for document in documents if _is_task(document)]
+    tasks = [document for document in documents if is_run(document)]
     if not tasks:
         from orch.runner.errors import BadTask
 
-        if any(document.kind == "dev-environment" for document in documents):
-            _load(file, variables, profile, "dev-environment")  # refused at its place, where it is not run
-        raise BadTask("there is no task in it", where=file, hint="a task begins with `type: task`")
+        hint = "a task begins with `type: task`, a dev environment with `type: dev-environment`"
+        raise BadTask("there is no task in it", where=file, hint=hint)
     if name is not None and len(tasks) > 1:
         raise UsageError(
             f"`--name` names one run, and {file} has {len(tasks)} tasks",
@@ -131,7 +130,7 @@ def start(
     if arguments:
         _warn_of_unused(tasks)
     if len(documents) > len(tasks) and not mixed:
-        tell("note: only tasks are run; documents of other types are left out")
+        tell("note: only tasks and dev environments are run; documents of other types are left out")
     with open_runner(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, runner):
         makes = provision and (yes or not wait)  # who waits in line makes none without saying so
         new_nodes = NewNodes(makes, yes, f"orch run {file} --yes", as_json)
@@ -338,12 +337,11 @@ def _secrets_of(project: Project) -> Secrets:
     return lambda names: store().values(names) if names else {}
 
 
-def _load(
-    file: str, variables: dict[str, str], profile: str | None, kind: str = "task"
-) -> tuple[Document, ...]:
+def _load(file: str, variables: dict[str, str], profile: str | None) -> tuple[Document, ...]:
     from orch.cli.diagnostics import load
+    from orch.spec.loader.document import RUNS
 
-    return load(file, launch=(kind,), environ={**os.environ, **variables}, profile=profile)
+    return load(file, launch=RUNS, environ={**os.environ, **variables}, profile=profile)
 
 
 def _warn_of_unused(tasks: Sequence[Document]) -> None:
@@ -355,12 +353,6 @@ def _warn_of_unused(tasks: Sequence[Document]) -> None:
             span = document.span()
             place = f"{span.file}:{span.line}"
             tell(f"warning: {place}: no `${{{{ run.args }}}}` here uses the words after `--`")
-
-
-def _is_task(document: Document) -> bool:
-    from orch.spec.models import Task
-
-    return isinstance(document.model, Task)
 
 
 def _show_end(row: RunRow, *, as_json: bool, forwards: Sequence[PortForwarded] = ()) -> None:

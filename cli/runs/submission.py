@@ -15,6 +15,7 @@ from orch.spec.errors import OrchError
 if TYPE_CHECKING:
     from orch.cli.runs.new_nodes import NewNodes
     from orch.runner.errors import NoFit
+    from orch.runner.launch.run_plan import DevPlan
     from orch.runner.launch.volumes import Volumes
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
@@ -74,13 +75,10 @@ def submit_task(
     from orch.runner.placement.rank_groups import on_fleet
     from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.lifecycle import submit
-    from orch.spec.models import Task
     from orch.stacks.variables import with_variables
     from orch.stacks.volumes.attaching import volumes_for
 
-    task = document.model
-    if not isinstance(task, Task):
-        raise TypeError(f"not a task: {type(task).__name__}")
+    task, dev = task_of_document(document)
     try:
         if fleet_name is not None:
             task = on_fleet(task, fleet_name)
@@ -116,6 +114,7 @@ def submit_task(
                 caller_env=dict(os.environ),
                 volumes=volumes_for(project, runner.ledger) if needs_volumes(task) else NO_VOLUMES,
                 wait=wait,
+                dev=dev,
             )
     except VolumeMisfit as error:
         raise _as_diagnostic(error, project, document) from error
@@ -131,12 +130,11 @@ def fleets_with_room(
     from orch.components.node_count import may_grow
     from orch.runner.errors import NoFit
     from orch.runner.placement.rank_groups import on_fleet
-    from orch.spec.models import Task
     from orch.stacks.fleets import known_fleets
 
-    task = document.model
+    task, _ = task_of_document(document)
     stacks = known_fleets(project)
-    if not isinstance(task, Task) or not new_nodes.allowed or task.creation_policy == "reuse":
+    if not new_nodes.allowed or task.creation_policy == "reuse":
         return stacks
     try:
         if fleet_name is not None:
@@ -151,6 +149,23 @@ def fleets_with_room(
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
     return stacks
+
+
+def is_run(document: Document) -> bool:
+    """Whether `orch run` starts it."""
+    from orch.spec.models import DevEnvironment, Task
+
+    return isinstance(document.model, Task | DevEnvironment)
+
+
+def task_of_document(document: Document) -> tuple[Task, DevPlan | None]:
+    """The task of a document, or the one that carries its dev environment out; see `task_of`."""
+    from orch.runner.launch.dev_environment import task_of
+    from orch.spec.models import DevEnvironment, Task
+
+    if not isinstance(document.model, Task | DevEnvironment):
+        raise TypeError(f"no task: {type(document.model).__name__}")
+    return task_of(document.model)
 
 
 @contextmanager

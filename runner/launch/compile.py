@@ -25,6 +25,7 @@ from orch.runner.launch.environment import (
 from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
 from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
 from orch.runner.launch.run_plan import (
+    DevPlan,
     FabricAccess,
     OutputPlan,
     RankPlan,
@@ -79,6 +80,7 @@ class RunRequest:
     caller_env: Mapping[str, str] = field(default_factory=dict[str, str])
     repo: RepoName | None = None
     volumes: Volumes = NO_VOLUMES
+    dev: DevPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         ssh_between=len(seats) > 1,
         elastic=first.elastic if len(seats) > 1 else None,
         retry=_retry(task),
+        dev=request.dev,
         slurm=slurm,
         tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
         fabric=_access(network_fabric),

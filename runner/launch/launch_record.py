@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from orch.runner.launch.compile import RepoName, RunRequest
+from orch.runner.launch.run_plan import DevPlan
 from orch.runner.launch.volumes import KnownVolume, Volumes
 from orch.runner.ledger.records import RunRow
 from orch.runner.placement.node_fit import Seat
@@ -50,6 +51,7 @@ class LaunchRecord(_Frozen):
     caller_env: dict[str, str]
     repo: tuple[str, str] | None
     recorded_volumes: dict[str, RecordedVolume]
+    dev: DevPlan | None = None
 
     @classmethod
     def of(cls, request: RunRequest) -> LaunchRecord:
@@ -72,6 +74,7 @@ class LaunchRecord(_Frozen):
                 "caller_env": {name: value for name, value in request.caller_env.items() if name in bare},
                 "repo": (request.repo.id, request.repo.label) if request.repo else None,
                 "recorded_volumes": volumes,
+                "dev": request.dev,
             }
         )
 
@@ -106,4 +109,5 @@ class LaunchRecord(_Frozen):
             caller_env=self.caller_env,
             repo=RepoName(*self.repo) if self.repo else None,
             volumes=volumes,
+            dev=self.dev,
         )

@@ -155,6 +155,16 @@ class UtilizationPlan(_Frozen):
     window_s: int
 
 
+class DevPlan(_Frozen):
+    """What a dev environment has beside a task.
+
+    `inactivity_s`: it ends when nobody was connected to it by SSH for so long.
+    """
+
+    ide: Literal["vscode", "cursor", "windsurf", "zed"] | None = None
+    inactivity_s: int | None = None
+
+
 class RunPlan(_Frozen):
     """Everything about one attempt of a run except its environment."""
 
@@ -187,6 +197,7 @@ class RunPlan(_Frozen):
     ssh_between: bool = False
     elastic: Elastic | None = None
     retry: RetryPlan | None = None
+    dev: DevPlan | None = None
     slurm: bool = False
     # How often `commands` start on each node, when no launcher does.
     tasks_per_node: int = 1
@@ -215,6 +226,11 @@ class RunPlan(_Frozen):
         return self.launcher == "image" or (
             self.ranks[rank].group is not None and not self.ranks[rank].script
         )
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether its containers have SSH servers."""
+        return self.ssh_between or self.dev is not None
 
     @property
     def rehearsed(self) -> bool:

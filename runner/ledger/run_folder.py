@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orch.runner.errors import LedgerUnusable, RunFailed
 from orch.runner.ledger.run_names import RunName
-from orch.runner.private import private_folder, write_private
+from orch.runner.private import private_folder, stage_file, write_private
 
 _NUMBER = "number"
 _ENVIRONMENT = "environment.json"
@@ -22,6 +22,7 @@ _KEYS = "keys.json"
 _FILES = "files.tar"
 _REGISTRY = "registry.json"
 _LAUNCH = "launch.json"
+_ENTRY = "ssh"
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,28 @@ class RunFolder:
         client, *hosts = (SshKeyPair(*pair) for pair in json.loads(self._read(_KEYS)))
         return RunKeys(client, tuple(hosts))
 
+    @property
+    def entry(self) -> Path:
+        """What this machine enters a dev environment with."""
+        return self.path / _ENTRY
+
+    def entry_key(self) -> SshKeyPair:
+        """The key that this machine enters with, created at the first call."""
+        path = self.entry / "key"
+        if not path.exists():
+            staged = stage_file(path, new_key_pair().private)
+            try:
+                path.hardlink_to(staged)
+            except FileExistsError:
+                pass  # another process has been quicker
+            finally:
+                staged.unlink()
+        private = path.read_text()
+        return SshKeyPair(private, public_key(private))
+
+    def forget_entry(self) -> None:
+        shutil.rmtree(self.entry, ignore_errors=True)
+
     def forget_secrets(self) -> None:
         """Remove the files that only the start needs."""
         for name in (_ENVIRONMENT, _KEYS, _FILES, _REGISTRY, _LAUNCH):
@@ -169,12 +192,14 @@ def find_folder(dot: Path, name: RunName, number: int) -> RunFolder:
 
 
 def folders_with_secrets(dot: Path) -> tuple[tuple[str, RunFolder], ...]:
-    """Folders that still have what only the start of their run needs, each with the name of its run."""
+    """Folders that still have what only the start of their run needs, or who enters it; each with the name
+    of its run."""
     found: list[tuple[str, RunFolder]] = []
-    for file in sorted((dot / "runs").glob(f"*/{_ENVIRONMENT}")):
-        number = _number_of(file.parent)
+    runs = dot / "runs"
+    for path in sorted({file.parent for name in (_ENVIRONMENT, _ENTRY) for file in runs.glob(f"*/{name}")}):
+        number = _number_of(path)
         if number is not None:
-            found.append((file.parent.name.removesuffix(f"~{number}"), RunFolder(file.parent, number)))
+            found.append((path.name.removesuffix(f"~{number}"), RunFolder(path, number)))
     return tuple(found)
 
 
@@ -189,6 +214,14 @@ def _set_aside(path: Path, target: Path) -> None:
     if target.exists():
         shutil.rmtree(target)
     path.rename(target)
+
+
+def public_key(private: str) -> str:
+    """The public half of a private key, both in OpenSSH's form."""
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_ssh_private_key(private.encode(), None).public_key()
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
 def new_key_pair() -> SshKeyPair:

@@ -18,6 +18,7 @@ from orch.runner.errors import (
     NodePreparing,
     RunFailed,
 )
+from orch.runner.launch.dev_environment import ticks
 from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
 from orch.runner.launch.run_plan import RunPlan, watched
 from orch.runner.node.accelerators import DeviceAccess, device_access
@@ -330,14 +331,17 @@ def _start_failure(plan: RunPlan, rank: int, result: Completed) -> RunFailed:
 
 
 def go_command(plan: RunPlan, rank: int, port: int | None) -> Command:
-    """Let one rank's commands begin, and start its `max_duration`."""
+    """Let one rank's commands begin, and start its `max_duration` and its `inactivity_duration`."""
     needs_port = len(plan.ranks) > 1 or plan.launcher == "torchrun"
+    inactivity_s = plan.dev.inactivity_s if plan.dev is not None else None
     content = f'export MASTER_PORT="${{MASTER_PORT:-{port}}}"' if needs_port and port is not None else ":"
     text = render(
         "node-go.sh.j2",
         home=NODE_HOME,
         name=plan.container(rank),
         max_duration_s=plan.max_duration_s,
+        inactivity_s=inactivity_s,
+        look_s=ticks(inactivity_s)[0] if inactivity_s is not None else None,
         stop_duration_s=plan.stop_duration_s,
         slack_s=SLACK_S,
         content=content,

@@ -104,7 +104,7 @@ class JobRuntime(Protocol):
         ...
 
     def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
-        """Let the rank's commands begin, and start its `max_duration`."""
+        """Let the rank's commands begin, and start its `max_duration` and its `inactivity_duration`."""
         ...
 
     def observe(

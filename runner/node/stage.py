@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from orch.runner.launch.dev_environment import entry_files
 from orch.runner.launch.logins import hosts_text, login_files
 from orch.runner.launch.run_plan import RunPlan, StagedFile
 from orch.runner.ledger.run_folder import RunKeys
@@ -68,7 +69,7 @@ def stage_files(
             shell=plan.shell,
             entrypoint=plan.entrypoint,
             tasks=plan.tasks_per_node,
-            logins=keys is not None,
+            logins=plan.ssh_between,
         ),
         "session.sh": render("job-session.sh.j2"),
         "bin/torch-env": render("torch-env.sh.j2"),
@@ -77,8 +78,10 @@ def stage_files(
         texts["bin/scontrol"] = render("scontrol.sh.j2")
     if plan.names_hosts:
         texts["hosts"] = hosts_text(plan)
-    if keys is not None:
+    if keys is not None and plan.ssh_between:
         texts |= login_files(plan, rank, keys)
+    if keys is not None and plan.dev is not None:
+        texts |= entry_files(plan, rank, keys)
     return texts
 
 

@@ -38,6 +38,7 @@ from orch.runner.ledger.waiting_line import Waiter
 from orch.runner.placement.seats import choose_seats
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import Verdict, error_text
+from orch.runner.runs.entry import close_entry
 from orch.runner.runs.ranks import LOOK_DEADLINE_S, collect_ranks, stop_ranks
 from orch.runner.runs.retry import (
     GiveUp,
@@ -61,6 +62,7 @@ REMOVE_PATIENCE_S = 10.0
 def finish(context: RunContext, lease: Lease, row: RunRow, verdict: Verdict) -> None:
     """End the run for good. Raises LeaseLost."""
     context.folder.forget_secrets()
+    close_entry(context.folder, row.name)
     context.ledger.finish(lease, verdict.status, verdict.reason, verdict.message)
     context.processor.handle(RunChanged(row.name, verdict.status, verdict.reason, verdict.message))
 

@@ -230,6 +230,8 @@ def rank_reason(rank: ObservedRank) -> str | None:
         return "max_duration_exceeded"
     if "unused" in rank.marks:
         return "terminated_due_to_utilization_policy"
+    if "inactive" in rank.marks:
+        return "inactivity_duration_exceeded"
     if rank.exit_code == 0 and not rank.out_of_memory:
         return "done"
     return "container_exited_with_error"
@@ -246,6 +248,8 @@ def describe(plan: RunPlan, rank: ObservedRank) -> str:
         policy = plan.utilization
         window = render_duration(policy.window_s)
         return f"{where} used a GPU less than {policy.min_gpu_utilization} % for {window}"
+    if "inactive" in rank.marks and plan.dev is not None:
+        return f"nobody was connected to {where} for inactivity_duration ({plan.dev.inactivity_s} s)"
     if rank.out_of_memory:
         return f"{where} ran out of memory (exit code {rank.exit_code})"
     return f"{where} exited with code {rank.exit_code}"

@@ -25,7 +25,7 @@ from orch.runner.errors import (
 from orch.runner.events import Notice
 from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compile_run, set_variables
 from orch.runner.launch.launch_record import LaunchRecord
-from orch.runner.launch.run_plan import plan_of
+from orch.runner.launch.run_plan import DevPlan, plan_of
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Desired, RunRow, Waiting
@@ -41,6 +41,7 @@ from orch.runner.runs.attempts import behind, nodes_in_use, remove_earlier_attem
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.decide import error_text
 from orch.runner.runs.driver import Driver
+from orch.runner.runs.entry import close_entry
 from orch.runner.runs.follow import follow
 from orch.runner.runs.ranks import collect_ranks
 from orch.runner.runs.run_secrets import names_in
@@ -73,12 +74,14 @@ def submit(
     caller_env: Mapping[str, str] | None = None,
     volumes: Volumes = NO_VOLUMES,
     wait: bool = False,
+    dev: DevPlan | None = None,
 ) -> RunRow:
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
     `volumes`: those of the project, where the task names some. A task that is tried again on `no-capacity`,
-    and whose nodes are not free, waits in line for them; `wait`: any task does.
+    and whose nodes are not free, waits in line for them; `wait`: any task does. `dev`: what a dev environment
+    has beside the task that carries it out.
 
     Raises BadRunName, RunConflict (a run of that name is active, or uses a volume), NodeCordoned, NodeUnfit,
     NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
@@ -108,6 +111,7 @@ def submit(
             caller_env=caller_env or {},
             repo=RepoName(repository.id, repository.label) if repository else None,
             volumes=volumes if waiting is None else dataclasses.replace(volumes, for_waiting=True),
+            dev=dev,
         )
         result = compile_run(request)
         plan, told = keep_files(runner.dot, result.plan, repository)
@@ -282,6 +286,7 @@ def _forget_ended(runner: RunnerContext) -> None:
     for name, folder in folders:
         if (name, folder.number) in ended:
             folder.forget_secrets()
+            close_entry(folder, name)
 
 
 def _has_readable_plan(runner: RunnerContext, row: RunRow, *, warn: bool = True) -> bool:

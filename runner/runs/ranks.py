@@ -54,7 +54,7 @@ def start_ranks(
     """
     try:
         environments = filled_environments(context.folder, context.secrets)
-        keys = context.folder.keys(len(plan.ranks)) if plan.ssh_between else None
+        keys = context.folder.keys(len(plan.ranks)) if plan.has_keys else None
     except OrchError as error:
         return StartResults(errors=tuple((rank, error) for rank in ranks))
     if any(not file.tree for file in plan.files):

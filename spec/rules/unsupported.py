@@ -16,7 +16,7 @@ from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
-from orch.spec.models import BackendSettings, Fleet, Volume
+from orch.spec.models import BackendSettings, DevEnvironment, Fleet, Volume
 from orch.spec.models.backends import effective, provisioned, settings_model, title
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
@@ -29,7 +29,7 @@ _LOCAL = "local nodes have none"
 _OFFER = "there is nothing to choose from among local nodes"
 
 # Kinds of documents that can be launched.
-LAUNCHED = ("fleet", "task", "volume", "project")
+LAUNCHED = ("fleet", "task", "dev-environment", "volume", "project")
 
 # Where steps of `init` are sent to nodes that are there.
 _SENT = {"local": "local nodes", "ssh": "existing hosts"}
@@ -97,6 +97,11 @@ ROWS: dict[str, dict[str, str | None]] = {
             }.items()
         },
     },
+}
+
+ROWS["dev-environment"] = {
+    **{name: hint for name, hint in ROWS["task"].items() if name in DevEnvironment.properties()},
+    "version": "the IDE brings the server that it needs",
 }
 
 
@@ -371,6 +376,7 @@ _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
         _mounts_in_part,
     ),
     "task": (),
+    "dev-environment": (),
     "volume": (_volume,),
     "project": (_other_backends, _switches, _real_devices),
 }

@@ -68,9 +68,9 @@ OWN = "type: task\nname: wrong\ncommands: ['true']\n"
         (HEAD + "python: 3.12\n", "task.yml:5:1: error ORCH148: choose `image` or `python`", "remove"),
         (HEAD + "docker: true\n", "task.yml:5:1: error ORCH148: choose `image` or `docker`", "remove"),
         (
-            "type: dev-environment\nname: wrong\nide: vscode\n",
-            "task.yml:1:7: error ORCH118: `type: dev-environment` is not supported by this version",
-            "",
+            "type: dev-environment\nname: wrong\nide: vscode\nversion: '1.90'\n",
+            "task.yml:4:1: error ORCH118: `version` is not supported by this version",
+            "the IDE brings the server that it needs",
         ),
     ],
     ids=lambda value: value.rpartition(": error ")[2].split(":")[0] if ": error " in value else "",

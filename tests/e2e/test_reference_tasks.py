@@ -156,6 +156,26 @@ def all_reduce(trial: Trial, name: str) -> str:
     return f"mpirun of {2 * GPUS} ranks, {len(sizes)} sizes, none wrong; rank 1, which sleeps, ended with it"
 
 
+def entered(trial: Trial, name: str) -> str:
+    said = trial.orch("run", f"{name}.yml", "--detach")
+    assert said.code == 0, said.err
+    try:
+        host = trial.home / ".ssh" / "orch" / "ml-dev"
+        until(host.exists, 600, "`ssh ml-dev` is known")
+        until(
+            lambda: bool(trial.orch("show", "ml-dev", "--json").json["run"]["entry"]), 60, "it can be entered"
+        )
+        entry = trial.orch("show", "ml-dev", "--json").json["run"]["entry"]
+        words = ["ssh", "-F", str(trial.home / ".ssh" / "config"), "ml-dev", "echo $DSTACK_RUN_NAME; pwd"]
+        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert told[0] == "ml-dev"
+        assert entry["link"] == f"vscode://vscode-remote/ssh-remote+ml-dev{told[1]}"
+    finally:
+        assert trial.orch("stop", "ml-dev").code == 0
+    assert not host.exists()
+    return f"`ssh ml-dev` in {told[1]}, {entry['link']}"
+
+
 def network_volume(trial: Trial, name: str) -> str:
     _, _, told = trial.run(name)
     facts = trained(1, 1, told)
@@ -263,15 +283,11 @@ PROOFS: dict[str, tuple[int, int, Proof]] = {
     "slurm-16-train-with-instance-volumes": (1, 1, instance_volume),
     "slurm-17-distributed-train-with-volumes": (4, 8, both_volumes),
     "slurm-18-train-with-code": (1, 1, with_code),
-    "slurm-19-ml-dev": (1, 1, of_image),
+    "slurm-19-ml-dev": (1, 1, entered),
     "slurm-20-train-with-secrets": (1, 8, with_secrets),
     "slurm-21-train-with-private-image": (1, 8, of_image),
     "slurm-22-train-with-checkpoint-retry": (4, 8, resumes),
 }
-NOT_YET = {
-    "slurm-19-ml-dev": "`type: dev-environment` is not supported by this version",
-}
-"""What this version says of tasks that it refuses; one that it takes is run and has to end well."""
 
 
 @pytest.fixture(scope="module")
@@ -320,16 +336,6 @@ def print_table(rows: list[Row]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)))
 
 
-def refused(trial: Trial, name: str) -> str | None:
-    """What refuses a task, when nothing but what this version does not act on does; None when it is taken."""
-    said = trial.orch("run", f"{name}.yml", "--detach")
-    if said.code != 3:
-        assert trial.orch("stop", said.out.strip(), "--abort").code in (0, 6)
-        return None
-    (error,) = [line for line in said.err.splitlines() if ": error " in line]
-    return error.partition(": error ")[2]
-
-
 def test_each_task_of_the_reference_has_its_trial() -> None:
     assert [path.stem for path in sorted(REFERENCE.glob("slurm-*.yml")) if is_run(path)] == list(PROOFS)
 
@@ -339,15 +345,10 @@ def test_each_task_of_the_reference_has_its_trial() -> None:
 @pytest.mark.parametrize("name", PROOFS)
 def test_a_task_of_the_reference_runs_to_its_end(trial: Trial, name: str) -> None:
     nodes, gpus, proof = PROOFS[name]
-    why = refused(trial, name) if name in NOT_YET else None
     end, proves = "FAILED", ""
     try:
-        if why is None:
-            proves = proof(trial, name)
-            end = "done"
-        else:
-            assert why == f"ORCH118: {NOT_YET[name]}"
-            end, proves = "refused", why
+        proves = proof(trial, name)
+        end = "done"
     finally:
         trial.rows.append((name, f"{nodes} x {gpus}", end, proves))
 

@@ -287,6 +287,8 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
             signal=signal,
             signal_before_s=before_s,
             watch=signal,
+            inactivity_s=60,
+            look_s=15,
         )(v)
     ),
     "node-hold.sh.j2": node(),
@@ -330,7 +332,9 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     ),
     "node-write.sh.j2": node(path="/p"),
     "scontrol.sh.j2": nothing,
+    "ssh-authorize.sh.j2": nothing,
     "ssh-client.sh.j2": nothing,
+    "ssh-enter.sh.j2": lambda v: iter([{"beat_s": 1, "others": (v, v)}, {"beat_s": None, "others": ()}]),
     "ssh-serve.sh.j2": lambda v: iter([{"address": v, "port": 10022}]),
     "torch-env.sh.j2": nothing,
 }
