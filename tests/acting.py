@@ -34,6 +34,7 @@ from orch.components.gcp.account import gather_facts as gcp_ask
 from orch.components.gcp.account import lookups as gcp_wanted
 from orch.components.gcp.backend import GcpBackend
 from orch.components.gcp.capacity import max_wait_s
+from orch.components.node_count import with_node_count
 from orch.components.gcp.fleet_state import iap_command
 from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts
@@ -84,6 +85,7 @@ def fleets(plan: Callable[[Fleet, Path], Steps]) -> Act:
 
     def act(document: Document, folder: Path, told: list[str]) -> Steps:
         assert isinstance(document.model, Fleet)
+        with_node_count(request_of(document.model, folder=folder))
         yield from plan(document.model, folder)
 
     return act
