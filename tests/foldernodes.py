@@ -21,7 +21,7 @@ from pathlib import Path
 from support import free_port
 
 from orch.runner.connect import ConnectorByKind
-from orch.runner.errors import CommandTimeout, HostUnreachable, RunnerError
+from orch.runner.errors import CommandTimeout, HostUnreachable, NodesBusy, RunnerError
 from orch.runner.events import Processor
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.claims import Claim
@@ -209,6 +209,8 @@ class ProcessRuntime:
             lacks, _, have = done.stdout.partition("have")
             trees, present = tuple(lacks.split()), tuple(have.split())
             raise FilesMissing("files are missing", where=done.node, trees=trees, present=present)
+        if done.exit_code == 40:
+            raise NodesBusy(f"node {done.node} is busy with another run", where=done.node)
         if not done.ok:
             raise RunnerError(f"rank {rank} could not be started", where=done.node, detail=done.stderr)
         return StartedRank(rank, free_port() if rank == 0 else None, (0,))

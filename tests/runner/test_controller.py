@@ -1,22 +1,36 @@
-"""Passes over runs that nobody drives, on nodes that are folders."""
+"""`orch reconcile` and `orch controller`, and two people with one ledger: on nodes that are folders."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from foldernodes import FolderLab, ProcessRuntime
-from support import until
+from postgres import Postgres
+from support import Said, until
 
 from orch.runner.events import Recorder
+from orch.runner.ledger import controllers
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.docker import RUNTIMES
-from orch.runner.runs import lifecycle
+from orch.runner.runs import controller, lifecycle
+from orch.runner.runs.controller import Controller
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
+
+TESTS = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -60,3 +74,161 @@ def test_passes_begin_a_run_and_bring_it_to_its_end_but_only_where_it_was_submit
     assert [row.status for row in place.ledger.runs()] == ["done", "done"]
     assert sorted((tmp_path / "begun").read_text().split()) == ["0", "1", "later", "later"]
     assert place.ledger.by_id(row.id).owner is None
+
+
+def test_two_controllers_do_everything_and_nothing_twice(
+    place: RunnerContext, boxes: FolderLab, tmp_path: Path, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver is killed in the middle, too."""
+    monkeypatch.setattr(controller, "PAUSE_S", 0.05)
+    gate, begun = tmp_path / "gate", tmp_path / "begun"
+    commands = [f"echo $ORCH_RUN_NAME >> {begun}"]
+    submit(place, boxes, "killed", commands=[*commands, f"until [ -e {gate} ]; do sleep 0.1; done"])
+    script = [sys.executable, str(Path(__file__).with_name("drive_folders.py")), str(place.dot), ledger_url]
+    with subprocess.Popen(
+        [*script, "killed", "600"], env={**os.environ, "PYTHONPATH": str(TESTS)}, start_new_session=True
+    ) as process:
+        until(lambda: place.ledger.get("killed").status == "running", 120, "it runs")
+        process.send_signal(signal.SIGKILL)
+    for index in range(4):
+        submit(place, boxes, f"run-{index}", nodes=1 + index % 2, commands=commands)
+    (tmp_path / "orch.yml").write_text(f"project: team\nledger: {ledger_url}\n")
+    loop = Controller(place)
+    thread = threading.Thread(target=loop.run)
+    other = Person(tmp_path).start("controller")
+    thread.start()
+    try:
+        until(lambda: len(place.ledger.controllers()) == 2, 120, "both live")
+        gate.touch()
+        until(lambda: not place.ledger.runs(active_only=True), 120, "all runs have ended")
+        assert loop.well
+    finally:
+        loop.stop()
+        other.terminate()
+        thread.join(60)
+        _, err = other.communicate(timeout=120)
+    assert other.returncode == 0, err
+    rows = place.ledger.runs()
+    assert [row.status for row in rows] == ["done"] * 5, [row.message for row in rows]
+    names = begun.read_text().split()
+    assert sorted(names) == sorted(["killed"] * 2 + ["run-0", "run-2"] + ["run-1"] * 2 + ["run-3"] * 2)
+    assert [str(path) for name in ("runs", "claims") for path in boxes.path.glob(f"*/{name}/*")] == []
+    assert place.ledger.controllers() == ()
+
+
+def test_a_controller_that_is_silent_or_dead_does_not_live(
+    place: RunnerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.ledger.beat("ada@far:v2:7:123:other-boot:4026531836")
+    (found,) = place.ledger.controllers()
+    assert found.seen_s < 60
+    monkeypatch.setattr(controllers, "SILENT_S", -1.0)
+    assert place.ledger.controllers() == ()
+    monkeypatch.undo()
+    dead = subprocess.run(
+        [sys.executable, "-c", "from orch.runner.processes import process_owner; print(process_owner())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    place.ledger.beat(dead)
+    assert [each.owner for each in place.ledger.controllers()] == [found.owner]
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody with a project and a home of their own, and with a clock that may be wrong."""
+
+    path: Path
+    words: tuple[str, ...] = ()
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self.words, sys.executable, str(TESTS / "orch_folders.py"), *words],
+            cwd=self.path,
+            env={
+                **os.environ,
+                "HOME": str(self.path.parent),
+                "USER": self.path.parent.name,
+                "PYTHONPATH": str(TESTS),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def orch(self, *words: str) -> Said:
+        process = self.start(*words)
+        out, err = process.communicate(timeout=240)
+        return Said(process.returncode, out, err)
+
+
+def person(folder: Path, name: str, url: str, words: tuple[str, ...] = ()) -> Person:
+    path = folder / name / "project"
+    path.mkdir(parents=True)
+    (path / "orch.yml").write_text(f"project: team\nledger: {url}\n")
+    return Person(path, words)
+
+
+def test_a_controller_tells_that_it_lives_and_ends_on_sigterm(tmp_path: Path) -> None:
+    ada = person(tmp_path, "ada", f"sqlite:///{tmp_path / 'shared.db'}")
+    wrong = ada.orch("controller", "--listen", "here")
+    assert (wrong.code, "is not [HOST:]PORT" in wrong.err) == (2, True)
+    process = ada.start("controller", "--listen", "0")
+    assert process.stderr is not None
+    try:
+        url = re.search(r"http://127\.0\.0\.1:\d+/healthz", process.stderr.readline())
+        assert url is not None
+        with urllib.request.urlopen(url[0], timeout=60) as answer:
+            assert json.loads(answer.read())["well"] is True
+        until(lambda: bool(ada.orch("ps", "--json").json["controllers"]), 120, "`ps` tells of it")
+        assert "a controller lives: process " in ada.orch("ps").err
+    finally:
+        process.terminate()
+        _, err = process.communicate(timeout=120)
+    assert (process.returncode, err.splitlines()[-1]) == (0, "controller: ended")
+    assert ada.orch("ps", "--json").json["controllers"] == []
+    said = ada.orch("reconcile", "--json")
+    assert (said.code, said.json) == (0, {"schema": 1, "runs": []})
+
+
+def test_two_people_with_one_ledger_see_and_stop_each_others_runs_whatever_their_clocks_say(
+    tmp_path: Path, boxes: FolderLab, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("faketime") is None:
+        pytest.skip("there is no `faketime` here: `make set-up-test` installs it")
+    with postgres.database() as url:
+        ada = person(tmp_path, "ada", url)
+        bob = person(tmp_path, "bob", url, ("faketime", "--exclude-monotonic", "-f", "+10m"))
+        ledger = open_ledger(url)
+        monkeypatch.setenv("USER", "ada")
+        monkeypatch.setenv("LOGNAME", "ada")
+        runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+        place = RunnerContext(ada.path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
+        row = submit(place, boxes, "hers", commands=["echo line of $NODE_RANK", "sleep 600"])
+        driver = ada.start("attach", "--supervise", "hers")
+        try:
+            until(lambda: ledger.by_id(row.id).status == "running", 120, "her run runs")
+            # His clock, ten minutes ahead, takes no lease away and makes nothing old.
+            (seen,) = bob.orch("ps", "--json").json["runs"]
+            assert (seen["run"], seen["status"]) == ("hers", "running")
+            assert seen["submitted_by"].startswith("ada@")
+            listed = bob.orch("ps").out
+            assert "ada@" in listed
+            assert re.search(r"\b\d+s ago", listed), listed
+            assert sorted(bob.orch("logs", "hers").out.splitlines()) == [
+                *("[0 box-0] line of 0", "[1 box-1] line of 1")
+            ]
+            assert ledger.by_id(row.id).held
+            stopped = bob.orch("stop", "hers", "--json")
+            assert (stopped.code, stopped.json["status"]) == (0, "terminated"), stopped.err
+            assert driver.wait(120) == 0
+        finally:
+            driver.kill()
+            driver.communicate()
+        assert ("desired", "stop by ") in [(kind, text[:8]) for _, kind, text in ledger.events(row.id)]
+        (again,) = ada.orch("ps", "--json").json["runs"]
+        assert (again["status"], again["reason"]) == ("terminated", "stopped_by_user")
+        ledger.close()

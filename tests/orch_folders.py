@@ -1,0 +1,19 @@
+"""The command line on nodes that are folders (foldernodes.py), as a process of its own."""
+
+from __future__ import annotations
+
+from foldernodes import FolderConnector, ProcessRuntime
+
+from orch.cli.main import main
+from orch.runner import connect
+from orch.runner.node.docker import RUNTIMES
+
+
+def folder_connector(**_: object) -> connect.ConnectorByKind:
+    return connect.ConnectorByKind({"folder": FolderConnector})
+
+
+if __name__ == "__main__":
+    connect.open_connector = folder_connector
+    RUNTIMES["process"] = ProcessRuntime()
+    main()
