@@ -34,11 +34,11 @@ from orch.components.gcp.account import gather_facts as gcp_ask
 from orch.components.gcp.account import lookups as gcp_wanted
 from orch.components.gcp.backend import GcpBackend
 from orch.components.gcp.capacity import max_wait_s
-from orch.components.node_count import with_node_count
 from orch.components.gcp.fleet_state import iap_command
 from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
+from orch.components.node_count import with_node_count
 from orch.components.registry import compile_fleet
 from orch.components.request import PlanRequest, PriorState
 from orch.components.ssh.facts import SshFacts

@@ -379,7 +379,9 @@ class Driver:
             if error is None:
                 self._change_rank(rank, collected=1)
             else:
-                text = f"node {plan.ranks[rank].node.name} was not cleaned up: {error.summary}"
+                text = f"node {plan.ranks[rank].node.name} was not cleaned up: {error_text(error)}"
+                if error.hint is not None:
+                    text += f"; what to do: {error.hint}"
                 context.processor.handle(Notice(text, "warning"))
         self._reload()
         if verdict.status == "failed":
