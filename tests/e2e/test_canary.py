@@ -159,6 +159,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     "run in the background": ("run", "long.yml", "--env", "CLI=@cli", "--detach"),
     "ps": ("ps",),
     "ps, as data": ("ps", "-a", "--json"),
+    "reconcile": ("reconcile", "--json"),
+    "controller": ("controller",),
     "exec": ("exec", "nest", "--json", "--", "uptime"),
     "exec that fails": ("exec", "nest", "--", "false"),
     "ssh": ("ssh", "gpu9", "--", "uptime"),
@@ -191,6 +193,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("run on a host", "run that fails"),
     ("run in the background",),
     ("ps", "ps, as data", "exec", "exec that fails", "run without a key", "logs", "logs of none"),
+    ("reconcile", "controller"),
     ("cordon", "stop"),
     ("attach", "preview of a change"),
     ("preview of a change, as data",),
@@ -288,7 +291,18 @@ def call(place: Place, what: str) -> None:
     env = {"PULUMI_CONFIG_PASSPHRASE": "not it"} if what == "run without a key" else {}
     if "after" in what or "change" in what:
         env[variable(nest["host"])] = nest["rotated"].value
-    place.said[what] = place.client.orch(*words, env=env)
+    place.said[what] = (
+        controlled(place, words) if what == "controller" else place.client.orch(*words, env=env)
+    )
+
+
+def controlled(place: Place, words: list[str]) -> Said:
+    """A controller, which goes on until it is told to end."""
+    with place.client.start(*words) as process:
+        until(lambda: bool(place.client.orch("ps", "--json").json["controllers"]), 120, "it lives")
+        process.terminate()
+        out, err = process.communicate(timeout=120)
+    return Said(process.returncode, out, err)
 
 
 def write_as_formerly(place: Place) -> None:
