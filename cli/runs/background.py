@@ -17,9 +17,9 @@ from orch.cli.output.ticking import still
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
+    from orch.runner.access.forwards import LocalPorts
     from orch.runner.launch.run_plan import RunPlan
     from orch.runner.ledger.records import RunRow
-    from orch.runner.runs.forwards import LocalPorts
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.stacks.project import Project
 

@@ -17,8 +17,8 @@ from orch.cli.output.ticking import still
 from orch.cli.runs.run import open_runner
 
 if TYPE_CHECKING:
+    from orch.runner.access.copying import Copied, Place, Side
     from orch.runner.ledger.records import RunRow
-    from orch.runner.runs.copying import Copied, Place, Side
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import NodeState
     from orch.stacks.project import Project
@@ -44,7 +44,7 @@ def copy(
     Without a rank it is all ranks of the run; what comes from several goes to TARGET/RANK/. Of a run that has
     ended it is what `outputs` collected. A run's name comes before a node's.
     """
-    from orch.runner.runs.copying import parse_place
+    from orch.runner.access.copying import parse_place
 
     there, here = parse_place(source), parse_place(target)
     if (there is None) == (here is None):
@@ -83,7 +83,7 @@ def _unknown(name: str) -> UsageError:
 
 def _node_side(project: Project, runner: RunnerContext, place: Place, fleet: str | None) -> Side:
     from orch.cli.hosts.node_names import nodes_named
-    from orch.runner.runs.copying import NodeSide
+    from orch.runner.access.copying import NodeSide
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.state import StackState
 
@@ -106,10 +106,10 @@ def _copy_run(
     target: str,
     down: bool,
 ) -> None:
+    from orch.runner.access.copying import RankSide, collected, copy_here
     from orch.runner.errors import RunConflict, UnknownRun
     from orch.runner.launch.run_plan import plan_of
     from orch.runner.node.connector import fan_out
-    from orch.runner.runs.copying import RankSide, collected, copy_here
 
     plan, context = plan_of(row), runner.context(row)
     ranks = [rank.rank for rank in row.ranks]
@@ -171,7 +171,7 @@ def _copy_one(side: Side, place: Place, source: str, target: str, *, down: bool)
 def _one(
     side: Side, place: Place, source: str, target: str, tell_size: Callable[[int], None], *, down: bool
 ) -> Copied:
-    from orch.runner.runs.copying import fetch, push
+    from orch.runner.access.copying import fetch, push
 
     if down:
         if not Path(target).parent.is_dir():

@@ -11,17 +11,17 @@ from orch.cli.errors import tell
 from orch.cli.runs.submission import task_of_document
 
 if TYPE_CHECKING:
+    from orch.runner.access.forwards import LocalPorts
     from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
-    from orch.runner.runs.forwards import LocalPorts
     from orch.spec import Document
 
 
 def hold_ports(held: LocalPorts, document: Document, others: Sequence[RankPort]) -> None:
     """Take the ports of this machine that lead to a task's job. Raises PortTaken at the task's property."""
+    from orch.runner.access.forwards import PortRequest, replaced
     from orch.runner.errors import PortTaken
     from orch.runner.placement.rank_groups import first_ranks, rank_groups
-    from orch.runner.runs.forwards import PortRequest, replaced
 
     task, _ = task_of_document(document)
     groups = rank_groups(task)
@@ -48,10 +48,10 @@ def hold_ports_of_run(held: LocalPorts, row: RunRow, others: Sequence[RankPort])
 
     Raises PortTaken for one of `others`, which were asked for now.
     """
+    from orch.runner.access.forwards import replaced, requested_ports
     from orch.runner.errors import PortTaken
     from orch.runner.launch.run_plan import plan_of
     from orch.runner.ledger.run_names import as_argument
-    from orch.runner.runs.forwards import replaced, requested_ports
 
     written = requested_ports(plan_of(row))
     for request in replaced(written, others):

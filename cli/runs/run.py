@@ -112,7 +112,7 @@ def start(
 
         name = RunName.parse(name)
     from orch.cli.output.run import nodes_text, place_text
-    from orch.runner.runs.forwards import LocalPorts
+    from orch.runner.access.forwards import LocalPorts
 
     variables = variables_of(env)
     documents = _load(file, variables, profile)
@@ -261,7 +261,7 @@ def attach(
 
     Its ports are forwarded meanwhile.
     """
-    from orch.runner.runs.forwards import LocalPorts
+    from orch.runner.access.forwards import LocalPorts
 
     other_ports = ports_of(port or ())
     with open_runner(None, as_json=as_json, rehearse=rehearse) as (project, runner), LocalPorts() as held:

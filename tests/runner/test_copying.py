@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from foldernodes import FolderLab
 
+from orch.runner.access.copying import NodeSide, PathMissing, Place, fetch, parse_place, push
 from orch.runner.errors import RunnerError
-from orch.runner.runs.copying import NodeSide, PathMissing, Place, fetch, parse_place, push
 from orch.runner.upload.archive import END, Unpacking, header, padding, pieces
 
 

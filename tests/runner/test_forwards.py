@@ -14,6 +14,7 @@ from nodelab import Lab, docker, wait_until
 from support import free_port
 
 from orch import images
+from orch.runner.access.forwards import LocalPorts, PortRequest, replaced, requested_ports
 from orch.runner.errors import PortTaken
 from orch.runner.events import LogLine, PortForwarded, Recorder, RunChanged
 from orch.runner.launch.run_plan import RankPort, RunPlan, plan_of
@@ -21,7 +22,6 @@ from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.docker import RUNTIMES
 from orch.runner.runs import lifecycle, retry
-from orch.runner.runs.forwards import LocalPorts, PortRequest, replaced, requested_ports
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState

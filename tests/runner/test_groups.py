@@ -14,6 +14,7 @@ from pureruns import compiled, fleet, node
 
 from orch.cli.output.run import Live, nodes_text, run_json, summary
 from orch.cli.runs.ports import hold_ports
+from orch.runner.access.forwards import LocalPorts, PortRequest, requested_ports
 from orch.runner.errors import BadTask, NodeCordoned, NoFit, PortTaken
 from orch.runner.events import LogLine
 from orch.runner.launch.run_plan import RunPlan
@@ -25,7 +26,6 @@ from orch.runner.placement.matching import Kind, match
 from orch.runner.placement.placement import NodeAvailability, place_task
 from orch.runner.placement.rank_groups import on_fleet, requested_fleets
 from orch.runner.placement.seats import fitting
-from orch.runner.runs.forwards import LocalPorts, PortRequest, requested_ports
 from orch.runner.runs.lifecycle import check_task
 from orch.spec import load_paths
 from orch.spec.models import Task
