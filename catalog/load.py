@@ -129,6 +129,23 @@ def read_prices(
     )
 
 
+@cache
+def _disk_prices() -> dict[tuple[str, str, str], float]:
+    _, rows = _read(SHIPPED / "disks.csv")
+    return {(row["backend"], row["type"], row["region"]): float(row["usd_per_gb_month"]) for row in rows}
+
+
+def disk_price(
+    backend: str, disk_type: str, region: str | None, size_gb: int, *, performance: bool
+) -> float | None:
+    """US dollars a month for a disk; None where the list does not know.
+
+    `performance`: IOPS or throughput beyond what the size includes, which cost extra and are in no list here.
+    """
+    price = _disk_prices().get((backend, disk_type, region or ""))
+    return None if price is None or performance else round(price * size_gb, 2)
+
+
 def write_prices(path: Path, prices: PriceList) -> None:
     """Writes a list in the form that `read_prices` reads, atomically. Raises OSError."""
     rows: dict[tuple[str, str, str], list[str]] = {}

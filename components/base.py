@@ -160,7 +160,12 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
             traits=self.traits(request, candidate, plan),
             explained=self.explained,
             nodes=tuple(node.name for node in plan.nodes),
+            new_node=self.new_node(plan),
         )
+
+    def new_node(self, plan: Plan) -> Mapping[str, Any] | None:
+        """What a node that comes to the fleet has (`Deployment.new_node`)."""
+        return None
 
     def settle(self, request: PlanRequest, candidates: Sequence[Place]) -> Sequence[Place]:
         """The same candidates with all known of the first one; the backend may be asked.

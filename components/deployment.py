@@ -106,3 +106,5 @@ class Deployment:
     makers: Mapping[str, str] = field(default_factory=dict[str, str])
     only: Callable[[Collection[str], Collection[str]], Deployment] | None = None
     locked: frozenset[str] = frozenset()
+    # What a node that comes to it has, in words of `NodeState`, as far as placing a run asks.
+    new_node: Mapping[str, Any] | None = None

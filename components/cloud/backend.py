@@ -198,6 +198,21 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         ]
         return replace(self._one(request, candidate, plan), before=tuple(stages), only=only)
 
+    def new_node(self, plan: Plan) -> Mapping[str, Any]:
+        group = plan.node_groups[-1]
+        return {
+            "cpus": group.cpus,
+            "memory_mib": group.memory_mib,
+            "arch": group.arch,
+            "gpus": dict(group.gpus),
+            "blocks": group.blocks,
+            "region": group.region,
+            "zone": group.zone,
+            "instance_type": group.instance_type,
+            "price_hourly": group.price,
+            "spot": group.spot,
+        }
+
     def _one(self, request: PlanRequest, candidate: CloudCandidate, plan: Plan) -> Deployment:
         whole = request.fleet.gang == "all-or-nothing"
         return replace(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from orch.catalog.disks import monthly_price
+from orch.catalog.load import disk_price
 from orch.components.cloud_errors import CloudRefused
 from orch.components.volumes import (
     Account,
@@ -185,7 +185,7 @@ class CloudDisks(DiskVolumes, Generic[Client]):
             iops=volume.iops,
             throughput=volume.throughput,
             kms_key=volume.kms_key or (before.kms_key if before else self.usual_key(request)),
-            monthly=monthly_price(self.cloud, disk_type, region, size_gb, performance=performance),
+            monthly=disk_price(self.cloud, disk_type, region, size_gb, performance=performance),
             **self.properties(client, request, before),
         )
         key = f"the key {state.kms_key}" if state.kms_key else self.own_key

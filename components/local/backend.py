@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.base import Backend
 from orch.components.deployment import Deployment
@@ -75,6 +75,18 @@ class LocalBackend(Backend[ThisMachine, LocalFacts, LocalPlan]):
 
     def deploy(self, request: PlanRequest, candidate: ThisMachine, plan: LocalPlan) -> Deployment:
         return replace(super().deploy(request, candidate, plan), images=(plan.image,), place=None)
+
+    def new_node(self, plan: LocalPlan) -> Mapping[str, Any] | None:
+        if not plan.nodes:
+            return None
+        node = plan.nodes[-1]
+        return {
+            "cpus": node.cpus,
+            "memory_mib": node.memory_mib,
+            "arch": plan.arch,
+            "blocks": plan.blocks,
+            "gpus": plan.gpus.model_dump(),
+        }
 
     def traits(self, request: PlanRequest, candidate: ThisMachine, plan: LocalPlan) -> Traits:
         return traits(plan)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from orch.components.cloud.plan import CloudPlan
-from orch.components.local.plan import LocalPlan
 from orch.components.node_count import is_range
 from orch.runner.placement.placement import misfit, no_fit
 from orch.spec.state import FleetState, NodeState
@@ -18,6 +16,7 @@ from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
 
 if TYPE_CHECKING:
+    from orch.components.deployment import Deployment
     from orch.spec import Document
     from orch.spec.models import Task
     from orch.stacks.plan import Plan
@@ -79,7 +78,7 @@ def plan_growth(project: Project, growth: Growth, listener: Listener) -> Plan:
             hint=f"look at them with `orch preview`, apply them with `orch up`; file: {growth.request.file}",
             code="ORCH386",
         )
-    if plan.prepared is not None and (node := planned_node(plan.prepared.compiled.plan, name)) is not None:
+    if plan.prepared is not None and (node := _new_node(plan.prepared.compiled, name)) is not None:
         reason = misfit(growth.task, _with(growth.state, growth.free, [node] * growth.more))
         if reason is not None:
             error = no_fit(growth.task, {name: reason})
@@ -100,31 +99,11 @@ def make_nodes(project: Project, growth: Growth, plan: Plan, listener: Listener)
         raise
 
 
-def planned_node(plan: object, fleet: str) -> NodeState | None:
-    """A node as a plan makes it, as far as placing a run asks; None for plans of other packages."""
-    if isinstance(plan, CloudPlan):
-        group: CloudPlan = plan.node_groups[-1]
-        record: Mapping[str, Any] = {
-            "cpus": group.cpus,
-            "memory_mib": group.memory_mib,
-            "arch": group.arch,
-            "gpus": dict(group.gpus),
-            "blocks": group.blocks,
-            "region": group.region,
-            "zone": group.zone,
-            "instance_type": group.instance_type,
-            "price_hourly": group.price,
-            "spot": group.spot,
-        }
-    elif isinstance(plan, LocalPlan) and plan.nodes:
-        node = plan.nodes[-1]
-        record = {"cpus": node.cpus, "memory_mib": node.memory_mib, "arch": plan.arch, "blocks": plan.blocks}
-        record |= {"gpus": plan.gpus.model_dump()}
-    else:
+def _new_node(deployment: Deployment, fleet: str) -> NodeState | None:
+    if deployment.new_node is None:
         return None
-    return NodeState.model_validate(
-        {"index": 0, "name": f"{fleet}-new", "address": "", "user": "root", "host_key": "", **record}
-    )
+    identity = {"index": 0, "name": f"{fleet}-new", "address": "", "user": "root", "host_key": ""}
+    return NodeState.model_validate({**identity, **deployment.new_node})
 
 
 def _with(state: FleetState, free: tuple[NodeState, ...], new: Collection[NodeState]) -> FleetState:
