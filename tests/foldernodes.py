@@ -225,7 +225,7 @@ class ProcessRuntime:
     ) -> ObservedRank:
         text = (
             f"cd {_stage(plan, rank)} 2>/dev/null || {{ echo absent; exit; }}\n"
-            "if [ -e exit ]; then echo exited $(cat exit); else echo running -; fi\n"
+            "if code=$(cat exit 2>/dev/null); then echo exited $code; else echo running -; fi\n"
             "for mark in go state/started stopping; do [ ! -e $mark ] || echo ${mark#state/}; done"
         )
         try:
@@ -247,8 +247,10 @@ class ProcessRuntime:
         deadline_s: float | None = None,
     ) -> None:
         sign = "KILL" if kill else "TERM"
-        written = "until [ -s pid ]; do sleep 0.05; done"  # by the job's first process, which may not run yet
-        text = f"cd {_stage(plan, rank)} && mkdir -p stopping && {written} && kill -{sign} -$(cat pid)"
+        stage = _stage(plan, rank)
+        # By the job's first process, which may not run yet; somebody else may remove the job meanwhile.
+        written = f"until [ -s pid ] || [ ! -e {stage} ]; do sleep 0.05; done"
+        text = f"cd {stage} && mkdir -p stopping && {written} && kill -{sign} -$(cat pid)"
         self._run(connector, plan, rank, text)
 
     def remove(

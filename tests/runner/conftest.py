@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from orch import images
 from orch.runner.events import Recorder
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.node.commands import Command
+from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import NodeState
@@ -44,6 +46,13 @@ def transport() -> Iterator[SshConnector]:
     transport = SshConnector(connect_timeout_s=8.0, deadline_s=20.0)
     yield transport
     transport.close()
+
+
+@pytest.fixture
+def owner_per_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that drive a run are different owners of its lease, as processes are: one does not take it from
+    another."""
+    monkeypatch.setattr(lifecycle, "process_owner", lambda: f"thread {threading.get_ident()}")
 
 
 @pytest.fixture

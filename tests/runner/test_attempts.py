@@ -326,6 +326,7 @@ def test_nodes_that_never_come_end_the_run_when_its_time_is_over(
 
 
 @on_both
+@pytest.mark.usefixtures("owner_per_thread")
 def test_a_stop_ends_the_wait_at_once_whoever_drives(
     submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes
 ) -> None:

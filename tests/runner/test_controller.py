@@ -76,7 +76,6 @@ def test_passes_begin_a_run_and_bring_it_to_its_end_but_only_where_it_was_submit
     assert place.ledger.by_id(row.id).owner is None
 
 
-@pytest.mark.soak
 def test_two_controllers_do_everything_and_nothing_twice(
     place: RunnerContext, boxes: FolderLab, tmp_path: Path, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_port_that_something_on_the_node_listens_on_fails_the_run_before_its_c
     assert [left_on(node) for node in pair] == ["", ""]
 
 
+@pytest.mark.usefixtures("owner_per_thread")
 def test_who_attaches_to_a_run_that_another_process_drives_reaches_its_ports_too(
     dot: Path, ledger: Ledger, tmp_path: Path
 ) -> None:
