@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from orch.runner.hosts.registration import FORCED
 from orch.runner.private import private_folder, stage_file, tighten, write_private
@@ -43,6 +43,7 @@ class Project:
     tags: dict[str, str] = field(default_factory=dict[str, str])
     # Image of a job -> the one that is used in its place.
     images: dict[str, str] = field(default_factory=dict[str, str])
+    nodes_for_runs: Literal["ask", "always", "never"] = "ask"
     # Existing hosts may leave a fleet although jobs run on them.
     force: bool = False
 
@@ -242,6 +243,7 @@ def _load(root: Path) -> Project:
         backends=settings.configured,
         tags=dict(settings.tags),
         images=dict(settings.images),
+        nodes_for_runs=settings.nodes_for_runs,
     )
 
 

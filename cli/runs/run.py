@@ -132,7 +132,9 @@ def start(
     if len(documents) > len(tasks) and not mixed:
         tell("note: only tasks and dev environments are run; documents of other types are left out")
     with open_runner(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, runner):
-        makes = provision and (yes or not wait)  # who waits in line makes none without saying so
+        yes = yes or project.nodes_for_runs == "always"
+        # Who waits in line makes none without saying so.
+        makes = provision and (yes or not (wait or project.nodes_for_runs == "never"))
         new_nodes = NewNodes(makes, yes, f"orch run {file} --yes", as_json)
         for document in tasks:
             with LocalPorts() as held:

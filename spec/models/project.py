@@ -238,6 +238,11 @@ class ProjectSettings(Section):
         description="Images that are used in place of others, for nodes that cannot reach a registry: "
         "`{nvcr.io/nvidia/pytorch:24.01-py3: my.registry/pytorch:24.01, orch/python3.12: orch/python3.13}`.",
     )
+    nodes_for_runs: Annotated[Literal["ask", "always", "never"], choice("ask", "always", "never")] = Field(
+        default="ask",
+        description="Whether a run that finds too few nodes has some made: after a question or `--yes`, "
+        "without a question, or only with `--yes`.",
+    )
     all_backends: BackendList = Field(
         default=(), validation_alias="backends", description="Where fleets may be created."
     )

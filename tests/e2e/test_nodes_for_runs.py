@@ -29,6 +29,8 @@ def test_a_run_shows_what_it_needs_and_makes_it_when_somebody_agrees(tmp_path: P
         assert "needs 1 more node" in said.err
         assert "write `orch run one.yml --yes`" in said.err
         assert folder.orch("run", "one.yml", "--no-provision").code == 3
+        folder.write("orch.yml", "project: tests\nnodes_for_runs: never\n")
+        assert folder.orch("run", "one.yml").code == 3
         assert folder.orch("run", "three.yml", "--yes").code == 3
         assert containers(folder, FLEET) == {}
 
@@ -36,7 +38,8 @@ def test_a_run_shows_what_it_needs_and_makes_it_when_somebody_agrees(tmp_path: P
         assert said.code == 0, said.err
         assert f"{FLEET}-0: 1 node is made" in said.err
         assert "plan: 3 to create" in said.err
-        said = folder.orch("run", "two.yml", "--yes", timeout=600)
+        folder.write("orch.yml", "project: tests\nnodes_for_runs: always\n")
+        said = folder.orch("run", "two.yml", timeout=600)
         assert said.code == 0, said.err
         assert f"{FLEET}-1: 1 node is added" in said.err
         assert len(containers(folder, FLEET)) == 2
