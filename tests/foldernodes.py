@@ -279,10 +279,12 @@ class ProcessRuntime:
             if since is None or line >= since:
                 on_line(line)
 
-        log = f"{_stage(plan, rank)}/log"
+        stage = _stage(plan, rank)
+        log = f"{stage}/log"
         first = f"-n +{skip + 1}" if tail is None else f"-n {tail}"
-        # The stamps are written by a process that outlives the job by a moment.
-        ends = f"(while [ ! -e {_stage(plan, rank)}/exit ]; do sleep 0.1; done) & p=$!\n" if follow else ""
+        # The stamps are written by a process that outlives the job by a moment; readers may be killed.
+        ended = f"[ -e {stage}/exit ] || [ ! -e {stage} ]"
+        ends = f"(until {ended}; do sleep 0.1; done) & p=$!\n" if follow else ""
         text = f"[ -e {log} ] || exit 44\n{ends}tail {first} {'-f -s 0.1 --pid=$p' if follow else ''} {log}"
         command = Command(text, "read the log", timeout_s=None)
         done = connector.run(plan.ranks[rank].node, command, on_line=tell, until=until)
