@@ -64,6 +64,31 @@ def links_stay_within(draft: Draft) -> Findings:
             )
 
 
+def outputs_can_be_kept(draft: Draft) -> Findings:
+    """What is known before a run to be no place for its outputs: told after it, the run would have been for
+    nothing."""
+    if draft.context.fence is not None:
+        return
+    folder = os.path.dirname(os.path.abspath(draft.source.file))
+    for index, item in enumerate(_run(draft).outputs):
+        if item.to is None or "${{" in item.to:
+            continue
+        there = os.path.normpath(os.path.join(folder, os.path.expanduser(item.to)))
+        while not os.path.lexists(there):
+            there = os.path.dirname(there)
+        if os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
+            continue
+        yield draft.diagnostic(
+            "ORCH168",
+            ("outputs", index, "to"),
+            f"outputs cannot be kept in {item.to}",
+            severity=draft.missing,
+            detail=f"{os.path.relpath(there, folder)} is "
+            + ("a folder that you may not write to" if os.path.isdir(there) else "no folder"),
+            hint="name a folder that you may write to; one that is not there is made",
+        )
+
+
 def _within(path: str, folder: str) -> bool:
     return os.path.commonpath((path, folder)) == folder
 
@@ -203,6 +228,7 @@ RULES = (
     Rule(("repos",), one_repository),
     Rule(("repos", "single_branch"), branch_of_a_repository),
     Rule(("files",), links_stay_within),
+    Rule(("outputs",), outputs_can_be_kept),
     Rule(("volumes",), mounts_differ),
     Rule(("volumes",), volume_keys_fit),
     Rule(("ports", "groups"), ports_differ),
