@@ -81,6 +81,7 @@ CODES = {
     "ORCH166": "No fleet may run all groups",
     "ORCH167": "The program is not among what the task sends",
     "ORCH168": "Outputs cannot be kept where they are to go",
+    "ORCH169": "A file goes out of the working directory",
     # documents together
     "ORCH170": "Two documents have one type and name",
     "ORCH171": "A host is in two fleets",
