@@ -14,9 +14,11 @@ import pytest
 from foldernodes import FolderLab, ProcessRuntime, folder_of, targets
 
 from orch.cli.output.run import run_json, summary
+from orch.runner.access.copying import PathMissing, collected, copy_here
 from orch.runner.connect import open_connector
 from orch.runner.errors import RunnerError
 from orch.runner.events import FilesProgress, LogLine, Notice, Recorder
+from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.cordon import mark
@@ -207,7 +209,12 @@ def test_outputs_are_collected_from_every_rank_also_when_the_run_fails(
             f"until [ -s {out}/0/log.txt ] && [ -s {out}/1/log.txt ]; do sleep 0.1; done",
             "exit 3",
         ],
-        outputs=[f"{out}/0", {"path": f"{out}/1/log.txt", "to": "results"}, "/no/such/thing"],
+        outputs=[
+            f"{out}/0",
+            {"path": f"{out}/1/log.txt", "to": "results"},
+            "/no/such/thing",
+            {"path": f"{out}/1", "to": "folders"},
+        ],
         shell="sh",
     )
     assert row.status == "failed"
@@ -226,11 +233,25 @@ def test_outputs_are_collected_from_every_rank_also_when_the_run_fails(
     assert "rank 0: there is no /no/such/thing, nothing is collected of it" in told
     kept = outputs_left(place.ledger, row)
     assert kept.on_nodes == ()
-    assert sorted(kept.left_out) == sorted(
-        each for each in told if "left out" in each or "there is no" in each
-    )
-    assert len(kept.left_out) == 4
+    partly = [each for each in told if "left out" in each or "there is no" in each]
+    assert (sorted(kept.left_out), len(partly)) == (sorted(partly), 6)
     assert left(boxes) == []
+
+    # `orch cp` gives them by their paths in the container, under the names that they have there.
+    context, plan = place.context(row), plan_of(row)
+    (tmp_path / "copies").mkdir()
+
+    def copied(path: str) -> str:
+        done = copy_here(collected(context, plan, 0, path), tmp_path / "copies")
+        return str(Path(done.target).relative_to(tmp_path / "copies"))
+
+    paths = ("0", "1/", "1/./deep", "1/deep/model.bin", "1/log.txt")
+    names = ["0", "1", "deep", "model.bin", "log.txt"]
+    assert [copied(f"{out}/{path}") for path in paths] == names
+    assert (tmp_path / "copies" / "1" / "deep" / "model.bin").read_bytes() == b"a\0b"
+    for path, why in (("/etc/x", "not collected"), (f"{out}/1/x", "there is no"), (f"{out}/1/../..", "not")):
+        with pytest.raises(PathMissing, match=why):
+            copied(path)
 
 
 def test_a_rank_keeps_its_job_until_its_outputs_are_here(
