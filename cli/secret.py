@@ -14,6 +14,7 @@ from orch.cli.context import Json, project_at
 from orch.cli.errors import UsageError, print_json, say, tell
 
 if TYPE_CHECKING:
+    from orch.stacks.project import Project
     from orch.stacks.secrets.store import SecretStore
 
 app = typer.Typer(no_args_is_help=True)
@@ -93,9 +94,36 @@ def delete_secret(name: Name) -> None:
     """Delete a secret. Older copies of the state keep it encrypted: change what it opens, too."""
     from orch.cli.output.progress import watching
 
+    store = _store()
     with watching() as listener:
-        _store().delete(name, listener)
+        store.delete(name, listener)
     say(f"secret {name}: deleted")
+    _warn_of_runs(store.project, name)
+
+
+def _warn_of_runs(project: Project, name: str) -> None:
+    """Tell which runs have still to be given a secret that is not there any more."""
+    from contextlib import closing
+
+    from orch.runner.errors import LedgerUnusable, NewerLedger
+    from orch.runner.ledger.ledger import open_ledger
+    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.runs.run_secrets import runs_that_need
+
+    if project.local_ledger is not None and not project.local_ledger.exists():
+        return  # no run was ever recorded
+    try:
+        with closing(open_ledger(project.ledger_url)) as ledger:
+            rows = runs_that_need(project.dot, ledger, name)
+    except (LedgerUnusable, NewerLedger) as error:
+        tell(f"warning: which runs still need it is not known: {error.summary}")
+        return
+    for row in rows:
+        stop = f"`orch stop {as_argument(row.name)}`"
+        tell(
+            f"warning: run {row.name} ({row.status}) still needs it, and fails when it begins without it\n"
+            f"  hint: `orch secret set {name}` gives it a value again, {stop} ends the run"
+        )
 
 
 def _store() -> SecretStore:

@@ -46,6 +46,7 @@ def show(
         from orch.cli.output.fleet import fleet_json
         from orch.cli.output.run import SCHEMA, run_json
         from orch.runner.runs.lifecycle import reconcile_once
+        from orch.runner.runs.outputs import outputs_left
 
         reconcile_once(runner)
         fleet = _fleet(project, runner, name)
@@ -59,7 +60,10 @@ def show(
                 data["fleet"] = {**fleet_json(fleet), "runs": [each.name for each in on_fleet]}
             if row is not None:
                 line = runner.ledger.line(row.fleet)
-                data["run"] = {**run_json(row, line=line), **_plan_facts(row)}
+                data["run"] = {
+                    **run_json(row, line=line, left=outputs_left(runner.ledger, row)),
+                    **_plan_facts(row),
+                }
                 data["run"]["entry"] = _entry_json(runner, row)
             print_json(data)
             return
@@ -135,10 +139,19 @@ def _simulated(state: FleetState) -> str:
 
 
 def _run_text(runner: RunnerContext, row: RunRow) -> str:
-    from orch.cli.output.run import attempt_lines, duration, moment, place_text, rank_lines
+    from orch.cli.output.run import (
+        attempt_lines,
+        duration,
+        moment,
+        outputs_lines,
+        place_text,
+        rank_lines,
+    )
     from orch.runner.launch.run_plan import groups_and_tags
     from orch.runner.processes import describe_owner
+    from orch.runner.runs.outputs import outputs_left
 
+    left = outputs_left(runner.ledger, row)
     plan, (_, tags) = _plan_facts(row), groups_and_tags(row)
     reason = row.message or row.reason
     pairs: Pairs = [
@@ -169,6 +182,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
             *_lines(pairs),
             *attempt_lines(row),
             *([] if row.status == "pending" else rank_lines(row)),
+            *(f"  {text}" for text in (*outputs_lines(left), *left.left_out)),
             *([f"  the last lines of rank {rank}:"] if tail else []),
             *tail,
             f"  its log: orch logs {row.name}" + (f" --rank {rank}" if row.first_failed else ""),

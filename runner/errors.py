@@ -169,6 +169,10 @@ class NodeDiskFull(RunFailed):
     """A node has no space left for the image, the files or the container."""
 
 
+class OutputsNotKept(RunnerError):
+    """This machine cannot keep the outputs of a rank: its container and its claim stay on the node."""
+
+
 class ImageUnavailable(RunFailed):
     """A node cannot get the job's image."""
 

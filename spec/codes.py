@@ -80,6 +80,8 @@ CODES = {
     "ORCH165": "Two groups have one name",
     "ORCH166": "No fleet may run all groups",
     "ORCH167": "The program is not among what the task sends",
+    "ORCH168": "Outputs cannot be kept where they are to go",
+    "ORCH169": "A file goes out of the working directory",
     # documents together
     "ORCH170": "Two documents have one type and name",
     "ORCH171": "A host is in two fleets",

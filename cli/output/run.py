@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.controllers import Controller
     from orch.runner.ledger.records import RankRow, RunRow
     from orch.runner.ledger.waiting_line import Line
+    from orch.runner.runs.outputs import OutputsLeft
 
 SCHEMA = 1
 # One colour per rank, in turn; chosen to be told apart on light and dark grounds.
@@ -117,12 +118,17 @@ def _progress_text(event: ImageProgress) -> str | None:
     return None
 
 
-def run_json(row: RunRow, forwards: Sequence[PortForwarded] = (), line: Line | None = None) -> dict[str, Any]:
+def run_json(
+    row: RunRow,
+    forwards: Sequence[PortForwarded] = (),
+    line: Line | None = None,
+    left: OutputsLeft | None = None,
+) -> dict[str, Any]:
     """One run as `run`, `attach`, `stop` and `ps` print it. A rank has `group` where the task has groups.
 
     `nodes` and `started_at` are of `attempt`, the latest one; `attempts` has those that ended before.
     `forwards`: the ports that led to its jobs while the command was attached. `line`: of those that wait for
-    nodes of its fleet.
+    nodes of its fleet. `left`: what of its outputs is not here.
     """
     groups, tags = groups_and_tags(row)
     return {
@@ -147,6 +153,10 @@ def run_json(row: RunRow, forwards: Sequence[PortForwarded] = (), line: Line | N
             {"address": each.address, "rank": each.rank, "node": each.node, "port": each.port}
             for each in forwards
         ],
+        "outputs_on_nodes": [
+            {"rank": rank, "node": node, "why": why} for rank, node, why in (left.on_nodes if left else ())
+        ],
+        "outputs_left_out": list(left.left_out) if left else [],
         "tags": tags,
         "submitted_by": row.submitted_by,
         "priority": row.priority,
@@ -206,6 +216,11 @@ def rank_lines(row: RunRow) -> list[str]:
         + rank_text(rank)
         for rank in row.ranks
     ]
+
+
+def outputs_lines(left: OutputsLeft) -> list[str]:
+    """A line for each rank whose outputs are still on its node, with what to do."""
+    return [f"outputs of rank {rank} are still on node {node}: {why}" for rank, node, why in left.on_nodes]
 
 
 def attempt_lines(row: RunRow) -> list[str]:

@@ -106,7 +106,7 @@ def _copy_run(
     target: str,
     down: bool,
 ) -> None:
-    from orch.runner.access.copying import RankSide, collected, copy_here
+    from orch.runner.access.copying import PathMissing, RankSide, collected, copy_here
     from orch.runner.errors import RunConflict, UnknownRun
     from orch.runner.launch.run_plan import plan_of
     from orch.runner.node.connector import fan_out
@@ -138,9 +138,14 @@ def _copy_run(
             ) from error
         return folder
 
+    missing: list[PathMissing] = []
     for rank in chosen:
         if down and not row.active and rank not in uncollected:
-            kept = collected(context, plan, rank, place.path)
+            try:
+                kept = collected(context, plan, rank, place.path)
+            except PathMissing as error:  # other ranks may have it
+                missing.append(error)
+                continue
             _told(copy_here(kept, target_of(rank)), f"rank {rank}: ")
     rest = [rank for rank in chosen if row.active or (down and rank in uncollected)]
     rank_of = {plan.ranks[rank].node.name: rank for rank in rest}
@@ -160,6 +165,8 @@ def _copy_run(
     for result in results:
         if result.error is not None:
             raise result.error
+    if missing:
+        raise missing[0]
 
 
 def _copy_one(side: Side, place: Place, source: str, target: str, *, down: bool) -> None:

@@ -155,7 +155,7 @@ def start(
                     )
                 if detach:
                     drive_behind(runner, row)
-                    _print_run(row) if as_json else say(row.name)
+                    _print_run(runner, row) if as_json else say(row.name)
                     continue
                 if not as_json and row.status == "pending":
                     place = place_text(row, runner.ledger.line(row.fleet))
@@ -163,7 +163,7 @@ def start(
                 elif not as_json:
                     tell(f"run {row.name} on fleet {row.fleet}: {nodes_text(row)}")
                 row = see_through(project, runner, row, held)
-                _show_end(row, as_json=as_json, forwards=held.open)
+                _show_end(runner, row, as_json=as_json, forwards=held.open)
             code = _code(row)
             if code != ExitCode.OK:
                 end(code)
@@ -176,15 +176,24 @@ def ps(
 ) -> None:
     """Show the active runs of this project; the latest one when none is active."""
     with open_runner(None, as_json=True, rehearse=rehearse) as (_, runner):
-        from orch.cli.output.run import SCHEMA, controller_text, controllers_json, run_json, runs_table
+        from orch.cli.output.run import (
+            SCHEMA,
+            controller_text,
+            controllers_json,
+            outputs_lines,
+            run_json,
+            runs_table,
+        )
         from orch.runner.ledger.run_names import as_argument
         from orch.runner.processes import describe_owner
         from orch.runner.runs.lifecycle import reconcile_once
+        from orch.runner.runs.outputs import outputs_left
 
         reconcile_once(runner)
         rows = runner.ledger.runs(active_only=not everything) or runner.ledger.runs(limit=1)
         lines = {fleet: runner.ledger.line(fleet) for fleet in {row.fleet for row in rows if row.in_line}}
         controllers = runner.ledger.controllers()
+        left = {row.id: (row, outputs_left(runner.ledger, row)) for row in runner.ledger.uncollected()}
         undriven = [
             (row, why_undriven(runner, row), begins_elsewhere(runner, row))
             for row in rows
@@ -198,13 +207,19 @@ def ps(
         if reason is not None:
             tell(f"  its driver ended: {reason} (more in {LOG} of its folder under .orch/runs)")
     if as_json:
-        runs = [run_json(row, line=lines.get(row.fleet)) for row in rows]
+        runs = [
+            run_json(row, line=lines.get(row.fleet), left=left[row.id][1] if row.id in left else None)
+            for row in rows
+        ]
         print(json.dumps({"schema": SCHEMA, "runs": runs, "controllers": controllers_json(controllers)}))
     elif rows:
         say(runs_table(rows, lines, colour=coloured(sys.stdout)))
     else:
         tell("nothing was run in this project yet")
     if not as_json:
+        for row, its_outputs in left.values():
+            for text in outputs_lines(its_outputs):
+                tell(f"note: run {row.name}: {text}")
         for each in controllers:
             tell(f"note: {controller_text(each)}")
 
@@ -273,7 +288,7 @@ def attach(
         if row.active:
             hold_ports_of_run(held, row, other_ports)
             row = see_through(project, runner, row, held)
-        _show_end(row, as_json=as_json, forwards=held.open)
+        _show_end(runner, row, as_json=as_json, forwards=held.open)
         end(_code(row))
 
 
@@ -290,7 +305,7 @@ def stop(
         row = runner.ledger.get(name)
         if not row.active and not as_json:
             tell(f"run {name} has ended already: {row.status}")
-        _show_end(lifecycle.stop(runner, row, abort=abort), as_json=as_json)
+        _show_end(runner, lifecycle.stop(runner, row, abort=abort), as_json=as_json)
 
 
 @contextmanager
@@ -357,19 +372,26 @@ def _warn_of_unused(tasks: Sequence[Document]) -> None:
             tell(f"warning: {place}: no `${{{{ run.args }}}}` here uses the words after `--`")
 
 
-def _show_end(row: RunRow, *, as_json: bool, forwards: Sequence[PortForwarded] = ()) -> None:
-    from orch.cli.output.run import summary
+def _show_end(
+    runner: RunnerContext, row: RunRow, *, as_json: bool, forwards: Sequence[PortForwarded] = ()
+) -> None:
+    from orch.cli.output.run import outputs_lines, summary
+    from orch.runner.runs.outputs import outputs_left
 
     if as_json:
-        _print_run(row, forwards)
-    else:
-        tell(summary(row))
+        _print_run(runner, row, forwards)
+        return
+    tell(summary(row))
+    for text in outputs_lines(outputs_left(runner.ledger, row)):
+        tell(f"  {text}")
 
 
-def _print_run(row: RunRow, forwards: Sequence[PortForwarded] = ()) -> None:
+def _print_run(runner: RunnerContext, row: RunRow, forwards: Sequence[PortForwarded] = ()) -> None:
     from orch.cli.output.run import SCHEMA, run_json
+    from orch.runner.runs.outputs import outputs_left
 
-    print(json.dumps({"schema": SCHEMA, **run_json(row, forwards)}), flush=True)
+    data = run_json(row, forwards, left=outputs_left(runner.ledger, row))
+    print(json.dumps({"schema": SCHEMA, **data}), flush=True)
 
 
 def _code(row: RunRow) -> ExitCode:

@@ -135,7 +135,9 @@ class SshHostHandler:
             raise ProviderError(
                 f"{state['name']} is busy with {holder}",
                 where=_address(state),
-                hint=f"wait for it, or `orch stop {holder.run}` where it was started",
+                hint=f"wait for it, or {holder.remedy} where it was started"
+                if holder.remedy
+                else "wait for it",
                 code="ORCH386",
             )
         if not result.ok:

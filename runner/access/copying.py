@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import secrets
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from orch.runner.errors import RunnerError
 from orch.runner.launch.run_plan import RunPlan
+from orch.runner.ledger.run_names import as_argument
 from orch.runner.node.commands import Command, StdinSource
 from orch.runner.node.connector import Connector
 from orch.runner.node.container import COPY_S, NO_PATH, failure
@@ -185,27 +187,44 @@ def push(side: Side, source: Path, path: str, tell: Tell) -> Copied:
     return Copied(size_of_files, files, f"{folder.rstrip('/')}/{name}")
 
 
-def collected(context: RunContext, plan: RunPlan, rank: int, path: str) -> Path:
+@dataclass(frozen=True)
+class Kept:
+    """What `outputs` kept of a path: where it lies here, and what it is called in the container."""
+
+    place: Path
+    name: str
+
+
+def collected(context: RunContext, plan: RunPlan, rank: int, path: str) -> Kept:
     """Where `outputs` kept a path of a rank that has ended. Raises PathMissing."""
-    for output in plan.outputs:
-        if path == output.path or path.startswith(f"{output.path.rstrip('/')}/"):
-            target = output_target(context.folder, plan, rank, output)
-            if output.to is not None and (target / Path(output.path).name).is_file():
-                target /= Path(output.path).name
-            kept = target / path[len(output.path) :].lstrip("/")
-            if kept.exists():
-                return kept
+    path = posixpath.normpath(path)
+    outputs = [
+        each for each in plan.outputs if path == each.path or path.startswith(f"{each.path.rstrip('/')}/")
+    ]
+    for output in outputs:
+        target = output_target(context.folder, plan, rank, output)
+        if output.to is not None and (target / Path(output.path).name).is_file():
+            target /= Path(output.path).name
+        kept = target / path[len(output.path) :].lstrip("/")
+        if kept.exists():
+            return Kept(kept, posixpath.basename(path) or kept.name)
+    if outputs:
+        raise PathMissing(
+            f"there is no {path} in what was collected of rank {rank}",
+            detail=f"run {plan.run} has ended; {outputs[0].path} was collected, as far as it was there",
+            hint=f"`orch show {as_argument(plan.run)}` tells what was left out",
+        )
     kept_paths = ", ".join(output.path for output in plan.outputs)
     raise PathMissing(
         f"{path} of rank {rank} was not collected: run {plan.run} has ended",
-        detail=f"its `outputs` are {kept_paths}" if kept_paths else None,
+        detail=f"its `outputs` are {kept_paths}" if kept_paths else "it has no `outputs`",
         hint="name what is to be kept of a job in `outputs`",
     )
 
 
-def copy_here(source: Path, target: Path) -> Copied:
-    """Copy what was collected. Raises RunnerError."""
-    final = target / source.name if target.is_dir() else target
+def copy_here(kept: Kept, target: Path) -> Copied:
+    """Copy what was collected, under the name that it had in the container. Raises RunnerError."""
+    source, final = kept.place, target / kept.name if target.is_dir() else target
     try:
         if source.is_dir():
             shutil.copytree(source, final, symlinks=True, dirs_exist_ok=True)

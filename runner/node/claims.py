@@ -17,18 +17,21 @@ ABANDONED_AFTER_S = 3600
 
 @dataclass(frozen=True)
 class Claim:
-    """Who holds a block of a node, and into how many blocks that client cuts it."""
+    """Who holds a block of a node, and into how many blocks that client cuts it.
+
+    `after`: what the node says of a job that has ended, `ended` or `collecting`.
+    """
 
     container: str
     run: str
     by: str
     since: str
     of: str = ""
+    after: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Claim:
-        container, run, by, since, of = (*text.split("|"), "", "", "", "", "")[:5]
-        return cls(container, run, by, since, of)
+        return cls(*(*text.split("|"), "", "", "", "", "", "")[:6])
 
     @classmethod
     def now(cls, container: str, run: str, of: int) -> Claim:
@@ -41,14 +44,32 @@ class Claim:
         return "|".join((self.container, self.run, self.by, self.since, self.of))
 
     def __str__(self) -> str:
-        return f"run {self.run or '?'} of {self.by or '?'} since {self.since or '?'}"
+        return f"run {self.run or '?'} of {self.by or '?'} since {self.since or '?'}{self._ending}"
+
+    @property
+    def holder(self) -> str:
+        """Its run, where others are named beside it."""
+        return f"{self.run}{self._ending}" if self.run else ""
+
+    @property
+    def _ending(self) -> str:
+        if self.after == "collecting":
+            return " (it has ended, its outputs are being collected)"
+        return " (it has ended and is not collected yet)" if self.after == "ended" else ""
+
+    @property
+    def remedy(self) -> str | None:
+        """What frees its block; None where only waiting does."""
+        if not self.run or self.after == "collecting":
+            return None
+        return "`orch ps`" if self.after == "ended" else f"`orch stop {as_argument(self.run)}`"
 
 
 def busy_error(node: str, blocks: int, total: int, holders: Sequence[Claim]) -> NodesBusy:
     """The error of a run that needs `blocks` of `total` blocks, which `holders` occupy."""
     runs = ", ".join(dict.fromkeys(map(str, holders))) or "another run"
-    stops = dict.fromkeys(f"`orch stop {as_argument(claim.run)}`" for claim in holders if claim.run)
-    hint = f"wait for it, or {' and '.join(stops) or '`orch stop RUN`'} where it was started"
+    ways = dict.fromkeys(claim.remedy for claim in holders if claim.remedy)
+    hint = f"wait for it, or {' and '.join(ways)} where it was started" if ways else "wait for it"
     if other_block_counts := {claim.of for claim in holders if claim.of and claim.of != str(total)}:
         return NodesBusy(
             f"node {node} is busy with {runs}",

@@ -462,7 +462,7 @@ def hold_command(plan: RunPlan, rank: int) -> Command:
 def read_path_command(plan: RunPlan, rank: int, path: str) -> Command:
     """A file or folder of one rank's container as a tar archive, also after the job's end."""
     name = plan.container(rank)
-    text = render("node-read.sh.j2", name=name, path=path, no_path=NO_PATH)
+    text = render("node-read.sh.j2", home=NODE_HOME, name=name, path=path, no_path=NO_PATH)
     return Command(as_root(text), f"read {path} of {name}", timeout_s=COPY_S)
 
 

@@ -45,10 +45,11 @@ def status_script() -> str:
     over: they keep nobody off. Docker is asked for that only where there are any.
     """
     return f"""\
-set -- {NODE_HOME}/claims/*
+H={NODE_HOME}
+set -- "$H"/claims/*
 if [ -e "$1" ] || [ -L "$1" ]; then
 {render("claim-over.sh.j2", left_after_s=ABANDONED_AFTER_S)}
-for c; do held=$(readlink "$c") && {{ over "$c" "$held" || echo "claim $held"; }}; done
+for c; do held=$(readlink "$c") && {{ over "$c" "$held" || echo "claim $held$after"; }}; done
 fi
 [ ! -s {MARK} ] || sed 's/^/cordon /;q' {MARK}
 {first_boot.STATUS_SCRIPT}"""

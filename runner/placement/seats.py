@@ -144,7 +144,7 @@ def _availability(
             ready=status.status != "provisioning",
             cordon=(status.cordon.reason or str(status.cordon)) if status.cordon else None,
             unfit=status.unfit,
-            holders=(*(claim.run for claim in status.claims), *(run for run, _ in expected)),
+            holders=(*(claim.holder for claim in status.claims), *(run for run, _ in expected)),
         )
     return availability
 

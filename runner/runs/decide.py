@@ -15,6 +15,7 @@ from orch.runner.errors import (
     CommandTimeout,
     HostfileIncomplete,
     HostUnreachable,
+    LedgerUnusable,
     NodeCordoned,
     NodePreparing,
     NodesBusy,
@@ -27,7 +28,7 @@ from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.runtime import ObservedRank
 from orch.spec.confidential import hidden
-from orch.spec.errors import OrchError
+from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import render_duration
 
 
@@ -301,7 +302,11 @@ def start_reason(error: OrchError) -> str:
         return "instance_unreachable"
     if isinstance(error, HostfileIncomplete):
         return "hostfile_incomplete"
-    return error.reason if isinstance(error, RunFailed) else "creating_container_error"
+    if isinstance(error, RunFailed):
+        return error.reason
+    # What is written is wrong, such as the name of a secret: no other attempt changes that.
+    lasts = error.exit_code == ExitCode.CONFIG and not isinstance(error, LedgerUnusable)
+    return "executor_error" if lasts else "creating_container_error"
 
 
 def error_text(error: OrchError) -> str:

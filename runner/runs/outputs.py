@@ -2,32 +2,39 @@
 
 Each step may be repeated: what is unpacked waits in a folder of its own and is moved when it is whole, and a
 mark in the run's folder says that it was. A rank whose outputs could not be brought keeps its container, and
-the next pass tries again.
+the next pass tries again. What could not be kept, and what was left out, is told in the ledger too, for who
+asks for the run later.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from orch.runner.errors import RunnerError
+from orch.runner.errors import OutputsNotKept
 from orch.runner.events import Notice
 from orch.runner.launch.run_plan import OutputPlan, RunPlan
+from orch.runner.ledger.ledger import Ledger
+from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder
 from orch.runner.private import private_folder, write_private
 from orch.runner.runs.context import RunContext
 from orch.runner.upload.archive import Unpacking, place
 from orch.runner.upload.selection import bytes_text
+from orch.spec.suggest import counted
 
 TELL_EVERY_S = 10.0
+_NOT_KEPT = "not_kept"
+_LEFT_OUT = "left_out"
 
 
 def collect_outputs(context: RunContext, plan: RunPlan, rank: int, *, tell: bool = True) -> None:
     """Bring the outputs of one rank that has ended.
 
     A path that the job did not make is told, and is no error. Raises RunnerError when the node does not
-    answer, or when this machine cannot keep what comes.
+    answer, OutputsNotKept when this machine cannot keep what comes.
     """
     for index, output in enumerate(plan.outputs):
         mark = context.folder.outputs / f".{rank}.{index}.collected"
@@ -39,16 +46,48 @@ def collect_outputs(context: RunContext, plan: RunPlan, rank: int, *, tell: bool
             text = _collect(context, plan, rank, output, staged)
             write_private(mark, "")
         except OSError as error:
-            raise RunnerError(
+            where = error.filename or str(context.folder.outputs)
+            not_kept = OutputsNotKept(
                 f"{output.path} of rank {rank} could not be kept on this machine",
-                where=error.filename or str(context.folder.outputs),
-                detail=error.strerror or str(error),
-                hint="make room, then `orch ps` collects it: its container stays until then",
-            ) from error
+                where=where,
+                detail=f"{where}: {error.strerror or error}",
+                hint="make room there, then `orch ps` collects it: its container stays until then",
+            )
+            _tell(context, _NOT_KEPT, rank, f"{not_kept.detail}; {not_kept.hint}")
+            raise not_kept from error
         finally:
             shutil.rmtree(staged, ignore_errors=True)
+        if text.level != "note":
+            _tell(context, _LEFT_OUT, rank, text.text)
         if tell:
             context.processor.handle(text)
+
+
+def _tell(context: RunContext, kind: str, rank: int, text: str) -> None:
+    folder = context.folder
+    context.ledger.tell(folder.number, f"{kind} {folder.attempt}.{rank}", text)
+
+
+@dataclass(frozen=True)
+class OutputsLeft:
+    """What of a run that has ended is not here: ranks whose outputs are still on their nodes, each with its
+    node and why, and a line for each output that did not come whole, or not at all."""
+
+    on_nodes: tuple[tuple[int, str, str], ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def outputs_left(ledger: Ledger, row: RunRow) -> OutputsLeft:
+    """What of the latest attempt's outputs is not here, as far as is known in the ledger."""
+    events = ledger.events(row.id)
+    why = {kind: text for _, kind, text in events if kind.startswith(_NOT_KEPT)}
+    on_nodes = tuple(
+        (rank.rank, rank.node, why[key])
+        for rank in row.ranks
+        if not rank.collected and (key := f"{_NOT_KEPT} {row.attempt}.{rank.rank}") in why
+    )
+    of_attempt = f"{_LEFT_OUT} {row.attempt}."
+    return OutputsLeft(on_nodes, tuple(text for _, kind, text in events if kind.startswith(of_attempt)))
 
 
 def _collect(context: RunContext, plan: RunPlan, rank: int, output: OutputPlan, staged: Path) -> Notice:
@@ -78,9 +117,14 @@ def _collect(context: RunContext, plan: RunPlan, rank: int, output: OutputPlan, 
     received = unpacking.received
     files = f"{received.files} file{'' if received.files == 1 else 's'}"
     text = f"rank {rank}: collected {output.path}, {files}, {bytes_text(received.size)}: {target}"
+    left_out: list[str] = []
     if received.left_out:
-        text += f"; {received.left_out} links that lead out of it are left out"
-    return Notice(text, "warning" if received.left_out else "note")
+        left_out.append(f"{counted(received.left_out, 'link')} to somewhere out of it")
+    if received.special:
+        left_out.append(f"{counted(received.special, 'special file')} (pipes, devices)")
+    if left_out:
+        return Notice(f"{text}; left out: {', '.join(left_out)}", "warning")
+    return Notice(text)
 
 
 def output_target(folder: RunFolder, plan: RunPlan, rank: int, output: OutputPlan) -> Path:

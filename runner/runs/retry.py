@@ -24,6 +24,9 @@ DELAYS_S = (15, 30, 60, 120, 300, 600)
 _FINAL = frozenset(
     {"max_duration_exceeded", "inactivity_duration_exceeded", "terminated_due_to_utilization_policy"}
 )
+# That of ranks for which something is missing that no other attempt brings: a secret, files that are not kept
+# any more, what is only on the machine that submitted the run.
+_NOT_STARTABLE = "executor_error"
 # Those of ranks whose node was lost, or could not be used. A container that disappears while its commands
 # run went with its node, or with the node's Docker.
 _NODE_LOST = frozenset({"instance_unreachable", "health_failure"})
@@ -39,7 +42,7 @@ def attempt_events(plan: RunPlan, ranks: Iterable[RankRow], *, started: bool) ->
     """
     events: set[Event] = set()
     for rank in ranks:
-        if rank.reason in _FINAL:
+        if rank.reason in _FINAL or (rank.reason == _NOT_STARTABLE and not started):
             return frozenset()
         if rank.reason is not None and rank.reason not in _OF_OTHERS:
             events |= _rank_events(rank.reason, started=started, spot=plan.ranks[rank.rank].node.spot)
@@ -49,7 +52,7 @@ def attempt_events(plan: RunPlan, ranks: Iterable[RankRow], *, started: bool) ->
 def _rank_events(reason: str, *, started: bool, spot: bool) -> Events:
     if reason == "failed_to_start_due_to_no_capacity":
         return frozenset({"no-capacity"})
-    if reason in _NODE_LOST or (reason == "executor_error" and started):
+    if reason in _NODE_LOST or reason == "executor_error":
         return lost_node_events(started=started, spot=spot)
     return frozenset({"error"})
 

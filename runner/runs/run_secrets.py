@@ -8,10 +8,15 @@ run, or one that took over. The values go to the nodes as input, and lie in no f
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orch.runner.errors import RunFailed
-from orch.runner.ledger.run_folder import RunFolder
+from orch.runner.errors import RunFailed, RunnerError
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.ledger import Ledger
+from orch.runner.ledger.records import RunRow
+from orch.runner.ledger.run_folder import RunFolder, find_folder
+from orch.runner.ledger.run_names import RunName
 from orch.runner.node.registry import RegistryLogin
 from orch.runner.placement.rank_groups import rank_groups
 from orch.spec.grammar.interpolate import fill_secrets, secret_names
@@ -56,6 +61,25 @@ def filled_login(folder: RunFolder, image: str, secrets: Secrets) -> RegistryLog
     values = _values(written, secrets)
     username, password = (fill_secrets(text, values) for text in written)
     return RegistryLogin.of(image, username, password, shown=written[0])
+
+
+def runs_that_need(dot: Path, ledger: Ledger, name: str) -> tuple[RunRow, ...]:
+    """The active runs that have still to be given a secret: those whose commands have not begun, and those
+    that may be tried again. Of runs that were submitted from elsewhere nothing is known here."""
+    found: list[RunRow] = []
+    for row in ledger.runs(active_only=True):
+        try:
+            retried = plan_of(row).retry is not None
+            folder = find_folder(dot, RunName.from_ledger(row.name), row.id)
+            if not folder.has_environments:
+                continue
+            texts = [text for each in folder.environments() for text in each.values()]
+            texts += folder.registry_auth() or ()
+        except RunnerError:  # another version's, or it has just ended
+            continue
+        if name in secret_names(*texts) and (retried or row.started_at is None):
+            found.append(row)
+    return tuple(found)
 
 
 def _values(texts: Sequence[str], secrets: Secrets) -> Mapping[str, str]:

@@ -71,11 +71,13 @@ def _pieces(path: Path, name: str) -> Iterator[bytes]:
 
 @dataclass
 class Received:
-    """What came: bytes of files, their number, and links that lead out and were left out."""
+    """What came: bytes of files, their number; and what was left out, links that lead out and special files
+    (pipes, devices)."""
 
     size: int = 0
     files: int = 0
     left_out: int = 0
+    special: int = 0
 
 
 class Unpacking:
@@ -150,6 +152,8 @@ class Unpacking:
                 os.link(source, path, follow_symlinks=False)
         elif member.isreg():
             self._write_file(archive, member, path)
+        else:
+            self.received.special += 1
 
     def _write_file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

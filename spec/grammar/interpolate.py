@@ -222,9 +222,13 @@ def secret_names(*texts: str) -> frozenset[str]:
 
 
 def check_secret_name(name: str) -> str:
-    """The name. Raises Problem ORCH172 for one that no secret can have; dstack takes the same ones."""
-    if re.fullmatch(r"[A-Za-z0-9_-]{1,200}", name):
+    """The name. Raises Problem ORCH172 for one that no secret can have; dstack takes the same ones, and those
+    that begin with a dash."""
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,199}", name):
         return name
+    if name.startswith("-"):
+        summary = f"{shown(name)} begins with a dash: every command would take it for an option"
+        raise Problem("ORCH172", summary, hint="begin the name of a secret with a letter, a digit or `_`")
     hint = "write letters, digits, `_` and `-`, 200 at most"
     raise Problem("ORCH172", f"{shown(name)} is not the name of a secret", hint=hint)
 

@@ -64,6 +64,55 @@ def links_stay_within(draft: Draft) -> Findings:
             )
 
 
+def targets_stay_within(draft: Draft) -> Findings:
+    """A path that is relative in the container leads to below the working directory. What lies beside the
+    task here has no place beside that directory there, and would come over what the image has."""
+    for index, item in enumerate(_run(draft).files):
+        if item.path.startswith(("/", "~")) or os.path.normpath(item.path).split("/")[0] != "..":
+            continue
+        own = item.path != item.local_path
+        yield draft.diagnostic(
+            "ORCH169",
+            ("files", index),
+            f"{item.path} leads out of the working directory of the job",
+            detail=None if own else "without a destination, a copy goes where it lies here",
+            hint=f"write where it goes: `{item.local_path}:{_destination(item.local_path)}`",
+        )
+
+
+def _destination(local_path: str) -> str:
+    """A place in the job for what has none: its own name, of a pattern the folder that it begins with."""
+    names = [name for name in local_path.split("/") if name not in ("", ".", "..")]
+    while names and set(names[-1]) & set("*?["):
+        names.pop()
+    return names[-1] if names else "."
+
+
+def outputs_can_be_kept(draft: Draft) -> Findings:
+    """What is known before a run to be no place for its outputs: told after it, the run would have been for
+    nothing."""
+    if draft.context.fence is not None:
+        return
+    folder = os.path.dirname(os.path.abspath(draft.source.file))
+    for index, item in enumerate(_run(draft).outputs):
+        if item.to is None or "${{" in item.to:
+            continue
+        there = os.path.normpath(os.path.join(folder, os.path.expanduser(item.to)))
+        while not os.path.lexists(there):
+            there = os.path.dirname(there)
+        if os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
+            continue
+        yield draft.diagnostic(
+            "ORCH168",
+            ("outputs", index, "to"),
+            f"outputs cannot be kept in {item.to}",
+            severity=draft.missing,
+            detail=f"{os.path.relpath(there, folder)} is "
+            + ("a folder that you may not write to" if os.path.isdir(there) else "no folder"),
+            hint="name a folder that you may write to; one that is not there is made",
+        )
+
+
 def _within(path: str, folder: str) -> bool:
     return os.path.commonpath((path, folder)) == folder
 
@@ -203,6 +252,8 @@ RULES = (
     Rule(("repos",), one_repository),
     Rule(("repos", "single_branch"), branch_of_a_repository),
     Rule(("files",), links_stay_within),
+    Rule(("files",), targets_stay_within),
+    Rule(("outputs",), outputs_can_be_kept),
     Rule(("volumes",), mounts_differ),
     Rule(("volumes",), volume_keys_fit),
     Rule(("ports", "groups"), ports_differ),

@@ -56,6 +56,11 @@ OWN = "type: task\nname: wrong\ncommands: ['true']\n"
             "write where it leads",
         ),
         (
+            HEAD + "outputs: [{path: /out, to: task.yml/deep}]\n",
+            "task.yml:5:28: error ORCH168: outputs cannot be kept in task.yml/deep",
+            "task.yml is no folder",
+        ),
+        (
             HEAD + "working_dir: src\n",
             "task.yml:5:14: error ORCH129: `working_dir` must be absolute, 'src' is not",
             "write `/src`",

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from orch.runner.runs.read_logs import Selection, of_attempt, read_logs
 from orch.spec.errors import ExitCode
 from orch.spec.models import Task
 from orch.spec.state import FleetState
+from orch.stacks.secrets.values import NoSuchSecret
 
 
 @dataclass
@@ -183,6 +184,31 @@ def test_the_second_attempt_finds_what_the_first_one_had_and_what_it_left(
     with pytest.raises(UnknownRun, match="no attempt 2"):
         of_attempt(ended, 2)
     assert [kind for _, kind, _ in place.ledger.events(row.id)].count("pending") == 1
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("gone", ["a secret", "files"])
+def test_what_no_attempt_brings_back_ends_a_run_at_once(
+    submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes, tmp_path: Path, gone: str
+) -> None:
+    def without(names: Collection[str]) -> dict[str, str]:
+        if names and gone == "a secret":
+            raise NoSuchSecret("secret 'token' is not set in this project", hint="set it")
+        return dict.fromkeys(names, "x")
+
+    place = replace(place, secrets=lambda names: dict.fromkeys(names, "x"))
+    (tmp_path / "code.txt").write_text("the code\n")
+    given = {"name": "job", "retry": True, "commands": ["true"], "files": ["code.txt:/tmp/orch-code.txt"]}
+    task = Task.model_validate({**given, "env": {"TOKEN": "${{ secrets.token }}"}})
+    row = lifecycle.submit(place, task, boxes.fleet(), image="none", base=tmp_path)
+    if gone == "files":
+        for pack in place.dot.glob("uploads/*.pack"):
+            pack.unlink()
+    ended = lifecycle.drive(replace(place, secrets=without), row)
+    assert (ended.status, ended.reason, ended.attempts) == ("failed", "job_failed", ())
+    told = "secret 'token' is not set" if gone == "a secret" else "the files of this run cannot be sent"
+    assert told in (ended.message or "")
+    assert waits(place) == left(boxes) == []
 
 
 @pytest.mark.usefixtures("soon")

@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from support import until
 
-from orch.runner.errors import NodeUnfit, RunFailed
+from orch.runner.errors import NodesBusy, NodeUnfit, RunFailed
 from orch.runner.hosts.registration import BUSY as BUSY_HOST
 from orch.runner.hosts.registration import leave
 from orch.runner.launch.run_plan import RankPlan, RunPlan, SignalPlan, UtilizationPlan
@@ -28,6 +29,8 @@ from orch.runner.runs.decide import describe, rank_reason
 from orch.spec.state import Gpus, NodeState
 
 NO_SUCH = "echo 'Error: No such container: x' >&2; exit 1"
+# Who asks with a limit has its end at once.
+HANGS = '[ -z "${LIMITED:-}" ] || exit 124; sleep 60'
 BUSY = "echo 'Cannot connect to the Docker daemon. Is the docker daemon running?' >&2; exit 1"
 
 
@@ -106,6 +109,9 @@ class Node:
 def node(tmp_path: Path) -> Iterator[Node]:
     (tmp_path / "bin").mkdir()
     made = Node(tmp_path)
+    limit = tmp_path / "bin" / "timeout"
+    limit.write_text('#!/bin/sh\nshift\nLIMITED=1 exec "$@"\n')
+    limit.chmod(0o755)
     made.docker("case $1 in inspect) " + NO_SUCH + ";; esac")
     yield made
     for clock in made.home.glob("control/*/clock"):
@@ -114,7 +120,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_a_claim_is_left_alone_while_docker_does_not_answer(node: Node) -> None:
     claim = node.claim("orch-other-0-0-x", 7200)
-    node.docker("case $1 in inspect) " + BUSY + ";; esac")
+    node.docker(BUSY)
     assert node.start(plan()).returncode == container.BUSY
     assert os.readlink(claim).startswith("orch-other-0-0-x|")
     node.docker("case $1 in inspect) " + NO_SUCH + ";; esac")
@@ -131,6 +137,69 @@ def test_a_run_that_waits_for_its_image_keeps_its_claim(node: Node) -> None:
 
 
 HOLDER = "orch-other-0-0-x"
+# As Docker is while somebody copies files out of the holder's container, which has ended.
+LOCKED = f"case $1 in ps) echo '{HOLDER} Exited (0) 2 minutes ago';; run) ;; *) {HANGS};; esac"
+
+
+def test_a_free_block_is_taken_while_the_files_of_another_job_are_collected(node: Node) -> None:
+    claim = node.claim(HOLDER, 60)
+    claim.unlink()
+    claim.symlink_to(f"{HOLDER}|other|eve@away|then|2")
+    node.docker(LOCKED)
+    of = plan()
+    (rank,) = of.ranks
+    on = rank.node.model_copy(update={"blocks": 2})
+    of = of.model_copy(update={"ranks": (rank.model_copy(update={"node": on}),)})
+    said = node.start(of)
+    assert "orch:blocks=1\n" in said.stdout, said.stderr
+    assert [call.split()[0] for call in node.calls().splitlines()] == ["run"], "nobody is asked of others"
+
+
+def test_who_finds_a_node_busy_is_told_that_a_job_has_ended_and_is_collected(
+    node: Node, tmp_path: Path
+) -> None:
+    node.claim(HOLDER, 60)
+    node.docker(LOCKED)
+
+    def told() -> tuple[str, str | None]:
+        said = node.start(plan())
+        assert said.returncode == container.BUSY
+        with pytest.raises(NodesBusy) as refused:
+            container.read_start(plan(), 0, completed(said.stdout, said.stderr, said.returncode))
+        for asked in (claims_command(), Command(status_script())):
+            (claim,) = read_status(node.run(asked).stdout).claims
+            assert str(claim) in refused.value.summary
+        return refused.value.summary, refused.value.hint
+
+    assert told() == (
+        "node n0 is busy with run other of eve@away since then (it has ended and is not collected yet)",
+        "wait for it, or `orch ps` where it was started",
+    )
+    # Its client reads now, until `go` is there.
+    (node.home / "control" / HOLDER).mkdir(parents=True)
+    node.docker(f"case $1 in cp) until [ -e {tmp_path}/go ]; do sleep 0.05; done;; *) {LOCKED};; esac")
+    reads = container.read_path_command(plan(), 0, "/out").text.replace(plan().container(0), HOLDER)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(node.run, Command(reads))
+        until(lambda: "cp -L" in node.calls(), 30, "the reading")
+        assert told() == (
+            "node n0 is busy with run other of eve@away since then"
+            " (it has ended, its outputs are being collected)",
+            "wait for it",
+        )
+        (tmp_path / "go").touch()
+        assert reading.result(30).returncode == 0
+
+
+def test_a_job_whose_files_are_copied_runs_on(node: Node) -> None:
+    name = plan().container(0)
+    node.docker(f"case $1 in ps) echo '{name} Up 3 hours';; *) {HANGS};; esac")
+    assert (looked(node).state, looked(node).ended) == ("running", False)
+    node.docker(f"case $1 in ps) echo '{name}2 Up 3 hours';; *) {HANGS};; esac")
+    assert (looked(node).state, looked(node).detail) == (
+        "silent",
+        "Docker on the node: files are being copied out of the container",
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +217,7 @@ HOLDER = "orch-other-0-0-x"
         ("true", 5, True),  # its image is still on its way
         ("true", 7200, False),
         ("exit 1", 7200, True),
-        ("sleep 60", 7200, True),
+        (HANGS, 7200, True),
     ],
 )
 def test_a_claim_holds_its_node_only_as_long_as_its_job_is_not_over(
@@ -324,14 +393,13 @@ def test_a_docker_without_its_socket_does_not_say_that_the_job_is_gone(node: Nod
     assert (looked(node).state, looked(node).ended) == ("silent", False)
     assert "docker.sock" in (looked(node).detail or "")
     claim = node.claim("orch-other-0-0-x", 7200)
-    node.docker("case $1 in inspect) " + NO_SOCKET + ";; esac")
     assert node.start(plan()).returncode == container.BUSY
     assert os.readlink(claim).startswith("orch-other-0-0-x|")
 
 
 def test_a_claim_of_a_job_that_ended_long_ago_is_taken_over_also_where_docker_warns(node: Node) -> None:
     claim = node.claim("orch-other-0-0-x", 7200)
-    node.docker("case $1 in inspect) " + WARNS + "echo 'exited 2020-01-01T00:00:00Z';; esac")
+    node.docker("case $1 in ps) " + WARNS + "echo 'orch-other-0-0-x Exited (0) 2 hours ago';; esac")
     assert node.start(plan()).returncode == 0
     assert os.readlink(claim).startswith("orch-job-0-0-")
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from foldernodes import FolderLab, ProcessRuntime, folder_of, targets
 
-from orch.cli.output.run import summary
+from orch.cli.output.run import run_json, summary
+from orch.runner.access.copying import PathMissing, collected, copy_here
 from orch.runner.connect import open_connector
 from orch.runner.errors import RunnerError
 from orch.runner.events import FilesProgress, LogLine, Notice, Recorder
+from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.cordon import mark
@@ -24,6 +26,7 @@ from orch.runner.node.docker import RUNTIMES
 from orch.runner.node.status import node_statuses
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.runs.outputs import OutputsLeft, outputs_left
 from orch.runner.runs.read_logs import Selection, read_logs
 from orch.spec.models import Task
 from orch.spec.state import NodeState
@@ -206,7 +209,12 @@ def test_outputs_are_collected_from_every_rank_also_when_the_run_fails(
             f"until [ -s {out}/0/log.txt ] && [ -s {out}/1/log.txt ]; do sleep 0.1; done",
             "exit 3",
         ],
-        outputs=[f"{out}/0", {"path": f"{out}/1/log.txt", "to": "results"}, "/no/such/thing"],
+        outputs=[
+            f"{out}/0",
+            {"path": f"{out}/1/log.txt", "to": "results"},
+            "/no/such/thing",
+            {"path": f"{out}/1", "to": "folders"},
+        ],
         shell="sh",
     )
     assert row.status == "failed"
@@ -220,9 +228,30 @@ def test_outputs_are_collected_from_every_rank_also_when_the_run_fails(
         assert (tmp_path / "results" / rank / "log.txt").read_text() == "log\n"
     assert isinstance(place.processor, Recorder)
     told = [event.text for event in place.processor.events if isinstance(event, Notice)]
-    assert any(f"rank 1: collected {out}/0, 2 files, 7 bytes" in text for text in told)
+    (text,) = (text for text in told if f"rank 1: collected {out}/0, 2 files, 7 bytes" in text)
+    assert text.endswith("; left out: 1 link to somewhere out of it, 1 special file (pipes, devices)")
     assert "rank 0: there is no /no/such/thing, nothing is collected of it" in told
+    kept = outputs_left(place.ledger, row)
+    assert kept.on_nodes == ()
+    partly = [each for each in told if "left out" in each or "there is no" in each]
+    assert (sorted(kept.left_out), len(partly)) == (sorted(partly), 6)
     assert left(boxes) == []
+
+    # `orch cp` gives them by their paths in the container, under the names that they have there.
+    context, plan = place.context(row), plan_of(row)
+    (tmp_path / "copies").mkdir()
+
+    def copied(path: str) -> str:
+        done = copy_here(collected(context, plan, 0, path), tmp_path / "copies")
+        return str(Path(done.target).relative_to(tmp_path / "copies"))
+
+    paths = ("0", "1/", "1/./deep", "1/deep/model.bin", "1/log.txt")
+    names = ["0", "1", "deep", "model.bin", "log.txt"]
+    assert [copied(f"{out}/{path}") for path in paths] == names
+    assert (tmp_path / "copies" / "1" / "deep" / "model.bin").read_bytes() == b"a\0b"
+    for path, why in (("/etc/x", "not collected"), (f"{out}/1/x", "there is no"), (f"{out}/1/../..", "not")):
+        with pytest.raises(PathMissing, match=why):
+            copied(path)
 
 
 def test_a_rank_keeps_its_job_until_its_outputs_are_here(
@@ -239,8 +268,15 @@ def test_a_rank_keeps_its_job_until_its_outputs_are_here(
     assert row.status == "done"
     assert not row.ranks[0].collected
     assert len(left(boxes)) == 2
+    lifecycle.reconcile_once(place)
+    ((rank, node, why),) = outputs_left(place.ledger, row).on_nodes
+    assert (rank, node) == (0, "box-0")
+    assert run_json(row, left=outputs_left(place.ledger, row))["outputs_on_nodes"][0]["why"] == why
+    assert why.startswith(f"{tmp_path / 'taken'}: Not a directory; make room there, then `orch ps`")
+    assert [kind for _, kind, _ in place.ledger.events(row.id)].count("not_kept 0.0") == 1
     (tmp_path / "taken").unlink()
     lifecycle.reconcile_once(place)
+    assert outputs_left(place.ledger, place.ledger.by_id(row.id)) == OutputsLeft()
     assert (tmp_path / "taken" / "x").read_text() == "x\n"
     assert left(boxes) == []
 

@@ -65,7 +65,8 @@ def row(**more: object) -> RunRow:
         (("sibling_failed", "instance_unreachable"), True, {"interruption"}),
         # The container went with its node, or with the node's Docker.
         (("sibling_failed", "executor_error"), True, {"interruption"}),
-        (("sibling_failed", "executor_error"), False, {"error"}),
+        # Before commands began it is what no attempt changes: a secret or files that are gone.
+        (("instance_unreachable", "executor_error"), False, set()),
         # The loss of one node makes the others fail.
         (("container_exited_with_error", "instance_unreachable"), True, {"error", "interruption"}),
         (("failed_to_start_due_to_no_capacity", None), False, {"no-capacity"}),

@@ -18,7 +18,7 @@ from orch.runner.node.docker import RUNTIMES
 from orch.runner.node.registry import RegistryLogin, is_refusal, registry_of
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.runs.run_secrets import filled_login, names_in
+from orch.runner.runs.run_secrets import filled_login, names_in, runs_that_need
 from orch.spec.confidential import MASK, hidden, remember
 from orch.spec.models import Task
 from orch.spec.state import FleetState
@@ -112,7 +112,10 @@ def test_a_driver_that_takes_over_takes_the_secret_as_it_is_then(
     )
     rotated = Store(token="another")
     taking_over = replace(place, secrets=rotated.values)
+    needed = [each.name for each in runs_that_need(place.dot, place.ledger, "token")]
+    assert (needed, runs_that_need(place.dot, place.ledger, "host")) == (["job"], ())
     assert lifecycle.drive(taking_over, row).status == "done"
+    assert runs_that_need(place.dot, place.ledger, "token") == ()
     assert lines(place, 0) == ["another"]
     assert (store.asked, rotated.asked) == ([frozenset({"token"})], [frozenset({"token"})])
 

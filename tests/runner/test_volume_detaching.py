@@ -28,7 +28,7 @@ from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 from orch.spec.volume_state import VolumeState
 
-GONE = "echo 'Error: No such container: job' >&2; exit 1"
+GONE = "echo orch-other-0-0-x"
 SILENT = "echo 'Cannot connect to the Docker daemon' >&2; exit 1"
 STATE = VolumeState(name="data", backend="aws", volume_id="vol-1", region="r", zone="z")
 TASK = Task.model_validate({"image": "x", "nodes": 1, "volumes": ["data:/data"], "commands": ["true"]})
@@ -246,12 +246,12 @@ def test_who_slept_before_detaching_asks_the_node_again(node: Node, monkeypatch:
     assert (node.attached, node.detached, node.users()) == (True, 0, ["second"])
 
 
-@pytest.mark.parametrize(("says", "detached"), [(SILENT, 0), ("exit 0", 0), (GONE, 1)])
+@pytest.mark.parametrize(("says", "detached"), [(SILENT, 0), ("ls {users}", 0), (GONE, 1)])
 def test_a_user_of_long_ago_is_gone_only_when_docker_says_so(node: Node, says: str, detached: int) -> None:
     node.mount("old")
     node.age("vol-1/orch-old-*", 90)
     node.mount("first")
-    node.docker(says)
+    node.docker(says.format(users=folder_of(node.state) / "volume-users" / "vol-1"))
     node.release("first")
     assert (node.detached, node.users()) == (detached, [] if detached else ["old"])
 

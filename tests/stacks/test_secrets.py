@@ -7,11 +7,17 @@ import pty
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from foldernodes import FolderLab, ProcessRuntime
 from support import ORCH, Folder, Said
 
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.spec.models import Task
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds
 from orch.stacks.errors import StackLocked
@@ -34,7 +40,7 @@ PEM = "-----BEGIN KEY-----\nline one of the key\nline two of the key\n-----END K
 
 def set_secret(folder: Folder, name: str, value: str | bytes, *words: str) -> Said:
     done = subprocess.run(
-        [*ORCH, "secret", "set", name, *words],
+        [*ORCH, "secret", "set", *words, "--", name],
         cwd=folder.path,
         input=value if isinstance(value, bytes) else value.encode(),
         capture_output=True,
@@ -106,7 +112,23 @@ def test_a_secret_is_replaced_and_deleted(project: Folder) -> None:
     assert "the value was on the command line" in said.err
     assert "second-value" not in said.err
     assert values(project, "passing") == {"passing": "second-value"}
-    assert project.orch("secret", "delete", "passing").out == "secret passing: deleted\n"
+    task = {"name": "late", "commands": ["true"], "env": {"A": "${{ secrets.passing }}"}}
+    lab, found = FolderLab(project.path), find(project.path)
+    with closing(open_ledger(found.ledger_url)) as ledger:
+        runner = RunnerContext(
+            found.dot,
+            ledger,
+            lab.connector,
+            runtimes={"process": ProcessRuntime()},
+            secrets=lambda names: dict.fromkeys(names, "x"),
+        )
+        needs_it = Task.model_validate(task)
+        lifecycle.submit(runner, needs_it, lab.fleet(), image="none", base=project.path)
+        said = project.orch("secret", "delete", "passing")
+        lifecycle.stop(runner, ledger.get("late"), abort=True)
+    assert said.out == "secret passing: deleted\n"
+    assert "warning: run late (submitted) still needs it" in said.err
+    assert "`orch secret set passing` gives it a value again, `orch stop late` ends the run" in said.err
     with pytest.raises(NoSuchSecret):
         values(project, "passing")
     said = project.orch("secret", "delete", "hf_tokn")
@@ -119,6 +141,7 @@ def test_a_secret_is_replaced_and_deleted(project: Folder) -> None:
     ("name", "value", "code", "told"),
     [
         ("a b", "x", 2, "'a b' is not the name of a secret"),
+        ("-x", "x", 2, "'-x' begins with a dash: every command would take it for an option"),
         ("empty", "", 2, "the value of empty is empty"),
         ("binary", b"\xff\xfe", 2, "a secret is text in UTF-8, and this is none"),
         ("null", "a\0b", 2, "holds a NUL character"),

@@ -454,7 +454,7 @@ def left_by(name: str, hostile: str) -> set[str]:
 
 
 ARRIVES: Sequence[tuple[str, str, Callable[[str], tuple[str, ...]]]] = (
-    ("node-observe.sh.j2", "docker", lambda v: ("--", v)),
+    ("node-observe.sh.j2", "timeout", lambda v: ("--", v)),
     ("node-pull.sh.j2", "docker", lambda v: ("inspect", "-f", "ok", "--", v)),
     ("node-release.sh.j2", "docker", lambda v: ("rm", "-f", "-v", "--", v)),
     ("node-stop.sh.j2", "docker", lambda v: ("kill", "--", v)),
