@@ -75,6 +75,14 @@ class RunConflict(RunnerError):
     exit_code = ExitCode.CONFLICT
 
 
+class NameTaken(RunConflict):
+    """A run of this name is active, or being submitted (ORCH422)."""
+
+    def __init__(self, summary: str, *, name: str, **fields: str | None) -> None:
+        super().__init__(summary, code="ORCH422", **fields)
+        self.name = name
+
+
 class PortTaken(RunConflict):
     """A port of this machine that a run shall be reached at is another program's, or not ours to take."""
 

@@ -19,7 +19,7 @@ from orch.cli.output.ticking import still
 from orch.cli.runs.background import LOG, begins_elsewhere, drive_behind, see_through, supervise, why_undriven
 from orch.cli.runs.new_nodes import NewNodes
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
-from orch.cli.runs.submission import ProjectNow, fleets_with_room, is_run, submit_task
+from orch.cli.runs.submission import ProjectNow, check_name, fleets_with_room, is_run, submit_task
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def start(
         new_nodes = NewNodes(makes, yes, f"orch run {file} --yes", as_json)
         for document in tasks:
             with LocalPorts() as held:
+                check_name(runner, document, name)
                 if not detach:
                     hold_ports(held, document, other_ports)
                 stacks = fleets_with_room(project, runner, document, fleet, new_nodes)
