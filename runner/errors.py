@@ -190,6 +190,12 @@ class BadRunName(RunnerError):
 class UnknownRun(RunnerError):
     """No run of that name in this project's ledger."""
 
+    exit_code = ExitCode.CONFIG
+
+
+class UnknownRank(RunnerError):
+    """A rank or an attempt that a run does not have."""
+
     exit_code = ExitCode.USAGE
 
 

@@ -233,7 +233,7 @@ def logs(
         from dataclasses import replace
 
         from orch.cli.output.run import Live
-        from orch.runner.errors import UnknownRun
+        from orch.runner.errors import UnknownRank
         from orch.runner.runs.lifecycle import reconcile_once
         from orch.runner.runs.read_logs import Selection, of_attempt, read_logs
 
@@ -245,7 +245,7 @@ def logs(
             row = of_attempt(row, attempt)
         all_ranks = [rank.rank for rank in row.ranks]
         if node is not None and node not in all_ranks:
-            raise UnknownRun(f"run {name} has no rank {node}", hint=f"its ranks are 0 to {all_ranks[-1]}")
+            raise UnknownRank(f"run {name} has no rank {node}", hint=f"its ranks are 0 to {all_ranks[-1]}")
         ranks = all_ranks if node is None else [node]
         live = Live(sys.stdout, colour=coloured(sys.stdout), prefix=len(ranks) > 1)
         read_logs(replace(runner, processor=live), row, Selection(tuple(ranks), tail, moment), follow=follow)

@@ -35,6 +35,7 @@ from orch.runner.ledger.schema import clock
 from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, is_dead_owner, process_owner
 from orch.spec.grammar.values import encodable, shown
+from orch.spec.suggest import hint_for
 
 # A node that was lost, or could run nothing, weighs as much as this many attempts that failed on it.
 LOST_WEIGHT = 10
@@ -191,7 +192,7 @@ class Ledger:
                     detail=f"latest runs: {', '.join(dict.fromkeys(names))}"
                     if names
                     else "nothing was run here yet",
-                    hint="`orch ps -a` lists all runs",
+                    hint=hint_for(name, names) or "`orch ps -a` lists all runs",
                 )
             return _read(db, number)
 

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.quick
 
 HEAD = "type: task\nname: wrong\nimage: orch/mpi\ncommands: ['true']\n"
 GROUPS = "type: task\nname: wrong\nimage: orch/mpi\ngroups:\n  - commands: ['echo {}']\n"
-NODE = NodeState(index=0, name="n0", address="127.0.0.1", user="root", host_key="k")
+NODE = NodeState.model_validate(
+    {"index": 0, "name": "n0", "address": "127.0.0.1", "user": "root", "host_key": "k"}
+)
 OWN = "type: task\nname: wrong\ncommands: ['true']\n"
 
 

@@ -314,7 +314,13 @@ def test_a_shell_that_the_image_lacks_is_told_in_the_log(place: Folder) -> None:
             "error: /proc/x cannot be written on this machine",
             "hint: name a folder that you may write to",
         ),
-        (("wrong-9:/etc/hostname", "."), 2, "error: no node named wrong-9 in wrong", "`orch fleet`"),
+        (
+            ("wrong-9:/etc/hostname", "."),
+            3,
+            "error: neither a run nor a node of this project is named 'wrong-9'",
+            "did you mean 'wrong-0'?",
+        ),
+        (("nope/0:/etc/hostname", "."), 3, "error: no run named 'nope'", "`orch ps -a` lists all"),
     ],
 )
 def test_a_copy_that_cannot_be_says_which_end_and_why(
