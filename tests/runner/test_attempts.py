@@ -262,9 +262,9 @@ def test_the_limit_of_attempts_ends_the_run(submit: Callable[..., RunRow], place
     ended = lifecycle.drive(place, row)
     assert (ended.status, ended.reason, ended.attempt) == ("failed", "retry_limit_exceeded", 1)
     assert ended.message == (
-        "attempt 1 failed: rank 0 on node box-0 exited with code 4; `max_attempts` (2) is reached"
+        "rank 0 on node box-0 exited with code 4; `max_attempts` (2) is reached"
         if nodes(ended) == ["box-0"]
-        else "attempt 1 failed: rank 0 on node box-1 exited with code 4; `max_attempts` (2) is reached"
+        else "rank 0 on node box-1 exited with code 4; `max_attempts` (2) is reached"
     )
     assert lifecycle.exit_code(ended) is ExitCode.RUN_FAILED
 
