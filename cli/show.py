@@ -156,6 +156,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
     reason = row.message or row.reason
     pairs: Pairs = [
         ("run", f"{row.name} ({row.status}{f': {reason}' if reason else ''})"),
+        ("id", str(row.id)),
         ("fleet", row.fleet),
         ("submitted", f"{moment(row.created_at)} by {describe_owner(row.submitted_by)}"),
         ("attempt", str(row.attempt) if row.attempt else ""),

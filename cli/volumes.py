@@ -15,6 +15,7 @@ from orch.cli.output.volumes import SCHEMA, outcome_json, outcome_lines
 if TYPE_CHECKING:
     from orch.spec import Document
     from orch.spec.models import Volume
+    from orch.stacks.errors import StackError
     from orch.stacks.project import Project
     from orch.stacks.volumes.operations import VolumeOutcome
 
@@ -113,6 +114,8 @@ def volume_delete(
     state = volume_of(stack) if exists(stack) and is_recorded(stack) else None
     what = f"the volume {name}" + ("" if state is None or state.external else " and all that is on it")
     if confirm_name is None and is_protected(stack):
+        if yes:
+            raise _protected(name)
         need_terminal(f"orch volume delete {name} --confirm {name}")
         tell(f"Delete {what}? It is protected: type its name to delete it: ")
         if input().strip() != name:
@@ -198,7 +201,6 @@ def bring_up(volumes: Volumes, *, yes: bool, as_json: bool, verbose: bool) -> No
 def remove_those_of(volumes: Volumes, *, yes: bool, as_json: bool) -> None:
     """Delete the volumes of a file that are not protected. Raises StackError when one is."""
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.errors import StackError
     from orch.stacks.volumes.state import exists, is_protected, is_recorded, stack_of, volume_of
 
     protected: list[str] = []
@@ -216,13 +218,18 @@ def remove_those_of(volumes: Volumes, *, yes: bool, as_json: bool) -> None:
             confirm(f"Delete the volume {volume.name}{'' if external else ' and all that is on it'}?")
         delete(project, volume.name, as_json=as_json)
     if protected:
-        first = protected[0]
-        raise StackError(
-            f"{'volumes' if len(protected) > 1 else 'volume'} {', '.join(protected)} stayed: protected",
-            detail="`--yes` alone deletes no protected volume",
-            hint=f"`orch volume delete {first} --confirm {first}` deletes it with all that is on it",
-            code="ORCH348",
-        )
+        raise _protected(*protected)
+
+
+def _protected(first: str, *others: str) -> StackError:
+    from orch.stacks.errors import StackError
+
+    return StackError(
+        f"{'volumes' if others else 'volume'} {', '.join((first, *others))} stayed: protected",
+        detail="`--yes` alone deletes no protected volume",
+        hint=f"`orch volume delete {first} --confirm {first}` deletes it with all that is on it",
+        code="ORCH348",
+    )
 
 
 def delete(project: Project, name: str, *, as_json: bool) -> None:

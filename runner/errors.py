@@ -75,6 +75,14 @@ class RunConflict(RunnerError):
     exit_code = ExitCode.CONFLICT
 
 
+class NameTaken(RunConflict):
+    """A run of this name is active, or being submitted (ORCH422)."""
+
+    def __init__(self, summary: str, *, name: str, **fields: str | None) -> None:
+        super().__init__(summary, code="ORCH422", **fields)
+        self.name = name
+
+
 class PortTaken(RunConflict):
     """A port of this machine that a run shall be reached at is another program's, or not ours to take."""
 
@@ -185,6 +193,12 @@ class BadRunName(RunnerError):
 
 class UnknownRun(RunnerError):
     """No run of that name in this project's ledger."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class UnknownRank(RunnerError):
+    """A rank or an attempt that a run does not have."""
 
     exit_code = ExitCode.USAGE
 

@@ -231,4 +231,6 @@ CODES = {
     "ORCH391": "The preparation of the node failed",
     # runs
     "ORCH420": "A node of a distributed run has no internal address",
+    "ORCH421": "A variable is larger than a process may have",
+    "ORCH422": "A run of this name is active",
 }

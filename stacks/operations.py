@@ -130,7 +130,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     recover(stack, listener, removing=True)
     makers = stack.makers
     if not force:
-        refuse_occupied(stack, list(makers), listener)
+        refuse_occupied(stack, list(makers), listener, whole=True)
     listener(ExpectedNodes(frozenset(makers.values())))
     listener(Activity(f"removing the fleet {name}"))
     run = EngineCall(listener, planning=False)

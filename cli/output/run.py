@@ -133,6 +133,7 @@ def run_json(
     groups, tags = groups_and_tags(row)
     return {
         "run": row.name,
+        "id": row.id,
         "status": row.status,
         "reason": row.reason,
         "message": row.message,
@@ -189,7 +190,8 @@ def summary(row: RunRow) -> str:
     waited = row.started_at - row.created_at if row.started_at else 0
     before = f"; it began after {duration(waited)}" if waited >= TOLD_WAIT_S and not row.attempt else ""
     if row.attempt:
-        before = f"; attempt {row.attempt}, {duration((row.finished_at or row.now) - row.created_at)} in all"
+        all_s = (row.finished_at or row.now) - row.created_at
+        before = f", the last of {row.attempt + 1} attempts in {duration(all_s)}"
     if row.status == "done":
         return f"run {row.name}: done{took} on {_count(len(row.ranks), 'node')}{before}"
     if row.status == "terminated":
@@ -278,11 +280,12 @@ def runs_table(rows: Sequence[RunRow], lines: Mapping[str, Line] | None = None, 
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
-    for heading in ("RUN", "FLEET", "NODES", "STATUS", "OWNER", "SUBMITTED", "TOOK"):
+    for heading in ("RUN", "ID", "FLEET", "NODES", "STATUS", "OWNER", "SUBMITTED", "TOOK"):
         table.add_column(heading)
     for row in rows:
         cells = (
             row.name,
+            str(row.id),
             row.fleet,
             "-" if row.status == "pending" else nodes_text(row),
             _status_text(row) + place_text(row, lines.get(row.fleet)),

@@ -60,7 +60,8 @@ def copy(
             _copy_run(runner, row, place, node, source=source, target=target, down=there is not None)
             return
         if place.rank is not None or node is not None:
-            raise _unknown(place.name)
+            runner.ledger.get(place.name)  # raises UnknownRun, but for `--fleet`
+            raise UsageError("a node has no ranks", hint="leave `--fleet` out to copy from or to a run")
         side = _node_side(project, runner, place, fleet)
         _copy_one(side, place, source, target, down=there is not None)
 
@@ -77,18 +78,27 @@ def _run_named(runner: RunnerContext, name: str) -> RunRow | None:
     return runner.ledger.by_id(row.id)
 
 
-def _unknown(name: str) -> UsageError:
-    return UsageError(f"there is no run named {name}", hint="`orch ps -a` lists all; a node has no ranks")
-
-
 def _node_side(project: Project, runner: RunnerContext, place: Place, fleet: str | None) -> Side:
     from orch.cli.hosts.node_names import nodes_named
     from orch.runner.access.copying import NodeSide
+    from orch.runner.errors import UnknownRun
+    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.values import shown
+    from orch.spec.suggest import hint_for
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.state import StackState
 
     up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
-    first, *others = nodes_named([place.name], {name: fleet_of(stack) for name, stack in up.items()})
+    fleets = {name: fleet_of(stack) for name, stack in up.items()}
+    nodes = [node.name for state in fleets.values() for node in state.nodes]
+    if fleet is None and place.name not in nodes and "[" not in place.name:
+        runs = dict.fromkeys(row.name for row in runner.ledger.runs(limit=5))
+        raise UnknownRun(
+            f"neither a run nor a node of this project is named {shown(place.name)}",
+            detail=f"latest runs: {', '.join(runs) or 'none'}; nodes: {fold(nodes) or 'none is up'}",
+            hint=hint_for(place.name, (*runs, *nodes)) or "`orch ps -a` and `orch fleet` list them",
+        )
+    first, *others = nodes_named([place.name], fleets)
     if others:
         raise UsageError(
             f"{place.name!r} is {len(others) + 1} nodes, a copy is of one", hint=f"`{first.name}:PATH`"
@@ -107,7 +117,7 @@ def _copy_run(
     down: bool,
 ) -> None:
     from orch.runner.access.copying import PathMissing, RankSide, collected, copy_here
-    from orch.runner.errors import RunConflict, UnknownRun
+    from orch.runner.errors import RunConflict, UnknownRank
     from orch.runner.launch.run_plan import plan_of
     from orch.runner.node.connector import fan_out
 
@@ -115,7 +125,7 @@ def _copy_run(
     ranks = [rank.rank for rank in row.ranks]
     wanted = place.rank if place.rank is not None else node
     if wanted is not None and wanted not in ranks:
-        raise UnknownRun(f"run {row.name} has no rank {wanted}", hint=f"its ranks are 0 to {ranks[-1]}")
+        raise UnknownRank(f"run {row.name} has no rank {wanted}", hint=f"its ranks are 0 to {ranks[-1]}")
     if not place.path.startswith("/"):
         raise UsageError(f"{place.path!r} is not absolute", hint="a path in a container begins with /")
     chosen = ranks if wanted is None else [wanted]

@@ -73,16 +73,16 @@ def nodes_of_ranks(
 ) -> tuple[tuple[NodeState, ...], Mapping[str, int]]:
     """The nodes of a run that `--rank` and `--node` choose, all by default, and the rank of each by name.
 
-    `nodes`: names, folded names or ranks. Raises UnknownRun, UnknownNode.
+    `nodes`: names, folded names or ranks. Raises UnknownRank, UnknownNode.
     """
     from orch.cli.hosts.node_names import nodes_named
-    from orch.runner.errors import UnknownRun
+    from orch.runner.errors import UnknownRank
     from orch.spec.state import FleetState
 
     rank_of = {rank.node.name: rank.rank for rank in plan.ranks}
     for rank in ranks:
         if not 0 <= rank < len(plan.ranks):
-            raise UnknownRun(
+            raise UnknownRank(
                 f"run {plan.run} has no rank {rank}", hint=f"its ranks are 0 to {len(plan.ranks) - 1}"
             )
     by_rank = {str(rank.rank): rank.node.name for rank in plan.ranks}

@@ -19,7 +19,7 @@ from orch.cli.output.ticking import still
 from orch.cli.runs.background import LOG, begins_elsewhere, drive_behind, see_through, supervise, why_undriven
 from orch.cli.runs.new_nodes import NewNodes
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
-from orch.cli.runs.submission import ProjectNow, fleets_with_room, is_run, submit_task
+from orch.cli.runs.submission import ProjectNow, check_name, fleets_with_room, is_run, submit_task
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def start(
         new_nodes = NewNodes(makes, yes, f"orch run {file} --yes", as_json)
         for document in tasks:
             with LocalPorts() as held:
+                check_name(runner, document, name)
                 if not detach:
                     hold_ports(held, document, other_ports)
                 stacks = fleets_with_room(project, runner, document, fleet, new_nodes)
@@ -249,7 +250,7 @@ def logs(
         from dataclasses import replace
 
         from orch.cli.output.run import Live
-        from orch.runner.errors import UnknownRun
+        from orch.runner.errors import UnknownRank
         from orch.runner.runs.lifecycle import reconcile_once
         from orch.runner.runs.read_logs import Selection, of_attempt, read_logs
 
@@ -261,7 +262,7 @@ def logs(
             row = of_attempt(row, attempt)
         all_ranks = [rank.rank for rank in row.ranks]
         if node is not None and node not in all_ranks:
-            raise UnknownRun(f"run {name} has no rank {node}", hint=f"its ranks are 0 to {all_ranks[-1]}")
+            raise UnknownRank(f"run {name} has no rank {node}", hint=f"its ranks are 0 to {all_ranks[-1]}")
         ranks = all_ranks if node is None else [node]
         live = Live(sys.stdout, colour=coloured(sys.stdout), prefix=len(ranks) > 1)
         read_logs(replace(runner, processor=live), row, Selection(tuple(ranks), tail, moment), follow=follow)

@@ -151,6 +151,16 @@ def fleets_with_room(
     return stacks
 
 
+def check_name(runner: RunnerContext, document: Document, name: str | None) -> None:
+    """Refuse the name of a run that is active before nodes are made. `name`: of the command line.
+
+    Raises NameTaken."""
+    with at_its_property(document):
+        wanted = name if name is not None else task_of_document(document)[0].name
+        if wanted is not None:
+            runner.ledger.check_name(wanted)
+
+
 def is_run(document: Document) -> bool:
     """Whether `orch run` starts it."""
     from orch.spec.models import DevEnvironment, Task
@@ -170,17 +180,25 @@ def task_of_document(document: Document) -> tuple[Task, DevPlan | None]:
 
 @contextmanager
 def at_its_property(document: Document) -> Iterator[None]:
-    """A BadTask of the block about a property of the document's task says where that is."""
-    from orch.runner.errors import BadTask
+    """A BadTask of the block about a property of the document's task says where that is; so does a NameTaken,
+    where the document says the name."""
+    from orch.runner.errors import BadTask, NameTaken
     from orch.runner.placement.placement import parts_of
     from orch.spec import InvalidConfiguration
+    from orch.spec.loader.document import env_path
 
     try:
         yield
+    except NameTaken as error:
+        if task_of_document(document)[0].name == error.name:
+            error.where = str(document.span(("name",)))
+        raise
     except BadTask as error:
         if not error.path:
             raise
         path = parts_of(error.path)
+        if path[-2:-1] == ("env",):
+            path = env_path(document.draft, str(path[-1]), path[:-1])
         if error.code is None:
             error.where = error.where or str(document.span(path))
             raise

@@ -142,7 +142,9 @@ def plan(request: PlanRequest, facts: SshFacts, scripts: Mapping[str, str] | Non
     if not hosts:
         raise Unfit(
             "ORCH360",
-            f"not one of the {len(machines)} hosts of {fleet.name} can be taken",
+            f"not one of the {len(machines)} hosts of {fleet.name} can be taken"
+            if len(machines) > 1
+            else f"the only host of {fleet.name} cannot be taken",
             path="ssh_config.hosts",
             detail="\n".join(problem.text() for problem in problems),
             hint="`orch check FILE` shows every check of every host",

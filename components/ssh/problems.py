@@ -12,6 +12,7 @@ from orch.runner.hosts.survey import HostReport, TargetError
 from orch.runner.ssh.public_keys import ACCEPT
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import PlanError
+from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
     from orch.spec import Document
@@ -38,7 +39,8 @@ class KeysUnaccepted(Unfit):
         lines = [f"{key.host}: {key.key.split()[0]} {key.fingerprint}" for key in self.keys]
         super().__init__(
             "ORCH388",
-            f"nobody has accepted the host keys that {len(waiting)} hosts of {fleet} wait for",
+            f"nobody has accepted the host keys that {counted(len(waiting), 'host')} of {fleet} "
+            f"{'waits' if len(waiting) == 1 else 'wait'} for",
             path="ssh_config.hosts",
             detail="\n".join([*lines, *others]),
             hint=ACCEPT,

@@ -58,7 +58,10 @@ def main() -> int:
     rank, world = dist.get_rank(), dist.get_world_size()
 
     def say(text: str) -> None:
-        print(f"[rank {rank}] {text}", flush=True)
+        # One write with its line break: the ranks of a node share the pipe, and print() makes two of it where
+        # Python does not buffer.
+        sys.stdout.write(f"[rank {rank}] {text}\n")
+        sys.stdout.flush()
 
     points, labels = (each.to(device) for each in spirals())
     say(f"{dist.get_backend()} over {world} ranks, on {torch.cuda.get_device_name() if gpus else 'CPUs'}")

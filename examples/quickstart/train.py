@@ -75,7 +75,10 @@ def main() -> int:
     rank, world = dist.get_rank(), dist.get_world_size()
 
     def say(text: str) -> None:
-        print(f"[rank {rank}] {text}", flush=True)
+        # One write with its line break: the ranks of a node share the pipe, and print() makes two of it where
+        # Python does not buffer.
+        sys.stdout.write(f"[rank {rank}] {text}\n")
+        sys.stdout.flush()
 
     data = spirals()
     sampler = DistributedSampler(data, num_replicas=world, rank=rank, shuffle=True, seed=7)

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from orch.catalog.fabrics import Fabric, fabric
-from orch.runner.errors import BadTask, about_property
+from orch.runner.errors import about_property
 from orch.runner.launch.checkpoint import checkpoint_warnings
 from orch.runner.launch.environment import (
     RankNode,
     RunFacts,
     fold,
-    is_name,
     rank_environment,
     run_identifier,
     wants_slurm,
@@ -37,6 +36,7 @@ from orch.runner.launch.run_plan import (
     UtilizationPlan,
     watched,
 )
+from orch.runner.launch.variables import check_names, check_sizes, set_variables
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes, volumes_of_ranks
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.rank_groups import (
@@ -201,7 +201,9 @@ def compile_run(request: RunRequest) -> CompiledRun:
         ignored.update(dict.fromkeys(environment.ignored))
         environments.append(environment.values)
     for environment in {group.place: each for group, each in zip(groups, environments, strict=True)}.values():
-        _check_names(environment)
+        check_names(environment)
+    for group, environment in zip(groups, environments, strict=True):
+        check_sizes(environment, group, given=request.cli_env, task=task, fleet=request.fleet.name)
     plan = RunPlan(
         run=request.name,
         number=request.number,
@@ -361,32 +363,6 @@ def _staged_files(base: Path, items: Sequence[FileMount]) -> Iterator[StagedFile
 
 def _ports(group: RankGroup) -> tuple[RankPort, ...]:
     return tuple(RankPort(job=port.container_port, local=port.local_port) for port in group.ports)
-
-
-def set_variables(env: Mapping[str, str | None], caller_env: Mapping[str, str]) -> dict[str, str]:
-    """The task's variables, still to be rendered; bare names take the caller's value, escaped.
-
-    Raises BadTask for unset ones.
-    """
-    unset = [name for name, value in env.items() if value is None and name not in caller_env]
-    if unset:
-        raise BadTask(
-            f"environment variable{'s' if len(unset) > 1 else ''} {', '.join(unset)} "
-            f"{'are' if len(unset) > 1 else 'is'} not set here",
-            hint=f"export {unset[0]}, or use `--env {unset[0]}=VALUE`",
-            code="ORCH173",
-        )
-    return {
-        name: caller_env[name].replace("$", "$$") if value is None else value for name, value in env.items()
-    }
-
-
-def _check_names(environment: Mapping[str, str]) -> None:
-    invalid = [name for name in environment if not is_name(name)]
-    if invalid:
-        raise BadTask(
-            f"{invalid[0]!r} is not the name of an environment variable", hint="letters, digits and _ only"
-        )
 
 
 def launcher_of(task: Task, values: Mapping[str, str], run_args: Sequence[str]) -> Launcher:

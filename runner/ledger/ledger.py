@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, delete, exists, func, insert, literal, or_, select, update
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 
-from orch.runner.errors import LedgerUnusable, RunConflict, UnknownRun
+from orch.runner.errors import LedgerUnusable, NameTaken, UnknownRun
 from orch.runner.ledger import controllers, schema
 from orch.runner.ledger.controllers import Controller
 from orch.runner.ledger.database import only_reading, open_engine, unusable
@@ -35,6 +35,7 @@ from orch.runner.ledger.schema import clock
 from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, is_dead_owner, process_owner
 from orch.spec.grammar.values import encodable, shown
+from orch.spec.suggest import hint_for
 
 # A node that was lost, or could run nothing, weighs as much as this many attempts that failed on it.
 LOST_WEIGHT = 10
@@ -72,7 +73,7 @@ class Ledger:
         `build` may take long: only the name and the number are reserved meanwhile, without a transaction.
         `waiting`: it is not started now, and `nodes` are only those that it might get.
 
-        Raises RunConflict when a run of that name is active, or being submitted.
+        Raises NameTaken when a run of that name is active, or being submitted.
         """
         lease = self._reserve(name, fleet)
         try:
@@ -83,6 +84,17 @@ class Ledger:
             with suppress(LedgerUnusable), self._begin() as db:
                 db.execute(delete(schema.run).where(*_holds(lease), schema.run.c.status == RESERVED))
             raise
+
+    def check_name(self, name: str) -> None:
+        """Raises NameTaken when a run of that name is active: said before anything is made for another one.
+
+        `create` looks again.
+        """
+        table = schema.run
+        with self._reading() as db:
+            active = select(table.c.id).where(table.c.name == name, table.c.status.in_(ACTIVE)).limit(1)
+            if db.execute(active).scalar() is not None:
+                raise _taken(name)
 
     def _reserve(self, name: str, fleet: str) -> Lease:
         """Reserve the name and a number for a run that is about to be written."""
@@ -102,15 +114,13 @@ class Ledger:
             ]
             for row in rows:
                 if row.status != RESERVED:
-                    raise RunConflict(
-                        f"a run named {name} is active",
-                        hint=f"`orch attach {name}` follows it, `orch stop {name}` ends it; or use `--name`",
-                    )
+                    raise _taken(name)
                 if row not in abandoned:
-                    raise RunConflict(
+                    raise NameTaken(
                         f"a run named {name} is being submitted",
-                        where=describe_owner(row.owner),
+                        detail=f"by {describe_owner(row.owner)}",
                         hint="wait for it, or use `--name`",
+                        name=name,
                     )
             number = db.execute(
                 insert(table)
@@ -182,7 +192,7 @@ class Ledger:
                     detail=f"latest runs: {', '.join(dict.fromkeys(names))}"
                     if names
                     else "nothing was run here yet",
-                    hint="`orch ps -a` lists all runs",
+                    hint=hint_for(name, names) or "`orch ps -a` lists all runs",
                 )
             return _read(db, number)
 
@@ -418,6 +428,14 @@ class Ledger:
                 yield db
         except (OperationalError, InterfaceError, InternalError, sqlite3.OperationalError) as error:
             raise unusable(self._url, error) from error
+
+
+def _taken(name: str) -> NameTaken:
+    return NameTaken(
+        f"a run named {name} is active",
+        hint=f"`orch attach {name}` follows it, `orch stop {name}` ends it; or use `--name`",
+        name=name,
+    )
 
 
 def _read(db: Connection, number: int) -> RunRow:

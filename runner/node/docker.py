@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -24,11 +25,12 @@ from orch.runner.errors import CommandTimeout, HostUnreachable, ImageUnavailable
 from orch.runner.events import ImageProgress, Notice, Processor
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import container
-from orch.runner.node.commands import Command, StdinSource, argv, as_root
+from orch.runner.node.commands import NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed, Connector, NodeResult, fan_out
 from orch.runner.node.registry import RegistryLogin, is_refusal, pull_script, registry_of
 from orch.runner.node.runtime import JobRuntime, ObservedRank, StartedRank
 from orch.spec.state import NodeState
+from orch.templates import render
 
 # Images sent at once: each takes most of a core here and all of the node's disk.
 STREAMS = 4
@@ -225,9 +227,9 @@ def _stream(connector: Connector, node: NodeState, source: Source, processor: Pr
             lambda sent: processor.handle(ImageProgress(node.name, image, sent, total)),
         )
         processor.handle(ImageProgress(node.name, image, 0, total))
+        lock = hashlib.sha256(image.encode()).hexdigest()[:16]
         command = Command(
-            # An empty stream loads well: only the image itself tells that it has come.
-            as_root(f"docker load -q && {argv('docker', 'image', 'inspect', '-f', 'ok', '--', image)}"),
+            as_root(render("node-load.sh.j2", home=NODE_HOME, image=image, lock=lock)),
             f"load {image}",
             stdin=StdinSource(told),
             timeout_s=TRANSFER_S,

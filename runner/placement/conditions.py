@@ -186,6 +186,5 @@ def _unknown(summary: str, fleets: Sequence[FleetState], path: str, guess: str |
 
 def misfit_of(unmet: Sequence[Unmet], summary: str) -> Misfit:
     """The reason of a fleet whose nearest node does not meet some conditions."""
-    return Misfit(
-        summary, path=unmet[0].path, failing=len(unmet) - 1, gap=min(1.0, sum(each.gap for each in unmet))
-    )
+    first, *others = (each.path for each in unmet)
+    return Misfit(summary, path=first, others=tuple(others), gap=min(1.0, sum(each.gap for each in unmet)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orch.catalog.devices import model_of, nominal_mib
@@ -37,21 +37,23 @@ class Seat:
 class Misfit:
     """Why a task cannot run on a node, or on a fleet even when all of it is idle.
 
-    `path` is the task's property (`groups.1.resources.gpu`). `failing`: how many reasons there are beside
-    this one. `gap`: how far it is from fitting, from 0 to 1; 1 for what has no size.
+    `path` is the task's property (`groups.1.resources.gpu`), `others` are those of further reasons.
+    `gap`: how far it is from fitting, from 0 to 1; 1 for what has no size. `has`: the reason in a list of
+    what a node has of what is asked for, `2 of 8 GPUs`.
     """
 
     summary: str
     code: str | None = None
     hint: str | None = None
     path: str = "resources"
-    failing: int = 0
+    others: tuple[str, ...] = ()
     gap: float = 1.0
+    has: str = ""
 
     @property
     def distance(self) -> tuple[int, float]:
         """How far the task is from fitting; the least is the nearest."""
-        return self.failing, self.gap
+        return len(self.others), self.gap
 
 
 def blocks_needed(resources: Resources, node: NodeState) -> int:
@@ -64,7 +66,7 @@ def blocks_needed(resources: Resources, node: NodeState) -> int:
     minimums, capacity = _minimums(resources), _capacity(node)
     shm = resources.shm_size_mib
     if shm is not None:
-        minimums["MiB of memory"] = max(minimums.get("MiB of memory", 0), shm)
+        minimums[_MEMORY] = max(minimums.get(_MEMORY, 0), shm)
     share = max(
         (
             math.ceil(minimums[resource] * node.blocks / capacity[resource])
@@ -86,14 +88,39 @@ def node_misfits(group: RankGroup, node: NodeState) -> Iterator[Misfit]:
     capacity = _capacity(node)
     for resource, minimum in _minimums(group.resources).items():
         if resource in capacity and capacity[resource] < minimum:
+            has, asked, noun = f"{capacity[resource]:g}", f"{minimum:g}", resource
+            if resource == _MEMORY:
+                has, asked, noun = *_gigabytes(capacity[resource], minimum), "memory"
             yield Misfit(
-                f"node {node.name} has {capacity[resource]:g} {resource}, {group.noun} asks for {minimum:g}",
+                f"node {node.name} has {has} {noun}, {group.noun} asks for {asked}",
                 path=_PATHS[resource],
                 gap=1 - capacity[resource] / minimum,
+                has=f"{has} of {asked} {noun}",
             )
     for check in (_machine_misfit, _device_misfit, _gpu_misfit, _gpu_count_misfit):
         if (reason := check(group, node)) is not None:
             yield reason
+
+
+def in_one(reasons: Sequence[Misfit], group: RankGroup, node: NodeState) -> Misfit:
+    """All reasons of one node as one: the first, with what the node has of everything that it lacks."""
+    first, *others = reasons
+    if not others:
+        return first
+    has = ", ".join(reason.has for reason in reasons)
+    return replace(
+        first,
+        summary=f"of what {group.noun} asks for, node {node.name} has {has}",
+        hint=None,
+        code=None,
+        others=tuple(reason.path for reason in others),
+    )
+
+
+def _gigabytes(has: float, asked: float) -> tuple[str, str]:
+    """Two unlike sizes in MiB, with as many digits as tell them apart."""
+    one, other = (f"{size / 1024:.4g}GB" for size in (has, asked))
+    return (one, other) if one != other else (f"{has:g}MB", f"{asked:g}MB")
 
 
 def _device_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
@@ -101,16 +128,21 @@ def _device_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
     gpu = group.resources.gpu
     if node.gpus.count and gpu.vendor is not None and node.gpus.vendor not in (None, gpu.vendor):
         summary = f"node {node.name} has {node.gpus.vendor} accelerators, {group.noun} asks for {gpu.vendor}"
-        return Misfit(summary, path="resources.gpu")
+        return Misfit(summary, path="resources.gpu", has=f"{node.gpus.vendor} accelerators, not {gpu.vendor}")
     device = node.gpus.name
     if gpu.names and device is not None and not _is_one_of(device, gpu.names):
         summary = f"node {node.name} has {device} GPUs, {group.noun} asks for {' or '.join(gpu.names)}"
-        return Misfit(summary, path="resources.gpu")
+        return Misfit(summary, path="resources.gpu", has=f"{device} GPUs, not {' or '.join(gpu.names)}")
     if gpu.memory_mib is not None and node.gpus.memory_mib is not None:
         size = nominal_mib(device, node.gpus.memory_mib)
         if size not in gpu.memory_mib:
-            summary = f"node {node.name} has GPUs of {size / 1024:g}GB, {group.noun} asks for other ones"
-            return Misfit(summary, path="resources.gpu", gap=_gap(size, gpu.memory_mib))
+            has, asked = f"GPUs of {size / 1024:g}GB", _sizes(gpu.memory_mib)
+            return Misfit(
+                f"node {node.name} has {has}, {group.noun} asks for {asked}",
+                path="resources.gpu",
+                gap=_gap(size, gpu.memory_mib),
+                has=f"{has}, not {asked}",
+            )
     return None
 
 
@@ -127,19 +159,25 @@ def _machine_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
     if arch is not None and node.arch != arch:
         if node.arch is None:
             summary = f"the architecture of node {node.name} is not known, {group.noun} asks for {arch}"
-            return Misfit(summary, hint="`orch up` of its fleet records it", path="resources.cpu")
-        return Misfit(f"node {node.name} is {node.arch}, {group.noun} asks for {arch}", path="resources.cpu")
+            hint, has = "`orch up` of its fleet records it", f"an architecture that is not known, not {arch}"
+            return Misfit(summary, hint=hint, path="resources.cpu", has=has)
+        summary = f"node {node.name} is {node.arch}, {group.noun} asks for {arch}"
+        return Misfit(summary, path="resources.cpu", has=f"the architecture {node.arch}, not {arch}")
     if "disk_mib" not in resources.model_fields_set:
         return None
     if node.disk_mib is None:
         summary = f"the disk of node {node.name} is not known, {group.noun} asks for one of {_sizes(disk)}"
         hint = "leave `disk` out for local nodes; of all others `orch up` of their fleet records it"
-        return Misfit(summary, hint=hint, path="resources.disk")
+        has = f"a disk that is not known, not {_sizes(disk)}"
+        return Misfit(summary, hint=hint, path="resources.disk", has=has)
     if node.disk_mib not in disk:
-        summary = (
-            f"node {node.name} has a disk of {node.disk_mib / 1024:g}GB, {group.noun} asks for {_sizes(disk)}"
+        has = f"a disk of {node.disk_mib / 1024:g}GB"
+        return Misfit(
+            f"node {node.name} has {has}, {group.noun} asks for {_sizes(disk)}",
+            path="resources.disk",
+            gap=_gap(node.disk_mib, disk),
+            has=f"{has}, not {_sizes(disk)}",
         )
-        return Misfit(summary, path="resources.disk", gap=_gap(node.disk_mib, disk))
     return None
 
 
@@ -158,11 +196,12 @@ def _gpu_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
             nominal_mib(node.gpus.name, node.gpus.memory_mib) * Seat(node, blocks_of_rank(group, node)).gpus
         )
         if total not in gpu.total_memory_mib:
-            summary = f"node {node.name} has {total / 1024:g}GB on all GPUs of the job"
+            has, asked = f"{total / 1024:g}GB on all GPUs of the job", _sizes(gpu.total_memory_mib)
             return Misfit(
-                f"{summary}, {group.noun} asks for another size",
+                f"node {node.name} has {has}, {group.noun} asks for {asked}",
                 path="resources.gpu",
                 gap=_gap(total, gpu.total_memory_mib),
+                has=f"{has}, not {asked}",
             )
     capability = model.compute_capability if model is not None else None
     if (
@@ -170,8 +209,12 @@ def _gpu_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
         and capability is not None
         and capability not in gpu.compute_capability
     ):
-        summary = f"node {node.name} has GPUs of compute capability {capability:g}"
-        return Misfit(f"{summary}, {group.noun} asks for another one", path="resources.gpu")
+        has = f"GPUs of compute capability {capability:g}"
+        return Misfit(
+            f"node {node.name} has {has}, {group.noun} asks for another one",
+            path="resources.gpu",
+            has=f"{has}, not the one asked for",
+        )
     return None
 
 
@@ -189,12 +232,14 @@ def _gpu_count_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
         return None
     maximum, all_gpus = int(maximum), node.gpus.count
     requested = f"{maximum} GPU{'s' if maximum > 1 else ''}"
+    has = f"{seat.gpus} GPUs for a job at least, not {maximum}"
     if group.distributed and node.blocks > 1:
         return Misfit(
             f"a distributed task takes whole instances (all {node.blocks} blocks), but asks for {requested}",
             "ORCH242",
             f"ask for `gpu: {all_gpus}`",
             "resources.gpu",
+            has=has,
         )
     if node.blocks > 1:
         least = f"{seat.blocks} block{'s' if seat.blocks > 1 else ''} of {seat.gpus} GPUs"
@@ -203,6 +248,7 @@ def _gpu_count_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
             "ORCH243",
             f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {maximum}..{seat.gpus}`",
             "resources.gpu",
+            has=has,
         )
     return Misfit(
         f"no instance fits: a job takes the whole instance of {all_gpus} GPUs, but asks for {requested}",
@@ -211,10 +257,12 @@ def _gpu_count_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
         if group.distributed
         else f"set `blocks: {all_gpus}` on the fleet, or ask for `gpu: {maximum}..{all_gpus}`",
         "resources.gpu",
+        has=has,
     )
 
 
-_PATHS = {"GPUs": "resources.gpu", "CPUs": "resources.cpu", "MiB of memory": "resources.memory"}
+_MEMORY = "MiB of memory"
+_PATHS = {"GPUs": "resources.gpu", "CPUs": "resources.cpu", _MEMORY: "resources.memory"}
 
 
 def _capacity(node: NodeState) -> dict[str, float]:
@@ -222,7 +270,7 @@ def _capacity(node: NodeState) -> dict[str, float]:
     if node.cpus is not None:
         capacity["CPUs"] = node.cpus
     if node.memory_mib is not None:
-        capacity["MiB of memory"] = node.memory_mib
+        capacity[_MEMORY] = node.memory_mib
     return capacity
 
 
@@ -235,5 +283,5 @@ def _minimums(resources: Resources) -> dict[str, float]:
     if "cpu" in set_fields and resources.cpu.count.min:
         minimums["CPUs"] = resources.cpu.count.min
     if "memory_mib" in set_fields and resources.memory_mib.min:
-        minimums["MiB of memory"] = resources.memory_mib.min
+        minimums[_MEMORY] = resources.memory_mib.min
     return minimums

@@ -10,7 +10,7 @@ from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.launch.environment import fold
 from orch.runner.placement.conditions import Conditions, Unmet, misfit_of, summary_of
 from orch.runner.placement.matching import match
-from orch.runner.placement.node_fit import Misfit, Seat, blocks_of_rank, node_misfits
+from orch.runner.placement.node_fit import Misfit, Seat, blocks_of_rank, in_one, node_misfits
 from orch.runner.placement.rank_groups import RankGroup, rank_groups
 from orch.runner.preparation.first_boot import unfit_error
 from orch.spec.diagnostics import property_path
@@ -104,15 +104,22 @@ def _nearest(task: Task, group: RankGroup, fleet: FleetState) -> Misfit:
         by_path.setdefault(each.path, []).append(each)
     reasons: list[Misfit] = []
     for node in fleet.nodes:
-        lacking = tuple(node_misfits(group, node))
+        lacking = [replace(each, path=group.place + each.path) for each in node_misfits(group, node)]
         if not (unmet[node.name] or lacking):
             continue
         if unmet[node.name]:
             paths = [each.path for each in unmet[node.name]]
             reason = misfit_of(unmet[node.name], summary_of(by_path, paths, len(fleet.nodes)))
-            reason = replace(reason, failing=reason.failing + len(lacking))
+            if lacking:
+                also = in_one(lacking, group, node)
+                reason = replace(
+                    reason,
+                    summary=f"{reason.summary}; {also.summary}",
+                    others=(*reason.others, also.path, *also.others),
+                    gap=(reason.gap + also.gap) / 2,
+                )
         else:
-            reason = replace(lacking[0], failing=len(lacking) - 1, path=group.place + lacking[0].path)
+            reason = in_one(lacking, group, node)
         reasons.append(reason)
     fitting = len(fleet.nodes) - len(reasons)
     reason = sorted(reasons, key=lambda each: each.distance)[max(0, group.nodes - fitting - 1)]
@@ -231,15 +238,16 @@ _NODES = {"nodes", "groups"}
 
 def _hint(task: Task, reasons: Iterable[Misfit]) -> str:
     """What helps against these reasons: more nodes, or other ones."""
-    paths = {reason.path for reason in reasons}
+    paths = {path for reason in reasons for path in (reason.path, *reason.others)}
     if paths <= _NODES:
         what = "the `nodes` of its groups" if task.groups else "`nodes` of the task"
         return f"provision a fleet with `placement: cluster` and enough nodes, or lower {what}"
     (path, *more) = sorted(paths)
     fitting = "a fleet whose nodes each have what the task asks for" if task.nodes > 1 else "a fitting fleet"
     if more and all("resources" in each for each in paths - _NODES):
-        path = "resources"
-    what = "what the task asks for" if more and path != "resources" else f"`{place_of(path)}` of the task"
+        blocks = {each.rpartition(".")[0] for each in paths}
+        path, more = blocks.pop() if len(blocks) == 1 else "resources", []
+    what = "what the task asks for" if more else f"`{place_of(path)}` of the task"
     return f"provision {fitting}, or change {what}"
 
 

@@ -86,6 +86,15 @@ def requested_fleets(task: Task) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*task.fleets, *(name for group in task.groups for name in group.fleets))))
 
 
+def place_of_fleet(task: Task, name: str) -> str:
+    """The path of the entry that names the fleet `name`; of `fleets` where none does."""
+    lists = {
+        "fleets": task.fleets,
+        **{f"groups.{i}.fleets": each.fleets for i, each in enumerate(task.groups)},
+    }
+    return next((f"{path}.{names.index(name)}" for path, names in lists.items() if name in names), "fleets")
+
+
 def on_fleet(task: Task, name: str) -> Task:
     """The same task with the fleet `name` in place of those that it and its groups name."""
     groups = tuple(group.model_copy(update={"fleets": ()}) for group in task.groups)

@@ -24,9 +24,9 @@ from orch.runner.placement.placement import (
     place_task,
     unfit_message,
 )
-from orch.runner.placement.rank_groups import requested_fleets
+from orch.runner.placement.rank_groups import place_of_fleet, requested_fleets
 from orch.spec.state import FleetState
-from orch.spec.suggest import counted, few
+from orch.spec.suggest import counted, few, hint_for
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
@@ -207,7 +207,10 @@ def fitting(
         raise NoFit(
             f"no fleet named {' or '.join(unknown)} is provisioned here",
             detail=f"provisioned: {', '.join(sorted(fleets))}",
-            hint="run `orch up FILE` first, or name another fleet with `--fleet`",
+            hint=hint_for(unknown[0], sorted(fleets))
+            or "run `orch up FILE` first, or name another fleet with `--fleet`",
+            code="ORCH353",
+            path=place_of_fleet(task, unknown[0]),
         )
     check_names(task, [fleets[name] for name in names if name in fleets], elsewhere)
     misfits = {name: misfit(task, fleets[name]) for name in names if name in fleets}

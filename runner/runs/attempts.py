@@ -82,7 +82,7 @@ def end_attempt(context: RunContext, lease: Lease, row: RunRow, plan: RunPlan, v
     if choice is None:
         finish(context, lease, row, verdict)
     elif isinstance(choice, GiveUp):
-        finish(context, lease, row, _given_up(f"attempt {row.attempt} failed: {message}", choice))
+        finish(context, lease, row, _given_up(message, choice))
     else:
         context.ledger.wait(lease, _waiting(message, choice), sorted(events))
         outcome = f"attempt {row.attempt} failed: {message}"

@@ -23,9 +23,10 @@ from orch.runner.errors import (
     RunnerError,
 )
 from orch.runner.events import Notice
-from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compile_run, set_variables
+from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compile_run
 from orch.runner.launch.launch_record import LaunchRecord
 from orch.runner.launch.run_plan import DevPlan, plan_of
+from orch.runner.launch.variables import set_variables
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Desired, RunRow, Waiting
@@ -83,7 +84,7 @@ def submit(
     and whose nodes are not free, waits in line for them; `wait`: any task does. `dev`: what a dev environment
     has beside the task that carries it out.
 
-    Raises BadRunName, RunConflict (a run of that name is active, or uses a volume), NodeCordoned, NodeUnfit,
+    Raises BadRunName, NameTaken, RunConflict (another run uses a volume), NodeCordoned, NodeUnfit,
     NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
     """
     if wait:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError, UnknownRun
+from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError, UnknownRank
 from orch.runner.events import LogLine, Notice
 from orch.runner.launch.run_plan import RunPlan, groups_and_tags, plan_of
 from orch.runner.ledger.records import RunRow
@@ -80,13 +80,13 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
 
 
 def of_attempt(row: RunRow, attempt: int) -> RunRow:
-    """A run as it was when an attempt of it had ended. Raises UnknownRun for one that it has not begun."""
+    """A run as it was when an attempt of it had ended. Raises UnknownRank for one that it has not begun."""
     if attempt == row.attempt:
         return row
     for ended in row.attempts:
         if ended.attempt == attempt:
             return replace(row, attempt=attempt, plan=ended.plan, ranks=ended.ranks, phase="finished")
-    raise UnknownRun(f"run {row.name} has no attempt {attempt}", hint=f"its attempts are 0 to {row.attempt}")
+    raise UnknownRank(f"run {row.name} has no attempt {attempt}", hint=f"its attempts are 0 to {row.attempt}")
 
 
 def _fetch(

@@ -271,7 +271,7 @@ def bytes_text(size: float) -> str:
 _NAMES = re.compile(
     r"""
       \.env(\.(?!example$|sample$|template$|dist$).+)?
-    | id_(rsa|dsa|ecdsa|ed25519)(_sk)? | .+\.(pem|key|p12|pfx|jks|keystore|kdbx|ppk)
+    | .+\.(p12|pfx|jks|keystore|kdbx)
     | [._]netrc | \.pgpass | \.pypirc | \.npmrc | \.git-credentials | \.htpasswd | \.dockercfg
     | credentials(\.json)? | client_secret.*\.json | service[_-]?account.*\.json | kubeconfig
     """,
@@ -279,6 +279,9 @@ _NAMES = re.compile(
 )
 _CONTENTS = re.compile(
     rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----|PuTTY-User-Key-File|\"private_key\"\s*:\s*\"-----"
+    # DER (RFC 5208, 8017, 5915): a sequence of a version, and an algorithm, a number or the key itself.
+    rb"|\A\x30(?:[\x00-\x7f]|\x81.|\x82..)\x02\x01(?:\x00[\x02\x30]|\x01\x04)",
+    re.DOTALL,
 )
 
 KEY_SIZE = 1 << 16
@@ -288,8 +291,8 @@ KEY_HEAD = 4096
 
 
 def name_of_a_key(name: str) -> bool:
-    """Whether files of this name are private keys or credentials."""
-    return bool(_NAMES.fullmatch(name)) and not name.lower().endswith(".pub.pem")
+    """Whether files of this name hold private keys or credentials, whatever they look like inside."""
+    return bool(_NAMES.fullmatch(name))
 
 
 def text_of_a_key(head: bytes, size: int) -> bool:

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.grammar import interpolate
 from orch.spec.loader.document import Draft, Path_, env_path
-from orch.spec.models import Fleet, Host, InitStep
+from orch.spec.models import Fleet, Host, InitStep, Task
 from orch.spec.models.run import Run
 from orch.spec.rules.rule import Findings, Rule
 
@@ -28,12 +28,18 @@ def reserved_variables(draft: Draft) -> Findings:
 
 
 def variables_of_the_caller(draft: Draft) -> Findings:
-    """Entries without a value that the caller does not have. A run's are asked for again as it starts."""
+    """Entries without a value that the caller does not have. What each group of a task sets itself is not
+    asked of the caller."""
     model = cast("Fleet | Run", draft.partial)
     if draft.context.fence is not None:
         return  # told of all of them alike
-    if isinstance(model, Fleet) or not draft.launched:
-        yield from resolve_env(model.env, draft.context.environ, draft)[1]
+    groups = model.groups if isinstance(model, Task) else ()
+    own = frozenset[str]().union(*(group.env for group in groups))
+    by_all = {name for name in own if all(group.env.get(name) is not None for group in groups)}
+    env = {name: value for name, value in model.env.items() if name not in by_all}
+    yield from resolve_env(env, draft.context.environ, draft)[1]
+    for index, group in enumerate(groups):
+        yield from resolve_env(group.env, draft.context.environ, draft, ("groups", index, "env"))[1]
 
 
 def variables_of_hosts(draft: Draft) -> Findings:
@@ -87,4 +93,4 @@ def filled(fleet: Fleet, environ: Mapping[str, str]) -> Fleet:
     return fleet
 
 
-RULES = (Rule(("env",), reserved_variables), Rule(("env",), variables_of_the_caller))
+RULES = (Rule(("env",), reserved_variables), Rule(("env", "groups"), variables_of_the_caller))

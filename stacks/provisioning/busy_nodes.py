@@ -34,7 +34,8 @@ ANSWER_S = 5.0
 
 @dataclass(frozen=True)
 class Occupant:
-    """A run on one node. `own`: this project's ledger has it as active; else only the node reports it."""
+    """A run on one node, or, where `node` is empty, one that waits for nodes of the fleet. `own`: this
+    project's ledger has it as active; else only the node reports it."""
 
     node: str
     run: str
@@ -78,19 +79,26 @@ def refuse_replaced(stack: StackState, compiled: Deployment, before: FleetRecord
     refuse_occupied(stack, leaving, listener)
 
 
-def refuse_occupied(stack: StackState, nodes: Collection[str], listener: Listener) -> None:
+def refuse_occupied(
+    stack: StackState, nodes: Collection[str], listener: Listener, *, whole: bool = False
+) -> None:
     """Refuse to remove `nodes` of a fleet while runs are on them: active runs of this project's ledger, and
-    runs that hold blocks of the nodes, as the nodes report. Changes nothing but the status of ended runs.
+    runs that hold blocks of the nodes, as the nodes report. `whole`: the fleet goes, so runs that wait for
+    nodes of it are in the way too. Changes nothing but the status of ended runs.
 
     Raises Conflict naming the runs, LedgerUnusable.
     """
     on_nodes = occupants(stack, nodes, listener)
-    if not on_nodes:
+    waiting = _waiting(stack) if whole else ()
+    if not on_nodes and not waiting:
         return
+    summary = f"runs are on nodes of the fleet {stack.name} that would go"
+    if not on_nodes:
+        summary = f"runs wait for nodes of the fleet {stack.name}, which would go"
     raise Conflict(
-        f"runs are on nodes of the fleet {stack.name} that would go: {', '.join(_names(on_nodes))}",
-        detail="\n".join(by_run(on_nodes)),
-        hint=_hint(stack.project, on_nodes),
+        f"{summary}: {', '.join(_names((*on_nodes, *waiting)))}",
+        detail="\n".join([*by_run(on_nodes), *(f"no node yet: {each}, which waits" for each in waiting)]),
+        hint=_hint(stack.project, (*on_nodes, *waiting)),
         code="ORCH386",
     )
 
@@ -121,14 +129,21 @@ def _hint(project: Project, on_nodes: Sequence[Occupant]) -> str:
 
 def occupants(stack: StackState, nodes: Collection[str], listener: Listener) -> tuple[Occupant, ...]:
     """The runs on these nodes of a fleet, by ledger and by the nodes' own report. Raises LedgerUnusable."""
-    from orch.runner.errors import LedgerUnusable, NewerLedger
-
     if not nodes:
         return ()
-    try:
+    with _unknown_runs(f"are on {fold(sorted(nodes))}"):
         return _occupants(stack, frozenset(nodes), listener)
+
+
+@contextmanager
+def _unknown_runs(verb: str) -> Iterator[None]:
+    """A ledger that the block cannot read says what nobody knows then: which runs `verb`."""
+    from orch.runner.errors import LedgerUnusable, NewerLedger
+
+    try:
+        yield
     except (LedgerUnusable, NewerLedger) as error:
-        unknown = f"so nobody knows which runs are on {fold(sorted(nodes))}"
+        unknown = f"so nobody knows which runs {verb}"
         raise type(error)(
             error.summary,
             where=error.where,
@@ -165,6 +180,22 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
             if claim.container not in containers
         ]
     return (*own, *theirs)
+
+
+def _waiting(stack: StackState) -> tuple[Occupant, ...]:
+    """The runs of this project that wait for nodes of a fleet: in line, or for their next attempt.
+
+    Of a ledger that projects share, those that were last planned on a node that the fleet has. Raises
+    LedgerUnusable."""
+    machines = set(_machines(stack, [node["name"] for node in stack.nodes]).values())
+    with _unknown_runs(f"wait for nodes of {stack.name}"), _ledger(stack.project) as ledger:
+        rows = ledger.runs(active_only=True) if ledger is not None else ()
+        return tuple(
+            Occupant("", row.name, row.submitted_by, own=True)
+            for row in rows
+            if (row.fleet, row.status) == (stack.name, "pending")
+            and (stack.project.local_ledger is not None or machines.intersection(_nodes_of(row).values()))
+        )
 
 
 def _claims(

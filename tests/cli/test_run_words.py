@@ -17,6 +17,7 @@ def row(status: str, created: float, started: float | None) -> RunRow:
     known: dict[str, Any] = {
         "name": "train",
         "status": status,
+        "id": 7,
         "submitted_by": "ada@box",
         "created_at": created,
         "started_at": started,
@@ -81,9 +82,21 @@ def test_the_attempts_of_a_run_are_told_everywhere(capsys: pytest.CaptureFixture
     ]
     waiting = tried_again(status="pending", next_at=270.0, started_at=None)
     (line,) = runs_table([waiting], colour=False).splitlines()[1:]
-    assert line.split() == ["train", "lab", "-", "pending", "(retry)", "ada@box", "2m", "30s", "ago", "-"]
+    assert line.split() == [
+        "train",
+        "7",
+        "lab",
+        "-",
+        "pending",
+        "(retry)",
+        "ada@box",
+        "2m",
+        "30s",
+        "ago",
+        "-",
+    ]
     assert run_json(waiting)["next_attempt_at"] == "1970-01-01T00:04:30.000Z"
     done = tried_again(status="done", finished_at=200.0)
-    assert summary(done) == "run train: done in 20s on 1 node; attempt 2, 1m 50s in all"
+    assert summary(done) == "run train: done in 20s on 1 node, the last of 3 attempts in 1m 50s"
     Live(io.StringIO(), colour=False).handle(RunChanged("train", "pending", "retry", "attempt 0 failed"))
     assert capsys.readouterr().err == "run train: attempt 0 failed\n"

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import activeruns
 import pytest
 from support import Folder
+
+from orch.spec.state import NodeState
+from orch.stacks.project import find
 
 pytestmark = pytest.mark.quick
 
 HEAD = "type: task\nname: wrong\nimage: orch/mpi\ncommands: ['true']\n"
 GROUPS = "type: task\nname: wrong\nimage: orch/mpi\ngroups:\n  - commands: ['echo {}']\n"
+NODE = NodeState.model_validate(
+    {"index": 0, "name": "n0", "address": "127.0.0.1", "user": "root", "host_key": "k"}
+)
 OWN = "type: task\nname: wrong\ncommands: ['true']\n"
 
 
@@ -24,6 +31,11 @@ OWN = "type: task\nname: wrong\ncommands: ['true']\n"
             HEAD + "env: {TOKEN: '${{ secrets.my token }}'}\n",
             "task.yml:5:14: error ORCH172: 'my token' is not the name of a secret",
             "letters, digits, `_` and `-`",
+        ),
+        (
+            HEAD + "env: [A=1, NOT_SET_ANYWHERE]\n",
+            "task.yml:5:12: error ORCH173: environment variable NOT_SET_ANYWHERE is not set",
+            "`--env NOT_SET_ANYWHERE=…`",
         ),
         (
             HEAD + "ports: ['8080:80', '8080:81']\n",
@@ -89,3 +101,14 @@ def test_it_is_told_at_its_place_with_what_to_do(folder: Folder, text: str, firs
     assert said.err.count("error") == 1
     assert "Traceback" not in said.err
     assert {path.name for path in folder.path.iterdir()} == {"orch.yml", "task.yml"}
+
+
+def test_the_name_of_an_active_run_is_refused_where_it_stands(folder: Folder) -> None:
+    activeruns.start(find(folder.path), "wrong", NODE)
+    folder.write("task.yml", HEAD)
+    told = "error ORCH422: a run named wrong is active\n  hint: `orch attach wrong` follows it"
+    said = folder.orch("run", "task.yml")
+    assert (said.code, said.err.partition(",")[0]) == (9, f"task.yml:2:7: {told}")
+    folder.write("task.yml", HEAD.replace("name: wrong\n", ""))
+    said = folder.orch("run", "task.yml", "--name", "wrong")
+    assert (said.code, said.err.partition(",")[0]) == (9, told)

@@ -73,7 +73,8 @@ def test_a_local_volume_outlives_runs_and_goes_only_when_it_is_named(quickstart:
     kept = quickstart.orch("down", "volume.yml", "--yes")
     assert kept.code == 5
     assert "`orch volume delete e2e-data --confirm e2e-data`" in kept.err
-    assert quickstart.orch("volume", "delete", "e2e-data", "--yes").code == 2
+    kept = quickstart.orch("volume", "delete", "e2e-data", "--yes")
+    assert (kept.code, "`--yes` alone deletes no protected volume" in kept.err) == (5, True), kept.err
     assert quickstart.orch("volume", "delete", "e2e-data", "--confirm", "e2e").code == 2
     assert row["id"] in folders()
 

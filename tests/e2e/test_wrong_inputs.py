@@ -111,6 +111,19 @@ def runs(folder: Folder) -> list[str]:
             "change `resources.gpu` of the task",
         ),
         (
+            TASK + "fleets: [wrogn]\n",
+            "task.yml:5:10: error ORCH353: no fleet named wrogn is provisioned here",
+            "provisioned: wrong",
+            "did you mean 'wrong'?",
+        ),
+        (
+            TASK + f"env: [A=1, 'BIG={'x' * (1 << 17)}']\n",
+            "task.yml:5:12: error ORCH421: the variable BIG is too large: 131,076 bytes with its name, "
+            "a process can have 131,071",
+            "",
+            "send that with `files`",
+        ),
+        (
             TASK + "volumes: ['nodata:/data']\n",
             "task.yml:5:11: error ORCH268: the volume nodata is not up in this project",
             "up here: none",
@@ -154,7 +167,8 @@ def runs(folder: Folder) -> list[str]:
         ),
     ],
     ids=[
-        *("unknown-node", "too-few-nodes", "too-many-gpus", "volume-not-up", "mounted-twice"),
+        *("unknown-node", "too-few-nodes", "too-many-gpus", "unknown-fleet", "large-variable"),
+        *("volume-not-up", "mounted-twice"),
         *("no-file", "link-out", "no-repository", "no-branch", "no-image-of-ours"),
     ],
 )
@@ -300,7 +314,13 @@ def test_a_shell_that_the_image_lacks_is_told_in_the_log(place: Folder) -> None:
             "error: /proc/x cannot be written on this machine",
             "hint: name a folder that you may write to",
         ),
-        (("wrong-9:/etc/hostname", "."), 2, "error: no node named wrong-9 in wrong", "`orch fleet`"),
+        (
+            ("wrong-9:/etc/hostname", "."),
+            3,
+            "error: neither a run nor a node of this project is named 'wrong-9'",
+            "did you mean 'wrong-0'?",
+        ),
+        (("nope/0:/etc/hostname", "."), 3, "error: no run named 'nope'", "`orch ps -a` lists all"),
     ],
 )
 def test_a_copy_that_cannot_be_says_which_end_and_why(

@@ -16,7 +16,7 @@ from foldernodes import FolderLab, ProcessRuntime, folder_of, targets
 from postgres import Postgres
 from support import until as wait_until
 
-from orch.runner.errors import NodesBusy, RunFailed, RunnerError, UnknownRun
+from orch.runner.errors import NodesBusy, RunFailed, RunnerError, UnknownRank
 from orch.runner.events import Event, LogLine, Notice, Recorder, RunChanged
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes
@@ -181,7 +181,7 @@ def test_the_second_attempt_finds_what_the_first_one_had_and_what_it_left(
             f"{('begin', '1')[attempt]} in /saved",
             "the code",
         ]
-    with pytest.raises(UnknownRun, match="no attempt 2"):
+    with pytest.raises(UnknownRank, match="no attempt 2"):
         of_attempt(ended, 2)
     assert [kind for _, kind, _ in place.ledger.events(row.id)].count("pending") == 1
 
@@ -288,9 +288,9 @@ def test_the_limit_of_attempts_ends_the_run(submit: Callable[..., RunRow], place
     ended = lifecycle.drive(place, row)
     assert (ended.status, ended.reason, ended.attempt) == ("failed", "retry_limit_exceeded", 1)
     assert ended.message == (
-        "attempt 1 failed: rank 0 on node box-0 exited with code 4; `max_attempts` (2) is reached"
+        "rank 0 on node box-0 exited with code 4; `max_attempts` (2) is reached"
         if nodes(ended) == ["box-0"]
-        else "attempt 1 failed: rank 0 on node box-1 exited with code 4; `max_attempts` (2) is reached"
+        else "rank 0 on node box-1 exited with code 4; `max_attempts` (2) is reached"
     )
     assert lifecycle.exit_code(ended) is ExitCode.RUN_FAILED
 

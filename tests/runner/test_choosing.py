@@ -68,6 +68,10 @@ def test_who_names_fleets_is_given_one_of_them() -> None:
     with pytest.raises(NoFit, match="no fleet named four") as caught:
         fitting(ONE, fleets, "four")
     assert "one, three, two" in (caught.value.detail or "")
+    grouped = Task.model_validate({"groups": [{"commands": ["a"]}, {"commands": ["b"], "fleets": ["thre"]}]})
+    with pytest.raises(NoFit, match="no fleet named thre") as caught:
+        fitting(grouped, fleets, None)
+    assert (caught.value.path, caught.value.hint) == ("groups.1.fleets.0", "did you mean 'three'?")
 
 
 def test_idle_fleets_come_before_cheaper_ones_that_are_at_work() -> None:

@@ -131,14 +131,16 @@ def test_each_fleet_is_told_with_the_reason_nearest_to_fitting_the_nearest_fleet
     small = fleet(node(0, memory_mib=4096), node(1, memory_mib=30_000), name="small")
     error = refusal(CLOUD, HERE, small, resources={"memory": "32GB", "cpu": 8}, region="us-east-1")
     assert error.detail == (
-        "pool: node n0 has 16384 MiB of memory, the task asks for 32768; "
+        "pool: node n0 has 16GB memory, the task asks for 32GB; "
+        "small: `regions` asks for us-east-1, its nodes have no region; "
+        "node n1 has 29.3GB memory, the task asks for 32GB; "
         "here: `regions` asks for us-east-1, its nodes have no region; "
-        "small: `regions` asks for us-east-1, its nodes have no region"
+        "node box-0 has 16GB memory, the task asks for 32GB"
     )
     near = refusal(HERE, small, resources={"memory": "32GB"})
     assert near.detail == (
-        "small: node n1 has 30000 MiB of memory, the task asks for 32768; "
-        "here: node box-0 has 16384 MiB of memory, the task asks for 32768"
+        "small: node n1 has 29.3GB memory, the task asks for 32GB; "
+        "here: node box-0 has 16GB memory, the task asks for 32GB"
     )
     assert near.fleets == ("small", "here")
 

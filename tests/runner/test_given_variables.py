@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -40,6 +42,24 @@ def test_the_command_line_comes_before_the_environment() -> None:
 def test_one_that_nobody_gives_is_still_told() -> None:
     with pytest.raises(BadTask, match="SEED is not set here"):
         environment({"LR": "0.1"}, {})
+
+
+# What Linux gives a process with `LR=`, its value and the byte that ends it: 32 pages.
+MOST = 32 * 4096 - len("LR=") - 1
+
+
+def test_a_value_that_no_process_can_have_is_refused() -> None:
+    full = {**os.environ, "LR": "x" * MOST}
+    assert subprocess.run(["/bin/true"], env=full, check=False).returncode == 0
+    assert environment({"SEED": "7"}, {"LR": "x" * MOST})["LR"] == "x" * MOST
+    with pytest.raises(OSError, match="too long"):
+        subprocess.run(["/bin/true"], env={**full, "LR": "x" * MOST + "x"}, check=False)
+    for value in ("x" * MOST + "x", "ä" * (MOST // 2 + 1), "${{x" + "$" * MOST):
+        with pytest.raises(BadTask, match=r"LR is too large: 131,07\d bytes") as caught:
+            environment({"SEED": "7"}, {"LR": value})
+        assert (caught.value.code, caught.value.path) == ("ORCH421", "env.LR")
+    with pytest.raises(BadTask, match="LR of `--env` is too large"):
+        environment({"SEED": "7", "LR": "x" * MOST + "x"}, {})
 
 
 @pytest.mark.parametrize("given", ["A B=1", "X\n=1", "$(id)=1", "-x=1", "=1", "A=\0"])

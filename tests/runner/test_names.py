@@ -96,7 +96,7 @@ def test_the_command_line_refuses_it_with_the_name_and_a_way_on(name: str, folde
 def test_verbs_know_no_run_of_such_a_name(verb: str, folder: Folder) -> None:
     for name in ("../../orch.yml", "x;touch pwned", "x\ny"):
         said = folder.orch(verb, name)
-        assert (said.code, "no run named" in said.err) == (2, True), said.err
+        assert (said.code, "no run named" in said.err) == (3, True), said.err
     assert not list(folder.path.rglob("pwned*"))
 
 

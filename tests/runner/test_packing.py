@@ -174,16 +174,25 @@ def test_keys_in_a_folder_are_named(tmp_path: Path) -> None:
             "sub__id_ed25519.pub": "ssh-ed25519 AAAA",
             ".env.example": "A=",
             "tls.pem": "-----BEGIN CERTIFICATE-----",
+            "sort.key": "name,age",
+            "store.p12": "",
             "sa.json": '{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----"}',
             "train.py": "BEGIN = 'PRIVATE KEY'",
         },
     )
+    # The key files in DER as `openssl` writes them: PKCS #8, PKCS #1, RFC 5915.
+    for number, start in enumerate(("308204be020100300d", "308204a40201000282", "30770201010420")):
+        (home / f"{number}.der").write_bytes(bytes.fromhex(start) + bytes(100))
+    (home / "certificate.der").write_bytes(bytes.fromhex("308203353082021d") + bytes(100))
     _, told = packed(home, ".")
     (line,) = (line for line in told.splitlines() if "looks like a key" in line)
-    for name in (".env", "deploy", "sub/id_ed25519", "tls.pem", "sa.json"):
-        assert name in line.split(" looks")[0].split(": ")[1].split(", ")
-    assert "5 more" not in line
-    assert "train.py" not in told
+    named = line.split(" looks")[0].split(": ")[1].replace(" and", ",").split(", ")
+    assert named == [".env", "0.der", "1.der", "2.der", "deploy", "3 more"]
+    for name in ("0.der", "1.der", "2.der"):
+        (home / name).unlink()
+    (line,) = (line for line in packed(home, ".")[1].splitlines() if "looks like a key" in line)
+    named = line.split(" looks")[0].split(": ")[1].split(", ")
+    assert named == [".env", "deploy", "sa.json", "store.p12", "sub/id_ed25519"]
     assert "looks like" not in packed(home, "deploy")[1]  # whoever names it means it
 
 

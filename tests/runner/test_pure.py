@@ -285,6 +285,13 @@ def test_a_distributed_job_takes_all_blocks():
         ({"resources": {"gpu": 1}}, fleet(node(0)), "node n0 has 0 GPUs, the task asks for 1"),
         ({"resources": {"cpu": 99}}, fleet(node(0)), "node n0 has 8 CPUs, the task asks for 99"),
         ({"resources": {"gpu": "H100:1"}}, fleet(node(0, gpus=Gpus(count=8, name="A100"))), "has A100 GPUs"),
+        (
+            {"resources": {"gpu": "H100:16", "memory": "96GB", "cpu": "arm:8.."}},
+            fleet(node(0, gpus=Gpus(count=8, name="A100"), memory_mib=98_303, arch="x86")),
+            "of what the task asks for, node n0 has 8 of 16 GPUs, 98303MB of 98304MB memory, "
+            "the architecture x86, not arm, A100 GPUs, not H100\n"
+            "  hint: provision a fitting fleet, or change `resources` of the task",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told(task: dict[str, object], on: FleetState, why: str):

@@ -78,7 +78,7 @@ def test_what_is_no_container_is_told(held: Folder) -> None:
         (("held", "--rank", "2"), 2, "run held has no rank 2"),
         (("laptop", "--rank", "0"), 2, "laptop is a fleet, which has no ranks"),
         (("fleet:held",), 3, "the fleet held is not up"),
-        (("run:laptop",), 2, "no run named 'laptop'"),
+        (("run:laptop",), 3, "no run named 'laptop'"),
         (("nope",), 3, "neither a fleet nor a run of this project is named 'nope'"),
     ):
         said = held.orch("exec", *words, "--", "true")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import IO, cast
 
 import pytest
+from foldernodes import FolderConnector
+from support import until
 
 from orch.runner.errors import ImageUnavailable, RunnerError
 from orch.runner.events import Processor
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Completed, Connector
 from orch.runner.node.docker import DockerRuntime, SharedStream
+from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
 CHUNKS = [bytes([number]) * 300_000 for number in range(20)]
@@ -134,3 +138,48 @@ def test_nodes_get_an_image_from_a_machine_whose_quota_ends_in_the_middle_of_it(
     with Path("/dev/full").open("r+b", buffering=0) as full:
         monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
         assert sent(tmp_path, monkeypatch) == [b"the image\n"] * 2
+
+
+DOCKER = """\
+#!/bin/sh
+cd {folder}
+case "$*" in
+  'image inspect -f ok'*) [ -e loaded ] && echo ok;;
+  image*) echo 10;;
+  save*) echo the image;;
+  load*) cat > /dev/null; echo >> loads; until [ -e gate ]; do sleep 0.05; done; touch loaded;;
+esac
+"""
+
+
+def test_of_two_runs_that_bring_an_image_to_a_node_at_once_one_waits_for_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stub of Docker is that of this machine and that of the node."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "node").mkdir()
+    waits = f'#!/bin/sh\necho >> {tmp_path}/waits\nexec {shutil.which("flock")} "$@"\n'
+    for name, text in (("docker", DOCKER.format(folder=tmp_path)), ("flock", waits)):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    access = {"kind": "folder", "folder": str(tmp_path / "node")}
+    node = NodeState.model_validate({"index": 0, "name": "n0", "access": access, "runtime": "docker"})
+
+    def lines(name: str) -> int:
+        path = tmp_path / name
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def provide() -> list[OrchError | None]:
+        connector, told = cast("Connector", FolderConnector()), cast("Processor", Told())
+        return [each.error for each in DockerRuntime().provide_image(connector, [node], "orch/job:1", told)]
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(provide)
+        until(lambda: lines("loads") == 1, 60, "the first loads")
+        second = pool.submit(provide)
+        until(lambda: lines("waits") == 2 or lines("loads") == 2, 60, "the second is there")
+        (tmp_path / "gate").touch()
+        assert (first.result(), second.result()) == ([None], [None])
+    assert lines("loads") == 1
+    assert list((tmp_path / "node/images").iterdir()) == []

@@ -210,9 +210,9 @@ def test_arguments_and_variables_reach_the_job(project: Folder) -> None:
         (("run", "fleet.yml"), 3, "there is no task in it"),
         (("run", "count.yml", "--fleet", "nope"), 3, "the fleet nope is not up in this project"),
         (("run", "count.yml", "--env", "NOT_SET_HERE"), 2, "NOT_SET_HERE"),
-        (("logs", "nope"), 2, "no run named 'nope'"),
-        (("attach", "nope"), 2, "no run named 'nope'"),
-        (("stop", "nope"), 2, "no run named 'nope'"),
+        (("logs", "nope"), 3, "no run named 'nope'"),
+        (("attach", "nope"), 3, "no run named 'nope'"),
+        (("stop", "nope"), 3, "no run named 'nope'"),
     ],
 )
 def test_mistakes_are_told_in_one_block_without_a_traceback(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from activeruns import start
 from support import Folder
 
 from orch.components.deployment import Deployment
-from orch.runner.ledger.records import RunRow
+from orch.runner.ledger.records import RunRow, Waiting
 from orch.runner.node.status import read_claims
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
@@ -75,6 +76,28 @@ def test_nodes_are_not_removed_under_a_run(folder: Folder, words: tuple[str, ...
     asked = "lab-[0-1]" if "-i" in words else "lab-[0-2]"
     assert f"{asked}: no answer; which runs are there is known by this project's ledger alone" in said.err
     assert state.read_text() == before
+
+
+def test_a_fleet_that_runs_wait_for_stays_and_single_nodes_of_it_may_go(folder: Folder) -> None:
+    bring_up(folder)
+    project = find(folder.path)
+    start(project, "train", node(1))
+    start(project, "later", node(1), waiting=Waiting("no free nodes", 600, None, 1))
+    start(project, "other", node(1), fleet="rack", waiting=Waiting("no free nodes", 600, None, 1))
+    stack = StackState(project, "lab")
+    with pytest.raises(
+        Conflict, match="runs are on nodes of the fleet lab that would go: train, later"
+    ) as caught:
+        refuse_occupied(stack, ["lab-0", "lab-1"], lambda _: None, whole=True)
+    on, waits = (caught.value.detail or "").splitlines()
+    assert on.startswith("lab-1: run train of ")
+    assert re.fullmatch("no node yet: run later of .*, which waits", waits)
+    assert "`orch stop train` and `orch stop later`" in (caught.value.hint or "")
+    with pytest.raises(Conflict, match="runs wait for nodes of the fleet lab, which would go: later"):
+        refuse_occupied(stack, ["lab-0"], lambda _: None, whole=True)
+    refuse_occupied(stack, ["lab-0"], lambda _: None)
+    said = folder.orch("down", "lab", "--yes")
+    assert (said.code, "no node yet: run later of " in said.err) == (9, True), said.err
 
 
 def told(project: Project, *nodes: str) -> str | None:

@@ -301,6 +301,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "node-release.sh.j2": lambda v: (
         values for scratch in (None, SimpleNamespace(path=v)) for values in node(scratch=scratch)(v)
     ),
+    "node-load.sh.j2": lambda v: node(image=v, lock=v)(v),
     "node-pull.sh.j2": lambda v: ({"image": v, "logged_in": logged_in} for logged_in in (True, False)),
     "node-receive.sh.j2": lambda v: (
         values
@@ -455,6 +456,7 @@ def left_by(name: str, hostile: str) -> set[str]:
 
 ARRIVES: Sequence[tuple[str, str, Callable[[str], tuple[str, ...]]]] = (
     ("node-observe.sh.j2", "timeout", lambda v: ("--", v)),
+    ("node-load.sh.j2", "docker", lambda v: ("inspect", "-f", "ok", "--", v)),
     ("node-pull.sh.j2", "docker", lambda v: ("inspect", "-f", "ok", "--", v)),
     ("node-release.sh.j2", "docker", lambda v: ("rm", "-f", "-v", "--", v)),
     ("node-stop.sh.j2", "docker", lambda v: ("kill", "--", v)),

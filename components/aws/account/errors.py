@@ -78,9 +78,11 @@ TABLE: dict[str, tuple[Kind, str | None]] = {
     "Throttling": ("throttle", None),
     "ThrottlingException": ("throttle", None),
     "ResourceCountExceeded": ("quota", _QUOTA),
-    "FileSystemLimitExceeded": ("quota", _QUOTA),
-    "ServiceLimitExceeded": ("quota", _QUOTA),
-    "ThroughputLimitExceeded": ("quota", _QUOTA),
+    "FileSystemLimitExceeded": ("quota", f"delete file systems that nobody uses; or {_QUOTA}"),
+    "ServiceLimitExceeded": ("quota", f"the message names the limit of FSx: ask for less, or {_QUOTA}"),
+    "ThroughputLimitExceeded": ("quota", f"ask for less throughput under `create`; or {_QUOTA}"),
+    "BadRequest": ("parameter", None),
+    "InternalServerError": ("throttle", None),
     "NoFreeAddressesInSubnet": ("quota", "give a larger subnet, or several"),
     "InsufficientThroughputCapacity": ("capacity", None),
     "UnsupportedAvailabilityZone": ("capacity", None),
@@ -100,6 +102,8 @@ _OF_REGION = ("AuthFailure", "InvalidClientTokenId", "UnrecognizedClientExceptio
 
 _IN_TEXT = (
     re.compile(r"api error ([A-Za-z][A-Za-z0-9_.]+):"),
+    # Errors that the model of a service names, as EFS's and FSx's, come without the words `api error`.
+    re.compile(r"RequestID: [^,\s]*, ([A-Z][A-Za-z0-9]+):"),
     re.compile(r"An error occurred \(([A-Za-z][A-Za-z0-9_.]+)\) when calling"),
     re.compile(r"unexpected state '[a-z-]+'.*?(Server\.InsufficientInstanceCapacity)"),
 )

@@ -25,6 +25,9 @@ _IN_WORDS = (
     (re.compile(_NO_ROOM, re.I), "ZONE_RESOURCE_POOL_EXHAUSTED"),
     (re.compile(r"Machine type with name .* does not exist in zone", re.I), "UNSUPPORTED_OPERATION"),
     (re.compile(r"Quota '\w+' exceeded", re.I), "QUOTA_EXCEEDED"),
+    # Filestore answers 429 for a quota that is used up, without a reason: another try repeats it.
+    # Source: Filestore, "Quotas"; terraform-provider-google, issues 7940 and 21241.
+    (re.compile(r"Quota limit '\w+' has been exceeded|Quota '\w+' exhausted", re.I), "FILESTORE_QUOTA"),
     (re.compile(r"Required '[\w.]+' permission"), "PERMISSION_DENIED"),
     (re.compile(r"Internal error\. Please try again", re.I), "INTERNAL_ERROR"),
     (re.compile(r"Operation rate exceeded", re.I), "RESOURCE_OPERATION_RATE_EXCEEDED"),
@@ -40,8 +43,8 @@ def by_code(code: str, message: str = "") -> CloudError:
     kind = cast(Kind, row.kind) if row else "unknown"
     hint = row.hint if row else None
     words = _by_words(message) if kind in ("parameter", "unknown", "throttle") else None
-    if words is not None and gcp_codes()[words].kind == "capacity":
-        kind, hint = "capacity", None
+    if words is not None and gcp_codes()[words].kind in ("capacity", "quota"):
+        kind, hint = cast(Kind, gcp_codes()[words].kind), gcp_codes()[words].hint
     return CloudError("GCP", "the project", code, kind, message, hint)
 
 

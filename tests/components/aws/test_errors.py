@@ -29,6 +29,27 @@ def test_boto_words_are_read_too() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "code", "hint"),
+    [
+        (
+            "EFS: CreateFileSystem#FileSystemLimitExceeded: You have reached 1000",
+            "FileSystemLimitExceeded",
+            "delete",
+        ),
+        ("EFS: CreateFileSystem#ThroughputLimitExceeded: no", "ThroughputLimitExceeded", "less throughput"),
+        ("FSx: CreateFileSystem#ServiceLimitExceeded: no", "ServiceLimitExceeded", "FSx"),
+    ],
+)
+def test_quotas_of_file_systems_stop_and_say_what_to_do(said: str, code: str, hint: str) -> None:
+    """A modelled error of the SDK has its code where others have `api error` and theirs."""
+    text = said.replace("#", ", https response error StatusCode: 403, RequestID: 8b37162f-c5a8, ")
+    error = errors.read(f"creating file system: operation error {text}")
+    assert error is not None
+    assert (error.code, error.verdict, error.orch) == (code, "stop", "ORCH313")
+    assert hint in (error.hint or "")
+
+
+@pytest.mark.parametrize(
     ("code", "verdict"),
     [
         ("InsufficientInstanceCapacity", "next"),

@@ -213,6 +213,18 @@ def test_images_are_written_as_gcp_writes_them(written: str, wanted: ImageLookup
         ("Code: QUOTA_EXCEEDED, Message: Quota 'GPUS' exceeded", "QUOTA_EXCEEDED", "stop"),
         ("googleapi: Error 429: slow down", "RATE_LIMIT_EXCEEDED", "again"),
         (
+            "Error creating Instance: googleapi: Error 429: Quota limit 'EnterpriseStorageGibPerRegion' has "
+            "been exceeded. Limit: 3072 in region us-central1.",
+            "FILESTORE_QUOTA",
+            "stop",
+        ),
+        (
+            "Error waiting for Creating Instance: Error code 8, message: Quota limit "
+            "'HighScaleSSDStorageGibPerRegion' has been exceeded. Limit: 0 in region us-central1.",
+            "FILESTORE_QUOTA",
+            "stop",
+        ),
+        (
             "googleapi: Error 400: The network is already being used by 'x', resourceInUseByAnotherResource",
             "resourceInUseByAnotherResource",
             "again",
