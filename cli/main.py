@@ -209,6 +209,13 @@ VERBS = (
         "orch cp train-k3f9/0:/out/model.pt .",
     ),
     Verb(
+        "metrics",
+        "runs.metrics:metrics",
+        "What a run or a fleet uses: CPU, memory, GPUs and network of each rank or node.",
+        BOTH,
+        "orch metrics train-k3f9",
+    ),
+    Verb(
         "secret",
         "secret:app",
         "Secrets of this project, encrypted in its state: set, list, delete.",
