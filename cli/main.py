@@ -161,10 +161,10 @@ VERBS = (
     ),
     Verb(
         "ps",
-        "runs.run:ps",
+        "runs.ps:ps",
         "Show the active runs of this project; the latest one when none is active.",
         RUNS,
-        "orch ps -a",
+        "orch ps --watch",
     ),
     Verb(
         "logs",
