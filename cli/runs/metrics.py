@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,17 +12,18 @@ import typer
 
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
-from orch.cli.errors import coloured, end, print_json, say, tell
+from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
+from orch.cli.listening import Address, address_of, cannot_listen
 from orch.cli.runs.exec import fleet_or_run, with_containers
 from orch.cli.runs.run import open_runner
 from orch.spec.errors import ExitCode
-from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
-    from orch.runner.metrics.reading import Target
-    from orch.runner.node.connector import Connector
+    from orch.runner.metrics.reading import Reading, Target
+    from orch.runner.node.connector import Connector, NodeResult
     from orch.runner.runs.lifecycle import RunnerContext
+    from orch.spec.state import FleetState
 
 BETWEEN_S = 1.0
 """Seconds between the two looks that rates are taken from."""
@@ -37,6 +40,14 @@ def metrics(
             autocompletion=completion.fleets_and_runs,
         ),
     ],
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            "--serve",
+            metavar="[HOST:]PORT",
+            help="Answer Prometheus at /metrics, until SIGTERM; on 127.0.0.1 without HOST.",
+        ),
+    ] = None,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
@@ -45,12 +56,18 @@ def metrics(
     On a terminal a view that goes on until Ctrl-C or the end of the run, elsewhere one look. CPU and memory
     of a rank are its container's, its GPUs those of its blocks; the network is its node's.
     """
+    from orch.spec.state import FleetState
+
+    address = address_of(serve, "--serve") if serve is not None else None
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         found = fleet_or_run(project, runner, name, verb="metrics")
-        if not isinstance(found, FleetState):
-            with_containers(found)
-        watched = Watched(runner, found)
-        if sys.stdout.isatty() and not as_json:
+        if isinstance(found, FleetState):
+            watched = Watched(runner, found, None)
+        else:
+            watched = Watched(runner, None, with_containers(found))
+        if address is not None:
+            _serve(watched, address)
+        elif sys.stdout.isatty() and not as_json:
             _live(watched)
         else:
             _once(watched, as_json)
@@ -59,41 +76,32 @@ def metrics(
 class Watched:
     """A fleet or a run, and what there is of it to look at."""
 
-    def __init__(self, runner: RunnerContext, found: FleetState | RunRow) -> None:
+    def __init__(self, runner: RunnerContext, fleet: FleetState | None, run: RunRow | None) -> None:
         self._runner = runner
-        self._found = found
+        self._fleet = fleet
+        self._run = run
+        self.kind, self.name = ("run", run.name) if run else ("fleet", fleet.name if fleet else "")
+        self.connector: Connector = runner.connector
         self.targets = self._targets()
-
-    @property
-    def name(self) -> str:
-        return self._found.name
-
-    @property
-    def kind(self) -> str:
-        return "fleet" if isinstance(self._found, FleetState) else "run"
-
-    @property
-    def connector(self) -> Connector:
-        return self._runner.connector
 
     def goes_on(self) -> bool:
         """Whether there is more to come; a run that is tried again is on other nodes then."""
-        if isinstance(self._found, FleetState):
+        if self._run is None:
             return True
-        attempt = self._found.attempt
-        self._found = self._runner.ledger.by_id(self._found.id)
-        if self._found.attempt != attempt:
+        attempt = self._run.attempt
+        self._run = self._runner.ledger.by_id(self._run.id)
+        if self._run.attempt != attempt:
             self.targets = self._targets()
-        return self._found.active
+        return self._run.active
 
     def _targets(self) -> tuple[Target, ...]:
         from orch.runner.launch.run_plan import plan_of
         from orch.runner.metrics.reading import fleet_targets, run_targets
 
-        if isinstance(self._found, FleetState):
-            return fleet_targets(self._found)
-        plan = plan_of(self._found)
-        return run_targets(plan, [self._runner.runtime(node) for node in plan.nodes])
+        if self._run is not None:
+            plan = plan_of(self._run)
+            return run_targets(plan, [self._runner.runtime(node) for node in plan.nodes])
+        return fleet_targets(self._fleet) if self._fleet is not None else ()
 
 
 def _once(watched: Watched, as_json: bool) -> None:
@@ -114,6 +122,40 @@ def _once(watched: Watched, as_json: bool) -> None:
         tell(f"fleet {watched.name} has no nodes now")
     if rows and all(row.silent for row in rows):
         end(ExitCode.HOSTS)
+
+
+def _serve(watched: Watched, address: Address) -> None:
+    """Until a signal, or the end of the run."""
+    from orch.runner.metrics.reading import look
+
+    try:
+        from orch.cli.output.prometheus import UsageCollector, serve
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "the client library of Prometheus is not installed",
+            detail=str(error),
+            hint="pip install 'orch-fleet[metrics]'",
+        ) from error
+
+    def looks() -> list[tuple[Target, NodeResult[Reading]]]:
+        targets = watched.targets
+        return list(zip(targets, look(targets, watched.connector), strict=True))
+
+    try:
+        port, close = serve(UsageCollector(watched.kind, watched.name, looks), *address)
+    except OSError as error:
+        raise cannot_listen("`orch metrics`", address, "--serve", error) from error
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda _number, _frame: over.set())
+    tell(f"metrics of {watched.kind} {watched.name} on http://{address[0]}:{port}/metrics")
+    try:
+        while not over.wait(LIVE_S):
+            if not watched.goes_on():
+                tell(f"run {watched.name} has ended")
+                break
+    finally:
+        close()
 
 
 def _live(watched: Watched) -> None:

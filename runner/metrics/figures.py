@@ -75,7 +75,6 @@ def _figures(target: Target, before: Reading | None, result: NodeResult[Reading]
         error = result.error
         return Figures(name, target.rank, (error.detail or error.summary) if error else "no answer")
     of_job = target.rank is not None
-    limited = target.contained or of_job
     now = after.job if of_job else after.node
     if now is None:
         return Figures(name, target.rank, NO_JOB, simulated=simulated)
@@ -88,9 +87,9 @@ def _figures(target: Target, before: Reading | None, result: NodeResult[Reading]
         target.rank,
         None,
         used_s / seconds if used_s is not None and used_s >= 0 and seconds > 0 else None,
-        (target.cores if limited else None) or after.cores,
+        target.usable_cores(after),
         now.memory_bytes,
-        min(filter(None, (now.limit_bytes, target.memory_bytes if limited else None)), default=None),
+        target.usable_memory(now),
         _rate(before.interfaces, after.interfaces, seconds) if before else None,
         _rate(before.fabric, after.fabric, seconds) if before and after.fabric else None,
         after.devices,

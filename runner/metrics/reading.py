@@ -43,6 +43,18 @@ class Target:
     memory_bytes: int | None = None
     per_block: int | None = None
 
+    @property
+    def limited(self) -> bool:
+        """Whether it may use less than the machine that the kernel tells of."""
+        return self.contained or self.rank is not None
+
+    def usable_cores(self, reading: Reading) -> float:
+        return (self.cores if self.limited else None) or reading.cores
+
+    def usable_memory(self, use: Use) -> int | None:
+        own = self.memory_bytes if self.limited else None
+        return min((each for each in (use.limit_bytes, own) if each), default=None)
+
 
 @dataclass(frozen=True)
 class Use:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from foldernodes import FolderLab
 
 from orch.cli.output.metrics import History, bars, metrics_json, metrics_text, problem_lines
+from orch.cli.output.prometheus import UsageCollector, serve
 from orch.runner.metrics.figures import figures
 from orch.runner.metrics.reading import Reading, Target, command, fleet_targets, look, reading
 from orch.runner.node.connector import NodeResult
@@ -140,6 +142,16 @@ def test_nodes_that_answer_are_told_beside_one_that_does_not(tmp_path: Path) -> 
     targets = fleet_targets(fleet.model_copy(update={"nodes": nodes, "simulated": True}))
     before = look(targets, lab.connector)
     (tmp_path / "node-1").rmdir()
+    looks = list(zip(targets, look(targets, lab.connector), strict=True))
+    port, close = serve(UsageCollector("fleet", "boxes", lambda: looks), "127.0.0.1", 0)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        scraped = answer.read().decode().splitlines()
+    close()
+    assert 'orch_up{fleet="boxes",node="box-0"} 1.0' in scraped
+    assert 'orch_up{fleet="boxes",node="box-1"} 0.0' in scraped
+    assert 'orch_cpu_cores{fleet="boxes",node="box-0"} 2.0' in scraped
+    assert any(line.startswith('orch_cpu_seconds_total{fleet="boxes",node="box-0"} ') for line in scraped)
+    assert not any(line.startswith("orch_gpu_utilization_ratio{") for line in scraped)
     first, second = figures(targets, before, look(targets, lab.connector))
     assert (first.problem, first.devices, first.simulated) == (None, None, 4)
     assert first.cores is not None
