@@ -161,10 +161,10 @@ VERBS = (
     ),
     Verb(
         "ps",
-        "runs.run:ps",
+        "runs.ps:ps",
         "Show the active runs of this project; the latest one when none is active.",
         RUNS,
-        "orch ps -a",
+        "orch ps --watch",
     ),
     Verb(
         "logs",
@@ -207,6 +207,13 @@ VERBS = (
         "Copy files and folders from or to the containers of a run, or a node.",
         RUNS,
         "orch cp train-k3f9/0:/out/model.pt .",
+    ),
+    Verb(
+        "metrics",
+        "runs.metrics:metrics",
+        "What a run or a fleet uses: CPU, memory, GPUs and network of each rank or node.",
+        BOTH,
+        "orch metrics train-k3f9",
     ),
     Verb(
         "secret",

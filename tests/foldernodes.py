@@ -320,6 +320,9 @@ class ProcessRuntime:
         del root, terminal
         return f"exec {shlex.join(['sh', f'{_stage(plan, rank)}/session.sh', text])}"
 
+    def job_process(self, plan: RunPlan, rank: int) -> str:
+        return f"cat {_stage(plan, rank)}/pid"
+
     def health_check(self) -> str:
         return ":"
 

@@ -70,7 +70,7 @@ def execute(
 
     timeout_s, text = _seconds(timeout), " ".join(command)
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
-        target = in_run.fleet_or_run(project, runner, name)
+        target = in_run.fleet_or_run(project, runner, name, verb="exec")
         if isinstance(target, FleetState):
             if rank:
                 raise UsageError(f"{target.name} is a fleet, which has no ranks", hint="choose with `--node`")
@@ -79,7 +79,7 @@ def execute(
             on_node = as_root(text) if sudo else text
             answers = ask(nodes, runner.connector, lambda _: on_node, timeout_s=timeout_s)
         else:
-            plan = plan_of(target)
+            plan = plan_of(in_run.with_containers(target))
             answered = {"run": target.name}
             nodes, rank_of = in_run.nodes_of_ranks(plan, rank or (), node or ())
             if len(nodes) == 1 and timeout_s is None and not as_json and in_run.on_terminal():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from orch.runner.runs.outputs import OutputsLeft
 
 SCHEMA = 1
+WIDE = ("COUNT", "LIMIT", "PRIORITY", "REASON")
 # One colour per rank, in turn; chosen to be told apart on light and dark grounds.
 _COLOURS = (36, 33, 35, 32, 34, 31)
 
@@ -272,15 +274,38 @@ def place_text(row: RunRow, line: Line | None) -> str:
     return f" ({place}{ending} of {len(line.waiters)} in line)"
 
 
-def runs_table(rows: Sequence[RunRow], lines: Mapping[str, Line] | None = None, *, colour: bool) -> str:
-    """`lines`: of the fleets that runs wait for nodes of, by name."""
+def time_limit_s(row: RunRow) -> int | None:
+    """The `max_duration` of a run; None without one, and for a plan of another version."""
+    found = re.search(r'"max_duration_s": ?([0-9]+)', row.plan)
+    return int(found[1]) if found else None
+
+
+def _wide(row: RunRow) -> tuple[str, ...]:
+    limit = time_limit_s(row)
+    return (
+        str(len(row.ranks)),
+        "-" if limit is None else duration(limit),
+        str(row.priority),
+        (row.message if row.status != "done" else None) or row.reason or "-",
+    )
+
+
+def runs_table(
+    rows: Sequence[RunRow], lines: Mapping[str, Line] | None = None, *, colour: bool, wide: bool = False
+) -> str:
+    """`lines`: of the fleets that runs wait for nodes of, by name.
+
+    `wide`: with the columns that `squeue -l` has besides: nodes wanted, time limit, priority, and why a run
+    waits or how it ended.
+    """
     lines = lines or {}
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
-    for heading in ("RUN", "ID", "FLEET", "NODES", "STATUS", "OWNER", "SUBMITTED", "TOOK"):
+    columns = ("RUN", "ID", "FLEET", "NODES", "STATUS", "OWNER", "SUBMITTED", "TOOK")
+    for heading in (*columns, *(WIDE if wide else ())):
         table.add_column(heading)
     for row in rows:
         cells = (
@@ -292,11 +317,12 @@ def runs_table(rows: Sequence[RunRow], lines: Mapping[str, Line] | None = None, 
             row.submitted_by,
             f"{duration(row.now - row.created_at)} ago",
             "-" if row.took_s is None else duration(row.took_s),
+            *(_wide(row) if wide else ()),
         )
         # Others write to a ledger that is shared: no markup, and no line of their own.
         table.add_row(*(Text(visible(cell)) for cell in cells))
     text = io.StringIO()
-    Console(file=text, force_terminal=colour, width=None if colour else 200).print(table)
+    Console(file=text, force_terminal=colour, width=None if colour else 300 if wide else 200).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

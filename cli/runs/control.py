@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orch.cli.context import Json, Rehearse
-from orch.cli.errors import UsageError, end, tell
+from orch.cli.errors import end, tell
 from orch.cli.runs.background import begins_elsewhere
+from orch.cli.runs.listening import Address, address_of, cannot_listen
 from orch.cli.runs.run import open_runner
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def controller(
     It goes on with runs whose driver is gone and begins those that wait, where it has what they were
     submitted with: run it in the project's folder.
     """
-    address = _address(listen)
+    address = address_of(listen, "--listen") if listen is not None else None
     with open_runner(None, as_json=True, rehearse=rehearse) as (_, runner):
         from orch.runner.runs.controller import Controller
 
@@ -92,17 +93,8 @@ def controller(
         tell("controller: ended")
 
 
-def _address(listen: str | None) -> tuple[str, int] | None:
-    if listen is None:
-        return None
-    host, _, port = listen.rpartition(":")
-    if not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise typer.BadParameter(f"{listen!r} is not [HOST:]PORT", param_hint="--listen")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
 @contextmanager
-def _health(loop: Controller, address: tuple[str, int] | None) -> Iterator[None]:
+def _health(loop: Controller, address: Address | None) -> Iterator[None]:
     """Answer health checks from a thread while the controller is at work."""
     if address is None:
         yield
@@ -110,11 +102,7 @@ def _health(loop: Controller, address: tuple[str, int] | None) -> Iterator[None]
     try:
         server = _server(loop, address)
     except OSError as error:
-        raise UsageError(
-            f"the controller cannot listen on {address[0]}:{address[1]}",
-            detail=error.strerror or str(error),
-            hint="choose another port with `--listen [HOST:]PORT`; 0 takes any free one",
-        ) from error
+        raise cannot_listen("the controller", address, "--listen", error) from error
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="orch-health", daemon=True)
     thread.start()
     host, port = server.server_address[:2]
@@ -126,7 +114,7 @@ def _health(loop: Controller, address: tuple[str, int] | None) -> Iterator[None]
         server.server_close()
 
 
-def _server(loop: Controller, address: tuple[str, int]) -> ThreadingHTTPServer:
+def _server(loop: Controller, address: Address) -> ThreadingHTTPServer:
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Health(BaseHTTPRequestHandler):

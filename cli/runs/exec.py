@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _KINDS = ("run", "fleet")
 
 
-def fleet_or_run(project: Project, runner: RunnerContext, name: str) -> FleetState | RunRow:
-    """What a name is that may be a fleet's or an active run's; `run:NAME` and `fleet:NAME` say which.
+def fleet_or_run(project: Project, runner: RunnerContext, name: str, *, verb: str) -> FleetState | RunRow:
+    """What a name is that may be a fleet's or a run's; `run:NAME` and `fleet:NAME` say which.
 
-    Raises UsageError where it is both, NoSuchFleet, UnknownRun, RunConflict.
+    A fleet comes before a run that has ended. Raises UsageError where it is both, NoSuchFleet, UnknownRun.
     """
     from orch.cli.show import no_such_name
     from orch.runner.errors import UnknownRun
@@ -33,7 +33,7 @@ def fleet_or_run(project: Project, runner: RunnerContext, name: str) -> FleetSta
 
     kind, colon, rest = name.partition(":")
     if colon and kind in _KINDS:
-        return fleet_state(project, rest) if kind == "fleet" else _active(runner.ledger.get(rest))
+        return fleet_state(project, rest) if kind == "fleet" else runner.ledger.get(rest)
     try:
         row = runner.ledger.get(name)
     except UnknownRun:
@@ -43,16 +43,17 @@ def fleet_or_run(project: Project, runner: RunnerContext, name: str) -> FleetSta
     except NoSuchFleet as error:
         if row is None:
             raise no_such_name(project, runner, name) from error
-        return _active(row)
+        return row
     if row is not None and row.active:
         raise UsageError(
             f"{name} is a fleet, and an active run",
-            hint=f"`orch exec run:{name} -- ...` or `orch exec fleet:{name} -- ...`",
+            hint=f"`orch {verb} run:{name}` or `orch {verb} fleet:{name}`",
         )
     return fleet
 
 
-def _active(row: RunRow) -> RunRow:
+def with_containers(row: RunRow) -> RunRow:
+    """The run, if it has begun and goes on. Raises RunConflict."""
     from orch.runner.errors import RunConflict
 
     if not row.active:

@@ -1,4 +1,4 @@
-"""`orch run`, `ps`, `logs`, `attach`, `stop`: options to calls of the runner, results to output."""
+"""`orch run`, `logs`, `attach`, `stop`: options to calls of the runner, results to output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orch.cli import completion
 from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, Variables, project_at
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
-from orch.cli.runs.background import LOG, begins_elsewhere, drive_behind, see_through, supervise, why_undriven
+from orch.cli.runs.background import drive_behind, see_through, supervise
 from orch.cli.runs.new_nodes import NewNodes
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
 from orch.cli.runs.submission import ProjectNow, check_name, fleets_with_room, is_run, submit_task
@@ -168,61 +168,6 @@ def start(
             code = _code(row)
             if code != ExitCode.OK:
                 end(code)
-
-
-def ps(
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Ended runs too.")] = False,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
-) -> None:
-    """Show the active runs of this project; the latest one when none is active."""
-    with open_runner(None, as_json=True, rehearse=rehearse) as (_, runner):
-        from orch.cli.output.run import (
-            SCHEMA,
-            controller_text,
-            controllers_json,
-            outputs_lines,
-            run_json,
-            runs_table,
-        )
-        from orch.runner.ledger.run_names import as_argument
-        from orch.runner.processes import describe_owner
-        from orch.runner.runs.lifecycle import reconcile_once
-        from orch.runner.runs.outputs import outputs_left
-
-        reconcile_once(runner)
-        rows = runner.ledger.runs(active_only=not everything) or runner.ledger.runs(limit=1)
-        lines = {fleet: runner.ledger.line(fleet) for fleet in {row.fleet for row in rows if row.in_line}}
-        controllers = runner.ledger.controllers()
-        left = {row.id: (row, outputs_left(runner.ledger, row)) for row in runner.ledger.uncollected()}
-        undriven = [
-            (row, why_undriven(runner, row), begins_elsewhere(runner, row))
-            for row in rows
-            if row.active and not row.held
-        ]
-    for row, reason, elsewhere in undriven:
-        if controllers and not elsewhere:
-            continue  # one of them goes on with it
-        where = f", where {describe_owner(row.submitted_by)} submitted it" if elsewhere else ""
-        tell(f"note: nobody drives run {row.name}; `orch attach {as_argument(row.name)}` does{where}")
-        if reason is not None:
-            tell(f"  its driver ended: {reason} (more in {LOG} of its folder under .orch/runs)")
-    if as_json:
-        runs = [
-            run_json(row, line=lines.get(row.fleet), left=left[row.id][1] if row.id in left else None)
-            for row in rows
-        ]
-        print(json.dumps({"schema": SCHEMA, "runs": runs, "controllers": controllers_json(controllers)}))
-    elif rows:
-        say(runs_table(rows, lines, colour=coloured(sys.stdout)))
-    else:
-        tell("nothing was run in this project yet")
-    if not as_json:
-        for row, its_outputs in left.values():
-            for text in outputs_lines(its_outputs):
-                tell(f"note: run {row.name}: {text}")
-        for each in controllers:
-            tell(f"note: {controller_text(each)}")
 
 
 def logs(

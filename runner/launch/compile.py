@@ -257,8 +257,8 @@ def compile_run(request: RunRequest) -> CompiledRun:
         unwatched := [rank.node.name for rank in ranks if not watched(plan, rank)]
     ):
         warnings += (
-            f"`utilization_policy` is not watched on {fold(unwatched)}: it is read by nvidia-smi, and there "
-            "are no GPUs of NVIDIA",
+            f"`utilization_policy` is not watched on {fold(unwatched)}: how its accelerators are used cannot "
+            "be read there",
         )
     if plan.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
         warnings += ("a privileged job sees all accelerators of its node, not only those of its blocks",)

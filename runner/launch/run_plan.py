@@ -14,6 +14,7 @@ from orch.runner.errors import BadRunName, RunnerError
 from orch.runner.launch.hostfile import Dialect
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_names import RunName
+from orch.runner.node.accelerators import device_access
 from orch.spec.state import NodeState
 from orch.spec.volume_state import VolumeState
 
@@ -256,8 +257,8 @@ class RunPlan(_Frozen):
 
 def watched(plan: RunPlan, rank: RankPlan) -> bool:
     """Whether the use of a rank's GPUs can be read: those of simulated nodes are a number alone."""
-    gpus = rank.node.gpus
-    return not plan.simulated and gpus.count > 0 and gpus.vendor in (None, "nvidia")
+    access = device_access(rank.node.gpus)
+    return not plan.simulated and access is not None and access.use is not None
 
 
 def plan_of(row: RunRow) -> RunPlan:

@@ -370,7 +370,8 @@ def _signal_script(plan: RunPlan, rank: int) -> str:
 def _watch_script(plan: RunPlan, rank: int) -> str:
     """Watches how a rank uses its GPUs, as root of its node; "" where that is not asked for, or cannot be."""
     rank_plan = plan.ranks[rank]
-    if plan.utilization is None or not watched(plan, rank_plan):
+    access = device_access(rank_plan.node.gpus)
+    if plan.utilization is None or access is None or not watched(plan, rank_plan):
         return ""
     return render(
         "node-watch.sh.j2",
@@ -380,6 +381,7 @@ def _watch_script(plan: RunPlan, rank: int) -> str:
         window_s=plan.utilization.window_s,
         every_s=max(5, min(60, plan.utilization.window_s // 10)),
         per_block=0 if rank_plan.whole else share_of(rank_plan.node, 1).gpus,
+        use=access.use,
         stop_duration_s=-1 if plan.stop_duration_s is None else plan.stop_duration_s,
     )
 

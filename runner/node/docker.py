@@ -169,6 +169,10 @@ class DockerRuntime:
         words = ("docker", "exec", *options, "--", plan.container(rank), "/bin/sh", "/run/orch/session.sh")
         return as_root(f"exec {argv(*words, text)}")
 
+    def job_process(self, plan: RunPlan, rank: int) -> str:
+        words = ("docker", "inspect", "--type", "container", "-f", "{{.State.Pid}}", "--")
+        return argv(*words, plan.container(rank))
+
     def health_check(self) -> str:
         return "docker version --format '{{.Server.Version}}' 2>&1 >/dev/null | sed 's/^/Docker: /'"
 

@@ -189,6 +189,13 @@ class JobRuntime(Protocol):
         """
         ...
 
+    def job_process(self, plan: RunPlan, rank: int) -> str:
+        """Shell text for root of the rank's node that prints the number, there, of a process of the job.
+
+        Nothing, or 0, where it does not run.
+        """
+        ...
+
     def health_check(self) -> str:
         """Shell text for root of a node that prints nothing where jobs can be started there, else why not."""
         ...

@@ -71,7 +71,7 @@ def test_rows_of_a_ledger_that_others_write_too_are_shown_as_what_they_are(folde
         ("three", "lab\nfaked  lab", [BOMB, "@all", "a,b"]),
     ):
         plan = {"run": name, "run_id": "0123456789ab", "fleet": "lab", "backend": "local", "image": "i"}
-        plan |= {"ranks": [], "launcher": "commands", "hostfile": ""}
+        plan |= {"ranks": [], "launcher": "commands", "hostfile": "", "max_duration_s": 90}
         row = ledger.create(name, fleet, nodes, lambda number, p=plan: json.dumps({**p, "number": number}))
         lease = ledger.take(row.id, "somebody")
         assert lease is not None
@@ -84,6 +84,19 @@ def test_rows_of_a_ledger_that_others_write_too_are_shown_as_what_they_are(folde
     assert f"n0<1b>[2J<1b>]0;owned<07>,{LINK}" in out
     assert f"{BOMB},@all,a,b" in out
     assert len(out.splitlines()) == 4, out
+    for words, names in (
+        (("--status", "failed", "--fleet", LINK), ["two"]),
+        (("-a", "-u", "eve"), []),
+        (("-a", "--owner", row.submitted_by.partition("@")[0], "-t", "failed"), ["three", "two", "one"]),
+    ):
+        said = folder.orch("ps", "-o", "json", *words)
+        assert (said.code, [run["run"] for run in said.json["runs"]]) == (0, names), said.err
+        assert all(run["submitted_at"] and run["time_limit_s"] == 90 for run in said.json["runs"])
+    wide = folder.orch("ps", "-a", "-o", "wide").out.splitlines()
+    assert wide[0].split()[-4:] == ["COUNT", "LIMIT", "PRIORITY", "REASON"]
+    assert all("1m 30s" in line and "bad<1b>[2J" in line for line in wide[1:]), wide
+    for words in (("--watch",), ("-t", "ending")):
+        assert folder.orch("ps", *words).code == 2
 
 
 def test_states_and_hosts_are_shown_as_what_they_are(folder: Folder) -> None:

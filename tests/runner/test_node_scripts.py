@@ -584,7 +584,8 @@ def test_a_job_that_leaves_one_of_its_gpus_idle_is_ended_on_its_node(
     pid = int((node.home / "control" / of.container(0) / "watch").read_text())
     until(lambda: not Path(f"/proc/{pid}/cmdline").exists(), 60, "the end of what watches it")
     assert ("stop -t 5 -- " in node.calls()) == ends
-    assert "--query-gpu=index,utilization.gpu --format=csv,noheader,nounits --id=4,5,6,7" in node.calls()
+    assert "--query-gpu=index,utilization.gpu,memory.used,memory.total " in node.calls()
+    assert "--format=csv,noheader,nounits --id=4,5,6,7" in node.calls()
     assert clock.read_text() == ("1330.00 1.0\n" if ends else "2200.00 1.0\n")
     node.docker("echo 'exited|143|false|a|b'")
     seen = container.read_observation(

@@ -359,7 +359,8 @@ def test_a_policy_that_nobody_can_watch_is_told() -> None:
     policy = {"min_gpu_utilization": 10, "time_window": "1h"}
     for more, told in (
         ({"gpus": Gpus(count=8, vendor="nvidia")}, 0),
-        ({"gpus": Gpus(count=8, vendor="amd")}, 1),
+        ({"gpus": Gpus(count=8, vendor="amd")}, 0),
+        ({"gpus": Gpus(count=8, vendor="tenstorrent")}, 1),
     ):
         run = compiled(fleet(node(0, **more)), image="i", utilization_policy=policy)
         assert len(run.warnings) == told

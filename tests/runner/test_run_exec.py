@@ -72,6 +72,21 @@ def test_a_command_in_one_container_has_the_terminal_it_is_typed_on(held: Folder
     assert b"1 typed: a word" in shown
 
 
+def test_what_a_run_and_its_fleet_use_is_told(held: Folder) -> None:
+    said = held.orch("metrics", "held", "--json")
+    assert said.code == 0, said.err
+    assert [(node["rank"], node["problem"]) for node in said.json["nodes"]] == [(0, None), (1, None)]
+    for node in said.json["nodes"]:
+        assert node["cpu"]["cores"] is not None
+        assert 0 < node["memory"]["used_bytes"] < node["memory"]["total_bytes"]
+        assert node["network"] is not None
+    fleet = held.orch("metrics", "laptop")
+    assert (fleet.code, fleet.err) == (0, "")
+    heading, *rows = fleet.out.splitlines()
+    assert heading.split()[:3] == ["NODE", "CPU", "MEMORY"]
+    assert [row.split()[0][-2:] for row in rows] == ["-0", "-1"]
+
+
 def test_what_is_no_container_is_told(held: Folder) -> None:
     held.write("name.yml", TASK.replace("name: held", "name: laptop").replace("nodes: 2", "nodes: 1"))
     for words, code, told in (
@@ -85,6 +100,8 @@ def test_what_is_no_container_is_told(held: Folder) -> None:
         assert (said.code, told in said.err) == (code, True), said.err
     held.orch("stop", "held", "--abort")
     said = held.orch("exec", "held", "--", "true")
+    assert (said.code, "run held has ended" in said.err) == (9, True), said.err
+    said = held.orch("metrics", "held")
     assert (said.code, "run held has ended" in said.err) == (9, True), said.err
     said = held.orch("run", "name.yml", "--detach")
     try:

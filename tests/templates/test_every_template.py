@@ -297,6 +297,11 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         {"name": v, "options": ("--timestamps", v), "skip": skip, "no_stage": 44, "no_docker": 45}
         for skip in (0, 3)
     ),
+    "node-metrics.sh.j2": lambda v: (
+        values
+        for contained in (True, False)
+        for values in node(contained=contained, job=argv("echo", v), devices=ShellText("echo 0, 1, 2, 3"))(v)
+    ),
     "node-observe.sh.j2": node(),
     "node-release.sh.j2": lambda v: (
         values for scratch in (None, SimpleNamespace(path=v)) for values in node(scratch=scratch)(v)
@@ -329,7 +334,9 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "node-watch.sh.j2": lambda v: (
         values
         for per_block in (0, 4)
-        for values in node(least=10, window_s=300, every_s=30, per_block=per_block, stop_duration_s=5)(v)
+        for values in node(
+            least=10, window_s=300, every_s=30, per_block=per_block, use=ShellText("true"), stop_duration_s=5
+        )(v)
     ),
     "node-write.sh.j2": node(path="/p"),
     "scontrol.sh.j2": nothing,

@@ -1,0 +1,156 @@
+"""What runs and fleets use, for people and for pipelines: a table with small graphs, JSON."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orch.spec.errors import visible
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from orch.runner.metrics.figures import Figures, Rate
+    from orch.runner.metrics.reading import Device
+
+BARS = "▁▂▃▄▅▆▇█"
+HISTORY = 20
+"""How many looks a graph shows."""
+
+
+class History:
+    """What was seen of each row until now, for its graphs."""
+
+    def __init__(self) -> None:
+        self._cpu: dict[str, deque[float | None]] = {}
+        self._devices: dict[str, deque[float | None]] = {}
+
+    def add(self, rows: Iterable[Figures]) -> None:
+        for row in rows:
+            self._cpu.setdefault(row.node, deque(maxlen=HISTORY)).append(row.cpu_percent)
+            self._devices.setdefault(row.node, deque(maxlen=HISTORY)).append(row.device_percent)
+
+    def cpu(self, node: str) -> str:
+        return bars(self._cpu.get(node, ()))
+
+    def devices(self, node: str) -> str:
+        return bars(self._devices.get(node, ()))
+
+
+def bars(percents: Iterable[float | None]) -> str:
+    """A letter for each: its height is the percent; a blank for what is not known."""
+    return "".join(
+        " " if each is None else BARS[max(0, min(len(BARS) - 1, int(each / 100 * len(BARS))))]
+        for each in percents
+    )
+
+
+def metrics_table(rows: Sequence[Figures], history: History | None = None, *, colour: bool) -> Table:
+    """A row for each node or rank. With `history`, graphs of how its CPU and its accelerators were used."""
+    from rich.table import Table
+    from rich.text import Text
+
+    ranks, fabric = any(row.rank is not None for row in rows), any(row.fabric for row in rows)
+    headings = [*(["RANK"] if ranks else []), "NODE", "CPU", "MEMORY", "GPU", "GPU MEMORY", "NETWORK"]
+    table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
+    for heading in (*headings, *(["FABRIC"] if fabric else [])):
+        table.add_column(heading)
+    for row in rows:
+        cpu, devices = _cpu(row), _devices(row)
+        if history is not None:
+            cpu, devices = f"{cpu} {history.cpu(row.node)}", f"{devices} {history.devices(row.node)}"
+        cells = [
+            *([str(row.rank)] if ranks else []),
+            row.node,
+            *(
+                (cpu, _of(row.memory_bytes, row.memory_total_bytes), devices, _device_memory(row.devices))
+                if row.problem is None
+                else ("no answer" if row.silent else "no job", "-", "-", "-")
+            ),
+            _rate(row.network),
+            *([_rate(row.fabric)] if fabric else []),
+        ]
+        table.add_row(*(Text(visible(cell).rstrip()) for cell in cells))
+    return table
+
+
+def metrics_text(rows: Sequence[Figures]) -> str:
+    """The table as lines."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    Console(file=text, width=200).print(metrics_table(rows, colour=False))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def problem_lines(rows: Iterable[Figures]) -> list[str]:
+    """Why rows have no figures."""
+    return [f"{row.node}: {row.problem}" for row in rows if row.problem is not None]
+
+
+def _cpu(row: Figures) -> str:
+    total = f" of {row.cores_total:g}" if row.cores_total else ""
+    return "-" if row.cpu_percent is None else f"{row.cpu_percent:.0f}%{total}"
+
+
+def _devices(row: Figures) -> str:
+    if row.simulated:
+        return f"{row.simulated} simulated"
+    if row.device_percent is None or row.devices is None:
+        return "-"
+    each = f" {bars(device.percent for device in row.devices)}" if len(row.devices) > 1 else ""
+    return f"{row.device_percent:.0f}%{each}"
+
+
+def _device_memory(devices: Sequence[Device] | None) -> str:
+    used = [each.memory_bytes for each in devices or () if each.memory_bytes is not None]
+    total = [each.memory_total_bytes for each in devices or () if each.memory_total_bytes is not None]
+    return _of(sum(used) if used else None, sum(total) if total else None)
+
+
+def _of(used: int | None, total: int | None) -> str:
+    if used is None:
+        return "-"
+    return f"{used / 2**30:.1f}" + (f" of {total / 2**30:.1f} GiB" if total else " GiB")
+
+
+def _rate(rate: Rate | None) -> str:
+    return "-" if rate is None else f"{_bytes(rate.received)} in, {_bytes(rate.sent)} out"
+
+
+def _bytes(a_second: float) -> str:
+    for size, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
+        if a_second >= size:
+            return f"{a_second / size:.1f} {unit}"
+    return f"{a_second:.0f} B/s"
+
+
+def metrics_json(row: Figures) -> dict[str, Any]:
+    """One node, or one rank with the node it is on."""
+    return {
+        **({} if row.rank is None else {"rank": row.rank}),
+        "node": row.node,
+        "problem": row.problem,
+        "cpu": {"cores": row.cores, "cores_total": row.cores_total, "percent": row.cpu_percent},
+        "memory": {"used_bytes": row.memory_bytes, "total_bytes": row.memory_total_bytes},
+        "network": _rate_json(row.network),
+        "fabric": _rate_json(row.fabric),
+        "gpus": None
+        if row.devices is None
+        else [
+            {
+                "index": each.index,
+                "percent": each.percent,
+                "memory_used_bytes": each.memory_bytes,
+                "memory_total_bytes": each.memory_total_bytes,
+            }
+            for each in row.devices
+        ],
+        "simulated_gpus": row.simulated,
+    }
+
+
+def _rate_json(rate: Rate | None) -> dict[str, float] | None:
+    return None if rate is None else {"received_bytes_s": rate.received, "sent_bytes_s": rate.sent}

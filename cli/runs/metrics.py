@@ -1,0 +1,186 @@
+"""`orch metrics`: what a run or a fleet uses, now or as it goes on."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orch.cli import completion
+from orch.cli.context import Json, Rehearse
+from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
+from orch.cli.runs.exec import fleet_or_run, with_containers
+from orch.cli.runs.listening import Address, address_of, cannot_listen
+from orch.cli.runs.run import open_runner
+from orch.spec.errors import ExitCode
+
+if TYPE_CHECKING:
+    from orch.runner.ledger.records import RunRow
+    from orch.runner.metrics.reading import Reading, Target
+    from orch.runner.node.connector import Connector, NodeResult
+    from orch.runner.runs.lifecycle import RunnerContext
+    from orch.spec.state import FleetState
+
+BETWEEN_S = 1.0
+"""Seconds between the two looks that rates are taken from."""
+LIVE_S = 2.0
+"""Seconds between two looks of the live view."""
+
+
+def metrics(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|FLEET",
+            help="Where both have the name, run:NAME or fleet:NAME.",
+            autocompletion=completion.fleets_and_runs,
+        ),
+    ],
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            "--serve",
+            metavar="[HOST:]PORT",
+            help="Answer Prometheus at /metrics, until SIGTERM; on 127.0.0.1 without HOST.",
+        ),
+    ] = None,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """What a run or a fleet uses: CPU, memory, GPUs and network of each rank or node.
+
+    On a terminal a view that goes on until Ctrl-C or the end of the run, elsewhere one look. CPU and memory
+    of a rank are its container's, its GPUs those of its blocks; the network is its node's.
+    """
+    from orch.spec.state import FleetState
+
+    address = address_of(serve, "--serve") if serve is not None else None
+    with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
+        found = fleet_or_run(project, runner, name, verb="metrics")
+        if isinstance(found, FleetState):
+            watched = Watched(runner, found, None)
+        else:
+            watched = Watched(runner, None, with_containers(found))
+        if address is not None:
+            _serve(watched, address)
+        elif sys.stdout.isatty() and not as_json:
+            _live(watched)
+        else:
+            _once(watched, as_json)
+
+
+class Watched:
+    """A fleet or a run, and what there is of it to look at."""
+
+    def __init__(self, runner: RunnerContext, fleet: FleetState | None, run: RunRow | None) -> None:
+        self._runner = runner
+        self._fleet = fleet
+        self._run = run
+        self.kind, self.name = ("run", run.name) if run else ("fleet", fleet.name if fleet else "")
+        self.connector: Connector = runner.connector
+        self.targets = self._targets()
+
+    def goes_on(self) -> bool:
+        """Whether there is more to come; a run that is tried again is on other nodes then."""
+        if self._run is None:
+            return True
+        attempt = self._run.attempt
+        self._run = self._runner.ledger.by_id(self._run.id)
+        if self._run.attempt != attempt:
+            self.targets = self._targets()
+        return self._run.active
+
+    def _targets(self) -> tuple[Target, ...]:
+        from orch.runner.launch.run_plan import plan_of
+        from orch.runner.metrics.reading import fleet_targets, run_targets
+
+        if self._run is not None:
+            plan = plan_of(self._run)
+            return run_targets(plan, [self._runner.runtime(node) for node in plan.nodes])
+        return fleet_targets(self._fleet) if self._fleet is not None else ()
+
+
+def _once(watched: Watched, as_json: bool) -> None:
+    from orch.cli.output.metrics import metrics_json, metrics_text, problem_lines
+    from orch.runner.metrics.figures import figures
+    from orch.runner.metrics.reading import look
+
+    before = look(watched.targets, watched.connector, devices=False)
+    time.sleep(BETWEEN_S)
+    rows = figures(watched.targets, before, look(watched.targets, watched.connector))
+    if as_json:
+        print_json({"schema": 1, watched.kind: watched.name, "nodes": [metrics_json(row) for row in rows]})
+    elif rows:
+        say(metrics_text(rows))
+        for line in problem_lines(rows):
+            tell(line)
+    else:
+        tell(f"fleet {watched.name} has no nodes now")
+    if rows and all(row.silent for row in rows):
+        end(ExitCode.HOSTS)
+
+
+def _serve(watched: Watched, address: Address) -> None:
+    """Until a signal, or the end of the run."""
+    from orch.runner.metrics.reading import look
+
+    try:
+        from orch.cli.output.prometheus import UsageCollector, serve
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "the client library of Prometheus is not installed",
+            detail=str(error),
+            hint="pip install 'orch-fleet[metrics]'",
+        ) from error
+
+    def looks() -> list[tuple[Target, NodeResult[Reading]]]:
+        targets = watched.targets
+        return list(zip(targets, look(targets, watched.connector), strict=True))
+
+    try:
+        port, close = serve(UsageCollector(watched.kind, watched.name, looks), *address)
+    except OSError as error:
+        raise cannot_listen("`orch metrics`", address, "--serve", error) from error
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda _number, _frame: over.set())
+    tell(f"metrics of {watched.kind} {watched.name} on http://{address[0]}:{port}/metrics")
+    try:
+        while not over.wait(LIVE_S):
+            if not watched.goes_on():
+                tell(f"run {watched.name} has ended")
+                break
+    finally:
+        close()
+
+
+def _live(watched: Watched) -> None:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from orch.cli.output.metrics import History, metrics_table, problem_lines
+    from orch.runner.metrics.figures import figures
+    from orch.runner.metrics.reading import look
+    from orch.spec.errors import visible
+
+    history, colour = History(), coloured(sys.stdout)
+    before = look(watched.targets, watched.connector, devices=False)
+    time.sleep(BETWEEN_S)
+    with Live(console=Console(no_color=not colour), auto_refresh=False) as live:
+        while True:
+            targets = watched.targets
+            after = look(targets, watched.connector)
+            rows = figures(targets, before, after)
+            history.add(rows)
+            lines = [Text(visible(line)) for line in problem_lines(rows)]
+            live.update(Group(metrics_table(rows, history, colour=colour), *lines), refresh=True)
+            if not watched.goes_on():
+                break
+            before = after if watched.targets is targets else look(watched.targets, watched.connector)
+            time.sleep(LIVE_S)
+    tell(f"run {watched.name} has ended")

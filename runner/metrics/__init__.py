@@ -1,0 +1,4 @@
+"""What nodes and jobs use: CPU, memory, network, accelerators.
+
+`reading.py` looks at nodes once, `figures.py` makes two looks to figures of the time between them.
+"""

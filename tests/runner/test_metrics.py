@@ -1,0 +1,169 @@
+"""What nodes and jobs use: the script here, and on trees of files that stand for other machines."""
+
+from __future__ import annotations
+
+import subprocess
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from foldernodes import FolderLab
+
+from orch.cli.output.metrics import History, bars, metrics_json, metrics_text, problem_lines
+from orch.cli.output.prometheus import UsageCollector, serve
+from orch.runner.metrics.figures import figures
+from orch.runner.metrics.reading import Reading, Target, command, fleet_targets, look, reading
+from orch.runner.node.connector import NodeResult
+from orch.spec.state import Gpus, NodeState
+
+MIB = 1 << 20
+
+
+def tree(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+
+
+def machine(at: float, busy: int, received: int) -> dict[str, str]:
+    """A machine of four cores with a card of Ethernet, one of InfiniBand, and Docker's bridge."""
+    return {
+        "proc/uptime": f"{at} 1.0",
+        "proc/stat": f"cpu  {busy} 0 0 90000 500 0 0 0 0 0\ncpu0 1 1\ncpu1 1 1\ncpu2 1 1\ncpu3 1 1",
+        "proc/meminfo": "MemTotal:       8192 kB\nMemFree: 1 kB\nMemAvailable:   6144 kB",
+        "sys/class/net/eth0/device/x": "",
+        "sys/class/net/eth0/statistics/rx_bytes": str(received),
+        "sys/class/net/eth0/statistics/tx_bytes": "7",
+        "sys/class/net/docker0/bridge/x": "",
+        "sys/class/net/docker0/statistics/rx_bytes": str(9 * received),
+        "sys/class/net/docker0/statistics/tx_bytes": "7",
+        "sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_data": str(received),
+        "sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data": "0",
+        "sys/class/infiniband/efa_0/ports/1/hw_counters/rx_bytes": str(received),
+        "sys/class/infiniband/efa_0/ports/1/hw_counters/tx_bytes": "0",
+    }
+
+
+def of_version_2(cpu_us: int) -> dict[str, str]:
+    group = "sys/fs/cgroup/system.slice/docker-x.scope"
+    return {
+        "proc/77/cgroup": "0::/system.slice/docker-x.scope",
+        "proc/self/mountinfo": "25 30 0:24 / {root}/sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate",
+        f"{group}/cpu.stat": f"usage_usec {cpu_us}\nuser_usec 1",
+        f"{group}/memory.current": str(5 * MIB),
+        f"{group}/memory.max": "max",
+        f"{group}/memory.stat": f"anon 1\ninactive_file {MIB}",
+    }
+
+
+def of_version_1(cpu_us: int) -> dict[str, str]:
+    cpu, memory = "sys/fs/cgroup/cpu,cpuacct/docker/x", "sys/fs/cgroup/memory/docker/x"
+    mounts = (("cpu,cpuacct", "/"), ("memory", "/"), ("unified", "/"))
+    return {
+        "proc/77/cgroup": "4:memory:/docker/x\n2:cpu,cpuacct:/docker/x\n0::/",
+        "proc/self/mountinfo": "\n".join(
+            f"3{at} 31 0:3{at} {root} {{root}}/sys/fs/cgroup/{name} rw - "
+            + ("cgroup2 cgroup2 rw" if name == "unified" else f"cgroup cgroup rw,{name}")
+            for at, (name, root) in enumerate(mounts)
+        ),
+        f"{cpu}/cpuacct.usage": str(cpu_us * 1000),
+        f"{memory}/memory.usage_in_bytes": str(5 * MIB),
+        f"{memory}/memory.limit_in_bytes": str(2**63 - 4096),
+        f"{memory}/memory.stat": f"cache 1\ntotal_inactive_file {MIB}",
+    }
+
+
+def seen(root: Path, target: Target, files: dict[str, str]) -> NodeResult[Reading]:
+    """What the script tells where /proc, /sys and the node's folder are those of `root`."""
+    tree(root, {name: text.replace("{root}", str(root)) for name, text in files.items()})
+    text = command(target).text.replace("exec sudo -n", "exec")
+    for folder in ("proc/", "sys/", "var/lib/orch"):
+        text = text.replace(f"/{folder}", f"{root}/{folder}")
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return NodeResult(target.node, reading(target, done.stdout))
+
+
+@pytest.mark.parametrize("version", [of_version_1, of_version_2])
+def test_a_rank_uses_what_its_cgroup_says_and_the_devices_of_its_blocks(
+    tmp_path: Path, version: Callable[[int], dict[str, str]]
+) -> None:
+    gpus = Gpus(count=2, vendor="amd")
+    node = NodeState.model_validate(
+        {"index": 0, "name": "n0", "access": {"kind": "none"}, "gpus": gpus, "blocks": 2, "cpus": 4}
+    )
+    job = Target(
+        node, rank=3, container="orch-j", job="echo 77", cores=2.0, memory_bytes=6 * MIB, per_block=1
+    )
+    (tmp_path / "var/lib/orch/claims").mkdir(parents=True)
+    (tmp_path / "var/lib/orch/claims/1").symlink_to("orch-j|job|eve@away|then|2")
+    (tmp_path / "var/lib/orch/claims/0").symlink_to("orch-other|other|eve@away|then|2")
+    for card, busy in (("renderD128", 10), ("renderD129", 90)):
+        device = f"sys/class/drm/{card}/device"
+        sizes = {
+            f"{device}/mem_info_vram_used": str(64 * MIB),
+            f"{device}/mem_info_vram_total": str(96 * MIB),
+        }
+        minor = f"drm_render_minor {card[-3:]}"
+        tree(tmp_path, {f"{device}/gpu_busy_percent": str(busy), **sizes})
+        tree(tmp_path, {f"sys/class/kfd/kfd/topology/nodes/{card[-1]}/properties": minor})
+    before = seen(tmp_path, job, {**machine(100.5, 1000, 1000), **version(2_000_000)})
+    after = seen(tmp_path, job, {**machine(102.5, 1400, 3000), **version(3_000_000)})
+    (row,) = figures([job], [before], [after])
+    told = metrics_json(row)
+    assert told["cpu"] == {"cores": 0.5, "cores_total": 2.0, "percent": 25.0}
+    assert told["memory"] == {"used_bytes": 4 * MIB, "total_bytes": 6 * MIB}
+    assert told["network"] == {"received_bytes_s": 1000.0, "sent_bytes_s": 0.0}
+    assert told["fabric"] == {"received_bytes_s": 5000.0, "sent_bytes_s": 0.0}
+    used = {"memory_used_bytes": 64 * MIB, "memory_total_bytes": 96 * MIB}
+    assert told["gpus"] == [{"index": 1, "percent": 90.0, **used}]
+    whole = Target(node)
+    pair = [[seen(tmp_path, whole, machine(*given))] for given in ((100.5, 1000, 0), (102.5, 1400, 0))]
+    (row,) = figures([whole], *pair)
+    assert (row.cores, row.cpu_percent, row.memory_bytes) == (2.0, 50.0, 2 * MIB)
+    assert metrics_text([row]).splitlines() == [
+        "NODE  CPU       MEMORY          GPU     GPU MEMORY      NETWORK              FABRIC",
+        "n0    50% of 4  0.0 of 0.0 GiB  50% ▁█  0.1 of 0.2 GiB  0 B/s in, 0 B/s out  0 B/s in, 0 B/s out",
+    ]
+    # A node that has started anew counts from zero; a job may be over.
+    (row,) = figures([whole], pair[1], pair[0])
+    assert (row.cores, row.network, row.memory_bytes) == (None, None, 2 * MIB)
+    (tmp_path / "proc/77/cgroup").unlink()
+    (row,) = figures([job], [before], [seen(tmp_path, job, {})])
+    assert (row.problem, row.silent) == ("its job does not run there", False)
+
+
+def test_nodes_that_answer_are_told_beside_one_that_does_not(tmp_path: Path) -> None:
+    lab = FolderLab(tmp_path)
+    fleet = lab.fleet()
+    gpus = Gpus(count=4, vendor="nvidia")
+    nodes = (fleet.nodes[0].model_copy(update={"gpus": gpus}), fleet.nodes[1])
+    targets = fleet_targets(fleet.model_copy(update={"nodes": nodes, "simulated": True}))
+    before = look(targets, lab.connector)
+    (tmp_path / "node-1").rmdir()
+    looks = list(zip(targets, look(targets, lab.connector), strict=True))
+    port, close = serve(UsageCollector("fleet", "boxes", lambda: looks), "127.0.0.1", 0)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        scraped = answer.read().decode().splitlines()
+    close()
+    assert 'orch_up{fleet="boxes",node="box-0"} 1.0' in scraped
+    assert 'orch_up{fleet="boxes",node="box-1"} 0.0' in scraped
+    assert 'orch_cpu_cores{fleet="boxes",node="box-0"} 2.0' in scraped
+    assert any(line.startswith('orch_cpu_seconds_total{fleet="boxes",node="box-0"} ') for line in scraped)
+    assert not any(line.startswith("orch_gpu_utilization_ratio{") for line in scraped)
+    first, second = figures(targets, before, look(targets, lab.connector))
+    assert (first.problem, first.devices, first.simulated) == (None, None, 4)
+    assert first.cores is not None
+    assert first.memory_bytes
+    assert first.cores_total == 2
+    lines = metrics_text([first, second]).splitlines()
+    assert "4 simulated" in lines[1]
+    assert "no answer" in lines[2]
+    assert problem_lines([first, second]) == ["box-1: node box-1 cannot be reached"]
+
+
+def test_graphs_show_what_was() -> None:
+    assert bars([0, 50, 100, None, 120]) == "▁▅█ █"
+    history = History()
+    assert history.cpu("n") == ""
