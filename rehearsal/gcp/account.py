@@ -99,6 +99,13 @@ class GcpCloud(SimulatedAccount):
             return result
         return operation(request, api_method.verb, result["selfLink"].removeprefix(API), thing=result)
 
+    def shut_down(self, instance: str) -> None:
+        """An operating system powers its machine off. `instance`: its path."""
+        from orch.rehearsal.gcp.api.compute.instances import shut_down
+
+        with self.store.transaction():
+            shut_down(Request(self, {}, {}, {}), instance)
+
     # -- behind the back ----------------------------------------------------------------------------------
 
     def add_reservation(
