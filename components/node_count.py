@@ -41,8 +41,8 @@ def with_node_count(request: PlanRequest) -> PlanRequest:
         return request
     recorded, new = previous.pins.get(PIN), not previous.pins
     pins = {key: value for key, value in previous.pins.items() if key not in (PIN, TEMPLATE)}
-    if is_range(nodes):
-        ended = indices_of(request.fleet.name, previous.ended)
+    ended = indices_of(request.fleet.name, previous.ended)
+    if is_range(nodes) or ended:
         live = live_indices(previous) - ended
         others = frozenset[int]()
         if previous.existing_nodes is not None:
@@ -52,7 +52,7 @@ def with_node_count(request: PlanRequest) -> PlanRequest:
             previous = replace(previous, existing_nodes=names)
         if pins:
             pins["indices"] = folded(sorted(live))
-        count = request.count
+        count = request.count if is_range(nodes) else nodes.target
         if count is None:
             count = max(request.at_least, _count(nodes, recorded, len(live) + len(others), new=new))
         nodes = nodes.model_copy(update={"target": _bounded(nodes, count)})

@@ -121,8 +121,8 @@ def plan(
     findings += capacities.placement_findings(fleet, shape, demand)
     findings += capacities.quota_findings(candidate, facts, demand, context.other_groups)
     os = node_os(fleet, candidate)
-    # Members of a group live as long as was asked for when they were waited for.
     idle = None if flex_start(fleet) else idle_rule(fleet)
+    findings += capacities.idle_findings(fleet)
     cloud_init = userdata.node_init(
         fleet,
         shape,
