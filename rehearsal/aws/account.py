@@ -116,7 +116,6 @@ class Cloud(SimulatedAccount):
         return str(doc["CapacityReservationId"])
 
     def shut_down(self, instance: str) -> None:
-        """An operating system powers its machine off."""
         from orch.rehearsal.aws.api.actions import Request
         from orch.rehearsal.aws.api.compute.instances import shut_down
 

@@ -100,7 +100,6 @@ class GcpCloud(SimulatedAccount):
         return operation(request, api_method.verb, result["selfLink"].removeprefix(API), thing=result)
 
     def shut_down(self, instance: str) -> None:
-        """An operating system powers its machine off. `instance`: its path."""
         from orch.rehearsal.gcp.api.compute.instances import shut_down
 
         with self.store.transaction():
@@ -170,7 +169,7 @@ class GcpCloud(SimulatedAccount):
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():
             doc = self.store.get(instance, "instance")
-        if doc is None:
+        if doc is None or doc.get("_stopped"):
             return None
         items = {item["key"]: item["value"] for item in doc["metadata"].get("items") or ()}
         if not items.get("user-data"):
