@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -97,12 +98,13 @@ def fleet_delete(
 
 
 def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> None:
-    from orch.cli.output.fleet import FleetRow, fleet_json, fleet_table
+    from orch.cli.output.fleet import FleetRow, fleet_json, fleet_table, with_ended
     from orch.cli.runs.run import open_runner
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.records import node_records
+    from orch.stacks.request import ended_nodes
     from orch.stacks.state import StackState
 
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
@@ -110,7 +112,11 @@ def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> 
         states = [(fleet_of(stack), stack) for stack in up.values()]
         reconcile_once(runner)  # a run that ended unnoticed would still show its nodes as busy
         rows = [
-            FleetRow(state, node_statuses(state, runner.connector), node_records(stack.recorded))
+            FleetRow(
+                state,
+                with_ended(state, node_statuses(state, runner.connector), partial(ended_nodes, stack)),
+                node_records(stack.recorded),
+            )
             for state, stack in states
         ]
     if as_json:

@@ -10,7 +10,7 @@ found by the folder's name. Another package names its subclass in an entry point
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from orch.components.deployment import Deployment
 from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.node_count import own_pins
-from orch.components.request import CloudAnswer, PlanRequest
+from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.models.backends import entry_of
@@ -205,6 +205,15 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
         Raises what asking the backend raises.
         """
         return ()
+
+    def ended_nodes(
+        self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
+    ) -> frozenset[str]:
+        """Names of the recorded nodes that ended themselves; asked where a fleet's nodes do that.
+
+        What the backend does not tell for sure is no such node. Raises what asking it raises.
+        """
+        return frozenset()
 
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
         """What commands that lead to its nodes must find in their environment: secrets among them."""

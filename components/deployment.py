@@ -100,6 +100,8 @@ class Deployment:
     # What its nodes are in few words, recorded with the stack, and how changes of that are told.
     traits: Traits = field(default_factory=dict[str, str])
     explained: Explained = NOTHING
+    # Nodes that ended themselves, and are not made again: that the rest of them goes is no change of a plan.
+    ended: frozenset[str] = frozenset()
     # The nodes' names. Of clouds: the resources that made those that are no resource of their own, and the
     # same plan with the first nodes alone while the second ones are running.
     nodes: tuple[str, ...] = ()

@@ -34,22 +34,25 @@ def with_node_count(request: PlanRequest) -> PlanRequest:
     """The request with the number of nodes as `target`, and what the stack decided for the nodes that exist.
 
     The fleet's nodes are those of the last finished `up` that the state still records, and those that a call
-    which did not end made beside them.
+    which did not end made beside them; not those that ended themselves since.
     """
     nodes, previous = request.fleet.nodes, request.previous
     if nodes is None:
         return request
     recorded, new = previous.pins.get(PIN), not previous.pins
     pins = {key: value for key, value in previous.pins.items() if key not in (PIN, TEMPLATE)}
-    if is_range(nodes):
-        live = live_indices(previous)
+    ended = indices_of(request.fleet.name, previous.ended)
+    if is_range(nodes) or ended:
+        live = live_indices(previous) - ended
         others = frozenset[int]()
         if previous.existing_nodes is not None:
-            existing = indices_of(request.fleet.name, previous.existing_nodes)
+            existing = indices_of(request.fleet.name, previous.existing_nodes) - ended
             live, others = live & existing, existing - live
+            names = previous.existing_nodes - previous.ended
+            previous = replace(previous, existing_nodes=names)
         if pins:
             pins["indices"] = folded(sorted(live))
-        count = request.count
+        count = request.count if is_range(nodes) else nodes.target
         if count is None:
             count = max(request.at_least, _count(nodes, recorded, len(live) + len(others), new=new))
         nodes = nodes.model_copy(update={"target": _bounded(nodes, count)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
@@ -19,8 +19,9 @@ from typing import Any
 from orch.components.base import Backend, Candidate
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place
+from orch.components.idleness import ended_reason, may_end
 from orch.components.node_count import with_node_count
-from orch.components.request import PlanRequest
+from orch.components.request import PlanRequest, PriorState
 from orch.components.template import as_template, is_template
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
@@ -104,13 +105,31 @@ def compile_fleet(request: PlanRequest) -> Deployment:
         f"not on {place}: {error.summary}" for place, error in refusals if isinstance(error, PlanErrors)
     ]
     warnings = tuple(_warning(*each) for each in refusals if not isinstance(each[1], PlanErrors))
+    ended = request.previous.ended.difference(deployment.nodes)
+    if ended:
+        reasons.append(ended_reason(sorted(ended)))
     usable = effective(request.fleet.written_backends, tuple(each.type for each in request.settings))
     if request.fleet.ssh_config is None and usable and request.backends[0] not in usable:
         at = request.backends[0]
         reasons.append(f"it stays on {at}, where it is: write `backends: [{usable[0]}]` to move it")
     return replace(
-        deployment, reasons=(*deployment.reasons, *reasons), findings=(*deployment.findings, *warnings)
+        deployment,
+        reasons=(*deployment.reasons, *reasons),
+        findings=(*deployment.findings, *warnings),
+        ended=ended,
     )
+
+
+def ended_nodes(
+    previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
+) -> frozenset[str]:
+    """Names of the recorded nodes that ended themselves, asked where the nodes of the fleet do that.
+
+    Raises what asking the backend raises.
+    """
+    if not previous.nodes or previous.backend is None or not may_end(previous.pins):
+        return frozenset()
+    return _known(previous.backend).ended_nodes(previous, settings, session)
 
 
 def candidates_of(request: PlanRequest) -> tuple[Candidate, ...]:

@@ -99,7 +99,7 @@ class PriorState:
     machine must not move a running cluster. `backend`: where its nodes are, None while it has none.
     `unfinished`: the pins of an `up` that was interrupted; `locked`: those of the project's lock file.
     `existing_nodes`: names of the nodes that the state records; `file_systems`: those that it records;
-    None where it was not read.
+    None where it was not read. `ended`: names of nodes of it that ended themselves.
     """
 
     pins: dict[str, str] = field(default_factory=dict)
@@ -109,6 +109,7 @@ class PriorState:
     locked: dict[str, str] = field(default_factory=dict)
     existing_nodes: frozenset[str] | None = None
     file_systems: tuple[RecordedFileSystem, ...] | None = None
+    ended: frozenset[str] = frozenset()
 
     @classmethod
     def of_outputs(cls, outputs: dict[str, Any]) -> PriorState:

@@ -277,6 +277,10 @@ class SimulatedAccount(ABC):
     def everything(self) -> dict[str, str]:
         """Id -> kind of all existing resources that were created by a call."""
 
+    @abstractmethod
+    def shut_down(self, instance: str) -> None:
+        """The operating system of an instance powers its machine off."""
+
     # -- local nodes --------------------------------------------------------------------------------------
 
     @abstractmethod

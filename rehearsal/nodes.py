@@ -2,7 +2,8 @@
 
 An instance whose user data holds a host key and an authorized key gets a container of the node image; its
 address for this machine is in `cloud.endpoints()`. Devices of the type are placeholders: files of the right
-names, nothing behind. Of what the user data prepares, a node has what keeps jobs from the instance metadata.
+names, nothing behind. Of what the user data prepares, a node has what keeps jobs from the instance metadata,
+and what ends a machine that is idle.
 """
 
 from __future__ import annotations
@@ -45,6 +46,13 @@ FILE_SYSTEMS = "/var/lib/orch/file-systems"
 
 CLOSES_METADATA = "/var/lib/orch/metadata.sh"
 """A script in user data. The node runs it, as the preparation of a real machine does."""
+
+ENDS_ITSELF = "/var/lib/orch/idle.sh"
+"""A script in user data that powers the machine off. A node runs it, as a real machine does."""
+
+POWERED_OFF = "/var/lib/orch/powered-off"
+SYSTEMCTL = "/usr/local/sbin/systemctl"
+_POWER = f'#!/bin/sh\n[ "$1" = poweroff ] && : > {POWERED_OFF} && kill -TERM 1\n'
 
 FAILED = "/var/lib/orch/boot/failed"
 
@@ -198,9 +206,15 @@ def ended_on_error(end: Callable[[], object]) -> Iterator[None]:
 
 
 def repair(cloud: SimulatedAccount) -> None:
-    """After a kill: start missing containers of instances, and remove those of instances that are gone."""
+    """Tell the account of machines that powered themselves off. After a kill: start missing containers of
+    instances, and remove those of instances that are gone."""
     scenario = cloud.knobs.nodes
-    live = {each: cloud.machine(each) for each in cloud.instances()}
+    for instance, endpoint in cloud.endpoints().items():
+        if _is_powered_off(endpoint.container):
+            cloud.shut_down(instance)
+            _remove_powered_off(cloud, endpoint)
+    machines = {each: cloud.machine(each) for each in cloud.instances()}
+    live = {instance: machine for instance, machine in machines.items() if machine is not None}
     for instance, endpoint in cloud.endpoints().items():
         machine = live.get(instance)
         if machine is None or endpoint.container != _container(cloud, machine):
@@ -285,6 +299,9 @@ def _start_container(
     script = file_of(machine.user_data, CLOSES_METADATA)
     if script is not None:
         _close_metadata(container, script)
+    idle = file_of(machine.user_data, ENDS_ITSELF)
+    if idle is not None:
+        _run_idle_script(container, idle)
     endpoint = Endpoint(
         instance=instance,
         container=container,
@@ -402,6 +419,46 @@ def _close_metadata(container: str, script: bytes) -> None:
     if result.exit_code:
         reason = result.output.decode(errors="replace").strip().rpartition("\n")[2]
         node.put_archive("/", archive({FAILED.lstrip("/"): f"{reason}\n"}))
+
+
+def _run_idle_script(container: str, script: bytes) -> None:
+    """Run what powers a machine off when it is idle, beside a `systemctl` that ends the container."""
+    from orch.images.client import connect
+    from orch.providers.orch.local_node import archive
+
+    node: Any = connect().containers.get(container)
+    node.put_archive("/", archive({ENDS_ITSELF.lstrip("/"): script.decode(), SYSTEMCTL.lstrip("/"): _POWER}))
+    node.exec_run(["sh", "-c", f"chmod 755 {SYSTEMCTL}; exec setsid bash {ENDS_ITSELF}"], detach=True)
+
+
+def _is_powered_off(container: str) -> bool:
+    """Whether the machine of a container ended it. One that somebody killed did not."""
+    from docker.errors import NotFound
+
+    from orch.images.client import connect
+
+    try:
+        node: Any = connect().containers.get(container)
+        if node.status != "exited":
+            return False
+        node.get_archive(POWERED_OFF)
+    except NotFound:
+        return False
+    return True
+
+
+def _remove_powered_off(cloud: SimulatedAccount, endpoint: Endpoint) -> None:
+    """Remove the container of a machine that is off, and the network with the last one: by Docker alone, for
+    whoever opens a rehearsal may ask a cloud's libraries, beside which our provider cannot be imported."""
+    from orch.images.client import connect
+
+    client: Any = connect()
+    client.containers.get(endpoint.container).remove(force=True, v=True)
+    cloud.forget(endpoint.instance)
+    if not cloud.endpoints():
+        client.networks.get(_network(cloud)).remove()
+        with cloud.store.transaction():
+            cloud.store.put_meta(NETWORK, False)
 
 
 def stop(cloud: SimulatedAccount, instance: str) -> None:

@@ -27,7 +27,7 @@ from orch.stacks.pulumi.lock_holders import delete_stale_marks
 from orch.stacks.pulumi.locks import locks
 from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
-from orch.stacks.request import FleetRequest, compile_for
+from orch.stacks.request import FleetRequest, compile_for, ended_nodes
 from orch.stacks.state import StackExport, StackState
 from orch.stacks.variables import clear_text_names, remove_clear_text, unreadable_copies
 
@@ -195,17 +195,21 @@ def remove_nodes(
 
 
 def drift(project: Project, name: str, listener: Listener) -> tuple[PropertyDrift, ...]:
-    """Find what differs from the record. Changes nothing, takes no lock. Raises NoSuchFleet, StackError."""
+    """Find what differs from the record, but for nodes that ended themselves.
+
+    Changes nothing, takes no lock. Raises NoSuchFleet, StackError.
+    """
     stack = StackState(project, name)
     require_up(stack)
     project.prepare()
     repair_files(project, name)
+    ended = ended_nodes(stack)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--preview-only"]
     listener(Activity(f"the engine refreshes the fleet {name}"))
     shared = drift_shared(stack, words, listener)
     engine(stack, words, run)
-    return (*shared, *find_drift(run.events))
+    return _found(run, shared, ended)
 
 
 def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDrift, ...]:
@@ -217,12 +221,20 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDr
     require_up(stack)
     project.prepare()
     recover(stack, listener)
+    ended = ended_nodes(stack)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--yes", "--skip-preview"]
     listener(Activity(f"the engine refreshes the fleet {name}"))
     shared = drift_shared(stack, words, listener)
     engine(stack, words, run)
-    return (*shared, *find_drift(run.events))
+    return _found(run, shared, ended)
+
+
+def _found(
+    run: EngineCall, shared: tuple[PropertyDrift, ...], ended: frozenset[str]
+) -> tuple[PropertyDrift, ...]:
+    """What a refresh found. That a node ended itself is no drift."""
+    return (*shared, *(each for each in find_drift(run.events) if each.name not in ended))
 
 
 def _with_force(project: Project, force: bool) -> Project:

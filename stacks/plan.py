@@ -60,7 +60,7 @@ class Plan:
     `problems` are nodes that are kept out, or failed while the others did not; `unpriced` names costs that
     are not in `hourly`. `drift` is what the refresh before it found; `headline` sums the changes up.
     `lost_nodes`: present nodes that it removes or replaces. `unrecorded`: the stack has another `nodes` than
-    the file. `prepared`: what `up` needs to apply this plan.
+    the file, or nodes that ended themselves. `prepared`: what `up` needs to apply this plan.
     """
 
     fleet: str
@@ -112,7 +112,11 @@ def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCal
         *compiled.problems,
         *(p for p in engine_problems if p.node not in unfit or p.code == "ORCH385"),
     ]
-    applied = tuple(change for change in changes(run.events) if change.name not in failed)
+    applied = tuple(
+        change
+        for change in changes(run.events)
+        if change.name not in failed and not (change.op == "delete" and change.name in compiled.ended)
+    )
     return Plan(
         stack,
         stack,
@@ -125,10 +129,11 @@ def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCal
         new_keys=compiled.new_keys,
         findings=compiled.findings,
         unpriced=compiled.unpriced,
-        drift=find_drift(run.events),
+        drift=tuple(each for each in find_drift(run.events) if each.name not in compiled.ended),
         headline=headline(applied, before.fleet, compiled),
         lost_nodes=lost_nodes(before.fleet.nodes, compiled, applied),
-        unrecorded=before.nodes is not None and compiled.pins.get(NODES_PIN) != before.nodes,
+        unrecorded=bool(compiled.ended)
+        or (before.nodes is not None and compiled.pins.get(NODES_PIN) != before.nodes),
     )
 
 

@@ -17,7 +17,7 @@ from orch import __version__
 from orch.components.deployment import Deployment, SharedNetworks
 from orch.components.file_systems import check
 from orch.components.node_count import is_range
-from orch.components.registry import compile_fleet
+from orch.components.registry import compile_fleet, ended_nodes
 from orch.components.request import PlanRequest, PriorState
 from orch.components.volumes import STACK as VOLUME_STACK
 from orch.spec.errors import OrchError
@@ -117,11 +117,13 @@ def main(root: Path | str = ".") -> None:
                 if is_range(fleet.nodes) and recorded.outputs.get("pins") == outputs.get("pins")
                 else None,
             )
+            settings = backends_with_secrets(project)
+            ended = ended_nodes(previous, settings, lambda backend: None)
             compiled = compile_fleet(
                 PlanRequest(
                     with_secrets(project, fleet),
-                    backends_with_secrets(project),
-                    previous,
+                    settings,
+                    replace(previous, ended=ended),
                     scope_of(project),
                     root=folder,
                     folder=document.directory.absolute(),

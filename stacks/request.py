@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orch.components import registry
 from orch.components.deployment import Deployment
 from orch.components.file_systems import check
-from orch.components.registry import compile_fleet
 from orch.components.request import NO_CONSENT, Approvals, PlanRequest, PriorState
 from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
@@ -51,8 +51,9 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
         unfinished=unfinished_pins(stack.recorded),
         locked=read_lock(project.lock_file, request.name),
         existing_nodes=stack.node_names,
+        ended=ended_nodes(stack),
     )
-    deployment = compile_fleet(
+    deployment = registry.compile_fleet(
         PlanRequest(
             with_secrets(project, request.fleet),
             backends_with_secrets(project),
@@ -69,6 +70,15 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
         )
     )
     return check(request.fleet, previous, deployment, request.approvals.lose_data)
+
+
+def ended_nodes(stack: StackState) -> frozenset[str]:
+    """The fleet's recorded nodes that ended themselves. Raises what asking the cloud raises."""
+    previous, existing = PriorState.of_outputs(stack.outputs), stack.node_names
+    nodes = tuple(node for node in previous.nodes if node.name in existing)
+    return registry.ended_nodes(
+        replace(previous, nodes=nodes), backends_with_secrets(stack.project), stack.project.session
+    )
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

@@ -70,7 +70,7 @@ def environment(kind: str) -> Environment:
     return made
 
 
-FIRST_BOOT = ("cloud-init-", "gcp-", "init-")
+FIRST_BOOT = ("cloud-init-", "gcp-", "init-", "claim-over")
 """How the names of templates begin that become user data."""
 
 

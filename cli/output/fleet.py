@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -13,12 +13,12 @@ from orch.runner.connect import open_connector
 from orch.runner.errors import HostUnreachable
 from orch.runner.node.connector import Address, Connector
 from orch.runner.node.status import NodeStatus
-from orch.spec.errors import visible
+from orch.spec.errors import OrchError, visible
 from orch.spec.state import FleetState, Gpus, NodeState
 from orch.stacks.records import UNKNOWN, NodeRecord
 
-# A cordoned node is healthy: somebody keeps jobs off it.
-_HEALTHY = ("idle", "busy", "cordoned")
+# A cordoned node is healthy: somebody keeps jobs off it. So is a fleet with one less that was idle.
+_HEALTHY = ("idle", "busy", "cordoned", "terminated")
 _BRIEF = ("FLEET", "NODE", "BACKEND", "GPU", "IP", "PRICE", "CREATED", "STATUS")
 _VERBOSE = (
     *("FLEET", "NODE", "BACKEND", "REGION", "ZONE", "TYPE", "ID", "GPU", "CPUS", "MEMORY", "DISK", "BLOCKS"),
@@ -48,6 +48,24 @@ def fleet_json(fleet: FleetRow) -> dict[str, Any]:
         "simulated": fleet.state.simulated,
         "nodes": [_node_json(*each) for each in fleet.nodes()],
     }
+
+
+def with_ended(
+    state: FleetState, statuses: Sequence[NodeStatus], ask: Callable[[], frozenset[str]]
+) -> Sequence[NodeStatus]:
+    """The statuses with `terminated` for nodes that do not answer because they ended themselves: `ask` tells
+    which. Where it cannot, they stay `unreachable`."""
+    if all(status.status != "unreachable" for status in statuses):
+        return statuses
+    try:
+        ended = ask()
+    except OrchError:
+        return statuses
+    gone = NodeStatus("terminated", "it ended itself, as no job was there")
+    return [
+        gone if status.status == "unreachable" and node.name in ended else status
+        for node, status in zip(state.nodes, statuses, strict=True)
+    ]
 
 
 def fleet_status(statuses: Sequence[NodeStatus]) -> str:

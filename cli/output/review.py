@@ -77,7 +77,7 @@ def agree(
             elif former:
                 tell(f"fleet {request.name}: the record of an earlier version of orch is written again")
             else:
-                tell(f"fleet {request.name}: `nodes` of the file is recorded")
+                tell(f"fleet {request.name}: which nodes it has, and `nodes` of the file, are recorded")
             agreed_lines = lines
         # What was shown is what is accepted: a host that shows another key now is refused.
         request = accepting(request, plan.new_keys)

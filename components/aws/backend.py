@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.aws.account import errors, gather_facts
@@ -25,7 +25,7 @@ from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue
 from orch.components.explain import Explained, Traits
 from orch.components.init_steps import scripts
-from orch.components.request import PlanRequest
+from orch.components.request import PlanRequest, PriorState
 from orch.offers.match import aws_zone_name
 from orch.spec.errors import OrchError
 from orch.spec.findings import Finding, PlanErrors
@@ -159,6 +159,19 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         from orch.components.aws.fleet_state import tunnel_environment
 
         return tunnel_environment(settings) if isinstance(settings, AwsSettings) else {}
+
+    def ended_nodes(
+        self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
+    ) -> frozenset[str]:
+        own: AwsSettings = self.entry(settings)
+        machines = {node.machine: node for node in previous.nodes if node.machine and node.region}
+        account = session(self.name) or self.open_session(own)
+        ended = set[str]()
+        for region in sorted({node.region or "" for node in machines.values()}):
+            ids = [each for each, node in machines.items() if node.region == region]
+            template = f"orch-{previous.nodes[0].name.rpartition('-')[0]}-{previous.pins.get('scope', '')}"
+            ended |= gather_facts.ended_by_themselves(account, region, template, ids, own.endpoint_url)
+        return frozenset(machines[each].name for each in ended)
 
     def _named_zones(self, request: PlanRequest) -> Mapping[str, Sequence[Zone]]:
         """The zones of each region of which the file writes a zone by its name (`us-east-1a`)."""

@@ -10,6 +10,7 @@ from orch.components.aws.account.facts import Allowance, AwsFacts, Reservation
 from orch.components.aws.candidates import CloudCandidate
 from orch.components.aws.plan import AwsPlan, Capacity, PlacementGroup
 from orch.components.cloud.node_groups import OtherGroups
+from orch.components.idleness import idle_rule
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
@@ -28,7 +29,8 @@ def capacity(fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, demand: D
     """From a given reservation, from the spot market, or on demand.
 
     On-demand fleets that are all or nothing take a reservation of their own first: EC2 grants it whole or
-    refuses it at once, so a zone without room costs seconds and leaves no instance behind.
+    refuses it at once, so a zone without room costs seconds and leaves no instance behind. Not where nodes
+    end themselves: nobody would end what the reservation costs.
     """
     reservation = facts.reservation
     if reservation is not None:
@@ -36,7 +38,7 @@ def capacity(fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, demand: D
     if candidate.spot:
         limit = None if fleet.max_price is None else f"{float(fleet.max_price):g}"
         return Capacity(market="spot", max_price=limit)
-    if fleet.gang == "all-or-nothing" and demand.nodes > 0:
+    if fleet.gang == "all-or-nothing" and demand.nodes > 0 and idle_rule(fleet) is None:
         return Capacity(reserved_nodes=demand.nodes)
     return Capacity()
 

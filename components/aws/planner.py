@@ -51,6 +51,7 @@ from orch.components.cloud.sizing import (
     nvidia,
     user_data_findings,
 )
+from orch.components.idleness import idle_rule
 from orch.components.node_count import count_words
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
@@ -111,6 +112,7 @@ def plan(
     findings += decision.findings
     findings += capacities.reservation_findings(fleet, facts, demand)
     findings += capacities.quota_findings(candidate, facts, demand, context.other_groups, nat_ips)
+    idle = idle_rule(fleet)
     cloud_init = userdata.node_init(
         fleet,
         each,
@@ -118,11 +120,12 @@ def plan(
         efa=efa,
         scripts=context.scripts,
         ssm=decision.access.way == "ssm",
+        idle=idle,
     )
     if demand.new:
         findings += _size_findings(cloud_init)
     findings += key_findings(facts.console_refusal, demand.new, "ec2:GetConsoleOutput", Severity.WARNING)
-    boot = first_boot_pins(fleet, context.scripts)
+    boot = first_boot_pins(fleet, context.scripts, idle)
     findings += first_boot_findings(previous, boot, len(live))
     findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)
     group = capacities.placement_group(fleet, facts, each, base)
@@ -210,6 +213,7 @@ def plan(
         mounts=fleet_mounts(fleet.mounts),
         file_systems=new_file_systems,
         protect=fleet.protect,
+        idle=idle,
         scratch=disk_scratch(fleet, scratch(fleet, each.disks)),
         price=price,
         hourly=round((price or 0.0) * demand.nodes + fixed, 6),

@@ -147,6 +147,7 @@ class AwsFleet(pulumi.ComponentResource):
             placement={"group_name": group.name if group is not None else group_name} if group_name else None,
             capacity_reservation_specification=reservation,
             instance_market_options=self._market(plan.capacity),
+            instance_initiated_shutdown_behavior="terminate" if plan.idle else None,
             iam_instance_profile={"name": profile} if profile is not None else None,
             tag_specifications=[
                 {"resource_type": kind, "tags": {**plan.tags, "orch:stack": tags["orch:stack"]}}

@@ -6,15 +6,19 @@ from collections.abc import Mapping
 
 from orch.catalog.aws.machines import Nics
 from orch.components.cloud.cloudinit import ON_EXIT, RUNS_INIT, File, node_config, prepared, scratch
+from orch.components.idleness import SCRIPT as IDLE_SCRIPT
+from orch.components.idleness import IdleRule
 from orch.runner.preparation.init_steps import steps
 from orch.spec.models import Fleet
-from orch.templates import render
+from orch.templates import ShellText, render
 
 # Source: EC2 user guide, "Run commands when you launch an EC2 instance with user data input".
 MOST_BYTES = 16_384
 EFA_INSTALLER = "1.43.2"
 # Linux gives EFA's libfabric huge pages of 2 MiB; the EFA installer reserves as many.
 HUGE_PAGES = 5128
+# The launch template makes an instance that is shut down from within a terminated one.
+OFF = ShellText("systemctl poweroff")
 
 _UNIT = f"""\
 [Unit]
@@ -37,12 +41,19 @@ _LIMITS = "".join(f"{who} {kind} memlock unlimited\n" for who in ("*", "root") f
 
 
 def node_init(
-    fleet: Fleet, each: Nics, *, gpus: int, efa: int, scripts: Mapping[str, str], ssm: bool = False
+    fleet: Fleet,
+    each: Nics,
+    *,
+    gpus: int,
+    efa: int,
+    scripts: Mapping[str, str],
+    idle: IdleRule | None = None,
+    ssm: bool = False,
 ) -> str:
     """The cloud-config of all nodes, with a mark for the client's key.
 
     `gpus`: NVIDIA GPUs that must be there; `efa`: EFA devices. `scripts`: the text of `init[].file` by path.
-    `ssm`: SSM leads in.
+    `idle`: when they end themselves; `ssm`: SSM leads in.
     """
     init = steps(fleet, scripts)
     prepare = render(
@@ -51,6 +62,7 @@ def node_init(
         efa=efa,
         efa_installer=EFA_INSTALLER,
         scratch=scratch(fleet, each.disks),
+        idle=IDLE_SCRIPT if idle else None,
         steps=init,
         **RUNS_INIT,
     )
@@ -58,7 +70,9 @@ def node_init(
         File("/etc/ssh/sshd_config.d/10-orch.conf", _SSHD),
         File("/etc/security/limits.d/90-orch.conf", _LIMITS),
         File("/etc/systemd/system/orch-prepare.service", _UNIT),
-        *prepared("/usr/local/sbin/orch-prepare", prepare, init, ssm=ssm),
+        *prepared(
+            "/usr/local/sbin/orch-prepare", prepare, init, ssm=ssm, idle=idle.script(OFF) if idle else None
+        ),
     ]
     if efa:
         files.append(File("/etc/sysctl.d/90-orch.conf", f"vm.nr_hugepages = {HUGE_PAGES}\n"))

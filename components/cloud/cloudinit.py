@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from orch.components.file_systems import FileSystem
+from orch.components.idleness import PROPERTY as IDLE
+from orch.components.idleness import SCRIPT as IDLE_SCRIPT
+from orch.components.idleness import IdleRule
 from orch.components.init_steps import pinned, short
 from orch.components.request import PriorState
 from orch.runner.preparation.init_steps import INIT, Step, mark_of, mount_steps, steps
@@ -71,12 +74,17 @@ class File:
     mode: str = "0644"
 
 
-def prepared(path: str, script: str, init: Sequence[Step], *, ssm: bool = False) -> Iterator[File]:
+def prepared(
+    path: str, script: str, init: Sequence[Step], *, ssm: bool = False, idle: str | None = None
+) -> Iterator[File]:
     """What prepares a machine: the `script` at this path, and all that it runs.
 
-    `ssm`: the machine is reached through an agent of its own, which needs the instance metadata.
+    `ssm`: the machine is reached through an agent of its own, which needs the instance metadata. `idle`: what
+    ends it when no job is on it.
     """
     yield File(path, script, "0700")
+    if idle is not None:
+        yield File(IDLE_SCRIPT, idle, "0700")
     yield File(CLOSES_METADATA, render("cloud-init-metadata.sh.j2", ssm=ssm), "0700")
     for step in init:
         yield File(f"{INIT}/{step.file}.sh", step.content, "0700")
@@ -104,10 +112,11 @@ def node_config(fleet: Fleet, files: Sequence[File], *, makes_key: str | None = 
     )
 
 
-def first_boot_pins(fleet: Fleet, scripts: Mapping[str, str]) -> dict[str, str]:
-    """Marks of what a node is given at its first boot alone: one for each property, where it is written, and
-    one for what keeps jobs from the instance metadata."""
+def first_boot_pins(fleet: Fleet, scripts: Mapping[str, str], idle: IdleRule | None) -> dict[str, str]:
+    """Marks of what a node is given at its first boot alone: one for each property, where it is written, one
+    for when it ends itself, and one for what keeps jobs from the instance metadata."""
     texts = {
+        IDLE: str(idle or ""),
         "mounts": mark_of(mount_steps(fleet)) if fleet.mounts else "",
         "authorized_keys": repr(sorted(fleet.authorized_keys)) if fleet.authorized_keys else "",
         METADATA: "closed to jobs",
@@ -121,7 +130,7 @@ def first_boot_findings(previous: PriorState, pins: Mapping[str, str], live: int
     """Warnings of changes that the `live` running nodes do not get."""
     if not live:
         return
-    for name in ("init", "mounts", "authorized_keys"):
+    for name in ("init", "mounts", "authorized_keys", IDLE):
         key = f"boot.{name}"
         if previous.pins.get(key) != pins.get(key):
             yield Finding(

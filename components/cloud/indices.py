@@ -14,13 +14,15 @@ def node_indices(fleet: Fleet, previous: PriorState) -> tuple[int, ...]:
     """The indices of the fleet's nodes.
 
     Running nodes keep theirs, new nodes get the lowest free ones, and a smaller fleet loses the highest.
-    Nodes that a call which did not end has made count as new, and come before others.
+    Nodes that a call which did not end has made count as new, and come before others. One that ended itself
+    may not be gone yet: its index is not taken again before the next `up` has forgotten it.
     """
     count = fleet.nodes.target if fleet.nodes is not None else 0
     live = sorted(live_indices(previous))
     kept = live[:count]
     begun = [each for each in indices_of(fleet.name, previous.existing_nodes or ()) if each not in live]
-    lowest = (index for index in range(len(live) + len(begun) + count) if index not in (*live, *begun))
+    taken = {*live, *begun, *indices_of(fleet.name, previous.ended)}
+    lowest = (index for index in range(len(taken) + count) if index not in taken)
     free = chain(sorted(begun), lowest)
     return tuple(sorted([*kept, *(next(free) for _ in range(count - len(kept)))]))
 

@@ -115,6 +115,14 @@ class Cloud(SimulatedAccount):
             doc = add_capacity_block(Request(self, {}, zone[:-1]), kind, zone, count, start=start, end=end)
         return str(doc["CapacityReservationId"])
 
+    def shut_down(self, instance: str) -> None:
+        from orch.rehearsal.aws.api.actions import Request
+        from orch.rehearsal.aws.api.compute.instances import shut_down
+
+        with self.store.transaction():
+            region = str((self.store.get(instance, "instance") or {}).get("_region"))
+            shut_down(Request(self, {}, region), instance)
+
     # -- what a test may ask ------------------------------------------------------------------------------
 
     def everything(self) -> dict[str, str]:

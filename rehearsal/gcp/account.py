@@ -99,6 +99,12 @@ class GcpCloud(SimulatedAccount):
             return result
         return operation(request, api_method.verb, result["selfLink"].removeprefix(API), thing=result)
 
+    def shut_down(self, instance: str) -> None:
+        from orch.rehearsal.gcp.api.compute.instances import shut_down
+
+        with self.store.transaction():
+            shut_down(Request(self, {}, {}, {}), instance)
+
     # -- behind the back ----------------------------------------------------------------------------------
 
     def add_reservation(
@@ -163,7 +169,7 @@ class GcpCloud(SimulatedAccount):
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():
             doc = self.store.get(instance, "instance")
-        if doc is None:
+        if doc is None or doc.get("_stopped"):
             return None
         items = {item["key"]: item["value"] for item in doc["metadata"].get("items") or ()}
         if not items.get("user-data"):

@@ -24,12 +24,13 @@ LOOK_S = 10.0
 @dataclass(frozen=True)
 class NodeStatus:
     """One node: `provisioning` (its first boot is not at its end), `idle`, `busy` (some blocks or all),
-    `cordoned` (takes no new jobs), `unreachable`, or `failure` (it can run nothing).
+    `cordoned` (takes no new jobs), `unreachable`, `terminated` (it ended itself), or `failure` (it can run
+    nothing).
 
     `unfit`: why its preparation failed, which keeps it out until that is mended.
     """
 
-    status: Literal["provisioning", "idle", "busy", "cordoned", "unreachable", "failure"]
+    status: Literal["provisioning", "idle", "busy", "cordoned", "unreachable", "terminated", "failure"]
     reason: str | None = None
     busy_blocks: int = 0
     claims: tuple[Claim, ...] = ()

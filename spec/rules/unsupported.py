@@ -208,16 +208,22 @@ def _options(draft: Draft) -> Findings:
             yield _refusal(draft, ("backend_options", index), f"an option of {each.get('type')}", None)
 
 
-def _idleness(draft: Draft) -> Findings:
+def _where_idle_nodes_stay(draft: Draft) -> tuple[str, ...]:
+    """Backends of a fleet whose nodes do not end themselves."""
     used = _backends(draft)
-    if draft.written("idle_duration") and used not in ((), ("ssh",)):
-        local = used == ("local",)
+    return () if used == ("ssh",) else tuple(name for name in used if "idle_duration" not in acted_on(name))
+
+
+def _idleness(draft: Draft) -> Findings:
+    staying = _where_idle_nodes_stay(draft)
+    if draft.written("idle_duration") and staying:
+        local = staying == ("local",)
         yield draft.diagnostic(
             "ORCH196" if local else "ORCH118",
             ("idle_duration",),
             "local nodes are not terminated when idle"
             if local
-            else "this version does not terminate nodes when they are idle",
+            else f"idle nodes on {listed([title(name) for name in staying])} are not terminated",
             key=True,
             severity=Severity.WARNING,
             hint="remove them with `orch down` when they are not needed",
@@ -279,12 +285,13 @@ def _architecture(draft: Draft) -> Findings:
 def _nodes_when_idle(draft: Draft) -> Findings:
     nodes = cast(Fleet, draft.partial).nodes
     # A range begins at its target, and a number with `idle_duration` is told there.
-    if nodes is not None and nodes.min < nodes.target and draft.node_at(("nodes", "min")) is not None:
+    smaller = nodes is not None and nodes.min < nodes.target
+    if nodes is not None and smaller and _where_idle_nodes_stay(draft) and draft.node_at(("nodes", "min")):
         yield draft.diagnostic(
             "ORCH197",
             ("nodes", "min"),
             f"{nodes.target} nodes are created and stay: going down to {nodes.min} when they are idle is not "
-            "supported by this version",
+            f"supported on {listed([title(name) for name in _where_idle_nodes_stay(draft)])}",
             key=True,
             severity=Severity.WARNING,
             hint="set the target to what you need",

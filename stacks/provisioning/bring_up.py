@@ -50,7 +50,8 @@ def bring_up(
     if is_range(request.fleet.nodes):
         request = replace(request, count=len(first.nodes))  # what is planned again asks for as many
     data = frozenset(each.urn for each in stack.file_systems)
-    gang = Gang(stack, request, listener, stack.makers, first.answer, data)
+    before = {node: maker for node, maker in stack.makers.items() if node not in first.ended}
+    gang = Gang(stack, request, listener, before, first.answer, data)
     if first.only is None and not first.elsewhere:
         call, failed = gang.apply(first, skip_refresh=skip_refresh)
         if failed is not None:

@@ -50,7 +50,10 @@ def lost_nodes(
     before: Mapping[str, str], compiled: Deployment, engine_changes: Iterable[Change] = ()
 ) -> frozenset[str]:
     """Nodes that a plan removes or replaces: those it no longer has, and those whose resource the engine's
-    changes delete or replace. `before`: each existing node with the resource that made it."""
+    changes delete or replace. `before`: each existing node with the resource that made it.
+
+    Nodes that ended themselves are not present."""
+    before = {node: maker for node, maker in before.items() if node not in compiled.ended}
     if compiled.moves:
         return frozenset(before)
     removed = {

@@ -12,7 +12,7 @@ from orch.spec.state import FleetState, NodeState
 from orch.stacks import operations
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
 from orch.stacks.fleets import find_fleet
-from orch.stacks.request import FleetRequest
+from orch.stacks.request import FleetRequest, ended_nodes
 from orch.stacks.state import StackState
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def growth_for(project: Project, task: Task, state: FleetState, free: Collection
         return None
     if fleet.nodes is None or not is_range(fleet.nodes):
         return None
-    needed = task.all_nodes
+    state, needed = _without_ended(project, state), task.all_nodes
     if needed > 1 and fleet.placement != "cluster":
         return None
     most, here = fleet.nodes.max, tuple(node for node in state.nodes if node.name in free)
@@ -61,6 +61,13 @@ def growth_for(project: Project, task: Task, state: FleetState, free: Collection
             request = FleetRequest(whole, folder, file=file, at_least=len(state.nodes) + more)
             return Growth(task, state, here, more, document, request)
     return None
+
+
+def _without_ended(project: Project, state: FleetState) -> FleetState:
+    """The fleet without nodes that ended themselves."""
+    ended = ended_nodes(StackState(project, state.name))
+    nodes = tuple(node for node in state.nodes if node.name not in ended)
+    return state.model_copy(update={"nodes": nodes}) if ended else state
 
 
 def plan_growth(project: Project, growth: Growth, listener: Listener) -> Plan:

@@ -11,8 +11,9 @@ import pytest
 from oldrows import FLEET
 from support import Folder
 
-from orch.cli.output.fleet import FleetRow, age, fleet_json, fleet_table
+from orch.cli.output.fleet import FleetRow, age, fleet_json, fleet_status, fleet_table, with_ended
 from orch.runner.node.status import NodeStatus
+from orch.spec.errors import OrchError
 from orch.spec.state import FleetState
 from orch.stacks.project import find
 from orch.stacks.records import node_records, parse_time
@@ -182,3 +183,15 @@ def test_a_fleet_without_nodes_has_a_line() -> None:
     assert told[1].split()[:3] == ["p5", "-", "aws"]
     assert told[1].endswith("no node")
     assert fleet_json(row(state, recorded(state)))["nodes"] == []
+
+
+def test_a_node_that_ended_itself_is_told_from_one_that_does_not_answer() -> None:
+    def broken() -> frozenset[str]:
+        raise OrchError("no credentials")
+
+    silent = [NodeStatus("idle"), NodeStatus("unreachable"), NodeStatus("unreachable")]
+    told = with_ended(p5(3), silent, lambda: frozenset({"p5-0", "p5-2"}))
+    assert [each.status for each in told] == ["idle", "unreachable", "terminated"]
+    assert (fleet_status(told[::2]), fleet_status(told)) == ("active", "degraded")
+    assert with_ended(p5(3), silent, broken) == silent
+    assert with_ended(p5(3), silent[:1] * 3, broken) == silent[:1] * 3

@@ -29,11 +29,14 @@ def indices(nodes: object, previous: PriorState, **more: Any) -> tuple[int, ...]
     return node_indices(planned.fleet, planned.previous)
 
 
-def up(recorded: str | None, pinned: str, *existing: int, read: bool = True) -> PriorState:
-    """A fleet that was brought up for `recorded`; its state has the `existing` nodes."""
+def up(
+    recorded: str | None, pinned: str, *existing: int, read: bool = True, ended: tuple[int, ...] = ()
+) -> PriorState:
+    """A fleet that was brought up for `recorded`; its state has the `existing` nodes, some of them ended."""
     pins = {"scope": "abc123", "indices": pinned} | ({} if recorded is None else {"nodes": recorded})
     names = frozenset(f"pool-{index}" for index in existing)
-    return PriorState(pins, existing_nodes=names if read else None, backend="aws")
+    gone = frozenset(f"pool-{index}" for index in ended)
+    return PriorState(pins, existing_nodes=names if read else None, backend="aws", ended=gone)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,11 @@ def up(recorded: str | None, pinned: str, *existing: int, read: bool = True) -> 
         # Nodes that a killed call made and nobody recorded stay, under their names.
         ("0..8", up("0/0/8", "0-1", 0, 1, 2), (0, 1, 2)),
         ("0..8", up("0/0/8", "0-1", 0, 6), (0, 6)),
+        # Those that ended themselves stay away. The state has them still: what is new has other names.
+        ("0..8", up("0/0/8", "0-3", 0, 1, 2, 3, ended=(1, 3)), (0, 2)),
+        ("0..8", up("0/0/8", "0-1", 0, 1, ended=(0, 1)), ()),
+        (SHRUNK, up("1/4/8", "0-1", read=False, ended=(0, 1)), (2,)),
+        (4, up("0/4/4", "0-3", 0, 1, 2, 3, ended=(1, 3)), (0, 2, 4, 5)),
         # Never below the minimum, nor above the maximum.
         (SHRUNK, up("1/4/8", "0-3"), (0,)),
         ({"min": 2, "target": 4, "max": 8}, up("2/4/8", "0-3", 3), (0, 3)),

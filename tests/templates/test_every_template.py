@@ -105,13 +105,13 @@ def mounted(v: str) -> Iterator[Values]:
 
 def aws_prepare(v: str) -> Iterator[Values]:
     for scratch in scratches(v):
-        yield {"gpus": 8, "efa": 32, "efa_installer": v, "scratch": scratch, **init_of(v)}
+        yield {"gpus": 8, "efa": 32, "efa_installer": v, "scratch": scratch, "idle": v, **init_of(v)}
 
 
 def gcp_prepare(v: str) -> Iterator[Values]:
     given = {"gpus": 8, "rdmas": 8, "nics": 9, "queues": v, **init_of(v), "account": True}
     given["software"] = {"plugin": v, "receiver": v}
-    given |= {"fleet": v, "host_key": v, "shown": v}
+    given |= {"fleet": v, "host_key": v, "shown": v, "idle": v}
     for scratch in scratches(v):
         for system in ("ubuntu", "cos"):
             yield {**given, "os": system, "fabric": "gib", "scratch": scratch}
@@ -246,15 +246,23 @@ def config(v: str) -> Iterator[Values]:
         yield {**values, "console": console, "makes_key": v, "created": v}
 
 
+def idle(v: str) -> Iterator[Values]:
+    given = {"home": "/var/lib/orch", "script": "/nonexistent", "fleet": v, "by": v, "off": argv("off", v)}
+    times = {"after_s": 60, "first_s": 600, "look_s": 15, "left_after_s": 3600}
+    for least in (0, 2):
+        yield {**given, **times, "least": least}
+
+
 def nothing(v: str) -> Iterator[Values]:
     yield {}
 
 
 CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "cloud-init-bastion.yml.j2": config,
-    "cloud-init-begin.sh.j2": nothing,
+    "cloud-init-begin.sh.j2": lambda v: iter([{"idle": v}, {"idle": None}]),
     "cloud-init-end.sh.j2": lambda v: iter([init_of(v)]),
     "cloud-init-forwards.sh.j2": lambda v: iter([{"user": v, "nodes": (v,)}, {"user": v, "nodes": ()}]),
+    "cloud-init-idle.sh.j2": idle,
     "cloud-init-metadata.sh.j2": lambda v: iter([{"ssm": ssm} for ssm in (True, False)]),
     "cloud-init-node.yml.j2": config,
     "cloud-init-prepare.sh.j2": aws_prepare,

@@ -49,6 +49,7 @@ class BackendSettings(Section):
 
 CLOUD_SUPPORTS = frozenset(
     {
+        "idle_duration",
         "regions",
         "region",
         "availability_zones",

@@ -60,12 +60,31 @@ def test_a_fleet_that_begins_without_nodes_is_a_record_and_keeps_what_it_gets(tm
     later = lab.plan(fleet("0..4"))
     assert (ops(later), later.unrecorded, later.hourly) == ([], False, grown.hourly)
 
+    # A node that ended itself is no drift, and no plan brings it back; one that somebody ended is made again.
+    tagged = [(tag["Value"], each["InstanceId"]) for each in lab.live() for tag in each["Tags"]]
+    ids = {value: instance for value, instance in tagged if value.startswith("p5-")}
+    lab.cloud.shut_down(ids["p5-2"])
+    assert nodes(lab) == ["p5-0", "p5-1"]
+    idle = lab.plan(fleet("0..4"))
+    assert (ops(idle), idle.drift, idle.lost_nodes, idle.unrecorded) == ([], (), frozenset(), True)
+    assert "p5-2 ended itself" in idle.reasons[-1]
+    assert lab.drift() == ()
+    lab.session.client("ec2", region_name="us-east-1").terminate_instances(InstanceIds=[ids["p5-1"]])
+    assert ops(lab.plan(fleet("0..4"))) == [("create", "p5-1")]
+    assert [each.name for each in lab.drift()] == ["p5-1"]
+    lab.up(fleet("0..4"))
+    assert nodes(lab) == ["p5-0", "p5-1"]
+    assert lab.plan(fleet("0..4")).unrecorded is False
+    grow(lab, fleet("0..4"), 3)
+    assert nodes(lab) == ["p5-0", "p5-1", "p5-2"]
+
     # A node that was removed stays away; the others keep their names, and a wider range takes none.
     operations.remove_nodes(lab.project, "p5", [1], quiet)
     assert ops(lab.plan(fleet("0..4"))) == []
     wider = lab.plan(fleet("0..8"))
     assert (ops(wider), wider.unrecorded) == ([], True)
-    assert ops(lab.plan(fleet("3..8"))) == [("create", "p5-1")]
+    # Nodes below the minimum do not end themselves: new ones start with that.
+    assert ops(lab.plan(fleet("3..8"))) == [("create", "p5-1"), ("update", "p5-template")]
     assert lab.plan(fleet("0..1")).lost_nodes == {"p5-2"}
     assert nodes(lab) == ["p5-0", "p5-2"]
 

@@ -238,6 +238,21 @@ def end(request: Request, doc: Doc, reason: str) -> None:
         _finish(request, doc)
 
 
+def shut_down(request: Request, instance: str) -> None:
+    """The operating system of an instance powers it off: that stops it, or terminates it, as it was launched
+    to. Source: EC2 user guide, "Change instance initiated shutdown behavior"."""
+    doc = live(request, instance)
+    if state_of(request, doc) != "running":
+        return
+    if doc["_shutdown"] == "terminate":
+        end(request, doc, "Client.InstanceInitiatedShutdown: Instance initiated shutdown")
+        return
+    doc["_stopped"] = True
+    vacate(request, instance, doc["_market"])
+    request.store.unrefer(instance, "reserved")
+    request.add(instance, "instance", doc)
+
+
 def _finish(request: Request, doc: Doc) -> None:
     for one in doc["NetworkInterfaces"]:
         detach_from(request, one["NetworkInterfaceId"])

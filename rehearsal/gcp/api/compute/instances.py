@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from orch.rehearsal.gcp.api import labels
 from orch.rehearsal.gcp.api.compute import disks, reservations, scheduling
-from orch.rehearsal.gcp.api.compute.capacity import capacity_left, exhausted, occupy
+from orch.rehearsal.gcp.api.compute.capacity import SPOT, STANDARD, capacity_left, exhausted, occupy
 from orch.rehearsal.gcp.api.compute.instance_templates import template_named
 from orch.rehearsal.gcp.api.compute.offerings import offered
 from orch.rehearsal.gcp.api.compute.resource_policies import check_room
@@ -213,13 +213,14 @@ def _host(request: Request, instance: InstanceRequest) -> str | None:
 
 def current(request: Request, doc: Doc) -> Doc:
     """An instance with its current state."""
-    running = request.cloud.now() >= doc["_ready"]
+    running = request.cloud.now() >= doc["_ready"] and not doc.get("_stopped")
     status: Doc = {"scheduling": {"availabilityDomain": 0}}
     if running and doc.get("_host"):
         block, sub, host = doc["_host"].strip("/").split("/")
         status["physicalHost"] = doc["_host"]
         status["physicalHostTopology"] = {"block": block, "subblock": sub, "host": host}
-    return {**doc, "status": "RUNNING" if running else "STAGING", "resourceStatus": status}
+    state = "TERMINATED" if doc.get("_stopped") else "RUNNING" if running else "STAGING"
+    return {**doc, "status": state, "resourceStatus": status}
 
 
 @method("instances.get", "GET", "zones/{zone}/instances/{instance}")
@@ -324,6 +325,16 @@ def end(request: Request, path: str, doc: Doc) -> None:
     group = doc.get("_group")
     if group:
         _leave_group(request, group)
+
+
+def shut_down(request: Request, path: str) -> None:
+    """The operating system of an instance powers it off: it is stopped, keeps its disks, and takes no
+    capacity. Source: Google Cloud "Suspend, stop, or reset VMs", "VM instance lifecycle".
+    """
+    doc = request.thing("instance", path)
+    request.store.unrefer(path, SPOT)
+    request.store.unrefer(path, STANDARD)
+    request.add(path, "instance", {**doc, "_stopped": True})
 
 
 def _leave_group(request: Request, path: str) -> None:
