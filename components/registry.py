@@ -127,9 +127,10 @@ def ended_nodes(
 
     Raises what asking the backend raises.
     """
-    if not previous.nodes or previous.backend is None or not may_end(previous.pins):
+    nodes = tuple(node for node in previous.nodes if may_end(previous.pins, node.index))
+    if not nodes or previous.backend is None:
         return frozenset()
-    return _known(previous.backend).ended_nodes(previous, settings, session)
+    return _known(previous.backend).ended_nodes(replace(previous, nodes=nodes), settings, session)
 
 
 def candidates_of(request: PlanRequest) -> tuple[Candidate, ...]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from orch.components.cloud.indices import unfolded
+from orch.components.idleness import resources_of
+from orch.spec.errors import OrchError
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.fleets import delete_identity, not_up, require_up
 from orch.stacks.lockfile import write_lock
@@ -203,7 +205,7 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[PropertyDrif
     require_up(stack)
     project.prepare()
     repair_files(project, name)
-    ended = ended_nodes(stack)
+    ended = _ended_nodes(stack)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--preview-only"]
     listener(Activity(f"the engine refreshes the fleet {name}"))
@@ -221,7 +223,7 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDr
     require_up(stack)
     project.prepare()
     recover(stack, listener)
-    ended = ended_nodes(stack)
+    ended = _ended_nodes(stack)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--yes", "--skip-preview"]
     listener(Activity(f"the engine refreshes the fleet {name}"))
@@ -234,7 +236,16 @@ def _found(
     run: EngineCall, shared: tuple[PropertyDrift, ...], ended: frozenset[str]
 ) -> tuple[PropertyDrift, ...]:
     """What a refresh found. That a node ended itself is no drift."""
-    return (*shared, *(each for each in find_drift(run.events) if each.name not in ended))
+    gone = resources_of(ended)
+    return (*shared, *(each for each in find_drift(run.events) if each.name not in gone))
+
+
+def _ended_nodes(stack: StackState) -> frozenset[str]:
+    """The nodes that ended themselves; none where the cloud does not tell, so that they are drift."""
+    try:
+        return ended_nodes(stack)
+    except OrchError:
+        return frozenset()
 
 
 def _with_force(project: Project, force: bool) -> Project:

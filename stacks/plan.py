@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from orch.components.deployment import Deployment
 from orch.components.explain import known
+from orch.components.idleness import resources_of
 from orch.components.node_count import PIN as NODES_PIN
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning
 from orch.spec.findings import Finding
@@ -112,10 +113,11 @@ def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCal
         *compiled.problems,
         *(p for p in engine_problems if p.node not in unfit or p.code == "ORCH385"),
     ]
+    gone = resources_of(compiled.ended)
     applied = tuple(
         change
         for change in changes(run.events)
-        if change.name not in failed and not (change.op == "delete" and change.name in compiled.ended)
+        if change.name not in failed and not (change.op == "delete" and change.name in gone)
     )
     return Plan(
         stack,
@@ -129,7 +131,7 @@ def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCal
         new_keys=compiled.new_keys,
         findings=compiled.findings,
         unpriced=compiled.unpriced,
-        drift=tuple(each for each in find_drift(run.events) if each.name not in compiled.ended),
+        drift=tuple(each for each in find_drift(run.events) if each.name not in gone),
         headline=headline(applied, before.fleet, compiled),
         lost_nodes=lost_nodes(before.fleet.nodes, compiled, applied),
         unrecorded=bool(compiled.ended)

@@ -112,7 +112,7 @@ def node_config(fleet: Fleet, files: Sequence[File], *, makes_key: str | None = 
     )
 
 
-def first_boot_pins(fleet: Fleet, scripts: Mapping[str, str], idle: IdleRule | None) -> dict[str, str]:
+def first_boot_pins(fleet: Fleet, scripts: Mapping[str, str], idle: IdleRule | None = None) -> dict[str, str]:
     """Marks of what a node is given at its first boot alone: one for each property, where it is written, one
     for when it ends itself, and one for what keeps jobs from the instance metadata."""
     texts = {

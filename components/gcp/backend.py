@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.cloud.backend import CloudBackend, regions_of
@@ -19,12 +19,11 @@ from orch.components.deployment import SHARED, Queue, SharedNetworks
 from orch.components.explain import Explained, Traits
 from orch.components.gcp.account import errors, gather_facts, new_nodes
 from orch.components.gcp.account.facts import GcpFacts, Reservation
-from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import needed_lookups, shape_of
 from orch.components.gcp.candidates import candidates
 from orch.components.gcp.capacity import flex_start, max_wait_s
 from orch.components.gcp.explain import EXPLAINED, traits
-from orch.components.gcp.plan import GcpPlan, base_name
+from orch.components.gcp.plan import GcpPlan
 from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.userdata import node_scratch
 from orch.components.init_steps import scripts
@@ -57,17 +56,6 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         from orch.components.gcp.volumes import GcpVolumes
 
         return GcpVolumes()
-
-    def ended_nodes(
-        self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
-    ) -> frozenset[str]:
-        """Nodes that are stopped; one that is gone was deleted by somebody, or taken back."""
-        project = session(self.name) or self.open_session(self.entry(settings))
-        fleet = previous.nodes[0].name.rpartition("-")[0]
-        base = base_name(fleet, previous.pins.get("scope", ""))
-        zones = sorted({node.zone for node in previous.nodes if node.zone})
-        stopped = {name for zone in zones for name in gather_facts.stopped(project, zone, label(base))}
-        return frozenset(node.name for node in previous.nodes if f"{base}-{node.index}" in stopped)
 
     def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
         """Asks for the fleet's reservation, if it has one."""

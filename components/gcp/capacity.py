@@ -11,7 +11,6 @@ from orch.components.gcp.account.facts import Allowance, GcpFacts
 from orch.components.gcp.account.lookups import WEEK_S, flex_start, options
 from orch.components.gcp.candidates import CloudCandidate
 from orch.components.gcp.plan import GcpPlan, ManagedGroup, Placement, Scheduling
-from orch.components.idleness import idle_rule
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
@@ -49,19 +48,6 @@ def scheduling(fleet: Fleet, candidate: CloudCandidate, facts: GcpFacts) -> Sche
     if facts.reservation is not None and facts.reservation.dense:
         return Scheduling("RESERVATION_BOUND", maintenance, restart=True, ends="DELETE")
     return Scheduling("STANDARD", maintenance, restart=True)
-
-
-def idle_findings(fleet: Fleet) -> Iterator[Finding]:
-    """A warning where the rule of idleness is written, and nothing follows it."""
-    if flex_start(fleet) and idle_rule(fleet) is not None and "idle_duration_s" in fleet.model_fields_set:
-        yield Finding(
-            "ORCH118",
-            "idle_duration",
-            "nodes of a group that waits in the queue are not terminated when idle",
-            detail="they live as long as was asked for: `run_duration`",
-            hint="write a shorter `run_duration`",
-            severity=Severity.WARNING,
-        )
 
 
 def run_s(fleet: Fleet) -> int:

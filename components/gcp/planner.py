@@ -48,10 +48,9 @@ from orch.components.gcp.account.lookups import (
     shape_of,
 )
 from orch.components.gcp.candidates import CloudCandidate, with_fabric
-from orch.components.gcp.capacity import Demand, flex_start
+from orch.components.gcp.capacity import Demand
 from orch.components.gcp.plan import Access, Disk, GcpPlan, Networks, base_name
 from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
-from orch.components.idleness import idle_rule
 from orch.components.node_count import count_words
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
@@ -121,20 +120,17 @@ def plan(
     findings += capacities.placement_findings(fleet, shape, demand)
     findings += capacities.quota_findings(candidate, facts, demand, context.other_groups)
     os = node_os(fleet, candidate)
-    idle = None if flex_start(fleet) else idle_rule(fleet)
-    findings += capacities.idle_findings(fleet)
     cloud_init = userdata.node_init(
         fleet,
         shape,
         gpus=nvidia(candidate.type),
         os=os,
         scripts=context.scripts,
-        idle=idle,
         account=context.settings.vm_service_account is not None,
     )
     findings += _size_findings(cloud_init)
     findings += key_findings(facts.attribute_refusal, demand.new, "compute.instances.getGuestAttributes")
-    boot = first_boot_pins(fleet, context.scripts, idle)
+    boot = first_boot_pins(fleet, context.scripts)
     findings += first_boot_findings(previous, boot, len(live))
     findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)
     group = capacities.group(fleet, previous, base, live=len(live), nodes=demand.nodes)
@@ -222,7 +218,7 @@ def plan(
         mounts=fleet_mounts(fleet.mounts),
         file_systems=new_file_systems,
         protect=fleet.protect,
-        idle=idle,
+        idle=None,
         scratch=disk_scratch(fleet, userdata.node_scratch(fleet, shape, os)),
         price=candidate.price,
         hourly=round((candidate.price or 0.0) * demand.nodes + fixed, 6),

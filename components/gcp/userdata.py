@@ -6,12 +6,10 @@ from collections.abc import Mapping
 
 from orch.catalog.gcp.machines import Shape, software
 from orch.components.cloud.cloudinit import ON_EXIT, RUNS_INIT, File, node_config, prepared, scratch
-from orch.components.idleness import SCRIPT as IDLE_SCRIPT
-from orch.components.idleness import IdleRule
 from orch.runner.preparation.init_steps import steps
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
-from orch.templates import ShellText, render
+from orch.templates import render
 
 # Source: Google Cloud "VM metadata", limits: 256 KiB a value.
 MOST_BYTES = 262_144
@@ -48,8 +46,6 @@ _SSHD = (
     f"HostKey {HOST_KEY}\n"
     "PermitRootLogin prohibit-password\nPasswordAuthentication no\nMaxSessions 100\nMaxStartups 50:30:200\n"
 )
-# A machine that is shut down from within is stopped: it costs its disk alone, which the next `up` removes.
-OFF = ShellText("systemctl poweroff")
 _LIMITS = "".join(f"{who} {kind} memlock unlimited\n" for who in ("*", "root") for kind in ("soft", "hard"))
 
 # Which interface feeds which GPUs. Source: cluster-toolkit examples/machine-learning/a3-highgpu-8g.
@@ -72,19 +68,12 @@ def node_scratch(fleet: Fleet, shape: Shape, os: str) -> Scratch | None:
 
 
 def node_init(
-    fleet: Fleet,
-    shape: Shape,
-    *,
-    gpus: int,
-    os: str,
-    scripts: Mapping[str, str],
-    idle: IdleRule | None = None,
-    account: bool = False,
+    fleet: Fleet, shape: Shape, *, gpus: int, os: str, scripts: Mapping[str, str], account: bool = False
 ) -> str:
     """The cloud-config of all nodes, with a mark for the client's key.
 
     `shape`: of the interfaces the node has; `gpus`: NVIDIA GPUs that must be there; `os`: ubuntu or cos.
-    `idle`: when they end themselves; `account`: the machine has a service account.
+    `account`: the machine has a service account.
     """
     init = steps(fleet, scripts)
     parts = software(shape.fabric, shape.type)
@@ -101,7 +90,7 @@ def node_init(
         software={part: each.reference for part, each in parts.items()},
         queues=QUEUES_FILE,
         scratch=node_scratch(fleet, shape, os),
-        idle=IDLE_SCRIPT if idle else None,
+        idle=None,
         steps=init,
         **RUNS_INIT,
         account=account,
@@ -110,7 +99,7 @@ def node_init(
         File("/etc/ssh/sshd_config.d/10-orch.conf", _SSHD),
         File("/etc/security/limits.d/90-orch.conf", _LIMITS),
         File("/etc/systemd/system/orch-prepare.service", _UNIT),
-        *prepared(PREPARE, prepare, init, idle=idle.script(OFF) if idle else None),
+        *prepared(PREPARE, prepare, init),
     ]
     if shape.fabric == "tcpx":
         files.append(File(QUEUES_FILE, _queues()))

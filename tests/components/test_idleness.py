@@ -18,11 +18,12 @@ HOUR_OLD = "Exited (0) About an hour ago"
 
 
 def ended_at(
-    folder: Path, *, least: int = 0, name: str = "p5-1", docker: str = "", **steps: str
+    folder: Path, *, least: int = 0, name: str = "p5-1", docker: str = "", flock: str = "", **steps: str
 ) -> int | None:
     """Seconds after its start at which a node ends itself, idle for two minutes; None where it stays.
 
-    Each sleep lasts LOOK_S, and runs the step of that second (`at_300`). `docker`: what `docker ps` tells.
+    Each sleep lasts LOOK_S, and runs the step of that second (`at_300`). `docker`: what `docker ps` tells;
+    `flock`: what happens while it waits for the lock of claims.
     """
     home, clock, tools = folder / "home", folder / "uptime", folder / "bin"
     for made in (home / "claims", home / "control", home / "boot", tools):
@@ -38,6 +39,8 @@ cd {home}; case $s in {cases} esac""",
         "hostname": f"echo {name}",
         "off": f"cp {clock} {folder}/off; cp {home}/cordon {folder}; rm -f {home}/cordon {home}/idle.sh",
     }
+    if flock:
+        commands["flock"] = f"cd {home}; {flock}"
     for command, text in commands.items():
         (tools / command).write_text(f"#!/bin/sh\n{text}\n")
         (tools / command).chmod(0o755)
@@ -58,6 +61,10 @@ cd {home}; case $s in {cases} esac""",
 
 CLAIM = "ln -s 'orch-job|job|ada@desk|then|1' claims/0"
 GIVEN_BACK = "rm claims/0"
+FETCHED = (
+    "mkdir control/orch-job; touch control/orch-job/fetched; "
+    "flock control/orch-job/fetched /bin/sleep 15 > /dev/null 2>&1 &"
+)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +80,15 @@ GIVEN_BACK = "rm claims/0"
         ({"at_300": CLAIM, "docker": "echo 'orch-job Exited (0) 5 minutes ago'"}, None),
         ({"at_300": CLAIM, "docker": "exit 1"}, None),
         ({"at_30": "mkdir control/orch-job", "docker": "echo 'orch-job Up 5 minutes'"}, None),
+        # A client brings the outputs of a job that ended long ago.
+        ({"at_30": FETCHED, "docker": f"echo 'orch-job {HOUR_OLD}'"}, None),
         # While it is being prepared; one that cannot be costs as much.
         ({"at_30": "rm boot/ok", "at_900": "touch boot/ok"}, 1470),
         ({"at_30": "rm boot/ok; echo broken > boot/failed"}, 600),
         # Somebody may be looking at it.
         ({"at_30": "echo 'ada@desk|then|broken' > cordon"}, None),
+        ({"flock": "echo 'ada@desk|then|broken' > cordon"}, None),
+        ({"flock": "exit 1"}, None),
         ({"least": 1}, 600),
         ({"least": 2}, None),
         ({"least": 1, "name": "ip-10-0-0-4"}, None),

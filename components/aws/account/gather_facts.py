@@ -165,12 +165,19 @@ def host_key_of(console: str) -> str | None:
 
 
 def ended_by_themselves(
-    session: Session, region: str, template: str, instances: Sequence[str], endpoint: str | None = None
+    session: Session,
+    region: str,
+    template: str,
+    instances: Sequence[str],
+    endpoint: str | None = None,
+    *,
+    spot: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
     """Those of a fleet's instances that were shut down from within.
 
     EC2 shows a terminated instance for about an hour, with the reason. One that it has forgotten counts, if
-    the account has the fleet's launch `template`: then it is the account where the instance was.
+    the account has the fleet's launch `template`: then it is the account where the instance was. Not those
+    of `spot`, which EC2 may have taken back.
     Source: EC2 API, StateReason. Raises CloudRefused.
     """
     ec2 = RegionClient(session, region, endpoint).client("ec2")
@@ -183,7 +190,7 @@ def ended_by_themselves(
                     shown.add(str(each["InstanceId"]))
                     if (each.get("StateReason") or {}).get("Code") == SHUT_DOWN_FROM_WITHIN:
                         ended |= {str(each["InstanceId"])} if each["State"]["Name"] in ENDED else set()
-        if forgotten := set(instances) - shown:
+        if forgotten := set(instances) - shown - spot:
             named = [{"Name": "launch-template-name", "Values": [template]}]
             if ec2.describe_launch_templates(Filters=named)["LaunchTemplates"]:
                 ended |= forgotten

@@ -15,7 +15,6 @@ from orch.components.gcp.userdata import SHOWN
 
 NO_INSTANCE = "orch-none"
 """A name that no instance has: names of ours are longer."""
-STOPPED = ("STOPPING", "TERMINATED")
 RESERVATION_LEAST = "projects/"
 
 
@@ -203,17 +202,6 @@ class ProjectClient:
                 )
             )
         return tuple(sorted((_member(row) for row in rows), key=lambda each: (each.created, each.name)))
-
-    def stopped(self, zone: str, label: str, value: str) -> frozenset[str]:
-        """Names of the instances with a label that are stopped, or are being stopped."""
-        wanted = f"labels.{label}={value}"
-        with translate_errors("ask which nodes ended themselves"):
-            rows = list(
-                self.client("InstancesClient").list(
-                    request={"project": self.project, "zone": zone, "filter": wanted}
-                )
-            )
-        return frozenset(str(row.name) for row in rows if str(row.status) in STOPPED)
 
     def guest_attribute(self, zone: str, instance: str, path: str) -> str | None:
         """What an instance has written at `NAMESPACE/KEY`; None while it has not."""

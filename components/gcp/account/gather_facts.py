@@ -129,11 +129,6 @@ def host_keys(session: Session, zone: str, instances: Sequence[str]) -> dict[str
     return {name: key for name, key in keys.items() if key is not None and _ED25519.fullmatch(key)}
 
 
-def stopped(session: Session, zone: str, group: str) -> frozenset[str]:
-    """Names of a fleet's nodes in a zone that are stopped. `group`: the value of their label `orch-group`."""
-    return ProjectClient(session).stopped(zone, "orch-group", group)
-
-
 def refused_request(session: Session, zone: str, group: str, request: str) -> CloudError | None:
     """Why a group's resize request will never be fulfilled; None while it may be, and once it is."""
     return ProjectClient(session).refused_request(zone, group, request)

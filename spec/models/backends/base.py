@@ -49,7 +49,6 @@ class BackendSettings(Section):
 
 CLOUD_SUPPORTS = frozenset(
     {
-        "idle_duration",
         "regions",
         "region",
         "availability_zones",
