@@ -39,8 +39,8 @@ def coloured(stream: IO[str]) -> bool:
 
 
 def tell(text: str) -> None:
-    """A line for people, on stderr: stdout is for data."""
-    print(visible_lines(hidden(text)), file=sys.stderr, flush=True)
+    """A line for people, on stderr: stdout is for data. In one write: several threads tell something."""
+    print(f"{visible_lines(hidden(text))}\n", end="", file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
