@@ -70,10 +70,9 @@ def ended_reason(names: Iterable[str]) -> str:
     return f"{which} ended {themselves}, as no job was there: a run that needs more nodes makes them again"
 
 
-def may_end(pins: Mapping[str, str], index: int) -> bool:
-    """Whether a node of a stack may have ended itself, by the rule that the stack records."""
-    _, slash, least = pins.get(PIN, "").partition("/")
-    return bool(slash) and index >= int(least)
+def may_end(pins: Mapping[str, str]) -> bool:
+    """Whether nodes of a stack may have ended themselves."""
+    return PIN in pins
 
 
 def resources_of(ended: Iterable[str]) -> frozenset[str]:

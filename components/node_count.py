@@ -62,6 +62,11 @@ def with_node_count(request: PlanRequest) -> PlanRequest:
     )
 
 
+def recorded_minimum(pins: Mapping[str, str]) -> int:
+    """`min` of the `nodes` that a stack records; 0 where it does not tell."""
+    return int(pins.get(PIN, "").partition("/")[0] or 0)
+
+
 def own_pins(request: PlanRequest, planned: int) -> dict[str, str]:
     """The pins of a plan of so many nodes that no backend decides."""
     nodes = request.fleet.nodes

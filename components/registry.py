@@ -20,7 +20,7 @@ from orch.components.base import Backend, Candidate
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place
 from orch.components.idleness import ended_reason, may_end
-from orch.components.node_count import with_node_count
+from orch.components.node_count import recorded_minimum, with_node_count
 from orch.components.request import PlanRequest, PriorState
 from orch.components.template import as_template, is_template
 from orch.spec.diagnostics import Severity
@@ -127,8 +127,9 @@ def ended_nodes(
 
     Raises what asking the backend raises.
     """
-    nodes = tuple(node for node in previous.nodes if may_end(previous.pins, node.index))
-    if not nodes or previous.backend is None:
+    least = recorded_minimum(previous.pins)  # of which none ends itself
+    nodes = tuple(node for node in previous.nodes if node.index >= least)
+    if not nodes or previous.backend is None or not may_end(previous.pins):
         return frozenset()
     return _known(previous.backend).ended_nodes(replace(previous, nodes=nodes), settings, session)
 

@@ -144,7 +144,9 @@ def distributed(trial: Trial, name: str) -> str:
     _, log, told = trial.run(name)
     facts = trained(NODES * GPUS, NODES, told)
     assert (facts["model"], facts["batch"], facts["shm_mib"]) == ("llama-7b", 32, 24 << 10)
-    assert "Traceback" not in log
+    # At the very end the agent with the store leaves, and others that still wait for it log that.
+    own = [line for line in log.splitlines() if "/elastic/agent/server/" not in line]
+    assert not any("Traceback" in line for line in own)
     return f"weights {facts['weights']} equal on {len(told)} ranks of torchrun, loss {falls(facts)}"
 
 
