@@ -26,12 +26,13 @@ commands:
 """
 
 
+# One write for each line: both ranks share a pipe.
 ALL_REDUCE = """
-import torch, torch.distributed as group
+import sys, torch, torch.distributed as group
 group.init_process_group("gloo")
 one = torch.ones(1)
 group.all_reduce(one)
-print("sum", one.item())
+sys.stdout.write(f"sum {one.item()}\\n")
 """
 
 
