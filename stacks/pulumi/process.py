@@ -226,7 +226,6 @@ def _served(
         yield [], events
         return
     import grpc
-    from pulumi.automation._server import LanguageServer
     from pulumi.runtime._grpc_settings import _GRPC_CHANNEL_OPTIONS
     from pulumi.runtime.proto import events_pb2_grpc, language_pb2_grpc
 
@@ -234,7 +233,7 @@ def _served(
     port = server.add_insecure_port("127.0.0.1:0")
     flags: list[str] = []
     if program is not None:
-        servicer = _work_servicer(program) if isinstance(program, HeldWork) else LanguageServer(program)
+        servicer = _work_servicer(program) if isinstance(program, HeldWork) else _program_servicer(program)
         language_pb2_grpc.add_LanguageRuntimeServicer_to_server(servicer, server)
         flags += [f"--client=127.0.0.1:{port}"]
         flags += ["--exec-kind", "auto.inline"] if program is not no_program else []
@@ -246,6 +245,34 @@ def _served(
         yield flags, events
     finally:
         server.stop(grace=1).wait()
+
+
+def _program_servicer(program: Program) -> Any:
+    """Runs a program in a thread that this process does not wait for at its exit.
+
+    Of a call that failed, the program may wait for ever for a resource that the engine no longer makes.
+    """
+    from pulumi.automation._server import LanguageServer
+    from pulumi.runtime.proto import language_pb2
+
+    class Servicer(LanguageServer):
+        def Run(self, request: Any, context: Any) -> Any:
+            answer: futures.Future[Any] = futures.Future()
+            run = super().Run
+
+            def work() -> None:
+                try:
+                    answer.set_result(run(request, context))
+                except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
+                    answer.set_exception(error)
+
+            threading.Thread(target=work, daemon=True).start()
+            while context.is_active():
+                if futures.wait([answer], timeout=0.1).done:
+                    return answer.result()
+            return language_pb2.RunResponse(bail=True)
+
+    return Servicer(program)
 
 
 def _work_servicer(held: HeldWork) -> Any:

@@ -190,7 +190,7 @@ def test_every_verb_says_what_it_says_so() -> None:
                     raw.append(f"{file.name}: {what}")
     assert raw == [
         "doctor.py: f'export {key}={shlex.quote(value)}'",  # for a shell
-        "errors.py: visible_lines(hidden(text))",
+        r"errors.py: f'{visible_lines(hidden(text))}\n'",
         "errors.py: visible_lines(hidden(text))",
         "main.py: f'orch {__version__}'",
         "run.py: self.line(event)",  # a job's log

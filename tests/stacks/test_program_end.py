@@ -1,0 +1,29 @@
+"""A program that waits for ever does not keep orch from ending."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import threading
+from pulumi.automation._server import LanguageServer
+from orch.stacks.pulumi.process import _program_servicer
+
+class Call:
+    left = 3
+
+    def is_active(self):
+        self.left -= 1
+        return self.left > 0
+
+LanguageServer.Run = lambda self, request, context: threading.Event().wait()
+print(_program_servicer(print).Run(None, Call()).bail)
+"""
+
+
+def test_a_program_that_waits_for_an_engine_that_is_gone_is_left() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
