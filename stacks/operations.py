@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from orch.components.cloud.indices import unfolded
 from orch.components.idleness import resources_of
-from orch.spec.errors import OrchError
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.fleets import delete_identity, not_up, require_up
 from orch.stacks.lockfile import write_lock
@@ -29,7 +28,7 @@ from orch.stacks.pulumi.lock_holders import delete_stale_marks
 from orch.stacks.pulumi.locks import locks
 from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
-from orch.stacks.request import FleetRequest, compile_for, ended_nodes
+from orch.stacks.request import FleetRequest, compile_for, ended_nodes_if_told
 from orch.stacks.state import StackExport, StackState
 from orch.stacks.variables import clear_text_names, remove_clear_text, unreadable_copies
 
@@ -205,7 +204,7 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[PropertyDrif
     require_up(stack)
     project.prepare()
     repair_files(project, name)
-    ended = _ended_nodes(stack)
+    ended = ended_nodes_if_told(stack)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--preview-only"]
     listener(Activity(f"the engine refreshes the fleet {name}"))
@@ -223,7 +222,7 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDr
     require_up(stack)
     project.prepare()
     recover(stack, listener)
-    ended = _ended_nodes(stack)
+    ended = ended_nodes_if_told(stack)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--yes", "--skip-preview"]
     listener(Activity(f"the engine refreshes the fleet {name}"))
@@ -238,14 +237,6 @@ def _found(
     """What a refresh found. That a node ended itself is no drift."""
     gone = resources_of(ended)
     return (*shared, *(each for each in find_drift(run.events) if each.name not in gone))
-
-
-def _ended_nodes(stack: StackState) -> frozenset[str]:
-    """The nodes that ended themselves; none where the cloud does not tell, so that they are drift."""
-    try:
-        return ended_nodes(stack)
-    except OrchError:
-        return frozenset()
 
 
 def _with_force(project: Project, force: bool) -> Project:

@@ -9,6 +9,7 @@ from orch.components import registry
 from orch.components.deployment import Deployment
 from orch.components.file_systems import check
 from orch.components.request import NO_CONSENT, Approvals, PlanRequest, PriorState
+from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, scope_of
@@ -79,6 +80,14 @@ def ended_nodes(stack: StackState) -> frozenset[str]:
     return registry.ended_nodes(
         replace(previous, nodes=nodes), backends_with_secrets(stack.project), stack.project.session
     )
+
+
+def ended_nodes_if_told(stack: StackState) -> frozenset[str]:
+    """The same, and none where the cloud does not answer, as without credentials."""
+    try:
+        return ended_nodes(stack)
+    except OrchError:
+        return frozenset()
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

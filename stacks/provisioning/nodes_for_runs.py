@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from orch.components.node_count import is_range
 from orch.runner.placement.placement import misfit, no_fit
-from orch.spec.errors import OrchError
 from orch.spec.state import FleetState, NodeState
 from orch.stacks import operations
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
 from orch.stacks.fleets import find_fleet
-from orch.stacks.request import FleetRequest, ended_nodes
+from orch.stacks.request import FleetRequest, ended_nodes_if_told
 from orch.stacks.state import StackState
 
 if TYPE_CHECKING:
@@ -65,12 +64,9 @@ def growth_for(project: Project, task: Task, state: FleetState, free: Collection
 
 
 def _without_ended(project: Project, state: FleetState) -> FleetState:
-    """The fleet without nodes that ended themselves; as it is recorded where the cloud does not answer, as
-    without credentials: a plan for new nodes tells that then."""
-    try:
-        ended = ended_nodes(StackState(project, state.name))
-    except OrchError:
-        return state
+    """The fleet without nodes that ended themselves. Where the cloud does not answer, a plan for new nodes
+    tells that."""
+    ended = ended_nodes_if_told(StackState(project, state.name))
     nodes = tuple(node for node in state.nodes if node.name not in ended)
     return state.model_copy(update={"nodes": nodes}) if ended else state
 

@@ -198,7 +198,7 @@ def test_what_no_attempt_brings_back_ends_a_run_at_once(
 
     place = replace(place, secrets=lambda names: dict.fromkeys(names, "x"))
     (tmp_path / "code.txt").write_text("the code\n")
-    given = {"name": "job", "retry": True, "commands": ["true"], "files": ["code.txt:/tmp/orch-code.txt"]}
+    given = {"name": "job", "retry": True, "commands": ["true"], "files": [f"code.txt:{tmp_path}/code"]}
     task = Task.model_validate({**given, "env": {"TOKEN": "${{ secrets.token }}"}})
     row = lifecycle.submit(place, task, boxes.fleet(), image="none", base=tmp_path)
     if gone == "files":
