@@ -19,7 +19,7 @@ from orch.runner.node.connector import Connector
 from orch.runner.node.container import COPY_S, NO_PATH, failure
 from orch.runner.node.runtime import JobRuntime
 from orch.runner.runs.context import RunContext
-from orch.runner.runs.outputs import output_target
+from orch.runner.runs.outputs import keeper, output_target
 from orch.runner.upload.archive import Unpacking, pieces, place
 from orch.spec.errors import ExitCode
 from orch.spec.state import NodeState
@@ -208,6 +208,13 @@ def collected(context: RunContext, plan: RunPlan, rank: int, path: str) -> Kept:
         kept = target / path[len(output.path) :].lstrip("/")
         if kept.exists():
             return Kept(kept, posixpath.basename(path) or kept.name)
+    keeps = keeper(context.ledger, context.folder.number, context.folder.attempt) if outputs else None
+    if keeps is not None:
+        raise PathMissing(
+            f"the outputs of run {plan.run} are not on this machine",
+            detail=f"{keeps} drove it to its end and keeps them",
+            hint="ask there, or let a volume or a file system hold what all need",
+        )
     if outputs:
         raise PathMissing(
             f"there is no {path} in what was collected of rank {rank}",

@@ -20,6 +20,7 @@ from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder
 from orch.runner.private import private_folder, write_private
+from orch.runner.processes import here
 from orch.runner.runs.context import RunContext
 from orch.runner.upload.archive import Unpacking, place
 from orch.runner.upload.selection import bytes_text
@@ -28,6 +29,7 @@ from orch.spec.suggest import counted
 TELL_EVERY_S = 10.0
 _NOT_KEPT = "not_kept"
 _LEFT_OUT = "left_out"
+_KEPT = "kept"
 
 
 def collect_outputs(context: RunContext, plan: RunPlan, rank: int, *, tell: bool = True) -> None:
@@ -88,6 +90,17 @@ def outputs_left(ledger: Ledger, row: RunRow) -> OutputsLeft:
     )
     of_attempt = f"{_LEFT_OUT} {row.attempt}."
     return OutputsLeft(on_nodes, tuple(text for _, kind, text in events if kind.startswith(of_attempt)))
+
+
+def tell_keeper(context: RunContext) -> None:
+    """Write down that logs and outputs of an attempt are kept on this machine."""
+    context.ledger.tell(context.folder.number, f"{_KEPT} {context.folder.attempt}", here())
+
+
+def keeper(ledger: Ledger, number: int, attempt: int) -> str | None:
+    """Who keeps logs and outputs of an attempt that has ended (user@host), where that is somebody else."""
+    kept = [text for _, kind, text in ledger.events(number) if kind == f"{_KEPT} {attempt}"]
+    return kept[-1] if kept and here() not in kept else None
 
 
 def _collect(context: RunContext, plan: RunPlan, rank: int, output: OutputPlan, staged: Path) -> Notice:

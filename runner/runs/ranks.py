@@ -20,7 +20,7 @@ from orch.runner.node.stage import stage
 from orch.runner.node.volumes import mount_volumes, release_volumes
 from orch.runner.preparation.first_boot import LOOK_AGAIN_S, PREPARE_S
 from orch.runner.runs.context import RunContext
-from orch.runner.runs.outputs import collect_outputs
+from orch.runner.runs.outputs import collect_outputs, tell_keeper
 from orch.runner.runs.run_secrets import filled_environments, filled_login
 from orch.runner.upload.send import Uploads
 from orch.spec.errors import OrchError
@@ -275,6 +275,8 @@ def collect_ranks(
         collect_rank(context, plan, rank_of[node.name], tell=tell, deadline_s=deadline_s)
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], collect)
+    if any(result.ok for result in results):
+        tell_keeper(context)
     return {rank_of[result.node.name]: result.error for result in results}
 
 

@@ -16,6 +16,7 @@ from orch.runner.node import logs
 from orch.runner.node.connector import fan_out
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.follow import RunWatch
+from orch.runner.runs.outputs import keeper
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
@@ -75,6 +76,11 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
         for rank in selection.ranks
         if rank not in lines
     ]
+    absent = [rank for rank in selection.ranks if rank not in lines and not folder.log(rank).exists()]
+    keeps = keeper(runner.ledger, row.id, row.attempt) if absent else None
+    if keeps is not None:
+        text = f"the log of run {row.name} is not on this machine: {keeps} drove it to its end and keeps it"
+        runner.processor.handle(Notice(text, "warning"))
     for line in heapq.merge(*lines.values(), *stored, key=lambda line: line.time):
         runner.processor.handle(line)
 
