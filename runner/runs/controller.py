@@ -33,7 +33,7 @@ class Controller:
 
     def __init__(self, runner: RunnerContext) -> None:
         self._runner = replace(runner, processor=_Sparing(runner.processor))
-        self._stop = threading.Event()
+        self._stop, self._look = threading.Event(), threading.Event()
         self._busy: dict[int, Future[None]] = {}
         self._collecting: Future[None] | None = None
         self._beaten_at = self._collected_at = float("-inf")
@@ -42,6 +42,7 @@ class Controller:
     def stop(self) -> None:
         """End after what is under way: no start is left half done."""
         self._stop.set()
+        self._look.set()
 
     @property
     def passed_s(self) -> float:
@@ -69,7 +70,8 @@ class Controller:
                         self._passed_at = time.monotonic()
                     except LedgerUnusable as error:
                         self._tell(f"{error.summary}: {error.detail}; trying again")
-                    self._stop.wait(PAUSE_S)
+                    self._look.wait(PAUSE_S)
+                    self._look.clear()
         finally:
             self._runner.ledger.retire(owner)
 
@@ -94,6 +96,8 @@ class Controller:
         done = advance(self._runner, row, begin=True)
         if done is not None and done.after.status != row.status:
             self._tell(f"run {row.name}: {row.status} -> {done.after.status}", "info")
+        if done is not None and not done.after.active:
+            self._look.set()  # its nodes are free for the next one
 
     def _safely(self, act: Callable[[], None]) -> None:
         """What fails is tried again at the next pass; the other runs go on."""
