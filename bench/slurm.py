@@ -70,21 +70,32 @@ class Slurm:
             last_port=ports[self._nodes - 1],
         )
         (folder / "slurm.conf").write_text(text)
+        try:
+            self._start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _start(self) -> None:
         self._start_munge()
         for index in range(self._nodes):
-            (folder / f"spool-n{index}").mkdir()
+            (self._folder / f"spool-n{index}").mkdir()
         self._daemon("slurmctld")
         for index in range(self._nodes):
             self._daemon("slurmd", "-N", f"n{index}")
         for _ in range(120):
             if self.call("sinfo", "--noheader", "--states=idle", "--format=%D").strip() == str(self._nodes):
-                return self
+                return
             time.sleep(0.5)
-        sys.exit(f"Slurm did not come up:\n{(folder / 'slurmctld.log').read_text()[-2000:]}")
+        sys.exit(f"Slurm did not come up:\n{(self._folder / 'slurmctld.log').read_text()[-2000:]}")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _end(self) -> None:
         daemons: list[int] = []
         for file in self._folder.glob("slurm*.pid"):
             with suppress(ValueError, OSError):
