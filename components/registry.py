@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any
 
 from orch.components.base import Backend, Candidate
+from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place
 from orch.components.idleness import ended_reason, may_end
@@ -281,7 +282,7 @@ def _with_orphans(snapshot: StackSnapshot) -> Iterator[AnyBackend]:
             instance = backend(name)
         except BrokenBackend:
             continue  # another package's: whoever uses that backend is told
-        if any(any(snapshot.of(prefix)) for prefix in instance.packages):
+        if any(any(snapshot.of(prefix)) for prefix in instance.packages) or snapshot.regions(name):
             yield instance
 
 
@@ -295,3 +296,33 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
 
     Raises what asking the cloud raises."""
     return tuple(name for each in _with_orphans(snapshot) for name in each.delete_orphans(snapshot))
+
+
+def survey(project: str, state: StackSnapshot) -> Survey:
+    """What bears the marks of an orch project, on backends that orch.yml configures or the state names."""
+    found = Survey()
+    configured = {each.type for each in state.settings}
+    for name in provisioned():
+        try:
+            instance = backend(name)
+        except BrokenBackend:
+            continue
+        prefixes = tuple(f"pulumi:providers:{each.rstrip(':')}" for each in instance.packages)
+        named = any(each.type in prefixes or each.type.startswith(f"orch:{name}:") for each in state.recorded)
+        if named or name in configured:
+            try:
+                found = found.joined(instance.survey(project, state))
+            except OrchError as error:
+                found = replace(found, unseen=(*found.unseen, error))
+    return found
+
+
+def delete_data(resources: Iterable[MarkedResource], state: StackSnapshot) -> Iterator[str]:
+    """Delete resources of a survey that hold data; the names of what was removed, each as it goes.
+
+    Raises what asking the cloud raises."""
+    by_backend: dict[str, list[MarkedResource]] = {}
+    for each in resources:
+        by_backend.setdefault(each.backend, []).append(each)
+    for name, own in by_backend.items():
+        yield from backend(name).delete_data(own, state)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,11 +13,13 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.indices import live_indices
+from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.node_groups import OtherGroups, may_spread
+from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, SharedNetworks
 from orch.components.explain import Explained, Traits
-from orch.components.gcp.account import errors, gather_facts, new_nodes
+from orch.components.gcp.account import errors, gather_facts, marked, new_nodes
 from orch.components.gcp.account.facts import GcpFacts, Reservation
 from orch.components.gcp.account.lookups import needed_lookups, shape_of
 from orch.components.gcp.candidates import candidates
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from orch.components.volumes import VolumeBackend
 
 PINNED_IMAGES = ("image", "image_of", "bastion_image", "bastion_image_of")
+
+_PROVIDER = "pulumi:providers:gcp"
 
 
 class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
@@ -128,6 +132,17 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         from orch.components.gcp.fleet_state import tunnel_environment
 
         return tunnel_environment(settings) if isinstance(settings, GcpSettings) else {}
+
+    def survey(self, project: str, state: StackSnapshot) -> Survey:
+        """In the project that orch.yml names, and those of the state."""
+        session = self.asked_by(state)
+        projects = {str(each.inputs["project"]) for each in state.recorded if each.type == _PROVIDER}
+        if any(isinstance(each, GcpSettings) for each in state.settings):
+            projects |= {session.project}
+        return marked.survey(session, projects, project, state.marks, self.price)
+
+    def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
+        return marked.delete_data(self.asked_by(state), resources)
 
     def _shared_networks(self, request: PlanRequest) -> PriorState:
         """What the stack of the networks that the fleet shares has decided.
