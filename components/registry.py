@@ -7,6 +7,7 @@ imported when something is asked of it.
 from __future__ import annotations
 
 import inspect
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place
 from orch.components.idleness import ended_reason, may_end
+from orch.components.lifetime import is_over
 from orch.components.node_count import recorded_minimum, with_node_count
 from orch.components.request import PlanRequest, PriorState
 from orch.components.template import as_template, is_template
@@ -128,9 +130,10 @@ def ended_nodes(
 
     Raises what asking the backend raises.
     """
-    least = recorded_minimum(previous.pins)  # of which none ends itself
+    over = is_over(previous.pins, time.time())
+    least = 0 if over else recorded_minimum(previous.pins)  # of which none ends itself
     nodes = tuple(node for node in previous.nodes if node.index >= least)
-    if not nodes or previous.backend is None or not may_end(previous.pins):
+    if not nodes or previous.backend is None or not (over or may_end(previous.pins)):
         return frozenset()
     return _known(previous.backend).ended_nodes(replace(previous, nodes=nodes), settings, session)
 

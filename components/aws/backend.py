@@ -121,6 +121,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             texts,
             request.indices,
             request.other_groups or OtherGroups(),
+            request.created,
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.cloud.backend import CloudBackend, regions_of
@@ -21,11 +21,12 @@ from orch.components.deployment import SHARED, Queue, SharedNetworks
 from orch.components.explain import Explained, Traits
 from orch.components.gcp.account import errors, gather_facts, marked, new_nodes
 from orch.components.gcp.account.facts import GcpFacts, Reservation
+from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import needed_lookups, shape_of
 from orch.components.gcp.candidates import candidates
 from orch.components.gcp.capacity import flex_start, max_wait_s
 from orch.components.gcp.explain import EXPLAINED, traits
-from orch.components.gcp.plan import GcpPlan
+from orch.components.gcp.plan import GcpPlan, base_name
 from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.userdata import node_scratch
 from orch.components.init_steps import scripts
@@ -91,6 +92,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             self._shared_networks(request),
             request.indices,
             request.other_groups or OtherGroups(),
+            request.created,
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
@@ -143,6 +145,19 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
 
     def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
         return marked.delete_data(self.asked_by(state), resources)
+
+    def ended_nodes(
+        self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
+    ) -> frozenset[str]:
+        """Asked once the time of the fleet is over: GCP has deleted them then."""
+        account = session(self.name) or self.open_session(self.entry(settings))
+        pins = previous.pins
+        if pins.get("project") != account.project:
+            return frozenset()
+        own = label(base_name(previous.nodes[0].name.rpartition("-")[0], pins.get("scope", "")))
+        zones = {node.zone for node in previous.nodes if node.zone}
+        live = {each.id for zone in zones for each in gather_facts.members(account, zone, own)}
+        return frozenset(node.name for node in previous.nodes if node.machine and node.machine not in live)
 
     def _shared_networks(self, request: PlanRequest) -> PriorState:
         """What the stack of the networks that the fleet shares has decided.
