@@ -243,6 +243,13 @@ VERBS = (
         'orch cordon "gpu[1-2]" --reason "fan broken"',
     ),
     Verb(
+        "gc",
+        "gc:gc",
+        "Find what the clouds hold with this project's marks and no state knows; show it, then delete it.",
+        FLEETS,
+        "orch gc --stack demo/train/1a2b3c",
+    ),
+    Verb(
         "unlock",
         "provision:unlock",
         "Break the lock on a fleet's or volume's state, after showing who holds it and since when.",

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.deployment import Deployment
 from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.node_count import own_pins
@@ -201,6 +202,21 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
 
     def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
         """Remove what a call that did not end made and nobody recorded; the names of what was removed.
+
+        Raises what asking the backend raises.
+        """
+        return ()
+
+    def survey(self, project: str, state: StackSnapshot) -> Survey:
+        """What bears the marks of an orch project, wherever its settings or its state lead.
+
+        `state`: the resources of all stacks, and how their clouds are asked; its `marks` are the stacks'.
+        Raises what asking the backend raises, where nothing of it could be looked at.
+        """
+        return Survey()
+
+    def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
+        """Delete resources of a survey that hold data; the names of what was removed, each as it goes.
 
         Raises what asking the backend raises.
         """

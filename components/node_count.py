@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orch.components.cloud.indices import folded, indices_of, live_indices
+from orch.components.lifetime import lifetime
 from orch.components.request import TEMPLATE, PlanRequest
 from orch.spec.models import Fleet, Nodes
 
@@ -57,8 +58,12 @@ def with_node_count(request: PlanRequest) -> PlanRequest:
             count = max(request.at_least, _count(nodes, recorded, len(live) + len(others), new=new))
         nodes = nodes.model_copy(update={"target": _bounded(nodes, count)})
     fleet = request.fleet.model_copy(update={"nodes": nodes})
+    ending = lifetime(request.fleet, request.created)
     return replace(
-        request, fleet=fleet, previous=replace(previous, pins=pins), own_pins={PIN: text(request.fleet.nodes)}
+        request,
+        fleet=fleet,
+        previous=replace(previous, pins=pins),
+        own_pins={PIN: text(request.fleet.nodes), **(ending.pins if ending else {})},
     )
 
 

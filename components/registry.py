@@ -7,6 +7,7 @@ imported when something is asked of it.
 from __future__ import annotations
 
 import inspect
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -17,9 +18,11 @@ from itertools import chain
 from typing import Any
 
 from orch.components.base import Backend, Candidate
+from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place
 from orch.components.idleness import ended_reason, may_end
+from orch.components.lifetime import is_over
 from orch.components.node_count import recorded_minimum, with_node_count
 from orch.components.request import PlanRequest, PriorState
 from orch.components.template import as_template, is_template
@@ -127,9 +130,10 @@ def ended_nodes(
 
     Raises what asking the backend raises.
     """
-    least = recorded_minimum(previous.pins)  # of which none ends itself
+    over = is_over(previous.pins, time.time())
+    least = 0 if over else recorded_minimum(previous.pins)  # of which none ends itself
     nodes = tuple(node for node in previous.nodes if node.index >= least)
-    if not nodes or previous.backend is None or not may_end(previous.pins):
+    if not nodes or previous.backend is None or not (over or may_end(previous.pins)):
         return frozenset()
     return _known(previous.backend).ended_nodes(replace(previous, nodes=nodes), settings, session)
 
@@ -281,7 +285,7 @@ def _with_orphans(snapshot: StackSnapshot) -> Iterator[AnyBackend]:
             instance = backend(name)
         except BrokenBackend:
             continue  # another package's: whoever uses that backend is told
-        if any(any(snapshot.of(prefix)) for prefix in instance.packages):
+        if any(any(snapshot.of(prefix)) for prefix in instance.packages) or snapshot.regions(name):
             yield instance
 
 
@@ -295,3 +299,33 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
 
     Raises what asking the cloud raises."""
     return tuple(name for each in _with_orphans(snapshot) for name in each.delete_orphans(snapshot))
+
+
+def survey(project: str, state: StackSnapshot) -> Survey:
+    """What bears the marks of an orch project, on backends that orch.yml configures or the state names."""
+    found = Survey()
+    configured = {each.type for each in state.settings}
+    for name in provisioned():
+        try:
+            instance = backend(name)
+        except BrokenBackend:
+            continue
+        prefixes = tuple(f"pulumi:providers:{each.rstrip(':')}" for each in instance.packages)
+        named = any(each.type in prefixes or each.type.startswith(f"orch:{name}:") for each in state.recorded)
+        if named or name in configured:
+            try:
+                found = found.joined(instance.survey(project, state))
+            except OrchError as error:
+                found = replace(found, unseen=(*found.unseen, error))
+    return found
+
+
+def delete_data(resources: Iterable[MarkedResource], state: StackSnapshot) -> Iterator[str]:
+    """Delete resources of a survey that hold data; the names of what was removed, each as it goes.
+
+    Raises what asking the cloud raises."""
+    by_backend: dict[str, list[MarkedResource]] = {}
+    for each in resources:
+        by_backend.setdefault(each.backend, []).append(each)
+    for name, own in by_backend.items():
+        yield from backend(name).delete_data(own, state)

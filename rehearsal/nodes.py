@@ -47,8 +47,8 @@ FILE_SYSTEMS = "/var/lib/orch/file-systems"
 CLOSES_METADATA = "/var/lib/orch/metadata.sh"
 """A script in user data. The node runs it, as the preparation of a real machine does."""
 
-ENDS_ITSELF = "/var/lib/orch/idle.sh"
-"""A script in user data that powers the machine off. A node runs it, as a real machine does."""
+ENDS_ITSELF = ("/var/lib/orch/idle.sh", "/var/lib/orch/ttl.sh")
+"""Scripts in user data that power the machine off. A node runs them, as a real machine does."""
 
 POWERED_OFF = "/var/lib/orch/powered-off"
 SYSTEMCTL = "/usr/local/sbin/systemctl"
@@ -299,9 +299,10 @@ def _start_container(
     script = file_of(machine.user_data, CLOSES_METADATA)
     if script is not None:
         _close_metadata(container, script)
-    idle = file_of(machine.user_data, ENDS_ITSELF)
-    if idle is not None:
-        _run_idle_script(container, idle)
+    for path in ENDS_ITSELF:
+        script = file_of(machine.user_data, path)
+        if script is not None:
+            _run_ending_script(container, path, script)
     endpoint = Endpoint(
         instance=instance,
         container=container,
@@ -421,14 +422,14 @@ def _close_metadata(container: str, script: bytes) -> None:
         node.put_archive("/", archive({FAILED.lstrip("/"): f"{reason}\n"}))
 
 
-def _run_idle_script(container: str, script: bytes) -> None:
-    """Run what powers a machine off when it is idle, beside a `systemctl` that ends the container."""
+def _run_ending_script(container: str, path: str, script: bytes) -> None:
+    """Run what powers a machine off one day, beside a `systemctl` that ends the container."""
     from orch.images.client import connect
     from orch.providers.orch.local_node import archive
 
     node: Any = connect().containers.get(container)
-    node.put_archive("/", archive({ENDS_ITSELF.lstrip("/"): script.decode(), SYSTEMCTL.lstrip("/"): _POWER}))
-    node.exec_run(["sh", "-c", f"chmod 755 {SYSTEMCTL}; exec setsid bash {ENDS_ITSELF}"], detach=True)
+    node.put_archive("/", archive({path.lstrip("/"): script.decode(), SYSTEMCTL.lstrip("/"): _POWER}))
+    node.exec_run(["sh", "-c", f"chmod 755 {SYSTEMCTL}; exec setsid bash {path}"], detach=True)
 
 
 def _is_powered_off(container: str) -> bool:

@@ -137,6 +137,8 @@ CODES = {
     "ORCH230": "The backend has no such option",
     "ORCH231": "The cloud spells the tag differently",
     "ORCH232": "Only new nodes get the change",
+    "ORCH233": "The time of the fleet is over",
+    "ORCH234": "The machines cannot end themselves at that time",
     # run on fleet
     "ORCH241": "A distributed task needs a fleet that is a cluster",
     "ORCH242": "A distributed task asks for part of an instance",

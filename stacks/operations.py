@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from orch.components.cloud.indices import unfolded
 from orch.components.idleness import resources_of
+from orch.components.lifetime import over
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.fleets import delete_identity, not_up, require_up
 from orch.stacks.lockfile import write_lock
@@ -28,7 +29,7 @@ from orch.stacks.pulumi.lock_holders import delete_stale_marks
 from orch.stacks.pulumi.locks import locks
 from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
-from orch.stacks.request import FleetRequest, compile_for, ended_nodes_if_told
+from orch.stacks.request import FleetRequest, compile_for, ended_nodes_if_told, over_since
 from orch.stacks.state import StackExport, StackState
 from orch.stacks.variables import clear_text_names, remove_clear_text, unreadable_copies
 
@@ -45,6 +46,8 @@ def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan
     files = request.files(project)
     repair_files(project, request.name)
     stack = StackState(project, request.name)
+    if (ended := over_since(stack, request.fleet)) is not None:
+        return _over(request.name, ended)
     listener(Activity(f"planning the fleet {request.name}"))
     compiled = compile_for(stack, request)
     unprotect_agreed(stack, request.approvals.lose_data)
@@ -85,6 +88,8 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
         skip_refresh = plan.prepared.as_recorded
     else:
         stack, skip_refresh = StackState(project, request.name), False
+        if (ended := over_since(stack, request.fleet)) is not None:
+            return _over(request.name, ended)
         # Before planning: what a killed call left counts against quotas and capacity.
         recover(stack, listener)
         listener(Activity(f"planning the fleet {request.name}"))
@@ -113,6 +118,11 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
     if applied.locked:
         write_lock(project.lock_file, request.name, images)
     return plan_of(request.name, before, applied, call)
+
+
+def _over(name: str, ended: int) -> Plan:
+    """The plan of a fleet whose time is over: nothing, however many nodes its file has."""
+    return Plan(name, name, (), (), hourly=0.0, delta=0.0, findings=(over(name, ended),))
 
 
 def down(project: Project, name: str, listener: Listener, *, force: bool = False) -> Plan:

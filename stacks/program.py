@@ -8,6 +8,7 @@ the lock (measured).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 from orch import __version__
 from orch.components.deployment import Deployment, SharedNetworks
 from orch.components.file_systems import check
+from orch.components.lifetime import CREATED, lifetime, over
 from orch.components.node_count import is_range
 from orch.components.registry import compile_fleet, ended_nodes
 from orch.components.request import PlanRequest, PriorState
 from orch.components.volumes import STACK as VOLUME_STACK
+from orch.spec.diagnostics import Severity
 from orch.spec.errors import OrchError
-from orch.spec.findings import PlanError
+from orch.spec.findings import PlanError, PlanErrors
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet
 from orch.stacks.fleets import find_fleet
@@ -117,6 +120,10 @@ def main(root: Path | str = ".") -> None:
                 if is_range(fleet.nodes) and recorded.outputs.get("pins") == outputs.get("pins")
                 else None,
             )
+            created = int(previous.pins.get(CREATED) or time.time())
+            ending = lifetime(fleet, created)
+            if ending is not None and ending.ends <= time.time():
+                raise PlanErrors([replace(over(fleet.name, ending.ends), severity=Severity.ERROR)])
             settings = backends_with_secrets(project)
             ended = ended_nodes(previous, settings, lambda backend: None)
             compiled = compile_fleet(
@@ -129,6 +136,7 @@ def main(root: Path | str = ".") -> None:
                     folder=document.directory.absolute(),
                     stack=lambda name: PriorState.of_outputs(state_outputs(deployment(project, name))),
                     tags=project.tags,
+                    created=created,
                 )
             )
             compiled = check(fleet, previous, compiled, ())

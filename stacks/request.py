@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch.components import registry
 from orch.components.deployment import Deployment
 from orch.components.file_systems import check
+from orch.components.lifetime import CREATED, lifetime
 from orch.components.request import NO_CONSENT, Approvals, PlanRequest, PriorState
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, scope_of
+from orch.stacks.records import parse_time
 from orch.stacks.secrets.values import backends_with_secrets, with_secrets
 from orch.stacks.state import StackState, unfinished_pins
 
@@ -66,11 +69,27 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
             session=project.session,
             stack=lambda name: PriorState.of_outputs(stack.sibling(name).outputs),
             tags=project.tags,
+            created=created_at(stack),
             count=request.count,
             at_least=request.at_least,
         )
     )
     return check(request.fleet, previous, deployment, request.approvals.lose_data)
+
+
+def created_at(stack: StackState) -> int:
+    """When a stack's fleet was created, in seconds since the epoch: now, where nothing of it is recorded."""
+    pins = {**unfinished_pins(stack.recorded), **(stack.outputs.get("pins") or {})}
+    if str(pins.get(CREATED, "")).isdigit():
+        return int(pins[CREATED])
+    times = [parse_time(each.get("created")) for each in stack.resources]
+    return int(min((each.timestamp() for each in times if each is not None), default=time.time()))
+
+
+def over_since(stack: StackState, fleet: Fleet) -> int | None:
+    """When the time of a fleet that is up was over, by its file as it is now; None while it lasts."""
+    ending = lifetime(fleet, created_at(stack)) if stack.resources else None
+    return ending.ends if ending is not None and ending.ends <= time.time() else None
 
 
 def ended_nodes(stack: StackState) -> frozenset[str]:

@@ -27,25 +27,38 @@ if TYPE_CHECKING:
 def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
     """One pass over the runs that nobody drives: go on with them, begin those that wait, clean up.
 
-    For cron and CI. Exits with 0 when all of them could be looked at, else with the code of the first that
-    could not.
+    Then it removes fleets whose `ttl` is over, and what killed calls left. For cron and CI. Exits with 0 when
+    all runs could be looked at, else with the code of the first that could not.
     """
-    with open_runner(None, as_json=as_json, rehearse=rehearse) as (_, runner):
+    with open_runner(None, as_json=as_json, rehearse=rehearse) as (project, runner):
+        from orch.cli.output.progress import watching
         from orch.cli.output.run import SCHEMA
         from orch.runner.runs.lifecycle import reconcile_once
+        from orch.stacks.provisioning.sweeping import sweep
 
         passes = reconcile_once(runner, begin=True)
         elsewhere = [begins_elsewhere(runner, each.after) for each in passes]
+        with watching(as_json=as_json) as listener:
+            swept = sweep(project, listener)
     if as_json:
         runs = [_pass_json(each, away) for each, away in zip(passes, elsewhere, strict=True)]
-        print(json.dumps({"schema": SCHEMA, "runs": runs}))
+        fleets = [
+            {"fleet": each.fleet, "done": each.done, "error": each.error and each.error.summary}
+            for each in swept
+        ]
+        print(json.dumps({"schema": SCHEMA, "runs": runs, "fleets": fleets}))
     else:
         for each, away in zip(passes, elsewhere, strict=True):
             if each.error is None:
                 where = " (begins only where it was submitted)" if away else ""
                 tell(f"run {each.before.name}: {_change(each)}{where}")
-        if not passes:
+        for each in swept:
+            tell(f"fleet {each.fleet}: {each.done}")
+        if not passes and not swept:
             tell("nothing to do: no run is active without a driver")
+    for each in swept:
+        if each.error is not None:
+            tell(each.error.text())
     failed = next((each.error for each in passes if each.error is not None), None)
     if failed is not None:
         end(failed.exit_code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ def submit_task(
         fleet = choose_fleet(runner, task, candidates, fleet_name, elsewhere=others)
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
+    _tell_of_end(task, stacks[fleet.stack])
     image = job_image(task, fleet, project.default_image, project.images)
     if image.instead_of is not None:
         tell(f"image {image.instead_of}: {image.reference} is used in its place (`images` of orch.yml)")
@@ -133,7 +135,7 @@ def fleets_with_room(
     from orch.stacks.fleets import known_fleets
 
     task, _ = task_of_document(document)
-    stacks = known_fleets(project)
+    stacks = lasting(known_fleets(project), fleet_name)
     if not new_nodes.allowed or task.creation_policy == "reuse":
         return stacks
     try:
@@ -143,12 +145,41 @@ def fleets_with_room(
             candidates = _candidates(project, stacks, task, fleet_name)
             growth = growth_of(project, runner, task, candidates.values())
             done = growth is None or make(project, growth, new_nodes)
-            stacks = stacks if growth is None else known_fleets(project)
+            stacks = stacks if growth is None else lasting(known_fleets(project), fleet_name)
             if done:
                 break
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
     return stacks
+
+
+def lasting(stacks: dict[str, StackState], fleet_name: str | None) -> dict[str, StackState]:
+    """The fleets whose time is not over. Raises NoSuchFleet where that of the named one is, or of all."""
+    from orch.components.lifetime import is_over
+    from orch.stacks.errors import NoSuchFleet
+
+    now = time.time()
+    over = [name for name, stack in stacks.items() if is_over(stack.outputs.get("pins") or {}, now)]
+    if fleet_name in over or (over and len(over) == len(stacks)):
+        name = fleet_name if fleet_name in over else over[0]
+        raise NoSuchFleet(
+            f"the time of the fleet {name} is over: its machines ended themselves",
+            hint=f"`orch down {name}` removes what is left of it; a longer `ttl` and `orch up` bring it back",
+            code="ORCH233",
+        )
+    return {name: stack for name, stack in stacks.items() if name not in over}
+
+
+def _tell_of_end(task: Task, stack: StackState) -> None:
+    """Warn of a run that may last longer than its fleet."""
+    from orch.components.lifetime import ends_of, words
+
+    ends = ends_of(stack.outputs.get("pins") or {})
+    limit = task.max_duration_s
+    if ends is not None and limit is None:
+        tell(f"note: the fleet {stack.name} ends at {words(ends)}, and a run that lasts as long with it")
+    elif ends is not None and time.time() + (limit or 0) > ends:
+        tell(f"warning: the fleet {stack.name} ends at {words(ends)}, before `max_duration` of this run")
 
 
 def check_name(runner: RunnerContext, document: Document, name: str | None) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.aws.account import errors, gather_facts
+from orch.components.aws.account import errors, gather_facts, marked
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import Lookups, needed_lookups
 from orch.components.aws.candidates import candidates, in_written_zones, with_known_zone
@@ -20,7 +20,9 @@ from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import Context, plan
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
+from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.node_groups import OtherGroups
+from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue
 from orch.components.explain import Explained, Traits
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 PINNED_IMAGES = tuple(
     f"{image}{part}" for image in ("image", "bastion_image") for part in ("", "_name", "_of", "_region")
 )
+
+_PROVIDER = "pulumi:providers:aws"
 
 
 class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
@@ -117,6 +121,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             texts,
             request.indices,
             request.other_groups or OtherGroups(),
+            request.created,
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
@@ -159,6 +164,18 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         from orch.components.aws.fleet_state import tunnel_environment
 
         return tunnel_environment(settings) if isinstance(settings, AwsSettings) else {}
+
+    def survey(self, project: str, state: StackSnapshot) -> Survey:
+        """In the regions that orch.yml names, all where it names none, and those of the state."""
+        settings, session = self.entry(state.settings), self.asked_by(state)
+        regions = {str(each.inputs["region"]) for each in state.recorded if each.type == _PROVIDER}
+        if any(isinstance(each, AwsSettings) for each in state.settings):
+            regions |= set(settings.regions or gather_facts.enabled(session, settings.endpoint_url))
+        return marked.survey(session, sorted(regions), settings.endpoint_url, project, self.price)
+
+    def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
+        settings = self.entry(state.settings)
+        return marked.delete_data(self.asked_by(state), settings.endpoint_url, resources)
 
     def ended_nodes(
         self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]

@@ -29,8 +29,8 @@ def capacity(fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, demand: D
     """From a given reservation, from the spot market, or on demand.
 
     On-demand fleets that are all or nothing take a reservation of their own first: EC2 grants it whole or
-    refuses it at once, so a zone without room costs seconds and leaves no instance behind. Not where nodes
-    end themselves: nobody would end what the reservation costs.
+    refuses it at once, so a zone without room costs seconds and leaves no instance behind. Not where idle
+    nodes end themselves: nobody would end what the reservation costs.
     """
     reservation = facts.reservation
     if reservation is not None:

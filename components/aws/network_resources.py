@@ -14,6 +14,7 @@ from orch.components.aws.storage.file_systems import SERVICES, FileSystemResourc
 from orch.components.cloud.cloudinit import filled, packed64, wrapped64
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.keys import Keys
+from orch.components.lifetime import TAG
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 
@@ -91,6 +92,11 @@ class NetworkResources:
         stack = f"{pulumi.get_project()}/{pulumi.get_stack()}/{self.plan.scope}"
         own = {"Name": name, "orch:stack": stack, "orch:urn": f"{token}::{name}"}
         return {**self.plan.tags, **own, **more}
+
+    @property
+    def ends(self) -> dict[str, str]:
+        """The tag that tells a machine when it ends itself."""
+        return {TAG: str(self.plan.lifetime.ends)} if self.plan.lifetime else {}
 
     def user_data(self, name: str, text: str) -> Text:
         def fill(keys: Sequence[str]) -> str:
@@ -318,6 +324,9 @@ class NetworkResources:
         if bastion is None or group is None:
             return None
         subnet = self.edge if bastion.public and self.edge is not None else self.subnets[0]
+        metadata: Any = {"http_tokens": "required", "http_put_response_hop_limit": 1}
+        if self.ends and self.plan.tags_readable:
+            metadata["instance_metadata_tags"] = "enabled"
         return aws.ec2.Instance(
             f"{self.plan.fleet}-bastion",
             ami=bastion.image,
@@ -326,10 +335,11 @@ class NetworkResources:
             vpc_security_group_ids=[group.id, *self.plan.groups.given],
             associate_public_ip_address=bastion.public,
             iam_instance_profile=self.profile.name if self.profile is not None else None,
-            metadata_options={"http_tokens": "required", "http_put_response_hop_limit": 1},
+            metadata_options=metadata,
+            instance_initiated_shutdown_behavior="terminate" if self.ends else None,
             root_block_device={"encrypted": True},
             user_data_base64=self.user_data(f"{self.plan.fleet}-bastion", self.plan.bastion_init),
-            tags=self.tags("aws:ec2/instance:Instance", f"{self.plan.fleet}-bastion"),
+            tags=self.tags("aws:ec2/instance:Instance", f"{self.plan.fleet}-bastion", **self.ends),
             # One that runs stays as it is: it may be the only way in.
             opts=self.after(self.ready, ignore_changes=["userDataBase64", "rootBlockDevice"]),
         )

@@ -52,6 +52,7 @@ from orch.components.cloud.sizing import (
     user_data_findings,
 )
 from orch.components.idleness import idle_rule
+from orch.components.lifetime import lifetime
 from orch.components.node_count import count_words
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
@@ -68,7 +69,8 @@ class Context:
 
     `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
     one project's names from another's, used for a new stack only.
-    `indices`: the nodes to plan, None: as many as the file asks for; `other_groups`: the fleet's other nodes.
+    `indices`: the nodes to plan, None: as many as the file asks for; `other_groups`: the fleet's other nodes;
+    `created`: when the fleet was, in seconds since the epoch.
     """
 
     settings: AwsSettings
@@ -78,6 +80,7 @@ class Context:
     scripts: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: tuple[int, ...] | None = None
     other_groups: OtherGroups[AwsPlan, AwsFacts] = field(default_factory=OtherGroups["AwsPlan", AwsFacts])
+    created: int = 0
 
 
 def plan(
@@ -112,7 +115,7 @@ def plan(
     findings += decision.findings
     findings += capacities.reservation_findings(fleet, facts, demand)
     findings += capacities.quota_findings(candidate, facts, demand, context.other_groups, nat_ips)
-    idle = idle_rule(fleet)
+    idle, ending = idle_rule(fleet), lifetime(fleet, context.created)
     cloud_init = userdata.node_init(
         fleet,
         each,
@@ -121,11 +124,12 @@ def plan(
         scripts=context.scripts,
         ssm=decision.access.way == "ssm",
         idle=idle,
+        lifetime=ending,
     )
     if demand.new:
         findings += _size_findings(cloud_init)
     findings += key_findings(facts.console_refusal, demand.new, "ec2:GetConsoleOutput", Severity.WARNING)
-    boot = first_boot_pins(fleet, context.scripts, idle)
+    boot = first_boot_pins(fleet, context.scripts, idle, "on" if ending else "")
     findings += first_boot_findings(previous, boot, len(live))
     findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)
     group = capacities.placement_group(fleet, facts, each, base)
@@ -193,7 +197,11 @@ def plan(
         },
         # The one key of ours that EC2 does not let an instance read: such a launch fails.
         tags_readable="_index" not in _tags(fleet, context),
-        bastion_init=bastion_config(fleet.name, _bastion_leads(decision.network, spread=spread))
+        bastion_init=bastion_config(
+            fleet.name,
+            _bastion_leads(decision.network, spread=spread),
+            ttl=ending.script(userdata.OFF) if ending else None,
+        )
         if bastion
         else "",
         tags=_tags(fleet, context),
@@ -214,6 +222,7 @@ def plan(
         file_systems=new_file_systems,
         protect=fleet.protect,
         idle=idle,
+        lifetime=ending,
         scratch=disk_scratch(fleet, scratch(fleet, each.disks)),
         price=price,
         hourly=round((price or 0.0) * demand.nodes + fixed, 6),
@@ -237,6 +246,7 @@ def plan(
             *cards.words(each, interfaces),
             *filter(None, [capacities.group_reason(fleet, facts, each, group)]),
             *told.capacity_reasons(capacity.reserved_nodes, facts, candidate),
+            *([ending.reason] if ending else []),
             *networks.reasons(lookup, decision, demand),
             *told.image_reasons(facts, previous),
             *told.scratch_reasons(fleet, each),

@@ -96,7 +96,8 @@ class AwsFleet(pulumi.ComponentResource):
             availability_zone=plan.zone_name,
             instance_count=plan.capacity.reserved_nodes,
             instance_match_criteria="targeted",
-            end_date_type="unlimited",
+            end_date_type="limited" if plan.lifetime else "unlimited",
+            end_date=plan.lifetime.stamp if plan.lifetime else None,
             placement_group_arn=group.arn if group is not None else None,
             tags=self._resources.tags("aws:ec2/capacityReservation:CapacityReservation", name),
             opts=self._resources.opts,
@@ -147,7 +148,7 @@ class AwsFleet(pulumi.ComponentResource):
             placement={"group_name": group.name if group is not None else group_name} if group_name else None,
             capacity_reservation_specification=reservation,
             instance_market_options=self._market(plan.capacity),
-            instance_initiated_shutdown_behavior="terminate" if plan.idle else None,
+            instance_initiated_shutdown_behavior="terminate" if plan.idle or plan.lifetime else None,
             iam_instance_profile={"name": profile} if profile is not None else None,
             tag_specifications=[
                 {"resource_type": kind, "tags": {**plan.tags, "orch:stack": tags["orch:stack"]}}
@@ -196,7 +197,9 @@ class AwsFleet(pulumi.ComponentResource):
             instance_type=plan.instance_type,
             launch_template=template,
             user_data_replace_on_change=True,
-            tags=self._resources.tags("aws:ec2/instance:Instance", node.name, **{"orch:layout": plan.layout}),
+            tags=self._resources.tags(
+                "aws:ec2/instance:Instance", node.name, **{"orch:layout": plan.layout}, **self._resources.ends
+            ),
             opts=self._resources.with_options(
                 ignore_changes=["userDataBase64", "launchTemplate"] if plan.layout_unchanged else None,
                 replace_on_changes=['tags["orch:layout"]'],

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orch.catalog.aws.machines import Nics
-from orch.components.cloud.cloudinit import ON_EXIT, RUNS_INIT, File, node_config, prepared, scratch
+from orch.components.cloud.cloudinit import (
+    ON_EXIT,
+    RUNS_INIT,
+    File,
+    ended_by_time,
+    node_config,
+    prepared,
+    scratch,
+)
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
 from orch.components.idleness import IdleRule
+from orch.components.lifetime import Lifetime
 from orch.runner.preparation.init_steps import steps
 from orch.spec.models import Fleet
 from orch.templates import ShellText, render
@@ -48,12 +57,13 @@ def node_init(
     efa: int,
     scripts: Mapping[str, str],
     idle: IdleRule | None = None,
+    lifetime: Lifetime | None = None,
     ssm: bool = False,
 ) -> str:
     """The cloud-config of all nodes, with a mark for the client's key.
 
     `gpus`: NVIDIA GPUs that must be there; `efa`: EFA devices. `scripts`: the text of `init[].file` by path.
-    `idle`: when they end themselves; `ssm`: SSM leads in.
+    `idle` and `lifetime`: when they end themselves; `ssm`: SSM leads in.
     """
     init = steps(fleet, scripts)
     prepare = render(
@@ -73,6 +83,7 @@ def node_init(
         *prepared(
             "/usr/local/sbin/orch-prepare", prepare, init, ssm=ssm, idle=idle.script(OFF) if idle else None
         ),
+        *ended_by_time(lifetime.script(OFF) if lifetime else None),
     ]
     if efa:
         files.append(File("/etc/sysctl.d/90-orch.conf", f"vm.nr_hugepages = {HUGE_PAGES}\n"))

@@ -174,6 +174,14 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         deleted: tuple[str, ...] = self.module("account.orphans").delete_orphans(snapshot)
         return deleted
 
+    def asked_by(self, state: StackSnapshot) -> Any:
+        """The session to look for marks with."""
+        return state.session(self.name) or self.open_session(self.entry(state.settings))
+
+    def price(self, instance_type: str, region: str, spot: bool) -> float | None:
+        """The catalogue's price of a machine in a region, in US dollars an hour."""
+        return price_in(self.name, instance_type, region, spot)
+
     def classify_error(self, text: str) -> CloudAnswer | None:
         error = self.cloud_error(text)
         return error.answer if error else None
@@ -260,6 +268,16 @@ def place_reason(candidate: CloudCandidate, previous: PriorState) -> Iterator[st
     elif moves(candidate, previous):
         place = "{instance_type} in {zone}".format_map(previous.pins)
         yield f"it moves: the file excludes {place}, where the fleet is; all of it is removed first"
+
+
+def price_in(backend: str, instance_type: str, region: str, spot: bool) -> float | None:
+    """The lowest price of a type in a region, None where no list has it."""
+    from orch.catalog.load import catalog
+
+    prices = catalog().lists[backend]
+    offers = next((offers for each, offers in prices.by_type if each.name == instance_type), ())
+    own = [each.spot_price if spot else each.price for each in offers if each.region == region]
+    return min((each for each in own if each is not None), default=None)
 
 
 def regions_of(fleet: Fleet, backend: str) -> tuple[str, ...]:

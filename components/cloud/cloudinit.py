@@ -14,6 +14,8 @@ from orch.components.idleness import PROPERTY as IDLE
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
 from orch.components.idleness import IdleRule
 from orch.components.init_steps import pinned, short
+from orch.components.lifetime import PROPERTY as TTL
+from orch.components.lifetime import SCRIPT as TTL_SCRIPT
 from orch.components.request import PriorState
 from orch.runner.preparation.init_steps import INIT, Step, mark_of, mount_steps, steps
 from orch.runner.preparation.mounts import CREATED
@@ -63,6 +65,17 @@ ExecStart=/usr/local/sbin/orch-forwards
 [Install]
 WantedBy=multi-user.target
 """
+TTL_UNIT = "/etc/systemd/system/orch-ttl.service"
+_TTL = f"""\
+[Unit]
+Description=ends this machine when the time of its orch fleet is over
+[Service]
+Restart=always
+RestartSec=60
+ExecStart=/bin/bash {TTL_SCRIPT}
+[Install]
+WantedBy=multi-user.target
+"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,13 @@ def prepared(
         yield File(f"{INIT}/{step.file}.env", step.exports, "0600")
 
 
+def ended_by_time(script: str | None) -> Iterator[File]:
+    """What ends a machine when its fleet's time is over; nothing without a script."""
+    if script is not None:
+        yield File(TTL_SCRIPT, script, "0700")
+        yield File(TTL_UNIT, _TTL)
+
+
 def node_config(fleet: Fleet, files: Sequence[File], *, makes_key: str | None = None) -> str:
     """The cloud-config of all nodes of a fleet, with a mark for the client's key.
 
@@ -109,13 +129,17 @@ def node_config(fleet: Fleet, files: Sequence[File], *, makes_key: str | None = 
         created=CREATED if any(mount.create for mount in fleet.mounts) else None,
         console=makes_key is None,
         makes_key=makes_key,
+        ends=any(file.path == TTL_UNIT for file in files),
     )
 
 
-def first_boot_pins(fleet: Fleet, scripts: Mapping[str, str], idle: IdleRule | None = None) -> dict[str, str]:
-    """Marks of what a node is given at its first boot alone: one for each property, where it is written, one
+def first_boot_pins(
+    fleet: Fleet, scripts: Mapping[str, str], idle: IdleRule | None = None, ttl: str = ""
+) -> dict[str, str]:
+    """Marks of what a node is given at its first boot alone: one for each property, where it is written, two
     for when it ends itself, and one for what keeps jobs from the instance metadata."""
     texts = {
+        TTL: ttl,
         IDLE: str(idle or ""),
         "mounts": mark_of(mount_steps(fleet)) if fleet.mounts else "",
         "authorized_keys": repr(sorted(fleet.authorized_keys)) if fleet.authorized_keys else "",
@@ -130,7 +154,7 @@ def first_boot_findings(previous: PriorState, pins: Mapping[str, str], live: int
     """Warnings of changes that the `live` running nodes do not get."""
     if not live:
         return
-    for name in ("init", "mounts", "authorized_keys", IDLE):
+    for name in ("init", "mounts", "authorized_keys", IDLE, TTL):
         key = f"boot.{name}"
         if previous.pins.get(key) != pins.get(key):
             yield Finding(
@@ -152,15 +176,19 @@ def first_boot_findings(previous: PriorState, pins: Mapping[str, str], live: int
         )
 
 
-def bastion_config(fleet: str, nodes: Sequence[str]) -> str:
-    """The cloud-config of a machine that passes SSH on. `nodes`: their networks, where they are known."""
+def bastion_config(fleet: str, nodes: Sequence[str], ttl: str | None = None) -> str:
+    """The cloud-config of a machine that passes SSH on.
+
+    `nodes`: their networks, where they are known; `ttl`: what ends it when the fleet's time is over.
+    """
     forwards = render("cloud-init-forwards.sh.j2", user=JUMP_USER, nodes=nodes)
     files = (
         File("/etc/ssh/sshd_config.d/10-orch.conf", _BASTION_SSHD),
         File("/etc/systemd/system/orch-forwards.service", _FORWARDS),
         File("/usr/local/sbin/orch-forwards", forwards, "0755"),
+        *ended_by_time(ttl),
     )
-    return render("cloud-init-bastion.yml.j2", fleet=fleet, user=JUMP_USER, files=files)
+    return render("cloud-init-bastion.yml.j2", fleet=fleet, user=JUMP_USER, files=files, ends=ttl is not None)
 
 
 def scratch(fleet: Fleet, disks: int) -> Scratch | None:

@@ -30,7 +30,8 @@ class StackSnapshot:
     `settings` are the backends' of orch.yml; `session` gives what a backend is asked through, None where it
     is the user's own account. `still_held` is called before anything is looked for or removed, and raises
     when the stack is no longer held: from then on what is there may be somebody else's. `tell` says what is
-    waited for.
+    waited for. `marks`, and `places` (backend and region): what to look for and where, beyond what the
+    resources tell.
     """
 
     recorded: tuple[RecordedResource, ...]
@@ -39,6 +40,12 @@ class StackSnapshot:
     session: Callable[[str], Any] = lambda backend: None
     still_held: Callable[[], None] = lambda: None
     tell: Callable[[str], None] = lambda text: None
+    marks: frozenset[str] = frozenset()
+    places: frozenset[tuple[str, str]] = frozenset()
+
+    def regions(self, backend: str) -> set[str]:
+        """Regions of a backend where to look beyond those of its resources; "" is what has no region."""
+        return {region for name, region in self.places if name == backend}
 
     def of(self, prefix: str) -> Iterator[RecordedResource]:
         """Resources of one provider (`aws:`), both kinds."""

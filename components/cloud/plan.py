@@ -11,6 +11,7 @@ from orch.catalog.fabrics import Fabric
 from orch.catalog.records import Arch
 from orch.components.file_systems import FileSystem
 from orch.components.idleness import IdleRule
+from orch.components.lifetime import Lifetime
 from orch.spec.findings import Finding
 from orch.spec.state import FleetMount
 
@@ -45,7 +46,7 @@ class CloudPlan(ABC):
     `number`: of the group, 0 for the first; it is part of the names that the cloud knows the group by.
     `layout`: a fingerprint of what only a new instance can have; `layout_unchanged`: running nodes have the
     same. `cloud_init`: the user data of all nodes, with marks for values that are known later.
-    `idle`: when its nodes end themselves.
+    `idle`: when its nodes end themselves; `lifetime`: when all of its machines do.
     `file_systems`: those that are created with the fleet. `hourly`: the price of everything, `unpriced`: what
     costs money besides. Prices are in US dollars an hour.
     """
@@ -76,6 +77,7 @@ class CloudPlan(ABC):
     file_systems: tuple[FileSystem, ...]
     protect: bool
     idle: IdleRule | None
+    lifetime: Lifetime | None
     scratch: Mapping[str, str | bool] | None
     price: float | None
     hourly: float

@@ -5,25 +5,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.indices import live_indices
+from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.node_groups import OtherGroups, may_spread
+from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, SharedNetworks
 from orch.components.explain import Explained, Traits
-from orch.components.gcp.account import errors, gather_facts, new_nodes
+from orch.components.gcp.account import errors, gather_facts, marked, new_nodes
 from orch.components.gcp.account.facts import GcpFacts, Reservation
+from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import needed_lookups, shape_of
 from orch.components.gcp.candidates import candidates
 from orch.components.gcp.capacity import flex_start, max_wait_s
 from orch.components.gcp.explain import EXPLAINED, traits
-from orch.components.gcp.plan import GcpPlan
+from orch.components.gcp.plan import GcpPlan, base_name
 from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.userdata import node_scratch
 from orch.components.init_steps import scripts
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from orch.components.volumes import VolumeBackend
 
 PINNED_IMAGES = ("image", "image_of", "bastion_image", "bastion_image_of")
+
+_PROVIDER = "pulumi:providers:gcp"
 
 
 class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
@@ -87,6 +92,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             self._shared_networks(request),
             request.indices,
             request.other_groups or OtherGroups(),
+            request.created,
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
@@ -128,6 +134,30 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         from orch.components.gcp.fleet_state import tunnel_environment
 
         return tunnel_environment(settings) if isinstance(settings, GcpSettings) else {}
+
+    def survey(self, project: str, state: StackSnapshot) -> Survey:
+        """In the project that orch.yml names, and those of the state."""
+        session = self.asked_by(state)
+        projects = {str(each.inputs["project"]) for each in state.recorded if each.type == _PROVIDER}
+        if any(isinstance(each, GcpSettings) for each in state.settings):
+            projects |= {session.project}
+        return marked.survey(session, projects, project, state.marks, self.price)
+
+    def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
+        return marked.delete_data(self.asked_by(state), resources)
+
+    def ended_nodes(
+        self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
+    ) -> frozenset[str]:
+        """Asked once the time of the fleet is over: GCP has deleted them then."""
+        account = session(self.name) or self.open_session(self.entry(settings))
+        pins = previous.pins
+        if pins.get("project") != account.project:
+            return frozenset()
+        own = label(base_name(previous.nodes[0].name.rpartition("-")[0], pins.get("scope", "")))
+        zones = {node.zone for node in previous.nodes if node.zone}
+        live = {each.id for zone in zones for each in gather_facts.members(account, zone, own)}
+        return frozenset(node.name for node in previous.nodes if node.machine and node.machine not in live)
 
     def _shared_networks(self, request: PlanRequest) -> PriorState:
         """What the stack of the networks that the fleet shares has decided.

@@ -11,13 +11,14 @@ from orch.components.gcp.account.facts import Allowance, GcpFacts
 from orch.components.gcp.account.lookups import WEEK_S, flex_start, options
 from orch.components.gcp.candidates import CloudCandidate
 from orch.components.gcp.plan import GcpPlan, ManagedGroup, Placement, Scheduling
+from orch.components.lifetime import Lifetime
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.grammar.values import Problem, parse_duration, render_duration
 from orch.spec.models import Fleet
 
-LEAST_RUN_S = 600
+LEAST_RUN_S, MOST_RUN_S = 600, 120 * 86_400
 # How long a request may stay in the queue where the file says nothing: as long as a single instance may be
 # waited for. Source: Google Cloud "About Flex-start VMs", wait time.
 MAX_WAIT_S = 7200
@@ -59,6 +60,27 @@ def run_s(fleet: Fleet) -> int:
         except Problem:
             return WEEK_S
     return min(fleet.ttl_s or WEEK_S, WEEK_S)
+
+
+def lifetime_findings(lifetime: Lifetime | None, facts: GcpFacts) -> Iterator[Finding]:
+    """What GCP does not limit. Source: Compute Engine documentation, "Limit the run time of a VM"."""
+    if lifetime is None:
+        return
+    if lifetime.ttl_s > MOST_RUN_S:
+        yield Finding(
+            "ORCH234",
+            "ttl",
+            f"GCP limits the time of an instance to {render_duration(MOST_RUN_S)}, not "
+            f"{render_duration(lifetime.ttl_s)}",
+            hint="write a shorter `ttl`, or none and remove the fleet with `orch down`",
+        )
+    if facts.reservation is not None and facts.reservation.dense:
+        yield Finding(
+            "ORCH234",
+            "ttl",
+            f"instances of the reservation {facts.reservation.name} live as long as that does",
+            hint="take `ttl` out and remove the fleet with `orch down`",
+        )
 
 
 def max_wait_s(fleet: Fleet) -> int:

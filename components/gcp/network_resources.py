@@ -17,6 +17,7 @@ from orch.components.gcp.account.labels import label
 from orch.components.gcp.network import filestore_range
 from orch.components.gcp.plan import BASTION, NODES, Firewall, GcpPlan, Networks, NetworkStack, Vpc
 from orch.components.keys import Keys
+from orch.components.lifetime import Lifetime
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 from orch.spec.models.backends.gcp import GcpSettings
 
@@ -51,6 +52,11 @@ class Marks:
     def words(self, token: str, name: str) -> str:
         """Networks and what belongs to them take no labels."""
         return f"orch:stack={self.stack} orch:urn={token}::{name}"
+
+
+def ends_at(lifetime: Lifetime) -> dict[str, Any]:
+    """The scheduling of an instance that GCP deletes when its fleet's time is over."""
+    return {"instance_termination_action": "DELETE", "termination_time": lifetime.stamp}
 
 
 class NetworkSet:
@@ -326,6 +332,7 @@ class NetworkResources:
         nic: dict[str, Any] = {"subnetwork": self.networks.subnet(first.vpc, first.subnet)}
         if bastion.public:
             nic["access_configs"] = [{"network_tier": "PREMIUM"}]
+        scheduling: Any = ends_at(plan.lifetime) if plan.lifetime else None
         return gcp.compute.Instance(
             f"{plan.fleet}-bastion",
             name=name,
@@ -333,11 +340,12 @@ class NetworkResources:
             zone=plan.zone,
             boot_disk={"initialize_params": {"image": bastion.image}},  # type: ignore[arg-type]
             network_interfaces=[nic],  # type: ignore[list-item]
+            scheduling=scheduling,
             tags=[name],
             metadata=self._metadata(f"{plan.fleet}-bastion", plan.bastion_init),
             labels=self.labels("gcp:compute/instance:Instance", f"{plan.fleet}-bastion"),
-            # User data is for the first boot.
-            opts=self.after(self.networks.ready, ignore_changes=['metadata["user-data"]']),
+            # User data is for the first boot; its end changes only where it is stopped.
+            opts=self.after(self.networks.ready, ignore_changes=['metadata["user-data"]', "scheduling"]),
         )
 
 

@@ -51,6 +51,7 @@ from orch.components.gcp.candidates import CloudCandidate, with_fabric
 from orch.components.gcp.capacity import Demand
 from orch.components.gcp.plan import Access, Disk, GcpPlan, Networks, base_name
 from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
+from orch.components.lifetime import lifetime
 from orch.components.node_count import count_words
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
@@ -68,7 +69,8 @@ class Context:
     `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
     one project's names from another's, used for a new stack only.
     `network`: what the stack of shared networks has decided. `indices`: the nodes to plan, None: as many as
-    the file asks for; `other_groups`: the fleet's other nodes.
+    the file asks for; `other_groups`: the fleet's other nodes; `created`: when the
+    fleet was, in seconds since the epoch.
     """
 
     settings: GcpSettings
@@ -79,6 +81,7 @@ class Context:
     network: PriorState = field(default_factory=PriorState)
     indices: tuple[int, ...] | None = None
     other_groups: OtherGroups[GcpPlan, GcpFacts] = field(default_factory=OtherGroups["GcpPlan", GcpFacts])
+    created: int = 0
 
 
 def plan(
@@ -120,6 +123,8 @@ def plan(
     findings += capacities.placement_findings(fleet, shape, demand)
     findings += capacities.quota_findings(candidate, facts, demand, context.other_groups)
     os = node_os(fleet, candidate)
+    ending = lifetime(fleet, context.created)
+    findings += capacities.lifetime_findings(ending, facts)
     cloud_init = userdata.node_init(
         fleet,
         shape,
@@ -130,7 +135,7 @@ def plan(
     )
     findings += _size_findings(cloud_init)
     findings += key_findings(facts.attribute_refusal, demand.new, "compute.instances.getGuestAttributes")
-    boot = first_boot_pins(fleet, context.scripts)
+    boot = first_boot_pins(fleet, context.scripts, ttl=ending.stamp if ending else "")
     findings += first_boot_findings(previous, boot, len(live))
     findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)
     group = capacities.group(fleet, previous, base, live=len(live), nodes=demand.nodes)
@@ -163,6 +168,7 @@ def plan(
     given_policy = capacities.given_policy(facts)
     content = (layout, cloud_init, own_labels, placement, context.settings.vm_service_account)
     content += (given_policy,) if given_policy else ()
+    content += (ending,) if ending else ()
     fast = fabric(shape.fabric, candidate.type.name)
     name, _, count = shape.accelerator.partition(":")
     close = placement or facts.reservation
@@ -219,6 +225,7 @@ def plan(
         file_systems=new_file_systems,
         protect=fleet.protect,
         idle=None,
+        lifetime=ending,
         scratch=disk_scratch(fleet, userdata.node_scratch(fleet, shape, os)),
         price=candidate.price,
         hourly=round((candidate.price or 0.0) * demand.nodes + fixed, 6),
@@ -235,6 +242,7 @@ def plan(
         reasons=(
             count_words(fleet, demand.nodes, told.words(candidate, scheduling)),
             *place_reason(candidate, previous),
+            *([ending.reason] if ending else []),
             *networks.reasons(decision, shape, lookup),
             *filter(None, [capacities.placement_reason(fleet, shape, facts, placement)]),
             *told.capacity_reasons(fleet, group, scheduling, facts),

@@ -20,8 +20,8 @@ from orch.components.gcp.account import new_nodes
 from orch.components.gcp.account.facts import Member
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.fleet_state import FleetOutputs, NodeInstance, fleet_state, interface_address
-from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text
-from orch.components.gcp.plan import GcpPlan, Interface, ManagedGroup, Scheduling
+from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text, ends_at
+from orch.components.gcp.plan import GcpPlan, Interface, ManagedGroup
 from orch.spec.models.backends.gcp import GcpSettings
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class GcpFleet(pulumi.ComponentResource):
             ],
             network_interfaces=[self._interface(index, each) for index, each in enumerate(plan.interfaces)],
             guest_accelerators=accelerators,
-            scheduling=self._scheduling(plan.scheduling),
+            scheduling=self._scheduling(plan),
             reservation_affinity=affinity,
             resource_policies=policy.id if policy is not None and not grouped else plan.given_policy,
             service_account=account,
@@ -180,7 +180,8 @@ class GcpFleet(pulumi.ComponentResource):
             nic["access_configs"] = [{"network_tier": "PREMIUM"}]
         return nic
 
-    def _scheduling(self, scheduling: Scheduling) -> Any:
+    def _scheduling(self, plan: GcpPlan) -> Any:
+        scheduling = plan.scheduling
         arguments: dict[str, Any] = {
             "provisioning_model": scheduling.model,
             "on_host_maintenance": scheduling.on_maintenance,
@@ -192,6 +193,8 @@ class GcpFleet(pulumi.ComponentResource):
             arguments["instance_termination_action"] = scheduling.ends
         if scheduling.run_s is not None:
             arguments["max_run_duration"] = {"seconds": scheduling.run_s}
+        elif plan.lifetime is not None:
+            arguments |= ends_at(plan.lifetime)
         return arguments
 
     def _node(

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.base import Backend
+from orch.components.cloud.marked import Survey, survey_of
+from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment
 from orch.components.explain import ChangeRow, Explained, Traits
 from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts, ask
+from orch.components.local.marked import marked, remove_marked
 from orch.components.local.plan import LocalPlan, plan
 from orch.components.local.simulated_gpus import described
 from orch.components.request import PlanRequest
@@ -90,6 +93,14 @@ class LocalBackend(Backend[ThisMachine, LocalFacts, LocalPlan]):
 
     def traits(self, request: PlanRequest, candidate: ThisMachine, plan: LocalPlan) -> Traits:
         return traits(plan)
+
+    def survey(self, project: str, state: StackSnapshot) -> Survey:
+        """Containers and networks of this machine's Docker."""
+        return survey_of(project, marked())
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
+        """A killed call of our provider leaves none: they go by their mark alone."""
+        return remove_marked(snapshot.marks, snapshot.ids) if snapshot.regions(self.name) else ()
 
     def volumes(self) -> VolumeBackend:
         from orch.components.local.volumes import LocalVolumes

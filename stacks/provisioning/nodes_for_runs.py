@@ -12,7 +12,7 @@ from orch.spec.state import FleetState, NodeState
 from orch.stacks import operations
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
 from orch.stacks.fleets import find_fleet
-from orch.stacks.request import FleetRequest, ended_nodes_if_told
+from orch.stacks.request import FleetRequest, ended_nodes_if_told, over_since
 from orch.stacks.state import StackState
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def growth_for(project: Project, task: Task, state: FleetState, free: Collection
     except NoSuchFleet:
         return None
     if fleet.nodes is None or not is_range(fleet.nodes):
+        return None
+    if over_since(StackState(project, state.name), fleet) is not None:
         return None
     state, needed = _without_ended(project, state), task.all_nodes
     if needed > 1 and fleet.placement != "cluster":

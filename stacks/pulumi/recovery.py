@@ -61,7 +61,7 @@ def recover(stack: StackState, listener: Listener, *, removing: bool = False) ->
             return
         # Nobody has changed it since it was held. A change from here on would have to begin and end before
         # the engine takes the lock again to record this.
-        if same_state(_export(stack)["deployment"], whole["deployment"]):
+        if same_state(export(stack)["deployment"], whole["deployment"]):
             names = ", ".join(_settle_pending(whole["deployment"], removing=removing))
             plain(stack, ["stack", "import"], stdin=json.dumps(whole))
             listener(Note(f"an earlier call was killed while changing {names}: continuing it"))
@@ -83,7 +83,7 @@ def _delete_while_held(stack: StackState, before: StackSnapshot | None, listener
     """Delete unrecorded resources of a stack while it is held; returns its exported state of that moment."""
 
     def clean(still_held: Callable[[], None]) -> tuple[dict[str, Any], tuple[str, ...]]:
-        whole = _export(stack)
+        whole = export(stack)
         now = snapshot_of(whole["deployment"], stack.project)
         snapshot = before.before(now) if before else now
         snapshot = replace(
@@ -116,7 +116,8 @@ def _without_ciphertext(value: Any) -> Any:
     return [_without_ciphertext(each) for each in value] if isinstance(value, list) else value or None
 
 
-def _export(stack: StackState) -> dict[str, Any]:
+def export(stack: StackState) -> dict[str, Any]:
+    """A stack as the engine has it at this moment."""
     return json.loads(plain(stack, ["stack", "export"]).stdout)
 
 

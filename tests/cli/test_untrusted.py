@@ -211,7 +211,7 @@ def test_a_preview_tells_what_the_catalogue_alone_knows(repository: Repository) 
         fleet.replace("us-east-1", "us-eest-1"): (3, "ORCH200"),
         fleet + "instance_types: [p5.48xlrge]\n": (3, "ORCH202"),
         fleet + "budget: {hourly: 10}\n": (4, "ORCH281"),
-        fleet + "ttl: 1h\n": (3, "ORCH118"),
+        fleet + "partitions: [a]\n": (3, "ORCH118"),
         fleet.replace("setup.sh", "gone.sh"): (3, "ORCH129"),
         HARMLESS["local"].replace("nodes: 2", "nodes: 500"): (3, "ORCH212"),
         HARMLESS["local"].replace("cpu: 1", "gpu: 1"): (3, "ORCH211"),

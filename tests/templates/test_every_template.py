@@ -243,7 +243,7 @@ def config(v: str) -> Iterator[Values]:
     files = [SimpleNamespace(path=v, mode=v, content=content) for content in (v, f"{v}\n", f" {v}\n\n{v}\n")]
     for console in (False, True):
         values = {"fleet": v, "user": v, "authorized_keys": (v, v), "files": files}
-        yield {**values, "console": console, "makes_key": v, "created": v}
+        yield {**values, "console": console, "makes_key": v, "created": v, "ends": console}
 
 
 def idle(v: str) -> Iterator[Values]:
@@ -251,6 +251,11 @@ def idle(v: str) -> Iterator[Values]:
     times = {"after_s": 60, "first_s": 600, "look_s": 15, "left_after_s": 3600}
     for least in (0, 2):
         yield {**given, **times, "least": least}
+
+
+def ttl(v: str) -> Iterator[Values]:
+    given = {"home": "/var/lib/orch", "script": "/nonexistent", "tag": v, "by": v, "off": argv("off", v)}
+    yield {**given, "ends": 1_764_000_000, "look_s": 20}
 
 
 def nothing(v: str) -> Iterator[Values]:
@@ -264,6 +269,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "cloud-init-forwards.sh.j2": lambda v: iter([{"user": v, "nodes": (v,)}, {"user": v, "nodes": ()}]),
     "cloud-init-idle.sh.j2": idle,
     "cloud-init-metadata.sh.j2": lambda v: iter([{"ssm": ssm} for ssm in (True, False)]),
+    "cloud-init-ttl.sh.j2": ttl,
     "cloud-init-node.yml.j2": config,
     "cloud-init-prepare.sh.j2": aws_prepare,
     "entry.sh.j2": entries,

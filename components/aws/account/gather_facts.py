@@ -84,13 +84,14 @@ def offered(
     session: Session, region: str, types: Collection[str], endpoint: str | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Ids of a region's zones that have each of the types; nothing where the account has not enabled it."""
-    if region not in _enabled(session, endpoint):
+    if region not in enabled(session, endpoint):
         return {}
     return RegionClient(session, region, endpoint).offered(types)
 
 
 @lru_cache(maxsize=16)
-def _enabled(session: Session, endpoint: str | None) -> frozenset[str]:
+def enabled(session: Session, endpoint: str | None) -> frozenset[str]:
+    """The regions that the account may use."""
     with translate_errors("list the regions"):
         answer = RegionClient(session, HOME, endpoint).client("ec2").describe_regions()
     return frozenset(str(each["RegionName"]) for each in answer["Regions"])

@@ -35,9 +35,10 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
     settings = entry_of(snapshot.settings, AwsSettings)
     regions = sorted(
         {str(each.inputs["region"]) for each in snapshot.recorded if each.type == "pulumi:providers:aws"}
+        | (snapshot.regions("aws") - {""})
     )
-    stack_tags = sorted(filter(None, {_stack_tag(each) for each in snapshot.of("aws:")}))
-    if not regions or not stack_tags:
+    stack_tags = sorted(snapshot.marks.union(filter(None, map(_stack_tag, snapshot.of("aws:")))))
+    if not (regions or snapshot.regions("aws")) or not stack_tags:
         return ()
     session = snapshot.session("aws") or gather_facts.open_session(settings)
     removed: list[str] = []
@@ -59,7 +60,31 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
                 with translate_errors(f"remove what a call that did not end left: {', '.join(existing)}"):
                     remove(ec2, list(existing))
                 removed += [f"{label} ({each})" for each, label in existing.items()]
+    if "" in snapshot.regions("aws"):
+        iam = RegionClient(session, gather_facts.HOME, settings.endpoint_url).client("iam")
+        removed += _roles(iam, snapshot)
     return tuple(removed)
+
+
+def _roles(iam: Any, snapshot: StackSnapshot) -> Iterator[str]:
+    """Remove the role for SSM of each of the marks, and its profile, both of one name."""
+    for mark in sorted(snapshot.marks):
+        _, stack, scope = mark.rsplit("/", 2)
+        name = f"orch-{stack}-{scope}-ssm"
+        if name in snapshot.ids:
+            continue
+        removed = False
+        with translate_errors(f"remove the role {name}, which nobody recorded"):
+            inputs = {"name": name, "role": name}
+            with _unless_gone():
+                removed |= _profile(None, iam, inputs, [mark])
+            with _unless_gone():
+                if _is_of_stack(iam.get_role(RoleName=name)["Role"], [mark]):
+                    for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
+                        iam.delete_role_policy(RoleName=name, PolicyName=policy)
+                    removed |= _role(None, iam, inputs, [mark])
+        if removed:
+            yield name
 
 
 def _stack_tag(each: RecordedResource) -> str | None:

@@ -51,7 +51,7 @@ def _mount_targets(efs: Any, snapshot: StackSnapshot) -> Iterator[str]:
             for row in rows:
                 identifier = row["MountTargetId"]
                 if row["SubnetId"] == each.inputs["subnetId"] and identifier not in snapshot.ids:
-                    _delete_target(efs, identifier, snapshot)
+                    _delete_target(efs, identifier, snapshot.still_held)
                     yield f"{each.name} ({identifier})"
 
 
@@ -62,22 +62,29 @@ def _elastic(
         identifier, tags = row["FileSystemId"], _tags(row)
         if not is_orphan(identifier, tags) or row["LifeCycleState"] == "deleting":
             continue
-        with _unless_gone():
-            for target in efs.describe_mount_targets(FileSystemId=identifier)["MountTargets"]:
-                _delete_target(efs, target["MountTargetId"], snapshot)
-            snapshot.still_held()
-            efs.delete_file_system(FileSystemId=identifier)
+        if delete_elastic(efs, identifier, snapshot.still_held):
             yield f"{tags['orch:urn'].rpartition('::')[2]} ({identifier})"
 
 
-def _delete_target(efs: Any, identifier: str, snapshot: StackSnapshot) -> None:
+def delete_elastic(efs: Any, identifier: str, still_held: Callable[[], None] = lambda: None) -> bool:
+    """Delete a file system of EFS with its mount targets; False where it is gone."""
+    with _unless_gone():
+        for target in efs.describe_mount_targets(FileSystemId=identifier)["MountTargets"]:
+            _delete_target(efs, target["MountTargetId"], still_held)
+        still_held()
+        efs.delete_file_system(FileSystemId=identifier)
+        return True
+    return False
+
+
+def _delete_target(efs: Any, identifier: str, still_held: Callable[[], None]) -> None:
     def gone() -> bool:
         with _unless_gone():
             efs.describe_mount_targets(MountTargetId=identifier)
             return False
         return True
 
-    snapshot.still_held()
+    still_held()
     with _unless_gone():
         efs.delete_mount_target(MountTargetId=identifier)
     _wait(gone)
@@ -86,26 +93,35 @@ def _delete_target(efs: Any, identifier: str, snapshot: StackSnapshot) -> None:
 def _lustre(
     fsx: Any, snapshot: StackSnapshot, is_orphan: Callable[[str, Mapping[str, str]], bool]
 ) -> Iterator[str]:
-    """One that is being created can be deleted when it is there."""
-
-    def lifecycle(identifier: str) -> str | None:
-        with _unless_gone():
-            return str(fsx.describe_file_systems(FileSystemIds=[identifier])["FileSystems"][0]["Lifecycle"])
-        return None
-
     for row in list(pages(fsx, "describe_file_systems", "FileSystems")):
         identifier, tags = row["FileSystemId"], _tags(row)
         if not is_orphan(identifier, tags):
             continue
-        if lifecycle(identifier) == "CREATING":
-            snapshot.tell(f"waiting until {identifier}, which was begun before, is there: then it is removed")
-        _wait(lambda each=identifier: lifecycle(each) != "CREATING")
-        with _unless_gone():
-            if lifecycle(identifier) != "DELETING":
-                snapshot.still_held()  # it was waited for many minutes
-                fsx.delete_file_system(FileSystemId=identifier)
-        _wait(lambda each=identifier: lifecycle(each) is None)
+        delete_lustre(fsx, identifier, snapshot.still_held, snapshot.tell)
         yield f"{tags['orch:urn'].rpartition('::')[2]} ({identifier})"
+
+
+def delete_lustre(
+    fsx: Any,
+    identifier: str,
+    still_held: Callable[[], None] = lambda: None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Delete a file system of Lustre; one that is being created can be deleted when it is there."""
+
+    def lifecycle() -> str | None:
+        with _unless_gone():
+            return str(fsx.describe_file_systems(FileSystemIds=[identifier])["FileSystems"][0]["Lifecycle"])
+        return None
+
+    if lifecycle() == "CREATING":
+        tell(f"waiting until {identifier}, which was begun before, is there: then it is removed")
+    _wait(lambda: lifecycle() != "CREATING")
+    with _unless_gone():
+        if lifecycle() != "DELETING":
+            still_held()  # it was waited for many minutes
+            fsx.delete_file_system(FileSystemId=identifier)
+    _wait(lambda: lifecycle() is None)
 
 
 def _tags(row: Mapping[str, Any]) -> dict[str, str]:

@@ -72,15 +72,18 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
         for each in snapshot.recorded
         if each.type == "pulumi:providers:gcp" and "region" in each.inputs
     }
-    marks = Marks.of(snapshot.of("gcp:"))
-    if not places or not marks.words:
+    marks = Marks(Marks.of(snapshot.of("gcp:")).words | snapshot.marks)
+    if not (places or snapshot.places) or not marks.words:
         return ()
     session = snapshot.session("gcp") or gather_facts.open_session(entry_of(snapshot.settings, GcpSettings))
+    places |= {_project_and_region(each, session.project) for each in snapshot.regions("gcp")}
     removed: list[str] = []
-    for project, region in sorted(places):
-        orphans = Orphans(session, project, region, snapshot, marks)
+    for project in sorted({project for project, _ in places}):
         removed += _filestores(session, project, snapshot, marks)
-        for step in orphans.steps():
+    steps = [Orphans(session, *place, snapshot, marks).steps() for place in sorted(places)]
+    # Each step in all places before the next: networks are not of one region.
+    for same in zip(*steps, strict=True):
+        for step in same:
             snapshot.still_held()
             with translate_errors("look at what a call that did not end left"):
                 batch = list(step())
@@ -89,6 +92,12 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
                     _remove(each)
             removed += [f"{each.name} ({each.path})" for each in batch]
     return tuple(removed)
+
+
+def _project_and_region(place: str, project: str) -> tuple[str, str]:
+    """`PROJECT/REGION` as a look tells it; any region has what is global."""
+    owner, _, region = place.rpartition("/")
+    return owner or project, region
 
 
 def _filestores(
@@ -111,7 +120,7 @@ def _filestores(
             answer = http.get(url)
             if answer.status_code == 404:
                 continue
-            _raise_for(answer)
+            raise_for(answer)
             found = answer.json()
             if found.get("labels", {}).get("orch-stack") not in marks.labels:
                 continue
@@ -119,25 +128,25 @@ def _filestores(
                 snapshot.tell(
                     f"waiting until {each.name}, which was begun before, is there: then it is removed"
                 )
-            _until(lambda url=url: http.get(url).json().get("state") != "CREATING")
+            until(lambda url=url: http.get(url).json().get("state") != "CREATING")
             # It was waited for many minutes: what has its name now may be another.
             if http.get(url).json().get("createTime") != found.get("createTime"):
                 continue
             snapshot.still_held()
             deleted = http.delete(url)
             if deleted.status_code != 404:
-                _raise_for(deleted)
-            _until(lambda url=url: http.get(url).status_code == 404)
+                raise_for(deleted)
+            until(lambda url=url: http.get(url).status_code == 404)
         yield f"{each.name} ({path})"
 
 
-def _raise_for(answer: Any) -> None:
+def raise_for(answer: Any) -> None:
     """Raise Google's error where Filestore refused."""
     if answer.status_code >= 400:
         raise sdk("google.api_core.exceptions").from_http_response(answer)
 
 
-def _until(over: Callable[[], bool]) -> None:
+def until(over: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not over() and time.monotonic() < deadline:
         time.sleep(PAUSE_S)
@@ -205,10 +214,12 @@ class Orphans:
                     arguments = {**group_path, "resize_request": str(row.name)}
                     if str(row.state) in QUEUED:
                         yield Orphan(
-                            str(row.name), _path(row), lambda arguments=arguments: client.cancel(**arguments)
+                            str(row.name),
+                            path_of(row),
+                            lambda arguments=arguments: client.cancel(**arguments),
                         )
                     yield Orphan(
-                        str(row.name), _path(row), lambda arguments=arguments: client.delete(**arguments)
+                        str(row.name), path_of(row), lambda arguments=arguments: client.delete(**arguments)
                     )
                 if len(recorded) < len(rows) and self._known(group):
                     yield from self._members(group_path, sum(int(row.resize_by) for row in recorded))
@@ -229,7 +240,7 @@ class Orphans:
             resource = {"instances": [str(row.self_link) for row in youngest]}
             yield Orphan(
                 f"{len(youngest)} members of {group}",
-                ", ".join(_path(row) for row in youngest),
+                ", ".join(path_of(row) for row in youngest),
                 lambda: client.delete_instances(
                     **group_path, instance_group_managers_delete_instances_request_resource=resource
                 ),
@@ -247,7 +258,7 @@ class Orphans:
                 if self._bears(row) and not _is_member(row) and not self._known(row):
                     arguments = {"project": self._project, "zone": zone, "instance": str(row.name)}
                     yield Orphan(
-                        str(row.name), _path(row), lambda arguments=arguments: client.delete(**arguments)
+                        str(row.name), path_of(row), lambda arguments=arguments: client.delete(**arguments)
                     )
 
     def routers(self) -> Iterator[Orphan]:
@@ -258,6 +269,8 @@ class Orphans:
 
     def _marked(self, client: str, key: str, also: Collection[str] = (), **location: str) -> Iterator[Orphan]:
         """Resources of a kind whose description bears the stack's mark. `also`: recorded ones that go too."""
+        if "" in location.values():
+            return
         service = self._project_client.client(client)
         for row in service.list(project=self._project, **location):
             name = self._marks.name(row)
@@ -266,7 +279,7 @@ class Orphans:
             if str(row.name) in also and self._known(row) and not row.nats:
                 continue
             arguments = {"project": self._project, **location, key: str(row.name)}
-            yield Orphan(name, _path(row), lambda arguments=arguments: service.delete(**arguments))
+            yield Orphan(name, path_of(row), lambda arguments=arguments: service.delete(**arguments))
 
     def _groups(self, zone: str) -> list[Any]:
         rows = self._project_client.client("InstanceGroupManagersClient").list(
@@ -278,7 +291,7 @@ class Orphans:
         return dict(row.labels).get("orch-stack") in self._marks.labels
 
     def _known(self, row: Any) -> bool:
-        return _path(row) in self._snapshot.ids
+        return path_of(row) in self._snapshot.ids
 
 
 def _is_member(row: Any) -> bool:
@@ -290,6 +303,6 @@ def _group(row: Any) -> str:
     return next((short(str(item.value)) for item in row.metadata.items if item.key == "created-by"), "")
 
 
-def _path(row: Any) -> str:
+def path_of(row: Any) -> str:
     """`projects/P/…`, as the provider's ids are."""
     return str(row.self_link).partition("/compute/v1/")[2]

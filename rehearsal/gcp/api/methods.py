@@ -78,7 +78,14 @@ class Method:
         return parameters
 
 
-VERBS = {"insert": "create", "patch": "update", "wait": "get", "cancel": "update", "resize": "update"}
+VERBS = {
+    "insert": "create",
+    "patch": "update",
+    "wait": "get",
+    "cancel": "update",
+    "resize": "update",
+    "aggregatedList": "list",
+}
 
 METHODS: list[Method] = []
 """The methods of the modules loaded so far."""

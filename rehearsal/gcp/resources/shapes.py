@@ -16,6 +16,7 @@ _SCHEDULING = (
     "instanceTerminationAction",
     "minNodeCpus",
     "availabilityDomain",
+    "terminationTime",
 )
 _NIC = ("network", "subnetwork", "nicType", "stackType", "queueCount", "aliasIpRanges", "networkAttachment")
 

@@ -39,7 +39,7 @@ class AwsSettings(CloudSettings):
     noun: ClassVar[str] = "the backend `aws`"
     title: ClassVar[str] = "AWS"
     provisioned: ClassVar[bool] = True
-    supports: ClassVar[frozenset[str]] = CLOUD_SUPPORTS | {"idle_duration"}
+    supports: ClassVar[frozenset[str]] = CLOUD_SUPPORTS | {"idle_duration", "ttl"}
 
     type: Annotated[Literal["aws"], choice("aws")] = Field(default="aws", description="`aws`.")
     creds: AwsCreds = Field(default=None, description="The SDK's own chain if not given.")

@@ -21,6 +21,7 @@ class GcpSettings(CloudSettings):
     provisioned: ClassVar[bool] = True
     supports: ClassVar[frozenset[str]] = CLOUD_SUPPORTS | {
         "backend_options",
+        "ttl",
         "network.name",
         "network.extra_vpcs",
         "network.roce_vpcs",

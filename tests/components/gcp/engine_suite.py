@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from cloud_engine import quiet
 from gcp_engine import Stack, stack
 
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.pulumi.masking import SECRET_MARK
@@ -103,6 +105,32 @@ def test_a_fleet_grows_shrinks_is_replaced_and_gets_a_bastion_as_its_file_says(l
     )
     assert pending(lab.preview(wanted)) == []
     assert lab.drift() == ()
+    lab.down()
+    assert lab.cloud.everything() == {}
+
+
+def test_google_deletes_all_machines_when_the_time_of_their_fleet_is_over(lab: Stack) -> None:
+    with_bastion: dict[str, Any] = {"network": {"bastion": True, "ssh_cidrs": ["198.51.100.0/24"]}}
+    with pytest.raises(PlanErrors) as refused:
+        lab.plan(fleet(1, ttl="200d", **with_bastion))
+    assert [each.code for each in refused.value.findings if each.severity.value == "error"] == ["ORCH234"]
+    lab.up(fleet(1, ttl="2h", **with_bastion))
+    told = {each["name"]: each["scheduling"] for each in lab.live()}
+    assert len(told) == 2
+    assert {each["instanceTerminationAction"] for each in told.values()} == {"DELETE"}
+    (end,) = {each["terminationTime"] for each in told.values()}
+    assert pending(lab.preview(fleet(1, ttl="2h", **with_bastion))) == []
+    # Only new nodes get another one.
+    longer = lab.plan(fleet(1, ttl="3h", **with_bastion))
+    assert {name for op, name in pending(longer.changes)} == {"train-template"}
+    assert [each.path for each in longer.findings if each.code == "ORCH232"] == ["ttl"]
+
+    lab.cloud.turn(clock=datetime.fromisoformat(end.replace("Z", "+00:00")).timestamp())
+    over = lab.plan(fleet(1, ttl="1s", **with_bastion))
+    assert (over.pending, [each.code for each in over.findings]) == (False, ["ORCH233"])
+    assert lab.up(fleet(4, ttl="1s", **with_bastion)) == ()
+    assert all(each.name in ("train-0", "train-bastion") for each in lab.drift())
+    assert lab.live() == []
     lab.down()
     assert lab.cloud.everything() == {}
 

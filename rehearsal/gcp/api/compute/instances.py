@@ -77,7 +77,7 @@ def checked(request: Request, body: Doc) -> InstanceRequest:
         name=checked_name(body),
         kind=kind,
         zone=zone,
-        scheduling=scheduling.checked(body, kind, "resource"),
+        scheduling=scheduling.checked(body, kind, "resource", request.cloud.now()),
         interfaces=interfaces.checked(request, body.get("networkInterfaces") or [], kind, zone),
         disks=disks.checked(request, body.get("disks") or [], kind, zone, "resource"),
         policies=_policies(request, body.get("resourcePolicies") or [], zone),
@@ -180,11 +180,11 @@ def make(request: Request, instance: InstanceRequest, **more: object) -> Doc:
         kind = f"{zone_link}/acceleratorTypes/{instance.kind.gpu}"
         doc["guestAccelerators"] = [{"acceleratorType": kind, "acceleratorCount": instance.kind.gpus}]
     doc = request.headed(path, "instance", doc)
+    ends = instance.scheduling.ends
     if instance.scheduling.run_s is not None:
-        request.store.put_meta(
-            "ends",
-            {**(request.store.meta("ends") or {}), path: request.cloud.now() + instance.scheduling.run_s},
-        )
+        ends = request.cloud.now() + instance.scheduling.run_s
+    if ends is not None:
+        request.store.put_meta("ends", {**(request.store.meta("ends") or {}), path: ends})
     request.add(path, "instance", doc)
     charge(request, path, instance.kind, zones()[instance.zone], preemptible=instance.scheduling.preemptible)
     for policy in instance.policies:

@@ -6,6 +6,7 @@ Sources: rehearsal/README.md, "GCP: instances".
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from orch.rehearsal.gcp.api.errors import GcpError, invalid
 from orch.rehearsal.gcp.data.tables import Type
@@ -20,13 +21,14 @@ RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 @dataclass(frozen=True)
 class Scheduling:
     """The scheduling of an instance. `run_s`: its run duration in seconds. `reservations`: those it names;
-    `any`: it may use an open one."""
+    `any`: it may use an open one. `ends`: when it is terminated, in seconds since the epoch."""
 
     model: str
     run_s: int | None
     reservations: tuple[str, ...]
     any: bool
     doc: Doc
+    ends: float | None = None
 
     @property
     def spot(self) -> bool:
@@ -38,9 +40,9 @@ class Scheduling:
         return self.model in {"SPOT", "FLEX_START"}
 
 
-def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
+def checked(doc: Doc, kind: Type, prefix: str, now: float | None = None) -> Scheduling:
     """The checked scheduling of an instance or a template. `prefix`: the path of its fields in error
-    messages."""
+    messages; `now`: when the instance is made."""
     row: Doc = dict(doc.get("scheduling") or {})
     field = f"{prefix}.scheduling"
     model = str(row.get("provisioningModel") or ("SPOT" if row.get("preemptible") else "STANDARD"))
@@ -76,8 +78,14 @@ def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
     seconds = int(run.get("seconds") or 0) if run else None
     if seconds is not None and not LEAST_LIMIT_S <= seconds <= MOST_LIMIT_S:
         raise invalid(f"{field}.maxRunDuration", seconds, "Must be between 30 seconds and 120 days.")
+    until = row.get("terminationTime")
+    if until and seconds is not None:
+        raise invalid(f"{field}.terminationTime", until, "Set either a termination time or a run duration.")
+    ends = _moment(f"{field}.terminationTime", until) if until else None
+    if ends is not None and now is not None and not LEAST_LIMIT_S <= ends - now <= MOST_LIMIT_S:
+        raise invalid(f"{field}.terminationTime", until, "Must be between 30 seconds and 120 days away.")
     action = row.get("instanceTerminationAction")
-    if action and model == "STANDARD" and seconds is None:
+    if action and model == "STANDARD" and seconds is None and not until:
         raise invalid(
             f"{field}.instanceTerminationAction",
             action,
@@ -114,9 +122,15 @@ def checked(doc: Doc, kind: Type, prefix: str) -> Scheduling:
         "preemptible": model == "SPOT",
     }
     may_take_any = consumes == "ANY_RESERVATION" and model == "STANDARD"
-    return Scheduling(
-        model, seconds, reservations if consumes == "SPECIFIC_RESERVATION" else (), may_take_any, full
-    )
+    named = reservations if consumes == "SPECIFIC_RESERVATION" else ()
+    return Scheduling(model, seconds, named, may_take_any, full, ends)
+
+
+def _moment(field: str, text: object) -> float:
+    try:
+        return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        raise invalid(field, text, "Must be a time of RFC 3339.") from None
 
 
 def _check_flex(kind: Type, seconds: int | None, consumes: str, *, restarts: bool, prefix: str) -> None:

@@ -1,0 +1,167 @@
+"""`orch gc`: what clouds hold with this project's marks and no state knows; shown, then deleted."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orch.cli.context import Json, Rehearse, Yes, project_at
+from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
+from orch.spec.errors import ExitCode
+from orch.spec.suggest import counted
+
+if TYPE_CHECKING:
+    from orch.components.cloud.marked import Leftovers, MarkedResource
+    from orch.stacks.provisioning.leftovers import Deleted, Found
+
+SCHEMA = 1
+
+
+def gc(
+    stack: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stack",
+            metavar="MARK",
+            help="Delete what has this mark, PROJECT/STACK/SCOPE as listed, data too, and nothing else; "
+            "repeatable.",
+        ),
+    ] = None,
+    *,
+    yes: Yes = False,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Find what the clouds hold with this project's marks and no state knows; show it, then delete it.
+
+    Alone, it deletes what was made for stacks of this state and is not recorded there. What is of another
+    state, and what holds data, is deleted only where --stack names it.
+    """
+    from orch.cli.output.progress import watching
+    from orch.cli.output.review import confirm, need_terminal
+    from orch.components.cloud.marked import Leftovers
+    from orch.stacks.provisioning.leftovers import Deleted, delete_leftovers, find_leftovers
+
+    project = project_at(rehearse=rehearse)
+    project.prepare()
+    found = find_leftovers(project)
+    marks = frozenset(stack or ())
+    if unknown := sorted(marks - found.leftovers.marks):
+        raise UsageError(
+            f"nothing that is left has the mark {', '.join(unknown)}",
+            hint="`orch gc` lists what is left, with marks",
+        )
+    chosen = found.leftovers.of(marks) if marks else Leftovers(found.leftovers.orphans)
+    done = Deleted()
+    if not as_json:
+        _show(found)
+    if chosen and not yes:
+        if as_json and not sys.stdin.isatty():
+            print_json(_as_json(found, done))
+        need_terminal(" ".join(["orch gc", *(f"--stack {each}" for each in sorted(marks)), "--yes"]))
+        confirm(_question(chosen))
+    if chosen:
+        with watching(as_json=as_json) as listener:
+            done = delete_leftovers(project, found, chosen, listener, data=bool(marks))
+    if as_json:
+        print_json(_as_json(found, done))
+    elif chosen:
+        say(f"gc: {counted(len(done.names), 'resource')} deleted")
+    for each in done.names if not as_json else ():
+        say(f"  {each}")
+    for name, who in done.skipped.items():
+        tell(f"{name} is left alone, for somebody else changes it: {who}")
+    for error in (*found.survey.unseen, *done.errors):
+        tell(error.text())
+    if failed := next(iter((*found.survey.unseen, *done.errors)), None):
+        end(failed.exit_code)
+    if done.skipped and marks:
+        end(ExitCode.CONFLICT)
+
+
+def _question(chosen: Leftovers) -> str:
+    count = len({*chosen.orphans, *chosen.held, *chosen.unknown, *chosen.data})
+    lost = f", and lose all data of {', '.join(each.id for each in chosen.data)}" if chosen.data else ""
+    return f"Delete {counted(count, 'resource')}{lost}?"
+
+
+def _show(found: Found) -> None:
+    left = found.leftovers
+    if not found.looked:
+        say("nothing to look at: orch.yml configures no cloud, and the state names none")
+    _section("made for stacks of this state, which does not record it; `orch gc` deletes it:", left.orphans)
+    _section("the same, of stacks that somebody changes at this moment; it is left alone:", left.held)
+    for stack in sorted({found.owners[each.mark] for each in left.held}):
+        say(f"  {stack}: {found.holders[stack]}")
+    _section(
+        "of no stack of this state, but a colleague's or a lost one; `orch gc --stack MARK` deletes it:",
+        left.unknown,
+    )
+    _section("holds data; `orch gc --stack MARK` deletes it:", left.data)
+    if found.survey.foreign:
+        say(f"{counted(found.survey.foreign, 'resource')} of other projects: not looked at any further")
+    for each in found.survey.closed:
+        say(f"not looked at: {each.summary} ({each.detail})")
+    if found.looked and not left and not found.survey.unseen:
+        say("nothing is left")
+
+
+def _section(heading: str, resources: Sequence[MarkedResource]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from orch.cli.output.fleet import age
+    from orch.spec.errors import visible
+
+    if not resources:
+        return
+    say(heading)
+    colour = coloured(sys.stdout)
+    table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
+    for column in ("MARK", "KIND", "NAME", "ID", "PLACE", "CREATED", "$/H"):
+        table.add_column(column, no_wrap=True)
+    now = datetime.now(timezone.utc)
+    for each in resources:
+        place = f"{each.backend} {each.region}".strip()
+        price = "-" if each.hourly is None else f"{each.hourly:.2f}"
+        cells = (each.mark, each.kind, each.name, each.id, place, age(each.created, now), price)
+        table.add_row(*(Text(visible(cell)) for cell in cells))
+    text = io.StringIO()
+    Console(file=text, force_terminal=colour, width=1000).print(table)
+    for line in text.getvalue().splitlines():
+        say(f"  {line.rstrip()}")
+
+
+def _as_json(found: Found, done: Deleted) -> dict[str, Any]:
+    left = found.leftovers
+    return {
+        "schema": SCHEMA,
+        "orphans": [_row(each) for each in left.orphans],
+        "held": [_row(each) for each in left.held],
+        "unknown": [_row(each) for each in left.unknown],
+        "data": [_row(each) for each in left.data],
+        "other_projects": found.survey.foreign,
+        "unseen": [each.summary for each in (*found.survey.unseen, *found.survey.closed)],
+        "deleted": done.names,
+        "skipped": done.skipped,
+        "errors": [each.summary for each in done.errors],
+    }
+
+
+def _row(each: MarkedResource) -> dict[str, Any]:
+    return {
+        "mark": each.mark,
+        "backend": each.backend,
+        "kind": each.kind,
+        "id": each.id,
+        "name": each.name,
+        "region": each.region,
+        "created_at": each.created.isoformat() if each.created else None,
+        "price_hourly": each.hourly,
+    }

@@ -1,0 +1,77 @@
+"""Machines that end themselves when the time of their fleet is over: the script, in a real shell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orch.components.lifetime import LOOK_S, Lifetime, is_over
+from orch.runner.node.commands import NODE_HOME
+from orch.templates import ShellText
+
+STARTS, GIVEN_UP = 1_000_000, 1_000_600
+
+
+def ended_at(folder: Path, tag: str, *, known: str = "") -> int | None:
+    """Seconds after its start at which a machine with 300 s left ends itself; None where it goes on.
+
+    `tag`: shell text that tells its tag, as the metadata service does; `known`: what it was told before.
+    """
+    home, clock, tools = folder / "home", folder / "clock", folder / "bin"
+    for made in (home, tools):
+        made.mkdir()
+    clock.write_text(str(STARTS))
+    if known:
+        (home / "ends").write_text(known)
+    commands = {
+        "date": f'case $* in +%s) cat {clock};; *) exec /bin/date "$@";; esac',
+        "sleep": f"echo $(($(cat {clock}) + $1)) > {clock}; "
+        f"[ $(cat {clock}) -lt {GIVEN_UP} ] || rm -f {home}/ttl.sh",
+        "curl": f"now=$(($(cat {clock}) - {STARTS})); case $* in *PUT*) echo token;; *) {tag};; esac",
+        "off": f"cp {clock} {folder}/off; rm {home}/ttl.sh",
+    }
+    for name, text in commands.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    script = Lifetime(STARTS, 300).script(ShellText("off")).replace(NODE_HOME, str(home))
+    (home / "ttl.sh").write_text(script)
+    path = {"PATH": f"{tools}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    if not (folder / "off").exists():
+        return None
+    # No job begins on it from then on.
+    assert (home / "cordon").read_text().startswith("orch|")
+    return int((folder / "off").read_text()) - STARTS
+
+
+@pytest.mark.parametrize(
+    ("tag", "known", "at"),
+    [
+        ("exit 22", "", 300),
+        ("echo nonsense", "", 300),
+        (f"echo {STARTS + 300}", "", 300),
+        # The file says another time meanwhile.
+        (f"[ $now -lt 100 ] && echo {STARTS + 300} || echo {STARTS + 400}", "", 400),
+        (f"[ $now -lt 100 ] && echo {STARTS + 300} || echo {STARTS + 50}", "", 100),
+        (f"echo {STARTS + 10_000}", "", None),
+        # It was told, and after a reboot nobody answers.
+        ("exit 22", str(STARTS + 400), 400),
+    ],
+)
+def test_a_machine_ends_itself_when_its_fleets_time_is_over(
+    tmp_path: Path, tag: str, known: str, at: int | None
+) -> None:
+    assert 100 % LOOK_S == 0
+    assert ended_at(tmp_path, tag, known=known) == at
+
+
+def test_a_fleets_end_is_a_pin() -> None:
+    pins = Lifetime(STARTS, 300).pins
+    assert [is_over(pins, STARTS + after) for after in (0, 299, 300)] == [False, False, True]
+    assert not is_over({}, STARTS)
