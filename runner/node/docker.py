@@ -37,7 +37,10 @@ STREAMS = 4
 TRANSFER_S = 2 * 3600.0
 # How often a stream is told: at each percent.
 _TELLS = 100
-_STAMPED = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z ?")
+_STAMP = rb"\d{4}-\d\d-\d\dT[\d:.]+Z ?"
+_STAMPED = re.compile(_STAMP)
+# The end of a line before one without a time. Begins with what the engine of expressions finds quickly.
+_BEFORE_OTHER = re.compile(rb"\n(?!\Z|" + _STAMP + rb")")
 
 
 class DockerRuntime:
@@ -107,7 +110,7 @@ class DockerRuntime:
         connector: Connector,
         plan: RunPlan,
         rank: int,
-        on_line: Callable[[str], None],
+        on_lines: Callable[[bytes], None],
         *,
         skip: int = 0,
         follow: bool = False,
@@ -120,11 +123,18 @@ class DockerRuntime:
         command = container.log_command(plan, rank, skip=skip, follow=follow, tail=tail, since=since)
         complaints: list[str] = []
 
-        def sort(line: str) -> None:
+        def sort(lines: bytes) -> None:
             # Docker complains among the job's own lines, each of which begins with its time.
-            (on_line if _STAMPED.match(line) else complaints.append)(line)
+            if _STAMPED.match(lines) and not _BEFORE_OTHER.search(lines):
+                on_lines(lines)
+                return
+            for line in lines.removesuffix(b"\n").split(b"\n"):
+                if _STAMPED.match(line):
+                    on_lines(line + b"\n")
+                else:
+                    complaints.append(line.decode(errors="replace"))
 
-        result = connector.run(node, command, deadline_s=deadline_s, on_line=sort, until=until)
+        result = connector.run(node, command, deadline_s=deadline_s, on_lines=sort, until=until)
         if result.exit_code == container.NO_STAGE:
             return False
         if not result.ok and (until is None or not until.is_set()):

@@ -140,7 +140,7 @@ class JobRuntime(Protocol):
         connector: Connector,
         plan: RunPlan,
         rank: int,
-        on_line: Callable[[str], None],
+        on_lines: Callable[[bytes], None],
         *,
         skip: int = 0,
         follow: bool = False,
@@ -149,8 +149,8 @@ class JobRuntime(Protocol):
         deadline_s: float | None = None,
         until: threading.Event | None = None,
     ) -> bool:
-        """Each line of the rank's log from line `skip` on, led by its time; with `follow` until the job's end
-        or until `until` is set. False where the node knows of no such job.
+        """The rank's log from line `skip` on, in whole lines with their ends, each led by its time; with
+        `follow` until the job's end or until `until` is set. False where the node knows of no such job.
 
         Raises RunFailed when the runtime does not answer.
         """

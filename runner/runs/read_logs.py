@@ -112,7 +112,7 @@ def _fetch(
                 runner.connector,
                 plan,
                 rank,
-                lambda line: lines.append(_line(plan, rank, line)),
+                lambda text: lines.extend(logs.told(plan, rank, text).each()),
                 tail=selection.tail,
                 since=selection.since,
                 deadline_s=5.0,
@@ -166,13 +166,17 @@ def _follow_rank(
     last, tail, since = "", selection.tail, selection.since
     node = plan.ranks[rank].node
 
-    def tell(text: str) -> None:
+    def tell(text: bytes) -> None:
         nonlocal last
-        line = _line(plan, rank, text)
-        # After a reconnection the last lines come again.
-        if line.time > last:
-            last = line.time
-            runner.processor.handle(line)
+        lines = logs.told(plan, rank, text)
+        if lines.stored.partition(" ")[0] <= last:  # after a reconnection the last lines come again
+            stored = lines.stored.removesuffix("\n").split("\n")
+            lines = replace(
+                lines, stored="".join(f"{line}\n" for line in stored if line.partition(" ")[0] > last)
+            )
+        if lines.stored:
+            last = lines.stored[lines.stored.rfind("\n", 0, -1) + 1 :].partition(" ")[0]
+            runner.processor.handle(lines)
 
     while not stop.is_set():
         try:
@@ -199,8 +203,3 @@ def _follow_rank(
 
 def _error_text(error: OrchError) -> str:
     return f"{error.summary}: {error.detail}" if error.detail else error.summary
-
-
-def _line(plan: RunPlan, rank: int, text: str) -> LogLine:
-    stamp, rest = logs.split_line(text)
-    return LogLine(rank, plan.ranks[rank].node.name, stamp, rest, plan.ranks[rank].group)
