@@ -123,6 +123,8 @@ class FolderConnector:
                 whole, end, rest = (rest + data).rpartition(b"\n")
                 if end:
                     on_lines(whole + end)
+            if rest and on_lines is not None and not (until is not None and until.is_set()):
+                on_lines(rest + b"\n")
             lines += [line.decode() for line in process.stdout]
             errors = process.stderr.read().decode()
             code = process.wait()
@@ -269,7 +271,7 @@ class ProcessRuntime:
         connector: Connector,
         plan: RunPlan,
         rank: int,
-        on_lines: Callable[[bytes], None],
+        on_lines: Callable[[bytes], object],
         *,
         skip: int = 0,
         follow: bool = False,

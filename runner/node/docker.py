@@ -68,7 +68,12 @@ class DockerRuntime:
         return container.read_start(plan, rank, result)
 
     def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
-        connector.run(plan.ranks[rank].node, container.go_command(plan, rank, port), deadline_s=10.0)
+        node = plan.ranks[rank].node
+        result = connector.run(node, container.go_command(plan, rank, port), deadline_s=10.0)
+        if result.exit_code not in (0, container.NO_STAGE):  # a job that is gone is seen at the next look
+            raise container.failure(
+                result, f"the commands of rank {rank} could not begin on node {node.name}"
+            )
 
     def observe(
         self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
@@ -110,7 +115,7 @@ class DockerRuntime:
         connector: Connector,
         plan: RunPlan,
         rank: int,
-        on_lines: Callable[[bytes], None],
+        on_lines: Callable[[bytes], object],
         *,
         skip: int = 0,
         follow: bool = False,

@@ -104,7 +104,10 @@ class JobRuntime(Protocol):
         ...
 
     def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
-        """Let the rank's commands begin, and start its `max_duration` and its `inactivity_duration`."""
+        """Let the rank's commands begin, and start its `max_duration` and its `inactivity_duration`.
+
+        Raises HostUnreachable, CommandTimeout; NodeDiskFull or RunFailed where they cannot begin.
+        """
         ...
 
     def observe(
@@ -140,7 +143,7 @@ class JobRuntime(Protocol):
         connector: Connector,
         plan: RunPlan,
         rank: int,
-        on_lines: Callable[[bytes], None],
+        on_lines: Callable[[bytes], object],
         *,
         skip: int = 0,
         follow: bool = False,

@@ -79,8 +79,8 @@ class Site:
             return database.execute(text, (name,)).fetchall()
 
     def status(self, name: str) -> str | None:
-        """Of a run in the ledger; None when it is not there."""
-        found = self.query("SELECT status FROM run WHERE name = ?", name)
+        """Of a run in the ledger; None when it is not there, or no more of it than its name."""
+        found = self.query("SELECT status FROM run WHERE name = ? AND status != 'reserved'", name)
         assert len(found) <= 1, f"{name} was submitted twice"
         return str(found[0][0]) if found else None
 

@@ -22,10 +22,13 @@ from foldernodes import FolderLab, ProcessRuntime
 from postgres import Postgres
 from support import Said, until
 
+from orch.runner.errors import NodeDiskFull
 from orch.runner.events import Recorder
+from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger import controllers
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
+from orch.runner.node.connector import Connector
 from orch.runner.node.docker import RUNTIMES
 from orch.runner.runs import controller, driver, lifecycle
 from orch.runner.runs.controller import Controller
@@ -140,6 +143,27 @@ def test_a_stop_that_is_killed_is_gone_on_with_by_the_next_pass(tmp_path: Path, 
     until(lambda: advanced("terminated"), 120, "it has ended")
     assert ledger.by_id(row.id).reason == "stopped_by_user"
     assert sorted(begun.read_text().split()) == ["0", "1"]
+    assert [str(path) for name in ("runs", "claims") for path in boxes.path.glob(f"*/{name}/*")] == []
+    ledger.close()
+
+
+def test_a_disk_that_is_full_when_commands_are_to_begin_fails_the_run(
+    tmp_path: Path, boxes: FolderLab
+) -> None:
+    class Full(ProcessRuntime):
+        def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
+            if rank == 1:
+                raise NodeDiskFull("the disk of node box-1 is full", reason="creating_container_error")
+            super().lift_barrier(connector, plan, rank, port)
+
+    ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    place = RunnerContext(
+        tmp_path / ".orch", ledger, boxes.connector, Recorder(), {**RUNTIMES, "process": Full()}
+    )
+    row = lifecycle.drive(place, submit(place, boxes, "job", commands=["sleep 600"]))
+    assert (row.status, row.message) == ("failed", "the disk of node box-1 is full")
+    assert [rank.reason for rank in row.ranks] == ["sibling_failed", "creating_container_error"]
+    assert [kind for _, kind, _ in ledger.events(row.id)].count("go") == 1
     assert [str(path) for name in ("runs", "claims") for path in boxes.path.glob(f"*/{name}/*")] == []
     ledger.close()
 
