@@ -84,6 +84,13 @@ class Site:
         assert len(found) <= 1, f"{name} was submitted twice"
         return str(found[0][0]) if found else None
 
+    def known(self, name: str) -> bool:
+        """Whether the ledger has anything of a run, its name alone too."""
+        try:
+            return bool(self.query("SELECT status FROM run WHERE name = ?", name))
+        except (psycopg.Error, sqlite3.Error):  # its tables are being made
+            return False
+
     def settle(self, name: str) -> str | None:
         """What became of a run: passes over it until it has ended, and nothing of it is on the nodes."""
         end = time.monotonic() + PATIENCE_S
@@ -186,9 +193,16 @@ def on_postgres(site: Site) -> Iterator[Site]:
             settings.write_text(kept)
 
 
-def moment(rng: random.Random, span_s: float) -> float:
-    """Any moment of a span, later ones likelier: before anything was submitted there is nothing to lose."""
-    return span_s * rng.random() ** 0.5
+def any_moment(
+    site: Site, rng: random.Random, name: str, process: subprocess.Popen[str], span_s: float
+) -> None:
+    """Wait for any moment of a span. It begins with the process or, as often, with the run's first trace in
+    the ledger: how long a process takes until then says little on a machine that does other things as well.
+    """
+    if rng.random() < 0.5:
+        wait_until(lambda: process.poll() is not None or site.known(name), f"{name} is known", PATIENCE_S)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(rng.uniform(0, span_s))
 
 
 def submit(site: Site, name: str, *words: str, task: str = "job.yml") -> subprocess.Popen[str]:
@@ -212,25 +226,30 @@ def timed(process: subprocess.Popen[str]) -> float:
     return time.monotonic() - began
 
 
-def killed(process: subprocess.Popen[str], after_s: float) -> None:
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(after_s)
+def killed(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate()
 
 
 def killed_in_submit(site: Site, rng: random.Random, name: str) -> None:
-    killed(submit(site, name, "--detach"), moment(rng, site.submit_s))
+    process = submit(site, name, "--detach")
+    any_moment(site, rng, name, process, site.submit_s)
+    killed(process)
 
 
 def killed_in_run(site: Site, rng: random.Random, name: str) -> None:
-    killed(submit(site, name), moment(rng, site.run_s))
+    process = submit(site, name)
+    any_moment(site, rng, name, process, site.run_s)
+    killed(process)
 
 
 def killed_in_stop(site: Site, rng: random.Random, name: str) -> None:
     end_of(submit(site, name, "--detach", task="long.yml"))
     time.sleep(rng.uniform(0, site.run_s - site.submit_s))
-    killed(site.project.start("stop", name), moment(rng, site.run_s))
+    process = site.project.start("stop", name)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(rng.uniform(0, site.run_s))
+    killed(process)
     if rng.random() < 0.5:  # and who drives it
         kill(*at_work(site.project.path, "orch", "run", name))
     # The kill may have come before the wish was written down.
@@ -242,7 +261,7 @@ def during(fault: Callable[[Site, random.Random], None]) -> Callable[[Site, rand
 
     def trial(site: Site, rng: random.Random, name: str) -> None:
         process = submit(site, name)
-        time.sleep(moment(rng, site.run_s))
+        any_moment(site, rng, name, process, site.run_s)
         fault(site, rng)
         end_of(process)
 
@@ -278,7 +297,7 @@ def docker_restarted(site: Site, rng: random.Random) -> None:
 def disk_full(site: Site, rng: random.Random, name: str) -> None:
     """A run to its end on a disk that gets full, and stays so until then."""
     process, server = submit(site, name), rng.choice(site.servers)
-    time.sleep(moment(rng, site.run_s))
+    any_moment(site, rng, name, process, site.run_s)
     server.run("dd if=/dev/zero of=/var/lib/orch/filler bs=4k", check=False)
     end_of(process)
     server.run("rm /var/lib/orch/filler")
@@ -298,7 +317,7 @@ def postgres_restarted(site: Site, rng: random.Random, name: str) -> None:
     with ExitStack() as stack:
         stack.enter_context(site.postgres.running(ended_by, QUIET))
         process = submit(site, name)
-        time.sleep(moment(rng, site.run_s))
+        any_moment(site, rng, name, process, site.run_s)
         stack.close()
         time.sleep(rng.uniform(0, 5))
         stack.enter_context(site.postgres.running(output=QUIET))
