@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import cluster, fanout, launch, preview, queue, startup, upload, validate
+from bench import cluster, fanout, launch, output, preview, queue, startup, upload, validate
 
 ALL = {
     "startup": startup.figures,
     "validate": validate.figures,
     "preview": preview.figures,
     "launch": launch.figures,
+    "output": output.figures,
     "queue": queue.figures,
     "fanout": fanout.figures,
     "upload": upload.figures,

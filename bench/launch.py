@@ -70,7 +70,7 @@ def _figure(folder: Path, job: Job) -> Figure:
     fleet = fleet_state(find(folder), "laptop")
     for node in fleet.nodes:
         subprocess.run(
-            _ssh(folder, node, "mkdir -p /srv/bench && cat > /srv/bench/clock.py"),
+            ssh_words(folder, node, "mkdir -p /srv/bench && cat > /srv/bench/clock.py"),
             input=CLOCK,
             text=True,
             check=True,
@@ -98,18 +98,18 @@ def _by_hand(folder: Path, fleet: FleetState, job: Job) -> float:
     start = time.time()
     started = [
         subprocess.Popen(
-            _ssh(folder, node, run + words.replace("RANK", str(node.index))), stdout=subprocess.DEVNULL
+            ssh_words(folder, node, run + words.replace("RANK", str(node.index))), stdout=subprocess.DEVNULL
         )
         for node in fleet.nodes
     ]
     if any(process.wait() for process in started):
         raise SystemExit("starting the containers by hand failed")
     read = "docker wait by-hand >/dev/null; docker logs by-hand; docker rm -f by-hand >/dev/null"
-    said = [subprocess.check_output(_ssh(folder, node, read), text=True) for node in fleet.nodes]
+    said = [subprocess.check_output(ssh_words(folder, node, read), text=True) for node in fleet.nodes]
     return max(float(text.split()[-1]) for text in said) - start
 
 
-def _ssh(folder: Path, node: NodeState, command: str) -> list[str]:
+def ssh_words(folder: Path, node: NodeState, command: str) -> list[str]:
     known = folder / "known_hosts"
     if not known.exists() or f"]:{node.ssh.port} " not in known.read_text():
         with known.open("a") as file:

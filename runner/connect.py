@@ -57,7 +57,7 @@ class ConnectorByKind:
         *,
         deadline_s: float | None = None,
         connect_timeout_s: float | None = None,
-        on_line: Callable[[str], None] | None = None,
+        on_lines: Callable[[bytes], None] | None = None,
         on_data: Callable[[bytes], None] | None = None,
         until: threading.Event | None = None,
     ) -> Completed:
@@ -66,7 +66,7 @@ class ConnectorByKind:
             command,
             deadline_s=deadline_s,
             connect_timeout_s=connect_timeout_s,
-            on_line=on_line,
+            on_lines=on_lines,
             on_data=on_data,
             until=until,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -96,6 +97,30 @@ class LogLine:
 
 
 @dataclass(frozen=True)
+class LogLines:
+    """Lines that a rank wrote one after the other and that came at once.
+
+    `stored`: as they are kept, each `TIME TEXT` with its end. A job that writes at full speed tells hundreds
+    of thousands a second: whoever shows them takes them as one text.
+    """
+
+    rank: int
+    node: str
+    stored: str
+    group: str | None = None
+
+    def texts(self) -> list[str]:
+        """What it wrote, without times and line ends."""
+        texts = [line.partition(" ")[2] for line in self.stored.removesuffix("\n").split("\n")]
+        return [text.rstrip("\r") for text in texts] if "\r" in self.stored else texts
+
+    def each(self) -> Iterator[LogLine]:
+        stamps = (line.partition(" ")[0] for line in self.stored.split("\n"))
+        for stamp, text in zip(stamps, self.texts(), strict=False):
+            yield LogLine(self.rank, self.node, stamp, text, self.group)
+
+
+@dataclass(frozen=True)
 class Notice:
     """A message for the user: a warning, a connection lost or restored, a claim that was taken over."""
 
@@ -112,6 +137,7 @@ Event = (
     | PortForwarded
     | EntryOpened
     | LogLine
+    | LogLines
     | Notice
 )
 
@@ -130,10 +156,12 @@ class Silent:
 
 
 class Recorder:
-    """A processor that records every event in order, for tests and for callers that read them later."""
+    """A processor that records every event in order, for tests and for callers that read them later.
+
+    Each line of a log is an event of its own."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
 
     def handle(self, event: Event, /) -> None:
-        self.events.append(event)
+        self.events += event.each() if isinstance(event, LogLines) else (event,)

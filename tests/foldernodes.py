@@ -88,7 +88,7 @@ class FolderConnector:
         *,
         deadline_s: float | None = None,
         connect_timeout_s: float | None = None,
-        on_line: Callable[[str], None] | None = None,
+        on_lines: Callable[[bytes], None] | None = None,
         on_data: Callable[[bytes], None] | None = None,
         until: threading.Event | None = None,
     ) -> Completed:
@@ -118,9 +118,14 @@ class FolderConnector:
             lines: list[str] = []
             while on_data is not None and (data := process.stdout.read1(1 << 16)):
                 on_data(data)
-            for line in process.stdout:
-                text = line.decode()
-                on_line(text.rstrip("\n")) if on_line is not None else lines.append(text)
+            rest = b""
+            while on_lines is not None and (data := process.stdout.read1(1 << 16)):
+                whole, end, rest = (rest + data).rpartition(b"\n")
+                if end:
+                    on_lines(whole + end)
+            if rest and on_lines is not None and not (until is not None and until.is_set()):
+                on_lines(rest + b"\n")
+            lines += [line.decode() for line in process.stdout]
             errors = process.stderr.read().decode()
             code = process.wait()
             over.set()
@@ -266,7 +271,7 @@ class ProcessRuntime:
         connector: Connector,
         plan: RunPlan,
         rank: int,
-        on_line: Callable[[str], None],
+        on_lines: Callable[[bytes], object],
         *,
         skip: int = 0,
         follow: bool = False,
@@ -275,9 +280,10 @@ class ProcessRuntime:
         deadline_s: float | None = None,
         until: threading.Event | None = None,
     ) -> bool:
-        def tell(line: str) -> None:
-            if since is None or line >= since:
-                on_line(line)
+        def tell(lines: bytes) -> None:
+            for line in [lines] if since is None else lines.splitlines(keepends=True):
+                if since is None or line >= since.encode():
+                    on_lines(line)
 
         stage = _stage(plan, rank)
         log = f"{stage}/log"
@@ -287,7 +293,7 @@ class ProcessRuntime:
         ends = f"(until {ended}; do sleep 0.1; done) & p=$!\n" if follow else ""
         text = f"[ -e {log} ] || exit 44\n{ends}tail {first} {'-f -s 0.1 --pid=$p' if follow else ''} {log}"
         command = Command(text, "read the log", timeout_s=None)
-        done = connector.run(plan.ranks[rank].node, command, on_line=tell, until=until)
+        done = connector.run(plan.ranks[rank].node, command, on_lines=tell, until=until)
         return done.exit_code != 44
 
     def read_path(

@@ -82,14 +82,15 @@ class HostLab:
         direct: bool = True,
         engine: bool = True,
         sshd_port: int = 22,
-        disk_gib: int = 200,
+        disk_gib: int | None = 200,
         options: tuple[str, ...] = (),
     ) -> Server:
         """A server in some networks; its interfaces are eth0, eth1… in their order.
 
         `direct`: its port is published on 127.0.0.1 (the first network must not be internal); otherwise even
         this machine is kept out, and only other servers reach it, by its address or its name. `engine`: with
-        Docker. It is ready when this returns, after about two seconds.
+        Docker. `disk_gib`: of Docker's disk, which is in memory; None for one that outlives a stop of the
+        server. It is ready when this returns, after about two seconds.
         """
         container, port = f"{self.tag}-{name}", free_port() if direct else None
         number = 2 + len(self.servers)
@@ -102,7 +103,8 @@ class HostLab:
             *("--cgroupns", "private", "--security-opt", "seccomp=unconfined"),
             *("--security-opt", "apparmor=unconfined"),
             *(word for cap in caps for word in ("--cap-add", cap)),
-            *("--tmpfs", f"/var/lib/docker:rw,exec,dev,suid,size={disk_gib}g"),
+            *(("--tmpfs", f"/var/lib/docker:rw,exec,dev,suid,size={disk_gib}g") if disk_gib else ()),
+            *(() if disk_gib else ("--volume", "/var/lib/docker")),
             *("--env", f"SERVER_DOCKER={'yes' if engine else 'no'}"),
             *(("--publish", f"127.0.0.1:{port}:{sshd_port}") if direct else ()),
             *(*options, self.image),

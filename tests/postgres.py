@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 START_S = 120
 
@@ -101,19 +102,65 @@ def _start_keeper(shared: Path, ready: Path) -> None:
 
 def keep(shared: Path) -> None:
     """Start a server, and end it when nobody uses it."""
-    folder = Path(tempfile.mkdtemp(prefix="orch-pg-", dir=_open_folder()))
+    with own_server() as own, own.running(), (shared / "postgres.users").open("w") as users:
+        written = shared / "postgres.new"
+        written.write_text(str(own.folder))
+        written.rename(shared / "postgres.ready")
+        fcntl.flock(users, fcntl.LOCK_EX)
+        (shared / "postgres.ready").unlink()
+
+
+@contextmanager
+def own_server() -> Iterator[OwnServer]:
+    """A server of the caller's own, which does not run yet. Its data is removed at the end."""
+    folder, found = Path(tempfile.mkdtemp(prefix="orch-pg-", dir=_open_folder())), binaries()
+    if found is None:
+        raise RuntimeError("there is no `initdb`")
     try:
         user = _server_user()
         if user is not None:
             os.chown(folder, user.pw_uid, user.pw_gid)
-        with _running(folder, user), (shared / "postgres.users").open("w") as users:
-            written = shared / "postgres.new"
-            written.write_text(str(folder))
-            written.rename(shared / "postgres.ready")
-            fcntl.flock(users, fcntl.LOCK_EX)
-            (shared / "postgres.ready").unlink()
+        own = OwnServer(folder, found, user)
+        make = [found / "initdb", "-D", own.data, "-U", "tests", "-A", "trust", "-N", "-E", "UTF8"]
+        subprocess.run([*make, "--locale=C"], check=True, stdout=subprocess.DEVNULL, **own.as_user)
+        yield own
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class OwnServer(Postgres):
+    """A server that its owner starts and ends, once or several times."""
+
+    found: Path
+    user: pwd.struct_passwd | None
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def as_user(self) -> dict[str, Any]:
+        if self.user is None:
+            return {"cwd": self.folder}
+        ids = {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
+        return {"cwd": self.folder, **ids}
+
+    @contextmanager
+    def running(self, ended_by: signal.Signals = signal.SIGINT, output: int | None = None) -> Iterator[None]:
+        """`ended_by`: SIGINT ends its sessions, too, and SIGQUIT leaves all to recovery, as a crash does."""
+        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        words = [self.found / "postgres", "-D", self.data, "-k", self.folder, *settings]
+        process = subprocess.Popen(words, stdout=output, stderr=output, **self.as_user)
+        try:
+            _wait_for(process, self)
+            yield
+        finally:
+            process.send_signal(ended_by)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _server_user() -> pwd.struct_passwd | None:
@@ -134,35 +181,7 @@ def _open_folder() -> Path:
     raise RuntimeError("no folder for temporary files is open to other users")
 
 
-@contextmanager
-def _running(folder: Path, user: pwd.struct_passwd | None) -> Iterator[None]:
-    found, data = binaries(), folder / "data"
-    if found is None:
-        raise RuntimeError("there is no `initdb`")
-    uid, gid = (None, None) if user is None else (user.pw_uid, user.pw_gid)
-    groups = None if user is None else list[int]()
-    make = [found / "initdb", "-D", data, "-U", "tests", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"]
-    subprocess.run(make, user=uid, group=gid, extra_groups=groups, cwd=folder, check=True)
-    settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
-    process = subprocess.Popen(
-        [found / "postgres", "-D", data, "-k", folder, *settings],
-        user=uid,
-        group=gid,
-        extra_groups=groups,
-        cwd=folder,
-    )
-    try:
-        _wait_for(process, Postgres(folder))
-        yield
-    finally:
-        process.send_signal(signal.SIGINT)  # ends its sessions, too
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def _wait_for(process: subprocess.Popen[bytes], made: Postgres) -> None:
+def _wait_for(process: subprocess.Popen[Any], made: Postgres) -> None:
     import psycopg
 
     deadline = time.monotonic() + START_S

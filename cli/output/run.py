@@ -17,6 +17,7 @@ from orch.runner.events import (
     FilesProgress,
     ImageProgress,
     LogLine,
+    LogLines,
     Notice,
     PortForwarded,
     Preparing,
@@ -54,8 +55,8 @@ class Live:
     def handle(self, event: Event, /) -> None:
         with self._lock:
             self._pending.hear(event)
-            if isinstance(event, LogLine):
-                print(self.line(event), file=self._out, flush=True)
+            if isinstance(event, LogLine | LogLines):
+                print(self.lines(event), end="", file=self._out, flush=True)
                 return
             text = _event_text(event)
             if text is not None:
@@ -66,16 +67,17 @@ class Live:
         with self._lock:
             return self._pending.status()
 
-    def line(self, line: LogLine) -> str:
-        """A log line, led by its rank and node. What the job wrote stays as it is, colours and all, as
+    def lines(self, line: LogLine | LogLines) -> str:
+        """Log lines, each led by its rank and node. What the job wrote stays as it is, colours and all, as
         `docker logs` has it."""
+        texts = line.texts() if isinstance(line, LogLines) else [line.text]
         if not self._prefix:
-            return line.text
+            return "".join([f"{text}\n" for text in texts])
         group = "" if line.group is None else f"{group_text(line.group)} "
         head = f"[{line.rank} {group}{visible(line.node)}]"
         if self._colour:
             head = f"\x1b[{_COLOURS[line.rank % len(_COLOURS)]}m{head}\x1b[0m"
-        return f"{head} {line.text}"
+        return "".join([f"{head} {text}\n" for text in texts])
 
 
 def _event_text(event: Event) -> str | None:

@@ -84,16 +84,16 @@ class Connector(Protocol):
         *,
         deadline_s: float | None = None,
         connect_timeout_s: float | None = None,
-        on_line: Callable[[str], None] | None = None,
+        on_lines: Callable[[bytes], None] | None = None,
         on_data: Callable[[bytes], None] | None = None,
         until: threading.Event | None = None,
     ) -> Completed:
         """Run `command` on `node` and wait for its end.
 
         Connecting is retried, with jitter, for at most `deadline_s` (0: one attempt), each attempt taking at
-        most `connect_timeout_s`; a command that has started is never repeated. `on_line` receives each line
-        of stdout without its line end as it arrives, `on_data` instead the bytes of stdout as they are;
-        setting `until` ends the command early (exit code -1).
+        most `connect_timeout_s`; a command that has started is never repeated. `on_lines` receives
+        stdout as it arrives, whole lines with their ends, several at once where they come quickly; `on_data`
+        instead the bytes of stdout as they are; setting `until` ends the command early (exit code -1).
         Raises HostUnreachable and its kinds, or CommandTimeout.
         """
         ...

@@ -37,7 +37,10 @@ STREAMS = 4
 TRANSFER_S = 2 * 3600.0
 # How often a stream is told: at each percent.
 _TELLS = 100
-_STAMPED = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z ?")
+_STAMP = rb"\d{4}-\d\d-\d\dT[\d:.]+Z ?"
+_STAMPED = re.compile(_STAMP)
+# The end of a line before one without a time. Begins with what the engine of expressions finds quickly.
+_BEFORE_OTHER = re.compile(rb"\n(?!\Z|" + _STAMP + rb")")
 
 
 class DockerRuntime:
@@ -65,7 +68,12 @@ class DockerRuntime:
         return container.read_start(plan, rank, result)
 
     def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
-        connector.run(plan.ranks[rank].node, container.go_command(plan, rank, port), deadline_s=10.0)
+        node = plan.ranks[rank].node
+        result = connector.run(node, container.go_command(plan, rank, port), deadline_s=10.0)
+        if result.exit_code not in (0, container.NO_STAGE):  # a job that is gone is seen at the next look
+            raise container.failure(
+                result, f"the commands of rank {rank} could not begin on node {node.name}"
+            )
 
     def observe(
         self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
@@ -107,7 +115,7 @@ class DockerRuntime:
         connector: Connector,
         plan: RunPlan,
         rank: int,
-        on_line: Callable[[str], None],
+        on_lines: Callable[[bytes], object],
         *,
         skip: int = 0,
         follow: bool = False,
@@ -120,11 +128,18 @@ class DockerRuntime:
         command = container.log_command(plan, rank, skip=skip, follow=follow, tail=tail, since=since)
         complaints: list[str] = []
 
-        def sort(line: str) -> None:
+        def sort(lines: bytes) -> None:
             # Docker complains among the job's own lines, each of which begins with its time.
-            (on_line if _STAMPED.match(line) else complaints.append)(line)
+            if _STAMPED.match(lines) and not _BEFORE_OTHER.search(lines):
+                on_lines(lines)
+                return
+            for line in lines.removesuffix(b"\n").split(b"\n"):
+                if _STAMPED.match(line):
+                    on_lines(line + b"\n")
+                else:
+                    complaints.append(line.decode(errors="replace"))
 
-        result = connector.run(node, command, deadline_s=deadline_s, on_line=sort, until=until)
+        result = connector.run(node, command, deadline_s=deadline_s, on_lines=sort, until=until)
         if result.exit_code == container.NO_STAGE:
             return False
         if not result.ok and (until is None or not until.is_set()):

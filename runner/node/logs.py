@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError
-from orch.runner.events import LogLine, Notice, Processor
+from orch.runner.events import LogLine, LogLines, Notice, Processor
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.run_folder import RunFolder
 from orch.runner.node.connector import Connector
 from orch.runner.node.runtime import JobRuntime
 from orch.runner.private import private_file, private_folder
+
+# Of a kept log as long as this, the end is compared before all of it is read again.
+LONG_BYTES = 1 << 20
 
 
 class LogFile:
@@ -34,17 +37,20 @@ class LogFile:
         self.lines = 0
 
     def open(self, wait_s: float = 0.0) -> bool:
-        """Become the writer of the file. False when another process still is after `wait_s`."""
+        """Become the writer of the file. False when another process is, and writes nothing for `wait_s`."""
         private_folder(self._path.parent)
         private_file(self._path)  # never "w": another process may write its first lines at this moment
         stream = self._path.open("r+b")
-        end = time.monotonic() + wait_s
+        end, size = time.monotonic() + wait_s, 0
         while True:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() >= end:
+                before, size = size, self._path.stat().st_size
+                if size != before and wait_s:
+                    end = time.monotonic() + wait_s
+                elif time.monotonic() >= end:
                     stream.close()
                     self.lines = count_lines(self._path)
                     return False
@@ -53,12 +59,21 @@ class LogFile:
         self._stream = stream
         return True
 
-    def append(self, line: str) -> None:
-        """Keep one more line."""
+    def append(self, lines: bytes) -> None:
+        """Keep some more lines, each with its end."""
         if self._stream is not None:
-            self._stream.write(line.encode() + b"\n")
+            self._stream.write(lines)
             self._stream.flush()
-        self.lines += 1
+        self.lines += lines.count(b"\n")
+
+    @property
+    def size(self) -> int:
+        return self._path.stat().st_size
+
+    def ends_with(self, data: bytes) -> bool:
+        with self._path.open("rb") as stream:
+            stream.seek(max(0, self.size - len(data)))
+            return stream.read() == data
 
     def close(self) -> None:
         if self._stream is not None:
@@ -91,6 +106,12 @@ def split_line(line: str) -> tuple[str, str]:
     """Time and text of a stored line."""
     stamp, _, text = line.partition(" ")
     return stamp, text.rstrip("\r")
+
+
+def told(plan: RunPlan, rank: int, lines: bytes) -> LogLines:
+    """Lines of a rank's log, as they came, for who shows them."""
+    of = plan.ranks[rank]
+    return LogLines(rank, of.node.name, lines.decode(errors="replace"), of.group)
 
 
 class Follower:
@@ -127,8 +148,11 @@ class Follower:
         self._thread.start()
 
     def finish(self, patience_s: float) -> None:
-        """Wait for the log's end, for `patience_s` at most, then stop following."""
-        self._thread.join(patience_s)
+        """Wait for the log's end, as long as lines come within `patience_s`, then stop following."""
+        lines = -1
+        while patience_s and self._thread.is_alive() and lines != self._file.lines:
+            lines = self._file.lines
+            self._thread.join(patience_s)
         self._stop.set()
         self._thread.join(5.0)
 
@@ -155,7 +179,7 @@ class Follower:
                     self._connector,
                     self._plan,
                     self._rank,
-                    self._line,
+                    self._keep,
                     skip=self._file.lines,
                     follow=True,
                     deadline_s=10.0,
@@ -169,11 +193,9 @@ class Follower:
                 self._processor.handle(Notice(text, "warning"))
             return
 
-    def _line(self, line: str) -> None:
-        self._file.append(line)
-        stamp, text = split_line(line)
-        rank = self._plan.ranks[self._rank]
-        self._processor.handle(LogLine(self._rank, rank.node.name, stamp, text, rank.group))
+    def _keep(self, lines: bytes) -> None:
+        self._file.append(lines)
+        self._processor.handle(told(self._plan, self._rank, lines))
 
 
 def fetch_rest(
@@ -190,7 +212,6 @@ def fetch_rest(
 
     A follower in another process may hold the file; it sees the log's end too, so it is waited for.
     """
-    node = plan.ranks[rank].node
     file = LogFile(folder.log(rank))
     try:
         is_writer = file.open(wait_s=10.0)
@@ -203,13 +224,19 @@ def fetch_rest(
         file = LogFile(folder.log(rank).with_suffix(f".{os.getpid()}.log"))
         file.open()
 
-    def keep(line: str) -> None:
-        file.append(line)
+    def keep(lines: bytes) -> None:
+        file.append(lines)
         if processor is not None:
-            stamp, text = split_line(line)
-            processor.handle(LogLine(rank, node.name, stamp, text, plan.ranks[rank].group))
+            processor.handle(told(plan, rank, lines))
 
     try:
+        if file.size >= LONG_BYTES:
+            # To skip what is kept a node reads the log from its beginning; its last line it finds at once. No
+            # other has the same time, which is of the nanosecond.
+            last: list[bytes] = []
+            runtime.read_log(connector, plan, rank, last.append, tail=1, deadline_s=deadline_s)
+            if last and file.ends_with(b"\n" + b"".join(last)):
+                return
         runtime.read_log(connector, plan, rank, keep, skip=file.lines, deadline_s=deadline_s)
     finally:
         file.close()

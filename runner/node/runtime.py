@@ -104,7 +104,10 @@ class JobRuntime(Protocol):
         ...
 
     def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
-        """Let the rank's commands begin, and start its `max_duration` and its `inactivity_duration`."""
+        """Let the rank's commands begin, and start its `max_duration` and its `inactivity_duration`.
+
+        Raises HostUnreachable, CommandTimeout; NodeDiskFull or RunFailed where they cannot begin.
+        """
         ...
 
     def observe(
@@ -140,7 +143,7 @@ class JobRuntime(Protocol):
         connector: Connector,
         plan: RunPlan,
         rank: int,
-        on_line: Callable[[str], None],
+        on_lines: Callable[[bytes], object],
         *,
         skip: int = 0,
         follow: bool = False,
@@ -149,8 +152,8 @@ class JobRuntime(Protocol):
         deadline_s: float | None = None,
         until: threading.Event | None = None,
     ) -> bool:
-        """Each line of the rank's log from line `skip` on, led by its time; with `follow` until the job's end
-        or until `until` is set. False where the node knows of no such job.
+        """The rank's log from line `skip` on, in whole lines with their ends, each led by its time; with
+        `follow` until the job's end or until `until` is set. False where the node knows of no such job.
 
         Raises RunFailed when the runtime does not answer.
         """

@@ -282,7 +282,7 @@ class Driver:
         self._tell_rank(rank, "pulling")
 
     def _fail_start(self, errors: Sequence[tuple[int, OrchError]]) -> None:
-        """Record that the run failed before any command; the next steps clean up the other nodes."""
+        """Record that the run failed before all commands began; the next steps clean up the other nodes."""
         for rank, error in errors:
             reason = start_reason(error)
             self._change_rank(rank, status="failed", reason=reason, message=error_text(error))
@@ -300,7 +300,8 @@ class Driver:
         if self._follow_logs:
             for rank in ranks:
                 self._follower(rank)
-        lift_barriers(context, plan, ranks, self._row.master_port)
+        if errors := lift_barriers(context, plan, ranks, self._row.master_port):
+            self._fail_start(errors)
 
     def _follower(self, rank: int) -> None:
         if rank not in self._followers:

@@ -219,17 +219,22 @@ def first_ranks(plan: RunPlan) -> tuple[int, ...]:
     return everyone[:1] if plan.startup_order == "master-first" else everyone[1:]
 
 
-def lift_barriers(context: RunContext, plan: RunPlan, ranks: Sequence[int], port: int | None) -> None:
-    """Let the commands of `ranks` begin.
+def lift_barriers(
+    context: RunContext, plan: RunPlan, ranks: Sequence[int], port: int | None
+) -> tuple[tuple[int, OrchError], ...]:
+    """Let the commands of `ranks` begin. Returns those that cannot, with why.
 
-    A node that fails here is seen to be silent, or still waiting, at the next look.
+    A node that does not answer here is seen to be silent, or still waiting, at the next look.
     """
     rank_of = _by_node(plan, ranks)
 
     def lift(node: NodeState) -> None:
         context.runtime(node).lift_barrier(context.connector, plan, rank_of[node.name], port)
 
-    fan_out([plan.ranks[rank].node for rank in ranks], lift)
+    results = fan_out([plan.ranks[rank].node for rank in ranks], lift)
+    return tuple(
+        (rank_of[each.node.name], each.error) for each in results if isinstance(each.error, RunFailed)
+    )
 
 
 def observe_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int]) -> dict[int, ObservedRank]:

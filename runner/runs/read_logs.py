@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from tempfile import SpooledTemporaryFile
+from typing import IO
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError, UnknownRank
 from orch.runner.events import LogLine, Notice
@@ -21,6 +23,9 @@ from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 
 _BEFORE_LOGS = ("waiting", "submitted", "starting")
+
+SPOOLED_BYTES = 1 << 20
+"""What is read of a node's log lies in memory up to this size, then in a temporary file."""
 
 LAST_LINES_S = 2.0
 """How long to wait for the last lines of a run that has ended."""
@@ -61,7 +66,7 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
         return
     live = [rank.rank for rank in row.ranks if not rank.collected and rank.rank in selection.ranks]
     began = row.phase not in _BEFORE_LOGS or row.phase == "waiting"
-    lines = _fetch(runner, row, selection, live if began else [])
+    fetched = _fetch(runner, row, selection, live if began else [])
     folder = runner.context(row).folder
     groups, _ = groups_and_tags(row)
     stored: list[Iterable[LogLine]] = [
@@ -74,14 +79,16 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
             group=groups.get(rank),
         )
         for rank in selection.ranks
-        if rank not in lines
+        if rank not in fetched
     ]
-    absent = [rank for rank in selection.ranks if rank not in lines and not folder.log(rank).exists()]
+    absent = [rank for rank in selection.ranks if rank not in fetched and not folder.log(rank).exists()]
     keeps = keeper(runner.ledger, row.id, row.attempt) if absent else None
     if keeps is not None:
         text = f"the log of run {row.name} is not on this machine: {keeps} drove it to its end and keeps it"
         runner.processor.handle(Notice(text, "warning"))
-    for line in heapq.merge(*lines.values(), *stored, key=lambda line: line.time):
+    plan = plan_of(row) if fetched else None
+    lines = [_lines(plan, rank, file) for rank, file in fetched.items()] if plan else []
+    for line in heapq.merge(*lines, *stored, key=lambda line: line.time):
         runner.processor.handle(line)
 
 
@@ -97,30 +104,32 @@ def of_attempt(row: RunRow, attempt: int) -> RunRow:
 
 def _fetch(
     runner: RunnerContext, row: RunRow, selection: Selection, ranks: Sequence[int]
-) -> dict[int, list[LogLine]]:
-    """Lines by rank, from the nodes that answer."""
+) -> dict[int, IO[bytes]]:
+    """Logs by rank, from the nodes that answer. One may be larger than this machine's memory."""
     if not ranks:
         return {}
     plan = plan_of(row)
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
 
-    def fetch(node: NodeState) -> list[LogLine] | None:
+    def fetch(node: NodeState) -> IO[bytes] | None:
         rank = rank_of[node.name]
-        lines: list[LogLine] = []
+        file = SpooledTemporaryFile[bytes](SPOOLED_BYTES)
         try:
             complete = runner.runtime(node).read_log(
                 runner.connector,
                 plan,
                 rank,
-                lambda line: lines.append(_line(plan, rank, line)),
+                file.write,
                 tail=selection.tail,
                 since=selection.since,
                 deadline_s=5.0,
             )
         except RunFailed as failed:  # what came before it is as good as ever
             runner.processor.handle(Notice(_error_text(failed), "warning"))
-            return lines
-        return lines if complete else None
+            return file
+        except OSError as error:
+            raise RunnerError("a log cannot be kept here", detail=error.strerror or str(error)) from error
+        return file if complete else None
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], fetch)
     for result in results:
@@ -129,6 +138,12 @@ def _fetch(
             text = f"node {result.node.name} does not answer" if silent else _error_text(result.error)
             runner.processor.handle(Notice(text, "warning"))
     return {rank_of[result.node.name]: result.value for result in results if result.value is not None}
+
+
+def _lines(plan: RunPlan, rank: int, file: IO[bytes]) -> Iterator[LogLine]:
+    file.seek(0)
+    for line in file:
+        yield from logs.told(plan, rank, line).each()
 
 
 def _follow(runner: RunnerContext, watch: RunWatch, selection: Selection) -> None:
@@ -166,13 +181,17 @@ def _follow_rank(
     last, tail, since = "", selection.tail, selection.since
     node = plan.ranks[rank].node
 
-    def tell(text: str) -> None:
+    def tell(text: bytes) -> None:
         nonlocal last
-        line = _line(plan, rank, text)
-        # After a reconnection the last lines come again.
-        if line.time > last:
-            last = line.time
-            runner.processor.handle(line)
+        lines = logs.told(plan, rank, text)
+        if lines.stored.partition(" ")[0] <= last:  # after a reconnection the last lines come again
+            stored = lines.stored.removesuffix("\n").split("\n")
+            lines = replace(
+                lines, stored="".join(f"{line}\n" for line in stored if line.partition(" ")[0] > last)
+            )
+        if lines.stored:
+            last = lines.stored[lines.stored.rfind("\n", 0, -1) + 1 :].partition(" ")[0]
+            runner.processor.handle(lines)
 
     while not stop.is_set():
         try:
@@ -199,8 +218,3 @@ def _follow_rank(
 
 def _error_text(error: OrchError) -> str:
     return f"{error.summary}: {error.detail}" if error.detail else error.summary
-
-
-def _line(plan: RunPlan, rank: int, text: str) -> LogLine:
-    stamp, rest = logs.split_line(text)
-    return LogLine(rank, plan.ranks[rank].node.name, stamp, rest, plan.ranks[rank].group)

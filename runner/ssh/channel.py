@@ -31,7 +31,7 @@ class CommandChannel:
         command: Command,
         channel: paramiko.Channel,
         *,
-        on_line: Callable[[str], None] | None,
+        on_lines: Callable[[bytes], None] | None,
         until: threading.Event | None,
         started: float,
         on_data: Callable[[bytes], None] | None = None,
@@ -39,7 +39,7 @@ class CommandChannel:
         self._node = node
         self._command = command
         self._channel = channel
-        self._on_line = on_line
+        self._on_lines = on_lines
         self._on_data = on_data
         self._until = until
         self._started = started
@@ -76,9 +76,9 @@ class CommandChannel:
                 where=of_node(self._node).where,
                 detail=str(command),
             )
-        if self._on_line is not None and self._out and not stopped:
+        if self._on_lines is not None and self._out and not stopped:
             # The last line may lack its end; a lost connection never gets here with half a line.
-            self._on_line(self._out.decode(errors="replace"))
+            self._on_lines(bytes(self._out) + b"\n")
             self._out.clear()
         return Completed(
             self._node.name,
@@ -111,7 +111,7 @@ class CommandChannel:
             # Asked before the streams are read: what came before the end is in them by now.
             at_end = channel.eof_received or channel.closed
             no_output = True
-            while channel.recv_ready():
+            while channel.recv_ready() and not self._left():
                 self._take(channel.recv(1 << 18))
                 no_output = False
             while channel.recv_stderr_ready():
@@ -125,7 +125,7 @@ class CommandChannel:
                 exited_since = time.monotonic() if exited_since is None or not no_output else exited_since
                 if time.monotonic() - exited_since >= LINGER_S:
                     return False
-            if self._until is not None and self._until.is_set():
+            if self._left():
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 raise CommandTimeout(
@@ -135,17 +135,22 @@ class CommandChannel:
                 )
             poll.poll(250)
 
+    def _left(self) -> bool:
+        """Whether nobody waits for the command any more."""
+        return self._until is not None and self._until.is_set()
+
     def _take(self, data: bytes) -> None:
         if self._on_data is not None:
             self._on_data(data)
             return
         self._out += data
-        if self._on_line is None:
+        if self._on_lines is None:
             return
-        *lines, rest = self._out.split(b"\n")
-        self._out = bytearray(rest)
-        for line in lines:
-            self._on_line(line.decode(errors="replace"))
+        end = self._out.rfind(b"\n", len(self._out) - len(data)) + 1
+        if end:
+            lines = bytes(self._out[:end])
+            del self._out[:end]
+            self._on_lines(lines)
 
     def _feed(self) -> None:
         source = self._command.stdin

@@ -100,7 +100,7 @@ class SshConnector:
         *,
         deadline_s: float | None = None,
         connect_timeout_s: float | None = None,
-        on_line: Callable[[str], None] | None = None,
+        on_lines: Callable[[bytes], None] | None = None,
         on_data: Callable[[bytes], None] | None = None,
         until: threading.Event | None = None,
     ) -> Completed:
@@ -109,7 +109,7 @@ class SshConnector:
         channel = self._session(node, self._patience(connect_timeout_s, deadline_s))
         try:
             return CommandChannel(
-                node, command, channel, on_line=on_line, on_data=on_data, until=until, started=started
+                node, command, channel, on_lines=on_lines, on_data=on_data, until=until, started=started
             ).run()
         finally:
             channel.close()

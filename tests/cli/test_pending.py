@@ -61,7 +61,7 @@ SCRIPT = """
 import sys, time
 from orch.cli.output import ticking
 from orch.cli.output.run import Live
-from orch.runner.events import FilesProgress, LogLine, RunChanged
+from orch.runner.events import FilesProgress, LogLine, LogLines, RunChanged
 
 ticking.QUIET_S = 0.5
 live = Live(sys.stdout, colour=False)
@@ -72,13 +72,15 @@ with ticking.still(live.status):
     live.handle(FilesProgress("p5-0", 4, 4, finished=True))
     live.handle(RunChanged("train", "running"))
     live.handle(LogLine(0, "p5-0", "", "epoch 1"))
+    live.handle(LogLines(1, "p5-1", "T1 epoch 1\\r\\nT2 \\nT3 epoch  2\\n", "b"))
     time.sleep(1.5)
 """
 
 
 def test_a_run_that_receives_files_says_so_and_one_that_runs_is_silent() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    assert done.stdout == "[0 p5-0] epoch 1\n", "what a job writes is all that is on stdout"
+    lines = ["[0 p5-0] epoch 1", "[1 b p5-1] epoch 1", "[1 b p5-1] ", "[1 b p5-1] epoch  2"]
+    assert done.stdout == "".join(f"{line}\n" for line in lines), "what a job writes is all that is on stdout"
     before, _, after = done.stderr.partition("run train: running\n")
     assert before.startswith("run train: starting\n")
     assert "p5-0 receiving files, 25 %" in before

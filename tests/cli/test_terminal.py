@@ -193,6 +193,6 @@ def test_every_verb_says_what_it_says_so() -> None:
         r"errors.py: f'{visible_lines(hidden(text))}\n'",
         "errors.py: visible_lines(hidden(text))",
         "main.py: f'orch {__version__}'",
-        "run.py: self.line(event)",  # a job's log
+        "run.py: self.lines(event)",  # a job's log
         "run.py: visible_lines(hidden(text))",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from orch.runner.events import Event, LogLine
+from orch.runner.events import Event, LogLines
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.runs.lifecycle import RunnerContext, drive
 from orch.runner.ssh.pool import SshConnector
@@ -13,9 +13,9 @@ from orch.runner.ssh.pool import SshConnector
 
 class Printer:
     def handle(self, event: Event, /) -> None:
-        if isinstance(event, LogLine):
+        if isinstance(event, LogLines):
             # In one piece, for each rank has a thread of its own.
-            print(f"{event.rank} {event.text}\n", end="", flush=True)
+            print("".join(f"{event.rank} {text}\n" for text in event.texts()), end="", flush=True)
 
 
 def main(dot: Path, run: str) -> None:

@@ -206,6 +206,17 @@ def test_the_next_look_releases_what_a_client_that_died_for_good_held(
     assert left_on(gpu1) == ""
 
 
+def test_a_restart_of_docker_ends_the_run_by_name_and_leaves_nothing(place: RunnerContext, gpu1: Server):
+    begin(place, fleet(node(gpu1, blocks=1)), "job")
+    with gpu1.docker_stopped():
+        lifecycle.reconcile_once(place)
+        assert place.ledger.get("job").active, "a Docker that is away is waited for"
+    row = lifecycle.drive(place, place.ledger.get("job"))
+    assert row.status == "failed"
+    assert "rank 0 on node gpu1 exited with code " in (row.message or "")
+    assert left_on(gpu1) == ""
+
+
 # --- cordon
 
 

@@ -12,9 +12,12 @@ from foldernodes import FolderConnector
 from orch.runner.errors import RunFailed
 from orch.runner.events import LogLine, Recorder
 from orch.runner.launch.run_plan import RankPlan, RunPlan
+from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.run_folder import RunFolder
 from orch.runner.node.docker import DockerRuntime
 from orch.runner.node.logs import Follower, fetch_rest
+from orch.runner.runs.context import RunnerContext
+from orch.runner.runs.read_logs import Selection, _follow_rank
 from orch.spec.state import NodeState, OtherAccess
 
 LINES = [f"2026-01-02T03:04:05.{each:09}Z line {each}" for each in range(1, 8)]
@@ -31,13 +34,26 @@ exit 1
 """
 
 
+# It tells its log for longer than a follower's patience, a line at a time.
+SLOW = """\
+#!/bin/sh
+[ "$1" = logs ] || exit 0
+while read -r line; do echo "$line"; sleep 0.5; done <{folder}/log
+"""
+# It says how it was asked, and knows the end of a log.
+ASKED = """\
+#!/bin/sh
+[ "$1" = logs ] || exit 0
+echo "$@" >>{folder}/asked
+case "$*" in *--tail=1*) tail -n 1 {folder}/log;; *) cat {folder}/log;; esac
+"""
+
+
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlan:
     """A run on a node whose Docker is a script."""
     (tmp_path / "bin").mkdir()
-    docker = tmp_path / "bin/docker"
-    docker.write_text(DOCKER.format(folder=tmp_path))
-    docker.chmod(0o755)
+    docker_is(tmp_path, DOCKER)
     (tmp_path / "asked").write_text("0\n")
     (tmp_path / "log").write_text("".join(f"{line}\n" for line in LINES))
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
@@ -54,6 +70,12 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlan:
         launcher="commands",
         hostfile="",
     )
+
+
+def docker_is(folder: Path, script: str) -> None:
+    docker = folder / "bin/docker"
+    docker.write_text(script.format(folder=folder))
+    docker.chmod(0o755)
 
 
 def test_a_log_that_breaks_off_is_followed_on_from_its_last_line(plan: RunPlan, tmp_path: Path) -> None:
@@ -80,3 +102,46 @@ def test_the_rest_of_a_log_that_breaks_off_is_an_error_and_is_not_taken_for_all(
         assert kept.log(0).read_text().splitlines() == LINES[:count]
     fetch_rest(FolderConnector(), DockerRuntime(), plan, 0, kept, processor=None)
     assert kept.log(0).read_text().splitlines() == LINES
+
+
+def test_a_follower_that_is_behind_at_the_job_s_end_is_waited_for_while_lines_come(
+    plan: RunPlan, tmp_path: Path
+) -> None:
+    docker_is(tmp_path, SLOW)
+    told, kept = Recorder(), RunFolder(tmp_path / "run", 1)
+    follower = Follower(
+        FolderConnector(), DockerRuntime(), plan, 0, folder=kept, processor=told, on_end=lambda: None
+    )
+    follower.start()
+    follower.finish(2.0)
+    assert kept.log(0).read_text().splitlines() == LINES
+    fetch_rest(FolderConnector(), DockerRuntime(), plan, 0, kept, processor=told)
+    said = [each.text for each in told.events if isinstance(each, LogLine)]
+    assert said == [line.partition(" ")[2] for line in LINES]
+    assert sorted(path.name for path in kept.logs.iterdir()) == ["0.log"]
+
+
+@pytest.mark.parametrize("missing", [0, 3])
+def test_a_long_log_is_read_again_only_where_its_end_is_not_here(
+    plan: RunPlan, tmp_path: Path, missing: int
+) -> None:
+    docker_is(tmp_path, ASKED)
+    kept = RunFolder(tmp_path / "run", 1)
+    lines = [f"2026-01-02T03:04:05.{each:09}Z {'x' * 99}{each}" for each in range(10_000)]
+    (tmp_path / "log").write_text("".join(f"{line}\n" for line in lines))
+    kept.logs.mkdir(parents=True)
+    kept.log(0).write_text("".join(f"{line}\n" for line in lines[: len(lines) - missing]))
+    fetch_rest(FolderConnector(), DockerRuntime(), plan, 0, kept, processor=None)
+    assert kept.log(0).read_text().splitlines() == lines
+    asked = (tmp_path / "asked").read_text().splitlines()[1:]
+    assert ["--tail=1" in words for words in asked] == [True, False][: 1 + bool(missing)]
+
+
+def test_who_reads_a_log_that_breaks_off_sees_each_line_once(plan: RunPlan, tmp_path: Path) -> None:
+    ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    reader = RunnerContext(tmp_path / ".orch", ledger, FolderConnector(), Recorder())
+    _follow_rank(reader, plan, 0, Selection((0,)), threading.Event())
+    ledger.close()
+    assert isinstance(reader.processor, Recorder)
+    said = [each.text for each in reader.processor.events if isinstance(each, LogLine)]
+    assert said == [line.partition(" ")[2] for line in LINES]

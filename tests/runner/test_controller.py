@@ -12,20 +12,25 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import postgres as servers
 import pytest
 from foldernodes import FolderLab, ProcessRuntime
 from postgres import Postgres
 from support import Said, until
 
+from orch.runner.errors import NodeDiskFull
 from orch.runner.events import Recorder
+from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger import controllers
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
+from orch.runner.node.connector import Connector
 from orch.runner.node.docker import RUNTIMES
-from orch.runner.runs import controller, lifecycle
+from orch.runner.runs import controller, driver, lifecycle
 from orch.runner.runs.controller import Controller
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
@@ -114,6 +119,79 @@ def test_two_controllers_do_everything_and_nothing_twice(
     assert sorted(names) == sorted(["killed"] * 2 + ["run-0", "run-2"] + ["run-1"] * 2 + ["run-3"] * 2)
     assert [str(path) for name in ("runs", "claims") for path in boxes.path.glob(f"*/{name}/*")] == []
     assert place.ledger.controllers() == ()
+
+
+def test_a_stop_that_is_killed_is_gone_on_with_by_the_next_pass(tmp_path: Path, boxes: FolderLab) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    ada, ledger = person(tmp_path, "ada", url), open_ledger(url)
+    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    place = RunnerContext(ada.path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    ends = f"trap 'until [ -e {gate} ]; do sleep 0.1; done; exit' TERM"
+    waits = f"echo $NODE_RANK >> {begun}; while :; do sleep 0.1; done"
+    row = submit(place, boxes, "job", commands=[f"{ends}; {waits}"], stop_duration=600)
+
+    def advanced(status: str) -> bool:
+        lifecycle.reconcile_once(place, begin=True)
+        return ledger.by_id(row.id).status == status
+
+    until(lambda: advanced("running"), 120, "it runs")
+    with ada.start("stop", "job") as stop:
+        until(lambda: ledger.by_id(row.id).status == "terminating", 120, "it is being stopped")
+        stop.kill()
+    gate.touch()
+    until(lambda: advanced("terminated"), 120, "it has ended")
+    assert ledger.by_id(row.id).reason == "stopped_by_user"
+    assert sorted(begun.read_text().split()) == ["0", "1"]
+    assert [str(path) for name in ("runs", "claims") for path in boxes.path.glob(f"*/{name}/*")] == []
+    ledger.close()
+
+
+def test_a_disk_that_is_full_when_commands_are_to_begin_fails_the_run(
+    tmp_path: Path, boxes: FolderLab
+) -> None:
+    class Full(ProcessRuntime):
+        def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
+            if rank == 1:
+                raise NodeDiskFull("the disk of node box-1 is full", reason="creating_container_error")
+            super().lift_barrier(connector, plan, rank, port)
+
+    ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    place = RunnerContext(
+        tmp_path / ".orch", ledger, boxes.connector, Recorder(), {**RUNTIMES, "process": Full()}
+    )
+    row = lifecycle.drive(place, submit(place, boxes, "job", commands=["sleep 600"]))
+    assert (row.status, row.message) == ("failed", "the disk of node box-1 is full")
+    assert [rank.reason for rank in row.ranks] == ["sibling_failed", "creating_container_error"]
+    assert [kind for _, kind, _ in ledger.events(row.id)].count("go") == 1
+    assert [str(path) for name in ("runs", "claims") for path in boxes.path.glob(f"*/{name}/*")] == []
+    ledger.close()
+
+
+def test_a_run_outlasts_a_crash_of_postgresql(
+    tmp_path: Path, boxes: FolderLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if servers.binaries() is None:
+        pytest.skip("there is no PostgreSQL server here: `make set-up-test` installs one")
+    monkeypatch.setattr(driver, "LEDGER_PAUSE_S", 0.1)
+    begun, gate, told = tmp_path / "begun", tmp_path / "gate", Recorder()
+    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    with servers.own_server() as own, ExitStack() as stack:
+        with own.running(signal.SIGQUIT):
+            ledger = open_ledger(own.url("postgres"))
+            place = RunnerContext(tmp_path / ".orch", ledger, boxes.connector, told, runtimes)
+            waits = f"until [ -e {gate} ]; do sleep 0.1; done"
+            row = submit(place, boxes, "job", commands=[f"echo $NODE_RANK >> {begun}; {waits}"])
+            thread = threading.Thread(target=lifecycle.drive, args=(place, row), daemon=True)
+            thread.start()
+            until(lambda: ledger.by_id(row.id).status == "running", 120, "it runs")
+        until(lambda: any("trying again" in str(each) for each in told.events), 120, "it is told")
+        stack.enter_context(own.running())
+        gate.touch()
+        thread.join(120)
+        assert ledger.by_id(row.id).status == "done"
+        assert sorted(begun.read_text().split()) == ["0", "1"]
+        ledger.close()
 
 
 def test_a_controller_that_is_silent_or_dead_does_not_live(

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -250,16 +250,38 @@ def test_a_container_removed_behind_our_back_fails_the_run(
     assert "disappeared" in (row.message or "")
 
 
-def test_a_paused_node_that_comes_back_in_time_does_not_fail_the_run(
-    place: RunnerContext, lab: Lab, harmed: tuple[NodeState, NodeState]
+@contextmanager
+def paused(node: NodeState) -> Iterator[None]:
+    """The node hangs."""
+    freeze(node.name)
+    yield
+    docker("unpause", node.name)
+
+
+@contextmanager
+def dropped(node: NodeState) -> Iterator[None]:
+    """What is sent to the node's sshd does not arrive."""
+    rule = "INPUT -p tcp --dport 22 -j DROP"
+    inside(node.name, f"iptables -I {rule}")
+    try:
+        yield
+    finally:
+        inside(node.name, f"iptables -D {rule}")
+
+
+@pytest.mark.parametrize("silent", [paused, pytest.param(dropped, marks=pytest.mark.soak)])
+def test_a_silent_node_that_comes_back_in_time_does_not_fail_the_run(
+    place: RunnerContext,
+    lab: Lab,
+    harmed: tuple[NodeState, NodeState],
+    silent: Callable[[NodeState], AbstractContextManager[object]],
 ):
     commands = ["until [ -e /gate/open ]; do sleep 0.1; done; echo woke"]
     submit(place, lab.fleet(*harmed, grace_s=90.0), commands=commands, volumes=["/srv/gate:/gate"])
     driver = behind(place, "job")
     wait_until(lambda: place.ledger.get("job").status == "running")
-    freeze(harmed[1].name)
-    wait_until(lambda: place.ledger.get("job").ranks[1].silent_since is not None, 60)
-    docker("unpause", harmed[1].name)
+    with silent(harmed[1]):
+        wait_until(lambda: place.ledger.get("job").ranks[1].silent_since is not None, 60)
     for node in harmed:
         inside(node.name, "touch /srv/gate/open")
     assert driver.wait(90) == 0

@@ -46,7 +46,7 @@ def test_a_port_of_a_node_is_reached_before_and_after_something_listens_there(
         ready, over = threading.Event(), threading.Event()
         server = threading.Thread(
             target=lambda: transport.run(
-                pair[0], Command(listen, timeout_s=60), on_line=lambda _: ready.set(), until=over
+                pair[0], Command(listen, timeout_s=60), on_lines=lambda _: ready.set(), until=over
             )
         )
         server.start()
@@ -77,7 +77,7 @@ def test_a_port_that_refuses_a_connection_leaves_all_else_of_the_node_alone(
     def work() -> None:
         job = Command("echo begun; read word; echo goes $word", stdin=StdinSource(later()), timeout_s=180)
         try:
-            ended.append(transport.run(pair[0], job, on_line=lambda _: began.set()))
+            ended.append(transport.run(pair[0], job, on_lines=lambda _: began.set()))
         except RunnerError as error:
             ended.append(error)
 
@@ -105,7 +105,7 @@ def test_a_port_whose_job_takes_no_more_clients_keeps_those_that_it_has(pair: Pa
     ready, over = threading.Event(), threading.Event()
     server = threading.Thread(
         target=lambda: connector.run(
-            pair[0], Command(listen, timeout_s=600), on_line=lambda _: ready.set(), until=over
+            pair[0], Command(listen, timeout_s=600), on_lines=lambda _: ready.set(), until=over
         )
     )
     server.start()

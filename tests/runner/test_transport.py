@@ -83,13 +83,13 @@ def test_lines_arrive_while_the_command_runs_and_it_can_be_left(transport: SshCo
     lines: list[tuple[float, str]] = []
     stop = threading.Event()
 
-    def line(text: str) -> None:
-        lines.append((time.monotonic(), text))
-        if text == "2":
+    def take(text: bytes) -> None:
+        lines.append((time.monotonic(), text.decode().rstrip()))
+        if text == b"2\n":
             stop.set()
 
     command = Command("for i in 0 1 2; do echo $i; sleep 1; done; sleep 30; echo 3", timeout_s=None)
-    done = transport.run(pair[0], command, on_line=line, until=stop)
+    done = transport.run(pair[0], command, on_lines=take, until=stop)
     assert [text for _, text in lines] == ["0", "1", "2"]
     assert lines[2][0] - lines[0][0] > 0.5
     assert done.exit_code == -1
@@ -123,7 +123,7 @@ def test_a_node_that_freezes_between_two_commands_is_given_up(lab: Lab, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr("orch.runner.ssh.channel.ACCEPT_S", 1.0)
         with pytest.raises(HostUnreachable):
-            CommandChannel(node, Command("true"), channel, on_line=None, until=None, started=began).run()
+            CommandChannel(node, Command("true"), channel, on_lines=None, until=None, started=began).run()
     with pytest.raises(HostUnreachable):
         transport.run(node, Command("true"))
     assert time.monotonic() - began < 25
