@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
+from typing import Literal
 
 from orch.components.file_systems import FileSystem
 from orch.components.idleness import PROPERTY as IDLE
@@ -27,6 +28,16 @@ JUMP_USER = "jump"
 RUNS_INIT = {"init": INIT, "own": "/run/orch-init"}
 METADATA = "metadata"
 CLOSES_METADATA = "/var/lib/orch/metadata.sh"
+READS_NOTICES = "/var/lib/orch/notices.sh"
+_NOTICES = f"""\
+[Unit]
+Description=reads what the cloud announces of this node
+After=network-online.target
+[Service]
+ExecStart=/bin/bash {READS_NOTICES}
+Restart=always
+RestartSec=5
+"""
 
 # systemd runs it when the preparation is over, also when it was killed: it never ends without a word.
 ON_EXIT = (
@@ -75,17 +86,25 @@ class File:
 
 
 def prepared(
-    path: str, script: str, init: Sequence[Step], *, ssm: bool = False, idle: str | None = None
+    path: str,
+    script: str,
+    init: Sequence[Step],
+    *,
+    cloud: Literal["aws", "gcp"],
+    ssm: bool = False,
+    idle: str | None = None,
 ) -> Iterator[File]:
     """What prepares a machine: the `script` at this path, and all that it runs.
 
-    `ssm`: the machine is reached through an agent of its own, which needs the instance metadata. `idle`: what
-    ends it when no job is on it.
+    `cloud`: whose notices it reads. `ssm`: the machine is reached through an agent of its own, which needs
+    the instance metadata. `idle`: what ends it when no job is on it.
     """
     yield File(path, script, "0700")
     if idle is not None:
         yield File(IDLE_SCRIPT, idle, "0700")
     yield File(CLOSES_METADATA, render("cloud-init-metadata.sh.j2", ssm=ssm), "0700")
+    yield File(READS_NOTICES, render("cloud-init-notices.sh.j2", cloud=cloud), "0700")
+    yield File("/etc/systemd/system/orch-notices.service", _NOTICES)
     for step in init:
         yield File(f"{INIT}/{step.file}.sh", step.content, "0700")
         yield File(f"{INIT}/{step.file}.env", step.exports, "0600")

@@ -495,7 +495,7 @@ def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, v
         db.execute(text("DROP INDEX run_by_fleet"))
         for added in range(version + 1, schema.SCHEMA_VERSION + 1):
             for column in schema.ADDED[added]:
-                db.execute(text(f"ALTER TABLE run DROP COLUMN {column.name}"))
+                db.execute(text(f"ALTER TABLE {column.table.name} DROP COLUMN {column.name}"))
         db.execute(text("DROP TABLE controller"))
         if version < 2:
             db.execute(text("DROP TABLE attempt"))
