@@ -28,6 +28,15 @@ READS_NOTICES = "/var/lib/orch/notices.sh"
 """A script in user data. The node runs it, as the service manager of a real machine does."""
 
 _FOLDER = "/run/orch-metadata"
+_TOOLS = "/run/orch-notices"
+# Images of clouds have curl, the node image has none: this one asks what that script asks.
+_ASK = """\
+#!/bin/bash
+# curl -s -i -m SECONDS -X METHOD -H HEADER http://ADDRESS/PATH
+address=${9#http://}
+ask='exec 3<>"/dev/tcp/$1/80" && printf "%s %s HTTP/1.0\\r\\n%s\\r\\n\\r\\n" "$2" "$3" "$4" >&3 && cat <&3'
+exec timeout "$4" bash -c "$ask" ask "${address%%/*}" "$6" "/${address#*/}" "$8" 2>/dev/null
+"""
 _LATEST = "latest/meta-data"
 _INSTANCE = "computeMetadata/v1/instance"
 
@@ -61,9 +70,9 @@ def watch(container: str, script: bytes) -> None:
     from orch.providers.orch.local_node import archive
 
     node: Any = connect().containers.get(container)
-    node.put_archive("/", archive({READS_NOTICES.lstrip("/"): script.decode()}))
-    node.exec_run(["sh", "-c", "ip addr add 169.254.169.254/32 dev lo 2>/dev/null"])
-    node.exec_run(["bash", READS_NOTICES], detach=True)
+    node.put_archive("/", archive({READS_NOTICES.lstrip("/"): script.decode(), f"{_TOOLS}/curl"[1:]: _ASK}))
+    node.exec_run(["sh", "-c", f"chmod 755 {_TOOLS}/curl; ip addr add 169.254.169.254/32 dev lo 2>/dev/null"])
+    node.exec_run(["sh", "-c", f"PATH=$PATH:{_TOOLS} exec bash {READS_NOTICES}"], detach=True)
 
 
 def announce(cloud: SimulatedAccount, instance: str, kind: Kind, ahead_s: float) -> None:

@@ -61,7 +61,7 @@ def with_ended(
         ended = ask()
     except OrchError:
         return statuses
-    gone = NodeStatus("terminated", "it ended itself, as no job was there")
+    gone = NodeStatus("terminated", "it ended itself, or its cloud took it back")
     return [
         gone if status.status == "unreachable" and node.name in ended else status
         for node, status in zip(state.nodes, statuses, strict=True)

@@ -153,6 +153,7 @@ def start(
                         variables=variables,
                         wait=wait,
                         stacks=stacks,
+                        makes_nodes=provision and yes,
                     )
                 if detach:
                     drive_behind(runner, row)

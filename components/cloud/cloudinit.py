@@ -16,6 +16,7 @@ from orch.components.idleness import SCRIPT as IDLE_SCRIPT
 from orch.components.idleness import IdleRule
 from orch.components.init_steps import pinned, short
 from orch.components.request import PriorState
+from orch.runner.node.cordon import CLOUD
 from orch.runner.preparation.init_steps import INIT, Step, mark_of, mount_steps, steps
 from orch.runner.preparation.mounts import CREATED
 from orch.spec.diagnostics import Severity
@@ -29,15 +30,6 @@ RUNS_INIT = {"init": INIT, "own": "/run/orch-init"}
 METADATA = "metadata"
 CLOSES_METADATA = "/var/lib/orch/metadata.sh"
 READS_NOTICES = "/var/lib/orch/notices.sh"
-_NOTICES = f"""\
-[Unit]
-Description=reads what the cloud announces of this node
-After=network-online.target
-[Service]
-ExecStart=/bin/bash {READS_NOTICES}
-Restart=always
-RestartSec=5
-"""
 
 # systemd runs it when the preparation is over, also when it was killed: it never ends without a word.
 ON_EXIT = (
@@ -103,8 +95,7 @@ def prepared(
     if idle is not None:
         yield File(IDLE_SCRIPT, idle, "0700")
     yield File(CLOSES_METADATA, render("cloud-init-metadata.sh.j2", ssm=ssm), "0700")
-    yield File(READS_NOTICES, render("cloud-init-notices.sh.j2", cloud=cloud), "0700")
-    yield File("/etc/systemd/system/orch-notices.service", _NOTICES)
+    yield File(READS_NOTICES, render("cloud-init-notices.sh.j2", cloud=cloud, by=CLOUD), "0700")
     for step in init:
         yield File(f"{INIT}/{step.file}.sh", step.content, "0700")
         yield File(f"{INIT}/{step.file}.env", step.exports, "0600")

@@ -38,7 +38,8 @@ class LaunchRecord(_Frozen):
     """A `RunRequest` without its seats.
 
     `plain_task` is canonical plain data (`Section.plain`). `fleet` and `recorded_volumes` are as they were
-    when the run was submitted. `repo`: the id of the repository, and its folder or URL.
+    when the run was submitted. `repo`: the id of the repository, and its folder or URL. `makes_nodes`:
+    whether nodes that an attempt lacks are made, without asking.
     """
 
     plain_task: JsonValue
@@ -52,9 +53,10 @@ class LaunchRecord(_Frozen):
     repo: tuple[str, str] | None
     recorded_volumes: dict[str, RecordedVolume]
     dev: DevPlan | None = None
+    makes_nodes: bool = False
 
     @classmethod
-    def of(cls, request: RunRequest) -> LaunchRecord:
+    def of(cls, request: RunRequest, *, makes_nodes: bool = False) -> LaunchRecord:
         """What of a request its later attempts need; of the caller's environment only what the task names."""
         groups = rank_groups(request.task)
         bare = {name for group in groups for name, value in group.env.items() if value is None}
@@ -75,6 +77,7 @@ class LaunchRecord(_Frozen):
                 "repo": (request.repo.id, request.repo.label) if request.repo else None,
                 "recorded_volumes": volumes,
                 "dev": request.dev,
+                "makes_nodes": makes_nodes,
             }
         )
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -52,6 +53,9 @@ from orch.runner.runs.retry import (
 )
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetState
+
+if TYPE_CHECKING:
+    from orch.spec.models import Task
 
 REMOVE_EVERY_S = 15.0
 """How often nodes that did not answer when an earlier attempt ended are asked again."""
@@ -217,9 +221,28 @@ def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan) -> _Attem
     # What an earlier attempt left in a volume of the node itself is there, and nowhere else.
     on_nodes = any(mount.kind != "network" for mount in task.volumes)
     failed = context.ledger.failed_nodes(row.id, lost_only=on_nodes)
+    if record.makes_nodes and _made_nodes(context, row, task, fleet):
+        fleet = _fleet(context, row, record)
     seats = choose_seats(context, task, fleet, free_only=True, failed=failed)
     compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes))
     return _Attempt(compiled.plan.model_copy(update={"files": previous.files}), compiled.environments)
+
+
+def _made_nodes(context: RunContext, row: RunRow, task: Task, fleet: FleetState) -> bool:
+    """Make the nodes that the fleet lacks for the run; where that fails, it goes by those that are there.
+
+    Raises LedgerUnusable."""
+    if context.provisioned is None:
+        return False
+    lost = context.ledger.failed_nodes(row.id, lost_only=True)
+    try:
+        return context.provisioned.make_nodes(context, task, fleet, lost)
+    except LedgerUnusable:
+        raise
+    except OrchError as error:
+        text = f"no nodes are made for run {row.name}: {error_text(error)}"
+        context.processor.handle(Notice(text, "warning"))
+        return False
 
 
 def _recorded(folder: RunFolder) -> LaunchRecord:

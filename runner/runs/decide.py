@@ -197,12 +197,11 @@ def _unsignalled(plan: RunPlan, ranks: Sequence[ObservedRank]) -> tuple[int, ...
 
 
 def _saving(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank]) -> bool:
-    """Whether ranks still save while others have left their nodes: they are not stopped for as long as a stop
-    would leave them."""
+    """Whether ranks still save, or are to, while others have left their nodes: they are not stopped for as
+    long as a stop would leave them."""
     patient = plan.stop_duration_s is None or view.interrupted_s < plan.stop_duration_s
-    return (
-        plan.elastic is None and patient and any(rank.alive and "signalled" in rank.marks for rank in ranks)
-    )
+    left = _unsignalled(plan, ranks) or any(rank.alive and "signalled" in rank.marks for rank in ranks)
+    return plan.elastic is None and patient and bool(left)
 
 
 def _lost(plan: RunPlan, view: RunView) -> set[int]:

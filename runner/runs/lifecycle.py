@@ -76,13 +76,14 @@ def submit(
     volumes: Volumes = NO_VOLUMES,
     wait: bool = False,
     dev: DevPlan | None = None,
+    makes_nodes: bool = False,
 ) -> RunRow:
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
     `volumes`: those of the project, where the task names some. A task that is tried again on `no-capacity`,
     and whose nodes are not free, waits in line for them; `wait`: any task does. `dev`: what a dev environment
-    has beside the task that carries it out.
+    has beside the task that carries it out. `makes_nodes`: whether later attempts may make nodes.
 
     Raises BadRunName, NameTaken, RunConflict (another run uses a volume), NodeCordoned, NodeUnfit,
     NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
@@ -121,7 +122,7 @@ def submit(
         try:
             folder.write_environments(result.environments)
             if task.retry is not None:
-                folder.write_launch(LaunchRecord.of(request).model_dump_json())
+                folder.write_launch(LaunchRecord.of(request, makes_nodes=makes_nodes).model_dump_json())
             if task.registry_auth is not None:
                 folder.write_registry_auth(task.registry_auth.username, task.registry_auth.password)
         except OSError as error:

@@ -1,24 +1,26 @@
-"""A rehearsed cloud takes a node back in the middle of a run: notice, signal, checkpoint, another node."""
+"""A rehearsed cloud takes a node back from a run: notice, signal, checkpoint, new nodes, and their end."""
 
 from __future__ import annotations
 
-import re
 import signal
 from pathlib import Path
 
 import pytest
+from labmachine import docker
 from rehearsals import L4, Rehearsed, RehearsedGcp
 from stocked import stocked
 from support import until
 
+from orch.rehearsal import notices
 from orch.rehearsal.__main__ import main as rehearsal
+from orch.rehearsal.nodes import scope
 from orch.rehearsal.scenario import NodeScenario
 
 # It trains until it is told to leave; the next attempt goes on from there.
 TRAIN = """\
 import os, signal, sys, time
 
-state = os.path.join(os.environ["ORCH_CHECKPOINT_DIR"], "step")
+state = os.path.join(os.environ["ORCH_CHECKPOINT_DIR"], os.environ["ORCH_NODE_RANK"])
 leave = False
 
 
@@ -41,49 +43,79 @@ print("trained", flush=True)
 TASK = """\
 type: task
 name: train
+nodes: 2
 image: orch/mpi
 files: [train.py]
 commands: [python3 train.py]
 checkpoint: /shared/data
 signal: USR1@60
-stop_duration: 5
+stop_duration: 60
 retry: {on_events: [interruption], duration: 1h}
 """
 
 
-@pytest.mark.timeout(600)
+def named(there: Rehearsed, name: str) -> str:
+    """The instance of a node. Machines of GCP have longer names, which end in the same number."""
+    for instance, doc in there.cloud.instances().items():
+        if instance.endswith(f"-{name[-1]}") or {"Key": "Name", "Value": name} in doc.get("Tags", ()):
+            return instance
+    raise AssertionError(f"there is no {name}")
+
+
+def log(there: Rehearsed, attempt: int) -> str:
+    """What the ranks of an attempt have said so far."""
+    run = there.path / ".orch/rehearsal/runs/train"
+    folder = run / "logs" if attempt == 0 else run / f"attempts/{attempt}/logs"
+    return "".join(each.read_text() for each in sorted(folder.glob("*.log")))
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("gcp", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["aws", "gcp"])
-def test_a_run_saves_leaves_and_goes_on_elsewhere(tmp_path: Path, *, gcp: bool) -> None:
+def test_a_run_saves_gets_new_nodes_goes_on_and_its_nodes_end(tmp_path: Path, *, gcp: bool) -> None:
     cloud, kind = (RehearsedGcp, L4) if gcp else (Rehearsed, "m7i.large")
     more = {"instance_types": [kind], "network": {"bastion": False, "interconnect": "ethernet"}}
+    if not gcp:  # where idle nodes do not end themselves (ORCH118)
+        more["idle_duration"] = "0s"
     mounts = [{"type": "filestore" if gcp else "efs", "path": "/shared/data", "create": True}]
     there = cloud.make(tmp_path, nodes=NodeScenario(image=stocked("mpi"), placeholders=False))
-    there.fleet(2, name="lab", spot_policy="spot", mounts=mounts, **more)
+    there.fleet("0..4", name="lab", spot_policy="spot", mounts=mounts, **more)
     there.write("train.py", TRAIN)
     there.write("train.yml", TASK)
     try:
         said = there.up("lab.yml")
         assert said.code == 0, said.err
-        assert len(there.nodes(kind)) == 2
-        run = there.start("run", "train.yml", "--rehearse")
+        assert there.nodes(kind) == {}
+        run = there.start("run", "train.yml", "--rehearse", "--yes")
         try:
-            until(lambda: "begins at 0" in there.orch("logs", "train", "--rehearse").out, 120, "it trains")
-            (name,) = re.findall(r"begins at 0 on (\S+)", there.orch("logs", "train", "--rehearse").out)
-            # Machines of GCP have longer names, which end in the same number.
-            (lost,) = [each for each in there.nodes(kind) if each.endswith(name[-2:])] if gcp else [name]
-            assert rehearsal([str(there.account_file), "interrupt", lost, "--in", "5"]) == 0
-            out, err = run.communicate(timeout=300)
+            until(lambda: log(there, 0).count("begins at 0") == 2, 240, "two new nodes train")
+            lost = named(there, "lab-1")
+            first = set(there.nodes(kind))
+            notices.announce(there.cloud, lost, "spot", 120)
+            # The rank whose node is not taken has its signal from who drives the run.
+            until(lambda: log(there, 0).count("saved") == 2, 120, "both have saved")
+            assert rehearsal([str(there.account_file), "interrupt", lost, "--in", "0"]) == 0
+            out, err = run.communicate(timeout=400)
         except BaseException:
             run.send_signal(signal.SIGKILL)
             raise
         assert run.returncode == 0, err
-        assert "takes it back" in err
-        assert "saved" in out
-        assert "begins at 41" in out
-        assert out.rstrip().endswith("trained")
-        assert len(there.nodes(kind)) == 1
-        shown = there.orch("show", "train", "--rehearse", "--json").json
-        assert shown["status"] == "done"
+        assert "its cloud takes it back at" in err
+        assert (out.count("begins at 41"), out.count("trained")) == (2, 2)
+        shown = there.orch("show", "train", "--rehearse", "--json").json["run"]
+        (failed,) = shown["attempts"]
+        assert (shown["status"], failed["events"]) == ("done", ["interruption"])
+
+        if gcp:
+            assert len(there.nodes(kind)) == 2
+            assert set(there.nodes(kind)) == first  # the one that was lost is made again under its name
+        else:
+            told = ["ps", "-q", "--filter", f"name=orch-sim-{scope(there.cloud)}-"]
+            until(lambda: not docker(*told), 240, "the end of all nodes")
+        said = there.orch("preview", "lab.yml", "--rehearse", "--exit-code")
+        assert said.code == 0, said.out + said.err
+        assert gcp or "ended themselves, or the cloud took them back" in said.out
+        assert gcp or there.nodes(kind) == {}
     finally:
         said = there.down("lab")
     assert said.code == 0, said.err
+    assert there.cloud.everything() == {}

@@ -270,6 +270,8 @@ def test_all_ranks_get_the_signal_of_one_whose_node_is_taken_and_may_save() -> N
     view = RunView("run", Phase.RUNNING)
     up = seen("up", "up", "up")
     assert decide(of, view, (told(0), *up[1:])) == Signal((1, 2))
+    # Also where it was quicker than who looks.
+    assert decide(of, view, (told(0, 0), *up[1:])) == Signal((1, 2))
     # An elastic run goes on without it, and one without a signal has nothing to send.
     elastic = of.model_copy(update={"elastic": Elastic(least=1)})
     assert decide(elastic, view, (told(0), *up[1:])) == Wait()

@@ -264,7 +264,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "cloud-init-forwards.sh.j2": lambda v: iter([{"user": v, "nodes": (v,)}, {"user": v, "nodes": ()}]),
     "cloud-init-idle.sh.j2": idle,
     "cloud-init-metadata.sh.j2": lambda v: iter([{"ssm": ssm} for ssm in (True, False)]),
-    "cloud-init-notices.sh.j2": lambda v: iter([{"cloud": cloud} for cloud in ("aws", "gcp")]),
+    "cloud-init-notices.sh.j2": lambda v: iter([{"cloud": cloud, "by": v} for cloud in ("aws", "gcp")]),
     "cloud-init-node.yml.j2": config,
     "cloud-init-prepare.sh.j2": aws_prepare,
     "entry.sh.j2": entries,
