@@ -1,4 +1,4 @@
-"""What a run was submitted with, as text: a later attempt is compiled from it by the same function. Pure.
+"""What a run was submitted with, as text: a later attempt is compiled from it by the same function.
 
 It is private: it has the caller's values of the task's variables.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from orch.runner.errors import RunFailed
 from orch.runner.launch.compile import RepoName, RunRequest
 from orch.runner.launch.run_plan import DevPlan
 from orch.runner.launch.volumes import KnownVolume, Volumes
 from orch.runner.ledger.records import RunRow
+from orch.runner.ledger.run_folder import RunFolder
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.rank_groups import rank_groups
 from orch.spec.state import FleetState
@@ -80,6 +82,19 @@ class LaunchRecord(_Frozen):
                 "makes_nodes": makes_nodes,
             }
         )
+
+    @classmethod
+    def kept(cls, folder: RunFolder) -> LaunchRecord:
+        """That of a run. Raises RunFailed."""
+        try:
+            return cls.model_validate_json(folder.launch())
+        except ValidationError as error:
+            raise RunFailed(
+                "this run cannot be tried again by this version of orch",
+                where=str(folder.path),
+                detail="another one submitted it",
+                hint="submit it again",
+            ) from error
 
     @property
     def task(self) -> Task:

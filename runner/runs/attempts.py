@@ -12,19 +12,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from orch.runner.errors import (
     BadTask,
     HostfileIncomplete,
     HostUnreachable,
-    InLine,
     LedgerUnusable,
-    NodesBusy,
     NodeUnfit,
     NoFit,
     RunConflict,
-    RunFailed,
+    error_text,
+    nodes_in_use,
 )
 from orch.runner.events import Notice, RunChanged
 from orch.runner.launch.compile import compile_run
@@ -34,11 +31,10 @@ from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.launch.volumes import Volumes
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.records import Lease, RunRow, Waiting
-from orch.runner.ledger.run_folder import RunFolder
-from orch.runner.ledger.waiting_line import Waiter
+from orch.runner.ledger.waiting_line import behind
 from orch.runner.placement.seats import choose_seats
 from orch.runner.runs.context import RunContext
-from orch.runner.runs.decide import Verdict, error_text
+from orch.runner.runs.decide import Verdict
 from orch.runner.runs.entry import close_entry
 from orch.runner.runs.ranks import LOOK_DEADLINE_S, collect_ranks, stop_ranks
 from orch.runner.runs.retry import (
@@ -150,16 +146,6 @@ def begin_attempt(
     context.processor.handle(Notice(f"run {row.name}: attempt {row.next_attempt} on {fold(nodes)}"))
 
 
-def behind(first: Waiter, hint: str | None = None) -> InLine:
-    """Why a run that might fit has to wait."""
-    return InLine(f"run {first.name} is before it in the line for these nodes", hint=hint)
-
-
-def nodes_in_use(error: OrchError) -> bool | None:
-    """What a run that was given no nodes by an error knows of them: whether other runs have them."""
-    return None if isinstance(error, InLine) else isinstance(error, NodesBusy)
-
-
 def may_look(context: RunContext, row: RunRow) -> bool:
     """Whether a run that waits is to look for nodes now: its delay is over, or a run has left some.
 
@@ -215,7 +201,7 @@ class _Attempt:
 
 def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan) -> _Attempt:
     """Raises what `choose_seats` and `compile_run` raise, and RunFailed."""
-    record = _recorded(context.folder)
+    record = LaunchRecord.kept(context.folder)
     fleet, volumes = _fleet(context, row, record), _volumes(context, row, record)
     task = record.task
     # What an earlier attempt left in a volume of the node itself is there, and nowhere else.
@@ -243,18 +229,6 @@ def _made_nodes(context: RunContext, row: RunRow, task: Task, fleet: FleetState)
         text = f"no nodes are made for run {row.name}: {error_text(error)}"
         context.processor.handle(Notice(text, "warning"))
         return False
-
-
-def _recorded(folder: RunFolder) -> LaunchRecord:
-    try:
-        return LaunchRecord.model_validate_json(folder.launch())
-    except ValidationError as error:
-        raise RunFailed(
-            "this run cannot be tried again by this version of orch",
-            where=str(folder.path),
-            detail="another one submitted it",
-            hint="submit it again",
-        ) from error
 
 
 def _fleet(context: RunContext, row: RunRow, record: LaunchRecord) -> FleetState:

@@ -11,25 +11,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from orch.runner.errors import (
-    CommandTimeout,
-    HostfileIncomplete,
-    HostUnreachable,
-    LedgerUnusable,
-    NodeCordoned,
-    NodePreparing,
-    NodesBusy,
-    NodeUnfit,
-    RunFailed,
-    VolumeDetaching,
-)
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.notices import CloudNotice
 from orch.runner.node.runtime import ObservedRank
-from orch.spec.confidential import hidden
-from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import render_duration
 
 # The termination reason of a rank whose node its cloud took, or announced to.
@@ -348,27 +334,3 @@ def end_reason(verdict: Verdict) -> str:
     if verdict.reason == "aborted_by_user":
         return "aborted_by_user"
     return "terminated_by_user" if verdict.status == "terminated" else "sibling_failed"
-
-
-def start_reason(error: OrchError) -> str:
-    """The termination reason of a rank that could not be started."""
-    if isinstance(error, (NodesBusy, NodeCordoned)):
-        return "failed_to_start_due_to_no_capacity"
-    if isinstance(error, NodeUnfit):
-        return "health_failure"
-    if isinstance(error, VolumeDetaching):
-        return "volume_error"
-    if isinstance(error, (HostUnreachable, CommandTimeout, NodePreparing)):
-        return "instance_unreachable"
-    if isinstance(error, HostfileIncomplete):
-        return "hostfile_incomplete"
-    if isinstance(error, RunFailed):
-        return error.reason
-    # What is written is wrong, such as the name of a secret: no other attempt changes that.
-    lasts = error.exit_code == ExitCode.CONFIG and not isinstance(error, LedgerUnusable)
-    return "executor_error" if lasts else "creating_container_error"
-
-
-def error_text(error: OrchError) -> str:
-    """An error in one line: summary and detail, for the ledger too."""
-    return hidden(f"{error.summary}: {error.detail}" if error.detail else error.summary)

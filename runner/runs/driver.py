@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from orch.runner.errors import HostUnreachable, LedgerUnusable, RunFailed
+from orch.runner.errors import HostUnreachable, LedgerUnusable, RunFailed, error_text, start_reason
 from orch.runner.events import Notice, RankChanged, RunChanged
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import plan_of
@@ -44,10 +44,8 @@ from orch.runner.runs.decide import (
     decide,
     departed_ranks,
     end_reason,
-    error_text,
     rank_reason,
     rank_status,
-    start_reason,
     verdict_of,
 )
 from orch.runner.runs.first_failure import first_failure, first_failure_text

@@ -21,6 +21,8 @@ from orch.runner.errors import (
     NodesBusy,
     NodeUnfit,
     RunnerError,
+    error_text,
+    nodes_in_use,
 )
 from orch.runner.events import Notice
 from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compile_run
@@ -32,15 +34,15 @@ from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Desired, RunRow, Waiting
 from orch.runner.ledger.run_folder import folders_with_secrets, open_folder
 from orch.runner.ledger.run_names import RunName
+from orch.runner.ledger.waiting_line import behind
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.placement import place_task
 from orch.runner.placement.rank_groups import rank_groups
 from orch.runner.placement.seats import choose_seats
 from orch.runner.processes import process_owner
 from orch.runner.runs import retry
-from orch.runner.runs.attempts import behind, nodes_in_use, remove_earlier_attempts
+from orch.runner.runs.attempts import remove_earlier_attempts
 from orch.runner.runs.context import RunnerContext
-from orch.runner.runs.decide import error_text
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.entry import close_entry
 from orch.runner.runs.follow import follow

@@ -487,7 +487,7 @@ def journal(path: Path) -> str:
         db.close()
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, version: int):
     ledger = open_ledger(ledger_url)
     number = new(ledger)
