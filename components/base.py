@@ -225,7 +225,8 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     def ended_nodes(
         self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
     ) -> frozenset[str]:
-        """Names of the recorded nodes that ended themselves; asked where a fleet's nodes do that.
+        """Names of the recorded nodes that ended themselves, or that the cloud took back; asked where a
+        fleet's nodes do that.
 
         What the backend does not tell for sure is no such node. Raises what asking it raises.
         """

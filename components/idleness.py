@@ -63,11 +63,12 @@ def idle_rule(fleet: Fleet) -> IdleRule | None:
 
 
 def ended_reason(names: Iterable[str]) -> str:
-    """What a plan says of nodes that ended themselves."""
+    """What a plan says of nodes that ended themselves, or that their cloud took back."""
     listed = list(names)
     which = fold(listed) if len(listed) > 1 else listed[0]
-    themselves = "themselves" if len(listed) > 1 else "itself"
-    return f"{which} ended {themselves}, as no job was there: a run that needs more nodes makes them again"
+    themselves, them = ("themselves", "them") if len(listed) > 1 else ("itself", "it")
+    why = f"{which} ended {themselves}, or the cloud took {them} back"
+    return f"{why}: a run that needs more nodes makes {them} again"
 
 
 def may_end(pins: Mapping[str, str]) -> bool:

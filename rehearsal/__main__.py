@@ -6,6 +6,8 @@ python -m orch.rehearsal STATE knobs
 python -m orch.rehearsal STATE set KNOB=VALUE...       (VALUE is YAML; KNOB may be
 `capacity.p5.48xlarge@us-east-1a`)
 python -m orch.rehearsal STATE terminate INSTANCE...   (GCP: also by name)
+python -m orch.rehearsal STATE interrupt INSTANCE [--kind spot|maintenance|rebalance] [--in SECONDS]
+    (announced to its node at once; then it ends; also by name)
 python -m orch.rehearsal STATE add-rule GROUP PROTOCOL PORT CIDR    (GCP: of a network)
 python -m orch.rehearsal STATE tag RESOURCE KEY=VALUE  (GCP: a label of an instance)
 python -m orch.rehearsal STATE untag RESOURCE KEY
@@ -26,6 +28,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from orch.rehearsal import notices
 from orch.rehearsal.account import Refusal, SimulationError, cloud_of
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.gcp.account import GcpCloud
@@ -46,6 +49,12 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("set", help="turn knobs").add_argument("knobs", nargs="+", metavar="KNOB=VALUE")
     verbs.add_parser("terminate", aliases=["delete"], help="end instances").add_argument(
         "instances", nargs="+"
+    )
+    interrupt = verbs.add_parser("interrupt", help="announce the end of an instance, and end it")
+    interrupt.add_argument("instance")
+    interrupt.add_argument("--kind", choices=("spot", "maintenance", "rebalance"), default="spot")
+    interrupt.add_argument(
+        "--in", type=float, dest="ahead_s", help="seconds until then; else the cloud's own"
     )
     rule = verbs.add_parser("add-rule", help="let something into a security group, or a network")
     for name in ("group", "protocol", "port", "cidr"):
@@ -103,7 +112,40 @@ def _do(cloud: Cloud | GcpCloud, args: argparse.Namespace) -> Any:
         return cloud.knobs.model_dump(mode="json")
     if args.verb == "set":
         return cloud.turn(**_knobs(cloud, args.knobs)).model_dump(mode="json")
+    if args.verb == "interrupt":
+        return _interrupt(cloud, args.instance, args.kind, args.ahead_s)
     return _in_gcp(cloud, args) if isinstance(cloud, GcpCloud) else _in_aws(cloud, args)
+
+
+def _interrupt(cloud: Cloud | GcpCloud, word: str, kind: notices.Kind, ahead_s: float | None) -> Any:
+    """Announce the end of an instance to its node, wait for that time, and end it; advice ends nothing."""
+    instance = _named(cloud, word)
+    seconds = notices.AHEAD_S[cloud.name].get(kind, 0.0) if ahead_s is None else ahead_s
+    notices.announce(cloud, instance, kind, seconds)
+    print(f"{word}: {kind} is announced for {seconds:.0f} s from now", file=sys.stderr)
+    if kind == "rebalance":
+        return None
+    time.sleep(seconds)
+    if isinstance(cloud, GcpCloud):
+        return _delete_instance(cloud, instance)
+    if kind == "spot":
+        return cloud.take_back(instance)
+    params = {"InstanceIds": [instance]}
+    return cloud.call("TerminateInstances", params, region=_region(cloud, instance), caller="drift")
+
+
+def _named(cloud: Cloud | GcpCloud, word: str) -> str:
+    """The instance of an id, or of a name that one has."""
+    if isinstance(cloud, GcpCloud):
+        return _path_of(cloud, "instance", word)
+    found = [
+        each
+        for each, doc in cloud.instances().items()
+        if word in (each, *(tag["Value"] for tag in doc["Tags"] if tag["Key"] == "Name"))
+    ]
+    if len(found) != 1:
+        raise SimulationError(f"{len(found)} instances have the name {word}", where=str(cloud.path))
+    return found[0]
 
 
 def _in_gcp(cloud: GcpCloud, args: argparse.Namespace) -> Any:

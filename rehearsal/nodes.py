@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from orch.rehearsal import notices
 from orch.rehearsal.account import Endpoint, SimulatedAccount, SimulatedMachine, SimulationError
 from orch.rehearsal.scenario import NodeScenario
 from orch.rehearsal.store import Doc
@@ -303,6 +304,9 @@ def _start_container(
         script = file_of(machine.user_data, path)
         if script is not None:
             _run_ending_script(container, path, script)
+    script = file_of(machine.user_data, notices.READS_NOTICES)
+    if script is not None:
+        notices.watch(container, script)
     endpoint = Endpoint(
         instance=instance,
         container=container,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from orch.spec.confidential import hidden
 from orch.spec.errors import ExitCode, OrchError
 
 
@@ -211,3 +212,32 @@ class LedgerUnusable(RunnerError):
 
 class NewerLedger(RunConflict):
     """The ledger was written by a newer orch."""
+
+
+def nodes_in_use(error: OrchError) -> bool | None:
+    """What a run that was given no nodes by an error knows of them: whether other runs have them."""
+    return None if isinstance(error, InLine) else isinstance(error, NodesBusy)
+
+
+def start_reason(error: OrchError) -> str:
+    """The termination reason of a rank that could not be started."""
+    if isinstance(error, (NodesBusy, NodeCordoned)):
+        return "failed_to_start_due_to_no_capacity"
+    if isinstance(error, NodeUnfit):
+        return "health_failure"
+    if isinstance(error, VolumeDetaching):
+        return "volume_error"
+    if isinstance(error, (HostUnreachable, CommandTimeout, NodePreparing)):
+        return "instance_unreachable"
+    if isinstance(error, HostfileIncomplete):
+        return "hostfile_incomplete"
+    if isinstance(error, RunFailed):
+        return error.reason
+    # What is written is wrong, such as the name of a secret: no other attempt changes that.
+    lasts = error.exit_code == ExitCode.CONFIG and not isinstance(error, LedgerUnusable)
+    return "executor_error" if lasts else "creating_container_error"
+
+
+def error_text(error: OrchError) -> str:
+    """An error in one line: summary and detail, for the ledger too."""
+    return hidden(f"{error.summary}: {error.detail}" if error.detail else error.summary)

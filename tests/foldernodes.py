@@ -27,6 +27,7 @@ from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.claims import Claim
 from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Address, Completed, Connector, NodeResult
+from orch.runner.node.notices import CloudNotice
 from orch.runner.node.registry import RegistryLogin
 from orch.runner.node.runtime import FilesMissing, ObservedRank, StartedRank
 from orch.spec.state import FleetState, NodeState, OtherAccess
@@ -231,7 +232,9 @@ class ProcessRuntime:
         text = (
             f"cd {_stage(plan, rank)} 2>/dev/null || {{ echo absent; exit; }}\n"
             "if code=$(cat exit 2>/dev/null); then echo exited $code; else echo running -; fi\n"
-            "for mark in go state/started stopping; do [ ! -e $mark ] || echo ${mark#state/}; done"
+            "for mark in go state/started stopping interrupted signalled; do\n"
+            "[ ! -e $mark ] || echo ${mark#state/}; done\n"
+            f"[ ! -s {NODE_HOME}/notice ] || echo notice=$(tr ' ' @ < {NODE_HOME}/notice)"
         )
         try:
             words = self._run(connector, plan, rank, text).stdout.split()
@@ -240,7 +243,17 @@ class ProcessRuntime:
         if words[0] == "absent":
             return ObservedRank(rank, "absent")
         state, code, *marks = words
-        return ObservedRank(rank, state, None if code == "-" else int(code), marks=frozenset(marks))
+        notice = CloudNotice.found(" ".join(marks))
+        exit_code = None if code == "-" else int(code)
+        return ObservedRank(rank, state, exit_code, marks=frozenset(marks), notice=notice)
+
+    def signal(
+        self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
+    ) -> None:
+        assert plan.signal is not None
+        stage = _stage(plan, rank)
+        text = f"mkdir {stage}/signalled && pkill -{plan.signal.name} -g $(cat {stage}/pid)"
+        self._run(connector, plan, rank, text)
 
     def stop(
         self,

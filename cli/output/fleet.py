@@ -61,7 +61,8 @@ def with_ended(
         ended = ask()
     except OrchError:
         return statuses
-    gone = NodeStatus("terminated", "it ended itself: no job was there, or the fleet's `ttl` is over")
+    why = "it ended itself (no job was there, or the fleet's `ttl` is over), or its cloud took it back"
+    gone = NodeStatus("terminated", why)
     return [
         gone if status.status == "unreachable" and node.name in ended else status
         for node, status in zip(state.nodes, statuses, strict=True)

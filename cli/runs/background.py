@@ -35,7 +35,6 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
     from orch.cli.output.run import Live
     from orch.runner.launch.run_plan import plan_of
     from orch.runner.ledger.run_names import as_argument
-    from orch.runner.private import private_file
     from orch.runner.runs.entry import Entering
     from orch.runner.runs.lifecycle import drive
 
@@ -62,24 +61,33 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
         # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: None)
-        with private_file(runner.context(row).folder.path / LOG).open("ab") as log:
-            subprocess.Popen(
-                [sys.executable, "-m", "orch.cli.main", "attach", "--supervise", "--", row.name],
-                cwd=project.root,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        drive_afresh(project, runner, row)
         name = as_argument(row.name)
         tell(f"\ndetached, the run goes on; `orch attach {name}` follows, `orch stop {name}` ends it")
         end(ExitCode.INTERRUPTED)
 
 
+def drive_afresh(project: Project, runner: RunnerContext, row: RunRow) -> None:
+    """Drive a run from a new process, which may make nodes for it."""
+    from orch.runner.private import private_file
+
+    words = ["attach", "--supervise", *(["--rehearse"] if project.rehearsal else []), "--", row.name]
+    with private_file(runner.context(row).folder.path / LOG).open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "orch.cli.main", *words],
+            cwd=project.root,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
 def drive_behind(runner: RunnerContext, row: RunRow) -> None:
     """Drive a run from a process of its own, which lives as long as the run.
 
-    A fork keeps the imports; it is safe here because threads and connections are ended before it.
+    A fork keeps the imports; it is safe here because threads and connections are ended before it. Not so
+    those of the engine's SDK and of clouds: for a driver that makes nodes there is `drive_afresh`.
     """
     runner.connector.hang_up()
     runner.ledger.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from orch.cli.errors import say, tell
 from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
+    from orch.runner.runs.context import RunContext
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.models import Task
     from orch.spec.state import FleetState
@@ -23,28 +24,37 @@ LOCKED_PAUSE_S = 3.0
 
 @dataclass(frozen=True)
 class NewNodes:
-    """Whether a command makes nodes. `yes`: without asking; `command`: what a user types to agree."""
+    """Whether a command makes nodes. `yes`: without asking; `command`: what a user types to agree; `as_json`:
+    stdout is for others; `waits`: for whoever holds the fleet's stack."""
 
     allowed: bool
     yes: bool
     command: str
     as_json: bool = False
+    waits: bool = True
 
 
 def growth_of(
-    project: Project, runner: RunnerContext, task: Task, fleets: Iterable[FleetState]
+    project: Project,
+    runner: RunnerContext | RunContext,
+    task: Task,
+    fleets: Iterable[FleetState],
+    lost: Collection[str] = (),
 ) -> Growth | None:
     """How the first of the fleets that may grow gets room for a task; None when the task can start now, or no
-    fleet can."""
+    fleet can. `lost`: names of nodes that the run has lost, and that count as gone if they are silent."""
     from orch.runner.placement.seats import free_now
     from orch.stacks.provisioning.nodes_for_runs import growth_for
 
     growths: list[Growth] = []
     for state in fleets:
-        starts, free = free_now(runner, task, state)
-        if starts:
+        now = free_now(runner, task, state)
+        if now.starts:
             return None
-        growths += [] if growths else filter(None, [growth_for(project, task, state, free)])
+        gone = now.silent.intersection(lost)
+        if not growths:
+            growth = growth_for(project, task, state, now.idle, gone=gone, leaving=now.leaving)
+            growths += filter(None, [growth])
     return growths[0] if growths else None
 
 
@@ -58,7 +68,7 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
     from orch.cli.output.review import confirm, need_terminal, shown_lines, tell_problems
     from orch.stacks import operations
     from orch.stacks.errors import StackLocked
-    from orch.stacks.provisioning.nodes_for_runs import make_nodes, plan_growth
+    from orch.stacks.provisioning.nodes_for_runs import make_nodes, plan_growth, still_lacking
 
     name, more = growth.state.name, counted(growth.more, "more node")
     tell(f"fleet {name}: the run needs {more}, made with the credentials of this shell")
@@ -69,6 +79,11 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
             plan = plan_growth(project, growth, listener)
         if not plan.pending:
             return True
+        now = still_lacking(project, growth)
+        if now is not None and now.more != growth.more:
+            tell("the plan is made again: nodes ended meanwhile")
+            growth = now
+            continue
         for line in (*shown_lines(plan, verbose=False), f"plan: {counts(plan.changes)}; {cost_line(plan)}"):
             tell(line)
         if not how.yes:
@@ -80,7 +95,8 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
                     result = make_nodes(project, growth, plan, listener)
                     break
         except StackLocked:
-            _wait(project, name)
+            if how.waits:
+                _wait(project, name)
             return False
         tell(f"the plan is made again: {reason}")
     (tell if how.as_json else say)(f"fleet {name}: {counts(result.changes, done=True)}")

@@ -16,7 +16,7 @@ from orch.cli import completion
 from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, Variables, project_at
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
-from orch.cli.runs.background import drive_behind, see_through, supervise
+from orch.cli.runs.background import drive_afresh, drive_behind, see_through, supervise
 from orch.cli.runs.new_nodes import NewNodes
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
 from orch.cli.runs.submission import ProjectNow, check_name, fleets_with_room, is_run, submit_task
@@ -136,6 +136,7 @@ def start(
         # Who waits in line makes none without saying so.
         makes = provision and (yes or not (wait or project.nodes_for_runs == "never"))
         new_nodes = NewNodes(makes, yes, f"orch run {file} --yes", as_json)
+        agreed = provision and yes
         for document in tasks:
             with LocalPorts() as held:
                 check_name(runner, document, name)
@@ -153,9 +154,13 @@ def start(
                         variables=variables,
                         wait=wait,
                         stacks=stacks,
+                        makes_nodes=agreed,
                     )
                 if detach:
-                    drive_behind(runner, row)
+                    if agreed and runner.context(row).folder.has_launch:
+                        drive_afresh(project, runner, row)
+                    else:
+                        drive_behind(runner, row)
                     _print_run(runner, row) if as_json else say(row.name)
                     continue
                 if not as_json and row.status == "pending":

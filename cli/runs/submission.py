@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
     from orch.runner.launch.volumes import Volumes
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
+    from orch.runner.runs.context import RunContext
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec import Document
     from orch.spec.models import Task
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
     from orch.stacks.state import StackState
+
+
+# A controller advances runs in threads, and the engine's SDK keeps what it is registering in its modules.
+_MAKING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,27 @@ class ProjectNow:
 
         return volumes_for(self.project, self.ledger)
 
+    def make_nodes(self, runner: RunContext, task: Task, fleet: FleetState, lost: Collection[str]) -> bool:
+        """Make the nodes that a fleet lacks for a later attempt of a run whose submission agreed to that.
+
+        Where somebody holds the fleet's stack none is made: the run asks again. Ctrl-C ends the making, and
+        is passed on."""
+        from orch.cli.runs.new_nodes import NewNodes, growth_of, make
+        from orch.components.node_count import may_grow
+        from orch.stacks.errors import Interrupted
+        from orch.stacks.state import StackState
+
+        if not may_grow(StackState(self.project, fleet.stack).outputs.get("pins") or {}):
+            return False
+        growth = growth_of(self.project, runner, task, (fleet,), lost)
+        try:
+            # stdout has the logs of the run.
+            how = NewNodes(allowed=True, yes=True, command="", as_json=True, waits=False)
+            with _MAKING:
+                return growth is not None and make(self.project, growth, how)
+        except Interrupted:
+            raise KeyboardInterrupt from None
+
 
 def submit_task(
     project: Project,
@@ -66,8 +93,10 @@ def submit_task(
     variables: dict[str, str],
     stacks: Mapping[str, StackState],
     wait: bool = False,
+    makes_nodes: bool = False,
 ) -> RunRow:
-    """Submit a task to the best of the fleets that are up: those of `stacks`."""
+    """Submit a task to the best of the fleets that are up: those of `stacks`. `makes_nodes`: later attempts
+    make the nodes that they lack, as the task permits."""
     from orch import images
     from orch.images import job_image
     from orch.runner.errors import NoFit
@@ -117,6 +146,7 @@ def submit_task(
                 volumes=volumes_for(project, runner.ledger) if needs_volumes(task) else NO_VOLUMES,
                 wait=wait,
                 dev=dev,
+                makes_nodes=makes_nodes and task.creation_policy != "reuse",
             )
     except VolumeMisfit as error:
         raise _as_diagnostic(error, project, document) from error

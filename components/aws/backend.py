@@ -187,10 +187,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         for region in sorted({node.region or "" for node in machines.values()}):
             ids = [each for each, node in machines.items() if node.region == region]
             template = f"orch-{previous.nodes[0].name.rpartition('-')[0]}-{previous.pins.get('scope', '')}"
-            spot = frozenset(each for each in ids if machines[each].spot)
-            ended |= gather_facts.ended_by_themselves(
-                account, region, template, ids, own.endpoint_url, spot=spot
-            )
+            ended |= gather_facts.ended_by_themselves(account, region, template, ids, own.endpoint_url)
         return frozenset(machines[each].name for each in ended)
 
     def _named_zones(self, request: PlanRequest) -> Mapping[str, Sequence[Zone]]:

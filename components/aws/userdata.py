@@ -81,7 +81,12 @@ def node_init(
         File("/etc/security/limits.d/90-orch.conf", _LIMITS),
         File("/etc/systemd/system/orch-prepare.service", _UNIT),
         *prepared(
-            "/usr/local/sbin/orch-prepare", prepare, init, ssm=ssm, idle=idle.script(OFF) if idle else None
+            "/usr/local/sbin/orch-prepare",
+            prepare,
+            init,
+            cloud="aws",
+            ssm=ssm,
+            idle=idle.script(OFF) if idle else None,
         ),
         *ended_by_time(lifetime.script(OFF) if lifetime else None),
     ]

@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
+from typing import Literal
 
 from orch.components.file_systems import FileSystem
 from orch.components.idleness import PROPERTY as IDLE
@@ -17,6 +18,7 @@ from orch.components.init_steps import pinned, short
 from orch.components.lifetime import PROPERTY as TTL
 from orch.components.lifetime import SCRIPT as TTL_SCRIPT
 from orch.components.request import PriorState
+from orch.runner.node.cordon import CLOUD
 from orch.runner.preparation.init_steps import INIT, Step, mark_of, mount_steps, steps
 from orch.runner.preparation.mounts import CREATED
 from orch.spec.diagnostics import Severity
@@ -29,6 +31,7 @@ JUMP_USER = "jump"
 RUNS_INIT = {"init": INIT, "own": "/run/orch-init"}
 METADATA = "metadata"
 CLOSES_METADATA = "/var/lib/orch/metadata.sh"
+READS_NOTICES = "/var/lib/orch/notices.sh"
 
 # systemd runs it when the preparation is over, also when it was killed: it never ends without a word.
 ON_EXIT = (
@@ -88,17 +91,24 @@ class File:
 
 
 def prepared(
-    path: str, script: str, init: Sequence[Step], *, ssm: bool = False, idle: str | None = None
+    path: str,
+    script: str,
+    init: Sequence[Step],
+    *,
+    cloud: Literal["aws", "gcp"],
+    ssm: bool = False,
+    idle: str | None = None,
 ) -> Iterator[File]:
     """What prepares a machine: the `script` at this path, and all that it runs.
 
-    `ssm`: the machine is reached through an agent of its own, which needs the instance metadata. `idle`: what
-    ends it when no job is on it.
+    `cloud`: whose notices it reads. `ssm`: the machine is reached through an agent of its own, which needs
+    the instance metadata. `idle`: what ends it when no job is on it.
     """
     yield File(path, script, "0700")
     if idle is not None:
         yield File(IDLE_SCRIPT, idle, "0700")
     yield File(CLOSES_METADATA, render("cloud-init-metadata.sh.j2", ssm=ssm), "0700")
+    yield File(READS_NOTICES, render("cloud-init-notices.sh.j2", cloud=cloud, by=CLOUD), "0700")
     for step in init:
         yield File(f"{INIT}/{step.file}.sh", step.content, "0700")
         yield File(f"{INIT}/{step.file}.env", step.exports, "0600")

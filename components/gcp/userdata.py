@@ -99,7 +99,7 @@ def node_init(
         File("/etc/ssh/sshd_config.d/10-orch.conf", _SSHD),
         File("/etc/security/limits.d/90-orch.conf", _LIMITS),
         File("/etc/systemd/system/orch-prepare.service", _UNIT),
-        *prepared(PREPARE, prepare, init),
+        *prepared(PREPARE, prepare, init, cloud="gcp"),
     ]
     if shape.fabric == "tcpx":
         files.append(File(QUEUES_FILE, _queues()))

@@ -123,6 +123,17 @@ class Cloud(SimulatedAccount):
             region = str((self.store.get(instance, "instance") or {}).get("_region"))
             shut_down(Request(self, {}, region), instance)
 
+    def take_back(self, instance: str) -> None:
+        """EC2 takes a spot instance back."""
+        from orch.rehearsal import nodes
+        from orch.rehearsal.aws.api.actions import Request
+        from orch.rehearsal.aws.api.compute.instances import take_back
+
+        with self.store.transaction():
+            region = str((self.store.get(instance, "instance") or {}).get("_region"))
+            take_back(Request(self, {}, region), instance)
+        nodes.stop(self, instance)
+
     # -- what a test may ask ------------------------------------------------------------------------------
 
     def everything(self) -> dict[str, str]:

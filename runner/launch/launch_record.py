@@ -1,4 +1,4 @@
-"""What a run was submitted with, as text: a later attempt is compiled from it by the same function. Pure.
+"""What a run was submitted with, as text: a later attempt is compiled from it by the same function.
 
 It is private: it has the caller's values of the task's variables.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from orch.runner.errors import RunFailed
 from orch.runner.launch.compile import RepoName, RunRequest
 from orch.runner.launch.run_plan import DevPlan
 from orch.runner.launch.volumes import KnownVolume, Volumes
 from orch.runner.ledger.records import RunRow
+from orch.runner.ledger.run_folder import RunFolder
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.rank_groups import rank_groups
 from orch.spec.state import FleetState
@@ -38,7 +40,8 @@ class LaunchRecord(_Frozen):
     """A `RunRequest` without its seats.
 
     `plain_task` is canonical plain data (`Section.plain`). `fleet` and `recorded_volumes` are as they were
-    when the run was submitted. `repo`: the id of the repository, and its folder or URL.
+    when the run was submitted. `repo`: the id of the repository, and its folder or URL. `makes_nodes`:
+    whether nodes that an attempt lacks are made, without asking.
     """
 
     plain_task: JsonValue
@@ -52,9 +55,10 @@ class LaunchRecord(_Frozen):
     repo: tuple[str, str] | None
     recorded_volumes: dict[str, RecordedVolume]
     dev: DevPlan | None = None
+    makes_nodes: bool = False
 
     @classmethod
-    def of(cls, request: RunRequest) -> LaunchRecord:
+    def of(cls, request: RunRequest, *, makes_nodes: bool = False) -> LaunchRecord:
         """What of a request its later attempts need; of the caller's environment only what the task names."""
         groups = rank_groups(request.task)
         bare = {name for group in groups for name, value in group.env.items() if value is None}
@@ -75,8 +79,22 @@ class LaunchRecord(_Frozen):
                 "repo": (request.repo.id, request.repo.label) if request.repo else None,
                 "recorded_volumes": volumes,
                 "dev": request.dev,
+                "makes_nodes": makes_nodes,
             }
         )
+
+    @classmethod
+    def kept(cls, folder: RunFolder) -> LaunchRecord:
+        """That of a run. Raises RunFailed."""
+        try:
+            return cls.model_validate_json(folder.launch())
+        except ValidationError as error:
+            raise RunFailed(
+                "this run cannot be tried again by this version of orch",
+                where=str(folder.path),
+                detail="another one submitted it",
+                hint="submit it again",
+            ) from error
 
     @property
     def task(self) -> Task:

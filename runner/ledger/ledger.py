@@ -342,9 +342,10 @@ class Ledger:
 
     def failed_nodes(self, number: int, *, lost_only: bool = False) -> dict[str, int]:
         """Node name -> how much speaks against it: 1 for every attempt of a run in which its rank failed by
-        itself, LOST_WEIGHT where it did not answer, or could run nothing. `lost_only`: the latter alone."""
+        itself, LOST_WEIGHT where it did not answer, is taken back, or could run nothing. `lost_only`: the
+        latter alone."""
         table = schema.rank
-        lost = table.c.reason.in_(("instance_unreachable", "health_failure"))
+        lost = table.c.reason.in_(("instance_unreachable", "interrupted_by_no_capacity", "health_failure"))
         query = select(table.c.node, lost.label("lost")).where(
             table.c.run_id == number,
             table.c.status == "failed",
@@ -448,7 +449,15 @@ def _read(db: Connection, number: int) -> RunRow:
     ):
         ranks.setdefault(r.attempt, []).append(
             RankRow(
-                r.rank, r.node, r.status, r.exit_code, r.reason, r.message, r.silent_since, bool(r.collected)
+                r.rank,
+                r.node,
+                r.status,
+                r.exit_code,
+                r.reason,
+                r.message,
+                r.silent_since,
+                bool(r.collected),
+                r.notice,
             )
         )
     table = schema.attempt

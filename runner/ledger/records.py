@@ -25,6 +25,7 @@ class RankRow:
     message: str | None
     silent_since: float | None
     collected: bool
+    notice: str | None = None
 
 
 @dataclass(frozen=True)

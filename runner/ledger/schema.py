@@ -27,7 +27,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from orch.spec.grammar.values import encodable
 
 # Raised when a change makes an older orch misread the ledger.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 metadata = MetaData()
 
@@ -106,6 +106,8 @@ rank = Table(
     Column("silent_since", Float),
     # Whether its log is here and nothing of it is left on the node.
     Column("collected", Integer, nullable=False),
+    # What the cloud announces of its node (node/notices.py).
+    Column("notice", String(60)),
 )
 
 # Attempts that ended and were not the last; `plan` is what cleans up nodes that did not answer then.
@@ -145,6 +147,7 @@ controller = Table(
 ADDED: dict[int, tuple[Column[Any], ...]] = {
     2: (run.c.next_at, run.c.retry_since, run.c.retry_tries),
     3: (run.c.priority, run.c.queued_at, run.c.looked_at, run.c.in_use),
+    4: (rank.c.notice,),
 }
 """Columns that a version of the schema added to tables of the one before it."""
 

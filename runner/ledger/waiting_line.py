@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
+from orch.runner.errors import InLine
 from orch.runner.ledger import schema
 from orch.runner.ledger.records import lease_holds
 from orch.runner.ledger.schema import clock
@@ -141,3 +142,8 @@ def read_line(db: Connection, fleet: str, *, controlled: bool) -> Line:
         max((each for each in (times.ended, times.failed) if each is not None), default=None),
         times.now,
     )
+
+
+def behind(first: Waiter, hint: str | None = None) -> InLine:
+    """Why a run that might fit has to wait."""
+    return InLine(f"run {first.name} is before it in the line for these nodes", hint=hint)

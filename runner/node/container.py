@@ -27,6 +27,7 @@ from orch.runner.node.clock import seconds_of
 from orch.runner.node.commands import LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
+from orch.runner.node.notices import CloudNotice
 from orch.runner.node.runtime import FilesMissing, ImageMissing, ObservedRank, StartedRank
 from orch.runner.placement.block_resources import limit_options, share_of
 from orch.runner.preparation.first_boot import FAILED_STEPS, unfit_error
@@ -419,8 +420,14 @@ def read_observation(
         out_of_memory=oom == "true",
         finished_at=finished if ended else "",
         marks=frozenset(marks.split()),
+        notice=CloudNotice.found(marks),
         ahead_s=0.0 if shown is None else shown - now,
     )
+
+
+def signal_command(plan: RunPlan, rank: int) -> Command:
+    """Send one rank its signal, unless it has had it."""
+    return Command(as_root(_signal_script(plan, rank)), f"signal {plan.container(rank)}", timeout_s=30.0)
 
 
 def stop_command(plan: RunPlan, rank: int, *, kill: bool = False) -> Command:

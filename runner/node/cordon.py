@@ -17,6 +17,9 @@ T = TypeVar("T")
 
 MARK = f"{NODE_HOME}/cordon"
 
+CLOUD = "its cloud"
+"""Who cordons a node that reads a notice of its cloud."""
+
 
 @dataclass(frozen=True)
 class Cordon:
@@ -36,6 +39,11 @@ class Cordon:
         """The text of the mark on the node."""
         words = (self.by.replace("|", "/"), self.since, " ".join(self.reason.split()))
         return "|".join(words)
+
+    @property
+    def of_cloud(self) -> bool:
+        """Whether it is the node's own, for what its cloud announced."""
+        return self.by == CLOUD
 
     def __str__(self) -> str:
         who = f"by {self.by or '?'} since {self.since or '?'}"

@@ -85,6 +85,12 @@ class DockerRuntime:
             return container.read_observation(rank, error, now=time.time())
         return container.read_observation(rank, result, now=time.time())
 
+    def signal(
+        self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
+    ) -> None:
+        node = plan.ranks[rank].node
+        connector.run(node, container.signal_command(plan, rank), deadline_s=deadline_s)
+
     def stop(
         self,
         connector: Connector,

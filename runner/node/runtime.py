@@ -17,6 +17,7 @@ from orch.runner.events import Processor
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.clock import seconds_of
 from orch.runner.node.connector import Connector, NodeResult
+from orch.runner.node.notices import CloudNotice
 from orch.runner.node.registry import RegistryLogin
 from orch.spec.state import NodeState
 
@@ -35,7 +36,8 @@ class StartedRank:
 class ObservedRank:
     """The observed state of one rank: Docker's word, `absent`, or `silent` when its node does not answer.
 
-    `finished_at` is on the node's clock, which is `ahead_s` ahead of this machine's.
+    `finished_at` is on the node's clock, which is `ahead_s` ahead of this machine's. `notice`: what the cloud
+    announces of the node.
     """
 
     rank: int
@@ -46,6 +48,7 @@ class ObservedRank:
     marks: frozenset[str] = frozenset()
     detail: str | None = None
     ahead_s: float = 0.0
+    notice: CloudNotice | None = None
 
     @property
     def ended_at(self) -> float | None:
@@ -114,6 +117,12 @@ class JobRuntime(Protocol):
         self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
     ) -> ObservedRank:
         """Observe the rank. A node that does not answer gives the state `silent`, not an error."""
+        ...
+
+    def signal(
+        self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
+    ) -> None:
+        """Send the running rank the run's signal, unless it has had it."""
         ...
 
     def stop(

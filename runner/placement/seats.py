@@ -69,13 +69,26 @@ def choose_fleet(
     return best.fleet
 
 
-def free_now(runner: RunnerContext, task: Task, fleet: FleetState) -> tuple[bool, frozenset[str]]:
-    """Whether a task can start on a fleet at this moment, and the nodes that nothing runs on."""
-    availability = _availability(runner, fleet, _node_statuses(runner, fleet))
+@dataclass(frozen=True)
+class FreeNow:
+    """Whether a task can start on a fleet at this moment; names of its nodes that nothing runs on (`idle`),
+    that do not answer (`silent`), and that their cloud takes back or works on (`leaving`)."""
+
+    starts: bool
+    idle: frozenset[str]
+    silent: frozenset[str]
+    leaving: frozenset[str]
+
+
+def free_now(runner: RunnerContext | RunContext, task: Task, fleet: FleetState) -> FreeNow:
+    statuses = _node_statuses(runner, fleet)
+    availability = _availability(runner, fleet, statuses)
+    starts = misfit(task, fleet) is None and _option(task, fleet, availability).start in (_IDLE, _SHARED)
     idle = frozenset(name for name, each in availability.items() if each == IDLE)
-    if misfit(task, fleet) is not None:
-        return False, idle
-    return _option(task, fleet, availability).start in (_IDLE, _SHARED), idle
+    named = {node.name: status for node, status in zip(fleet.nodes, statuses, strict=True)}
+    silent = frozenset(name for name, status in named.items() if status.status == "unreachable")
+    leaving = frozenset(name for name, status in named.items() if status.cordon and status.cordon.of_cloud)
+    return FreeNow(starts, idle, silent, leaving)
 
 
 def choose_seats(

@@ -10,20 +10,18 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING
 
 from orch.runner.errors import (
     BadTask,
     HostfileIncomplete,
     HostUnreachable,
-    InLine,
     LedgerUnusable,
-    NodesBusy,
     NodeUnfit,
     NoFit,
     RunConflict,
-    RunFailed,
+    error_text,
+    nodes_in_use,
 )
 from orch.runner.events import Notice, RunChanged
 from orch.runner.launch.compile import compile_run
@@ -33,11 +31,10 @@ from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.launch.volumes import Volumes
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.records import Lease, RunRow, Waiting
-from orch.runner.ledger.run_folder import RunFolder
-from orch.runner.ledger.waiting_line import Waiter
+from orch.runner.ledger.waiting_line import behind
 from orch.runner.placement.seats import choose_seats
 from orch.runner.runs.context import RunContext
-from orch.runner.runs.decide import Verdict, error_text
+from orch.runner.runs.decide import Verdict
 from orch.runner.runs.entry import close_entry
 from orch.runner.runs.ranks import LOOK_DEADLINE_S, collect_ranks, stop_ranks
 from orch.runner.runs.retry import (
@@ -52,6 +49,9 @@ from orch.runner.runs.retry import (
 )
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetState
+
+if TYPE_CHECKING:
+    from orch.spec.models import Task
 
 REMOVE_EVERY_S = 15.0
 """How often nodes that did not answer when an earlier attempt ended are asked again."""
@@ -146,16 +146,6 @@ def begin_attempt(
     context.processor.handle(Notice(f"run {row.name}: attempt {row.next_attempt} on {fold(nodes)}"))
 
 
-def behind(first: Waiter, hint: str | None = None) -> InLine:
-    """Why a run that might fit has to wait."""
-    return InLine(f"run {first.name} is before it in the line for these nodes", hint=hint)
-
-
-def nodes_in_use(error: OrchError) -> bool | None:
-    """What a run that was given no nodes by an error knows of them: whether other runs have them."""
-    return None if isinstance(error, InLine) else isinstance(error, NodesBusy)
-
-
 def may_look(context: RunContext, row: RunRow) -> bool:
     """Whether a run that waits is to look for nodes now: its delay is over, or a run has left some.
 
@@ -211,27 +201,34 @@ class _Attempt:
 
 def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan) -> _Attempt:
     """Raises what `choose_seats` and `compile_run` raise, and RunFailed."""
-    record = _recorded(context.folder)
+    record = LaunchRecord.kept(context.folder)
     fleet, volumes = _fleet(context, row, record), _volumes(context, row, record)
     task = record.task
     # What an earlier attempt left in a volume of the node itself is there, and nowhere else.
     on_nodes = any(mount.kind != "network" for mount in task.volumes)
     failed = context.ledger.failed_nodes(row.id, lost_only=on_nodes)
+    if record.makes_nodes and _made_nodes(context, row, task, fleet):
+        fleet = _fleet(context, row, record)
     seats = choose_seats(context, task, fleet, free_only=True, failed=failed)
     compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes))
     return _Attempt(compiled.plan.model_copy(update={"files": previous.files}), compiled.environments)
 
 
-def _recorded(folder: RunFolder) -> LaunchRecord:
+def _made_nodes(context: RunContext, row: RunRow, task: Task, fleet: FleetState) -> bool:
+    """Make the nodes that the fleet lacks for the run; where that fails, it goes by those that are there.
+
+    Raises LedgerUnusable."""
+    if context.provisioned is None:
+        return False
+    lost = context.ledger.failed_nodes(row.id, lost_only=True)
     try:
-        return LaunchRecord.model_validate_json(folder.launch())
-    except ValidationError as error:
-        raise RunFailed(
-            "this run cannot be tried again by this version of orch",
-            where=str(folder.path),
-            detail="another one submitted it",
-            hint="submit it again",
-        ) from error
+        return context.provisioned.make_nodes(context, task, fleet, lost)
+    except LedgerUnusable:
+        raise
+    except OrchError as error:
+        text = f"no nodes are made for run {row.name}: {error_text(error)}"
+        context.processor.handle(Notice(text, "warning"))
+        return False
 
 
 def _fleet(context: RunContext, row: RunRow, record: LaunchRecord) -> FleetState:

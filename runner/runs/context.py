@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from orch.runner.events import Processor, Silent
 from orch.runner.launch.volumes import Volumes
@@ -20,6 +20,9 @@ from orch.runner.node.volumes import NO_VOLUMES, VolumeAttacher
 from orch.runner.runs.run_secrets import Secrets, no_store
 from orch.spec.state import FleetState, NodeState
 
+if TYPE_CHECKING:
+    from orch.spec.models import Task
+
 
 class Provisioned(Protocol):
     """What of a project is up at this moment, for attempts that begin after their run was submitted."""
@@ -30,6 +33,11 @@ class Provisioned(Protocol):
 
     def volumes(self) -> Volumes:
         """The volumes, and the active runs that use them. Raises OrchError."""
+        ...
+
+    def make_nodes(self, runner: RunContext, task: Task, fleet: FleetState, lost: Collection[str]) -> bool:
+        """Make the nodes that a fleet lacks for a task, without asking anybody. False: it lacks none, or may
+        have no more. `lost`: names of nodes that the run has lost. Raises OrchError."""
         ...
 
 

@@ -11,25 +11,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from orch.runner.errors import (
-    CommandTimeout,
-    HostfileIncomplete,
-    HostUnreachable,
-    LedgerUnusable,
-    NodeCordoned,
-    NodePreparing,
-    NodesBusy,
-    NodeUnfit,
-    RunFailed,
-    VolumeDetaching,
-)
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.records import RunRow
+from orch.runner.node.notices import CloudNotice
 from orch.runner.node.runtime import ObservedRank
-from orch.spec.confidential import hidden
-from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import render_duration
+
+# The termination reason of a rank whose node its cloud took, or announced to.
+INTERRUPTED = "interrupted_by_no_capacity"
 
 
 class Phase(str, Enum):
@@ -69,6 +59,13 @@ class ReleaseBarrier:
 
 
 @dataclass(frozen=True)
+class Signal:
+    """Send these ranks the run's signal: others of them have had it, for their node is taken away."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class MarkRunning:
     """All commands run: the run takes the status `running`."""
 
@@ -94,7 +91,7 @@ class Wait:
     """Nothing to do until something changes."""
 
 
-Act = Start | ReleaseBarrier | MarkRunning | Stop | Collect | Wait
+Act = Start | ReleaseBarrier | Signal | MarkRunning | Stop | Collect | Wait
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,8 @@ class RunView:
     """The ledger's view of a run: its desired state, its phase, and its verdict once there is one.
 
     `silent_s`: seconds since each silent rank last answered. `given_up`: ranks whose node is no longer
-    waited for.
+    waited for. `notices`: what their cloud announced of the nodes of ranks. `interrupted_s`: seconds since
+    the first rank left its node because of that.
     """
 
     desired: str
@@ -110,6 +108,8 @@ class RunView:
     verdict: Verdict | None = None
     silent_s: Mapping[int, float] | None = None
     given_up: frozenset[int] = frozenset()
+    notices: Mapping[int, CloudNotice] | None = None
+    interrupted_s: float = 0.0
 
 
 def decide(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank]) -> Act:
@@ -129,6 +129,9 @@ def decide(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank]) -> Act:
             return Stop(tuple(overdue), verdict, kill=True)
         pending = [rank for rank in ranks if rank.alive or (rank.state == "silent" and rank.rank not in lost)]
         return Wait() if pending else Collect(verdict)
+    signalled = _unsignalled(plan, ranks)
+    if signalled:
+        return Signal(signalled)
     if any(rank.state == "silent" for rank in remaining):
         return Wait()
     if view.phase in (Phase.SUBMITTED, Phase.STARTING):
@@ -157,10 +160,34 @@ def departed_ranks(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank]) 
         for rank in ranks
         if rank.state == "absent"
         or (rank.state == "silent" and rank.rank in lost)
-        or rank_reason(rank) == "container_exited_with_error"
+        or rank_reason(rank) in ("container_exited_with_error", INTERRUPTED)
     )
     whole = plan.elastic.rendezvous_rank not in departed and len(ranks) - len(departed) >= plan.elastic.least
     return departed if whole else frozenset()
+
+
+def _told_to_leave(rank: ObservedRank) -> bool:
+    """Whether a rank was sent its signal because its node is taken away."""
+    return {"interrupted", "signalled"} <= rank.marks
+
+
+def _unsignalled(plan: RunPlan, ranks: Sequence[ObservedRank]) -> tuple[int, ...]:
+    """Ranks that are to save with those which were told to leave their nodes; an elastic run goes on."""
+    if plan.signal is None or plan.elastic is not None or not any(map(_told_to_leave, ranks)):
+        return ()
+    return tuple(
+        rank.rank
+        for rank in ranks
+        if rank.alive and "started" in rank.marks and not {"signalled", "stopping"} & rank.marks
+    )
+
+
+def _saving(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank]) -> bool:
+    """Whether ranks still save, or are to, while others have left their nodes: they are not stopped for as
+    long as a stop would leave them."""
+    patient = plan.stop_duration_s is None or view.interrupted_s < plan.stop_duration_s
+    left = _unsignalled(plan, ranks) or any(rank.alive and "signalled" in rank.marks for rank in ranks)
+    return plan.elastic is None and patient and bool(left)
 
 
 def _lost(plan: RunPlan, view: RunView) -> set[int]:
@@ -191,8 +218,13 @@ def _verdict(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank], lost: 
     if view.desired == "abort":
         return Verdict("terminated", "aborted_by_user")
     # A limit that one rank has reached may make others fail before that one has ended.
+    saving = _saving(plan, view, ranks)
     failed = sorted(
-        (rank for rank in ranks if rank_reason(rank) not in (None, "done")),
+        (
+            rank
+            for rank in ranks
+            if rank_reason(rank) not in (None, "done") and not (saving and _left_well(rank))
+        ),
         key=lambda rank: (rank_reason(rank) == "container_exited_with_error", rank.ended_at or 0.0),
     )
     if failed:
@@ -204,6 +236,9 @@ def _verdict(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank], lost: 
             None,
         )
         grace = f"{plan.unreachable_grace_s:g} s"
+        notice = next((each for rank, each in (view.notices or {}).items() if rank in lost), None)
+        if notice is not None and notice.interrupts:
+            return Verdict("failed", "job_failed", f"node {names} was interrupted: {notice}")
         return Verdict(
             "failed",
             "job_failed",
@@ -216,6 +251,8 @@ def _verdict(plan: RunPlan, view: RunView, ranks: Sequence[ObservedRank], lost: 
         absent = [rank for rank in ranks if rank.state == "absent"]
         if absent:
             return Verdict("failed", "job_failed", describe(plan, absent[0]))
+    if any(map(_told_to_leave, ranks)) and not all(rank.ended for rank in ranks):
+        return None  # the master has saved, and the others may be about to
     if ranks[0].ended and ranks[0].rank == 0 and plan.stop_criteria == "master-done":
         return Verdict("done", "all_jobs_done")
     if all(rank.ended for rank in ranks):
@@ -233,9 +270,16 @@ def rank_reason(rank: ObservedRank) -> str | None:
         return "terminated_due_to_utilization_policy"
     if "inactive" in rank.marks:
         return "inactivity_duration_exceeded"
+    # One that was sent its signal has saved and left; one that has none may have come to its end.
+    if "interrupted" in rank.marks and not rank.out_of_memory and (rank.exit_code or _told_to_leave(rank)):
+        return INTERRUPTED
     if rank.exit_code == 0 and not rank.out_of_memory:
         return "done"
     return "container_exited_with_error"
+
+
+def _left_well(rank: ObservedRank) -> bool:
+    return rank_reason(rank) == INTERRUPTED and rank.exit_code == 0
 
 
 def describe(plan: RunPlan, rank: ObservedRank) -> str:
@@ -251,6 +295,8 @@ def describe(plan: RunPlan, rank: ObservedRank) -> str:
         return f"{where} used a GPU less than {policy.min_gpu_utilization} % for {window}"
     if "inactive" in rank.marks and plan.dev is not None:
         return f"nobody was connected to {where} for inactivity_duration ({plan.dev.inactivity_s} s)"
+    if rank_reason(rank) == INTERRUPTED:
+        return f"{where} was interrupted: {rank.notice or 'its cloud takes the node'}"
     if rank.out_of_memory:
         return f"{where} ran out of memory (exit code {rank.exit_code})"
     return f"{where} exited with code {rank.exit_code}"
@@ -272,7 +318,7 @@ def rank_status(rank: ObservedRank, previous: str, run_reason: str | None) -> tu
         if rank.alive and "started" in rank.marks:
             return ("terminating" if "stopping" in rank.marks else "running"), None
         return previous, None
-    if "stopping" in rank.marks and reason in ("done", "container_exited_with_error"):
+    if "stopping" in rank.marks and reason in ("done", "container_exited_with_error", INTERRUPTED):
         ended_well = run_reason == "all_jobs_done"
         rank_reasons = {"stopped_by_user": "terminated_by_user", "aborted_by_user": "aborted_by_user"}
         if ended_well:
@@ -288,27 +334,3 @@ def end_reason(verdict: Verdict) -> str:
     if verdict.reason == "aborted_by_user":
         return "aborted_by_user"
     return "terminated_by_user" if verdict.status == "terminated" else "sibling_failed"
-
-
-def start_reason(error: OrchError) -> str:
-    """The termination reason of a rank that could not be started."""
-    if isinstance(error, (NodesBusy, NodeCordoned)):
-        return "failed_to_start_due_to_no_capacity"
-    if isinstance(error, NodeUnfit):
-        return "health_failure"
-    if isinstance(error, VolumeDetaching):
-        return "volume_error"
-    if isinstance(error, (HostUnreachable, CommandTimeout, NodePreparing)):
-        return "instance_unreachable"
-    if isinstance(error, HostfileIncomplete):
-        return "hostfile_incomplete"
-    if isinstance(error, RunFailed):
-        return error.reason
-    # What is written is wrong, such as the name of a secret: no other attempt changes that.
-    lasts = error.exit_code == ExitCode.CONFIG and not isinstance(error, LedgerUnusable)
-    return "executor_error" if lasts else "creating_container_error"
-
-
-def error_text(error: OrchError) -> str:
-    """An error in one line: summary and detail, for the ledger too."""
-    return hidden(f"{error.summary}: {error.detail}" if error.detail else error.summary)

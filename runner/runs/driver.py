@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from orch.runner.errors import HostUnreachable, LedgerUnusable, RunFailed
+from orch.runner.errors import HostUnreachable, LedgerUnusable, RunFailed, error_text, start_reason
 from orch.runner.events import Notice, RankChanged, RunChanged
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.lease import LeaseLost, Renewal
-from orch.runner.ledger.records import Lease, RunRow
+from orch.runner.ledger.records import Lease, RankRow, RunRow
 from orch.runner.ledger.run_names import as_argument
 from orch.runner.node import logs
+from orch.runner.node.notices import CloudNotice
 from orch.runner.node.runtime import ObservedRank
 from orch.runner.runs.attempts import (
     EarlierAttempts,
@@ -29,11 +30,13 @@ from orch.runner.runs.attempts import (
 )
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import (
+    INTERRUPTED,
     Collect,
     MarkRunning,
     Phase,
     ReleaseBarrier,
     RunView,
+    Signal,
     Start,
     Stop,
     Verdict,
@@ -41,9 +44,8 @@ from orch.runner.runs.decide import (
     decide,
     departed_ranks,
     end_reason,
-    error_text,
+    rank_reason,
     rank_status,
-    start_reason,
     verdict_of,
 )
 from orch.runner.runs.first_failure import first_failure, first_failure_text
@@ -52,6 +54,7 @@ from orch.runner.runs.ranks import (
     first_ranks,
     lift_barriers,
     observe_ranks,
+    signal_ranks,
     start_ranks,
     stop_ranks,
 )
@@ -159,14 +162,17 @@ class Driver:
         observations = self._observe()
         self._record_changes(observations)
         self._tell_departures(observations)
-        act = decide(self._plan, self._view(), observations)
+        act = decide(self._plan, self._view(observations), observations)
         if isinstance(act, Stop) and act.verdict.status == "failed" and self._row.reason is None:
             # Nodes are asked at the same time, and answer at different ones: whoever failed before the rank
             # that was seen has ended by now, and must not pass for one that was stopped because of it.
             observations = self._observe()
             self._record_changes(observations)
-            act = decide(self._plan, self._view(), observations)
+            act = decide(self._plan, self._view(observations), observations)
         if isinstance(act, Wait):
+            return True
+        if isinstance(act, Signal):
+            signal_ranks(self._context, self._plan, act.ranks)
             return True
         if isinstance(act, Stop):
             self._stop(act, observations)
@@ -205,14 +211,22 @@ class Driver:
         if (self._row.attempt, self._row.plan) != (previous.attempt, previous.plan):
             self._take_attempt(self._context, self._row)
 
-    def _view(self) -> RunView:
+    def _view(self, observations: Sequence[ObservedRank]) -> RunView:
         row = self._row
+        notices = {r.rank: CloudNotice.recorded(r.notice) for r in row.ranks}
+        left = [each.ended_at for each in observations if rank_reason(each) == INTERRUPTED and each.ended_at]
         return RunView(
             desired=row.desired,
             phase=Phase(row.phase),
             verdict=verdict_of(row),
             silent_s={r.rank: row.now - r.silent_since for r in row.ranks if r.silent_since is not None},
-            given_up=frozenset(r.rank for r in row.ranks if r.reason == "instance_unreachable"),
+            given_up=frozenset(
+                r.rank
+                for r in row.ranks
+                if r.reason in ("instance_unreachable", INTERRUPTED) and r.exit_code is None
+            ),
+            notices={rank: notice for rank, notice in notices.items() if notice is not None},
+            interrupted_s=time.time() - min(left) if left else 0.0,
         )
 
     # --- looking
@@ -240,6 +254,7 @@ class Driver:
                     Notice(f"{text}: {observation.detail}" if observation.detail else text, "warning")
                 )
                 changed = True
+            changed |= self._record_notice(observation, row)
             status, reason = rank_status(observation, row.status, self._row.reason)
             if (status, reason) != (row.status, row.reason) and row.reason is None:
                 self._change_rank(
@@ -249,6 +264,17 @@ class Driver:
                 changed = True
         if changed:
             self._reload()
+
+    def _record_notice(self, observation: ObservedRank, row: RankRow) -> bool:
+        """Record what the cloud announces of a rank's node, for when that is gone. True: it is new."""
+        word = observation.notice.word if observation.notice is not None else None
+        if observation.state == "silent" or observation.ended or word == row.notice:
+            return False
+        self._change_rank(observation.rank, notice=word)
+        text = f"node {row.node}: {observation.notice or 'what its cloud announced is withdrawn'}"
+        self._context.ledger.change(self._lease, "notice", text)
+        self._context.processor.handle(Notice(text, "warning"))
+        return True
 
     # --- acting
 
@@ -345,20 +371,21 @@ class Driver:
     def _mark_lost(self, observations: Sequence[ObservedRank]) -> None:
         """Record a reason for ranks that are silent or have disappeared."""
         for observation, row in zip(observations, self._row.ranks, strict=True):
+            notice = CloudNotice.recorded(row.notice)
+            taken = notice is not None and notice.interrupts
             if observation.state == "silent" and row.reason is None:
+                reason = INTERRUPTED if taken else "instance_unreachable"
                 self._change_rank(
-                    observation.rank,
-                    status="failed",
-                    reason="instance_unreachable",
-                    message=observation.detail,
+                    observation.rank, status="failed", reason=reason, message=observation.detail
                 )
-                self._tell_rank(observation.rank, "failed", None, "instance_unreachable", observation.detail)
+                self._tell_rank(observation.rank, "failed", None, reason, observation.detail)
             elif (
                 observation.state == "absent"
                 and row.reason is None
                 and (self._row.phase in (Phase.GOING, Phase.RUNNING) or row.status == "running")
             ):
-                self._change_rank(observation.rank, status="failed", reason="executor_error")
+                reason = INTERRUPTED if taken else "executor_error"
+                self._change_rank(observation.rank, status="failed", reason=reason)
 
     def _collect(self, verdict: Verdict, observations: Sequence[ObservedRank]) -> None:
         """Fetch the logs, clean up the nodes, finish the run. Silent nodes are cleaned up in later passes."""
@@ -449,7 +476,7 @@ class Driver:
 
     def _tell_departures(self, observations: Sequence[ObservedRank]) -> None:
         """Tell once which ranks an elastic run goes on without."""
-        departed = departed_ranks(self._plan, self._view(), observations)
+        departed = departed_ranks(self._plan, self._view(observations), observations)
         new, self._departed = departed - self._departed, departed
         if new:
             names = fold([self._plan.ranks[rank].node.name for rank in sorted(new)])

@@ -21,6 +21,8 @@ from orch.runner.errors import (
     NodesBusy,
     NodeUnfit,
     RunnerError,
+    error_text,
+    nodes_in_use,
 )
 from orch.runner.events import Notice
 from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compile_run
@@ -32,15 +34,15 @@ from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Desired, RunRow, Waiting
 from orch.runner.ledger.run_folder import folders_with_secrets, open_folder
 from orch.runner.ledger.run_names import RunName
+from orch.runner.ledger.waiting_line import behind
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.placement import place_task
 from orch.runner.placement.rank_groups import rank_groups
 from orch.runner.placement.seats import choose_seats
 from orch.runner.processes import process_owner
 from orch.runner.runs import retry
-from orch.runner.runs.attempts import behind, nodes_in_use, remove_earlier_attempts
+from orch.runner.runs.attempts import remove_earlier_attempts
 from orch.runner.runs.context import RunnerContext
-from orch.runner.runs.decide import error_text
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.entry import close_entry
 from orch.runner.runs.follow import follow
@@ -76,13 +78,14 @@ def submit(
     volumes: Volumes = NO_VOLUMES,
     wait: bool = False,
     dev: DevPlan | None = None,
+    makes_nodes: bool = False,
 ) -> RunRow:
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
     `volumes`: those of the project, where the task names some. A task that is tried again on `no-capacity`,
     and whose nodes are not free, waits in line for them; `wait`: any task does. `dev`: what a dev environment
-    has beside the task that carries it out.
+    has beside the task that carries it out. `makes_nodes`: whether later attempts may make nodes.
 
     Raises BadRunName, NameTaken, RunConflict (another run uses a volume), NodeCordoned, NodeUnfit,
     NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
@@ -121,7 +124,7 @@ def submit(
         try:
             folder.write_environments(result.environments)
             if task.retry is not None:
-                folder.write_launch(LaunchRecord.of(request).model_dump_json())
+                folder.write_launch(LaunchRecord.of(request, makes_nodes=makes_nodes).model_dump_json())
             if task.registry_auth is not None:
                 folder.write_registry_auth(task.registry_auth.username, task.registry_auth.password)
         except OSError as error:

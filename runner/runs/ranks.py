@@ -256,6 +256,16 @@ def observe_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int]) -> d
     return {result.value.rank: result.value for result in results if result.value is not None}
 
 
+def signal_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int]) -> None:
+    """Send `ranks` the run's signal; those whose nodes do not answer get it after the next observation."""
+    rank_of = _by_node(plan, ranks)
+
+    def signal(node: NodeState) -> None:
+        context.runtime(node).signal(context.connector, plan, rank_of[node.name], deadline_s=LOOK_DEADLINE_S)
+
+    fan_out([plan.ranks[rank].node for rank in ranks], signal)
+
+
 def stop_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int], *, kill: bool) -> tuple[int, ...]:
     """Stop `ranks`, and return those whose nodes were told; the others are stopped again after the next
     observation."""

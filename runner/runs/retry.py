@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from orch.runner.errors import HostUnreachable, NodeUnfit, NoFit
 from orch.runner.launch.run_plan import RetryPlan, RunPlan
 from orch.runner.ledger.records import AttemptRow, RankRow, RunRow
+from orch.runner.runs.decide import INTERRUPTED
 from orch.spec.errors import OrchError
 from orch.spec.grammar.values import render_duration
 
@@ -52,6 +53,8 @@ def attempt_events(plan: RunPlan, ranks: Iterable[RankRow], *, started: bool) ->
 def _rank_events(reason: str, *, started: bool, spot: bool) -> Events:
     if reason == "failed_to_start_due_to_no_capacity":
         return frozenset({"no-capacity"})
+    if reason == INTERRUPTED:
+        return frozenset({"interruption"})
     if reason in _NODE_LOST or reason == "executor_error":
         return lost_node_events(started=started, spot=spot)
     return frozenset({"error"})

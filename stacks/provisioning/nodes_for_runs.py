@@ -6,7 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from orch.components.node_count import is_range
+from orch.components.idleness import may_end
+from orch.components.node_count import is_range, recorded_minimum
 from orch.runner.placement.placement import misfit, no_fit
 from orch.spec.state import FleetState, NodeState
 from orch.stacks import operations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Growth:
     """Nodes to make for a run. `request` is the fleet's, with as many as it needs; `free`: nodes that it has
-    free for the run."""
+    free for the run; `anew`: names of nodes that plans make anew once they are gone."""
 
     task: Task
     state: FleetState
@@ -35,11 +36,23 @@ class Growth:
     more: int
     document: Document
     request: FleetRequest
+    anew: frozenset[str] = frozenset()
 
 
-def growth_for(project: Project, task: Task, state: FleetState, free: Collection[str]) -> Growth | None:
+def growth_for(
+    project: Project,
+    task: Task,
+    state: FleetState,
+    free: Collection[str],
+    *,
+    gone: Collection[str] = (),
+    leaving: Collection[str] = (),
+) -> Growth | None:
     """The nodes that a fleet lacks for a task beside those that are free; None where its file allows no more,
-    where they would not help, or where no file here describes it."""
+    where they would not help, or where no file here describes it.
+
+    `gone`, `leaving`: names of nodes that are lost, and that their cloud announced to take. Where plans make
+    such nodes anew, it is asked for so many less; else two would be made for one."""
     try:
         document, fleet = find_fleet(project.root, state.name)
     except NoSuchFleet:
@@ -49,20 +62,36 @@ def growth_for(project: Project, task: Task, state: FleetState, free: Collection
     if over_since(StackState(project, state.name), fleet) is not None:
         return None
     state, needed = _without_ended(project, state), task.all_nodes
+    anew = {*gone, *_made_anew(project, state, leaving)}
+    count = sum(node.name not in anew for node in state.nodes)
     if needed > 1 and fleet.placement != "cluster":
         return None
     most, here = fleet.nodes.max, tuple(node for node in state.nodes if node.name in free)
     for more in range(1 if state.nodes else needed, needed + 1):
-        if most is not None and len(state.nodes) + more > most:
+        if most is not None and count + more > most:
             return None
         if not state.nodes or misfit(task, _with(state, here, [state.nodes[0]] * more)) is None:
             document.effective()
             # A run that does not get all of its nodes leaves none of them behind.
             whole = fleet.model_copy(update={"gang": "all-or-nothing"})
             folder, file = document.directory.absolute(), document.file.absolute()
-            request = FleetRequest(whole, folder, file=file, at_least=len(state.nodes) + more)
-            return Growth(task, state, here, more, document, request)
+            request = FleetRequest(whole, folder, file=file, at_least=count + more)
+            return Growth(task, state, here, more, document, request, frozenset(anew))
     return None
+
+
+def still_lacking(project: Project, growth: Growth) -> Growth | None:
+    """The same, without nodes that ended since."""
+    free = [node.name for node in growth.free]
+    return growth_for(project, growth.task, growth.state, free, gone=growth.anew)
+
+
+def _made_anew(project: Project, state: FleetState, names: Collection[str]) -> Collection[str]:
+    """Those nodes that a plan makes anew when their cloud has taken them: not what counts as ended then."""
+    pins: dict[str, str] = StackState(project, state.name).outputs.get("pins") or {}
+    least = recorded_minimum(pins) if may_end(pins) else None
+    ends = {node.name for node in state.nodes if least is not None and node.spot and node.index >= least}
+    return set(names) - ends
 
 
 def _without_ended(project: Project, state: FleetState) -> FleetState:

@@ -63,6 +63,8 @@ def metadata_service(node: str, network: str) -> Iterator[None]:
     options = ("--network", network, "--cap-add", "NET_ADMIN", "--entrypoint", "sh")
     docker("run", "-d", "--rm", "--name", name, *options, images.resolve("orch/node"), "-c", serve)
     try:
+        # The node's own answers nobody, for nothing is announced.
+        docker("exec", node, "ip", "addr", "del", f"{ADDRESS}/32", "dev", "lo")
         docker("exec", node, "ip", "route", "replace", ADDRESS, "dev", "eth0")
         until(lambda: answers(node), 120, "the stand-in answers the node itself")
         yield

@@ -16,7 +16,7 @@ from foldernodes import FolderLab, ProcessRuntime, folder_of, targets
 from postgres import Postgres
 from support import until as wait_until
 
-from orch.runner.errors import NodesBusy, RunFailed, RunnerError, UnknownRank
+from orch.runner.errors import NodesBusy, NoFit, RunFailed, RunnerError, UnknownRank
 from orch.runner.events import Event, LogLine, Notice, Recorder, RunChanged
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes
@@ -27,6 +27,7 @@ from orch.runner.node.cordon import mark
 from orch.runner.node.docker import RUNTIMES
 from orch.runner.node.runtime import ObservedRank, StartedRank
 from orch.runner.runs import attempts, driver, lifecycle, retry
+from orch.runner.runs.context import RunContext
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.read_logs import Selection, of_attempt, read_logs
 from orch.spec.errors import ExitCode
@@ -87,9 +88,10 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def submit(place: RunnerContext, boxes: Boxes, tmp_path: Path) -> Callable[..., RunRow]:
-    def submit(**task: object) -> RunRow:
-        given = {"name": "job", "nodes": 2, "shell": "sh", "stop_duration": 5, "retry": True, **task}
-        return lifecycle.submit(place, Task.model_validate(given), boxes.fleet(), image="none", base=tmp_path)
+    def submit(*, makes_nodes: bool = False, **written: object) -> RunRow:
+        given = {"name": "job", "nodes": 2, "shell": "sh", "stop_duration": 5, "retry": True, **written}
+        task, fleet = Task.model_validate(given), boxes.fleet()
+        return lifecycle.submit(place, task, fleet, image="none", base=tmp_path, makes_nodes=makes_nodes)
 
     return submit
 
@@ -513,9 +515,11 @@ def test_another_machine_tells_that_it_cannot_begin_the_next_attempt_and_leaves_
 
 @dataclass
 class Now:
-    """A project whose fleet is what a test says."""
+    """A project whose fleet is what a test says, and is `more` once nodes were made: at the second time."""
 
     present: FleetState | None
+    more: FleetState | None = None
+    asked: int = 0
 
     def fleet(self, stack: str) -> FleetState | None:
         assert stack == "boxes"
@@ -523,6 +527,13 @@ class Now:
 
     def volumes(self) -> Volumes:
         return NO_VOLUMES
+
+    def make_nodes(self, runner: RunContext, task: Task, fleet: FleetState, lost: Collection[str]) -> bool:
+        self.asked += 1
+        if self.asked == 1:
+            raise NoFit("no place has room for 2 nodes")
+        self.present = self.more
+        return True
 
 
 @pytest.mark.usefixtures("soon")
@@ -545,6 +556,21 @@ def test_the_next_attempt_is_placed_on_the_fleet_as_it_is_then(
     thread.join(60)
     assert [(each.status, nodes(each)) for each in ended] == [("done", ["box-2", "box-3"])]
     assert plan_of(ended[0]).attempt == 1
+    assert project.asked == 0
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_later_attempt_has_the_nodes_made_that_it_lacks_where_that_was_agreed_to(
+    submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes
+) -> None:
+    row = submit(makes_nodes=True, commands=["[ $ORCH_ATTEMPT = 1 ]"])
+    _drive_until_it_waits(place, row)
+    whole = boxes.fleet()
+    project = Now(whole.model_copy(update={"nodes": whole.nodes[:1]}), more=whole)
+    ended = lifecycle.drive(replace(place, provisioned=project), place.ledger.by_id(row.id))
+    assert (ended.status, ended.attempt, project.asked) == ("done", 1, 2)
+    told = [each.text for each in events_of(place) if isinstance(each, Notice)]
+    assert "no nodes are made for run job: no place has room for 2 nodes" in told
 
 
 class Late(ProcessRuntime):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orch.runner.launch.run_plan import Elastic, RankPlan, RunPlan
+from orch.runner.node.notices import CloudNotice
 from orch.runner.node.runtime import ObservedRank
 from orch.runner.runs.decide import (
     Act,
@@ -13,12 +16,14 @@ from orch.runner.runs.decide import (
     Phase,
     ReleaseBarrier,
     RunView,
+    Signal,
     Start,
     Stop,
     Verdict,
     Wait,
     decide,
     departed_ranks,
+    rank_reason,
 )
 from orch.spec.state import NodeState
 
@@ -244,3 +249,51 @@ def test_max_duration_ends_an_elastic_run_too():
     act = decide(plan(elastic=ELASTIC), RunView("run", Phase.RUNNING), (*seen("up", "up"), expired))
     assert isinstance(act, Stop)
     assert act.verdict.status == "failed"
+
+
+def told(rank: int, exit_code: int | None = None, *marks: str) -> ObservedRank:
+    """A rank whose node is taken away: it was sent the run's signal, unless other marks are given."""
+    given = {"go", "started", "interrupted", *(marks or ("signalled",))}
+    state = "running" if exit_code is None else "exited"
+    notice = CloudNotice("spot", "2026-11-23T12:00:00Z")
+    return ObservedRank(rank, state, exit_code, marks=frozenset(given), notice=notice)
+
+
+def test_a_rank_that_saved_and_left_is_interrupted_and_one_that_was_not_told_is_done() -> None:
+    assert rank_reason(told(0, 0)) == "interrupted_by_no_capacity"
+    assert rank_reason(told(0, 1, "interrupted")) == "interrupted_by_no_capacity"
+    assert rank_reason(told(0, 0, "interrupted")) == "done"
+
+
+def test_all_ranks_get_the_signal_of_one_whose_node_is_taken_and_may_save() -> None:
+    of = plan(signal={"name": "USR1", "before_s": 60}, stop_duration_s=20, stop_criteria="master-done")
+    view = RunView("run", Phase.RUNNING)
+    up = seen("up", "up", "up")
+    assert decide(of, view, (told(0), *up[1:])) == Signal((1, 2))
+    # Also where it was quicker than who looks.
+    assert decide(of, view, (told(0, 0), *up[1:])) == Signal((1, 2))
+    # An elastic run goes on without it, and one without a signal has nothing to send.
+    elastic = of.model_copy(update={"elastic": Elastic(least=1)})
+    assert decide(elastic, view, (told(0), *up[1:])) == Wait()
+    assert decide(plan(), view, (told(0), *up[1:])) == Wait()
+
+    passed = ObservedRank(1, "running", marks=frozenset({"go", "started", "signalled"}))
+    saved = (told(0, 0), passed, *seen("up", "up", 0)[2:])
+    assert decide(of, view, saved) == Wait()
+    late = decide(of, replace(view, interrupted_s=20.0), saved)
+    assert isinstance(late, Stop)
+    assert (late.ranks, late.verdict.status) == ((1,), "failed")
+    assert late.verdict.message == (
+        "rank 0 on node n0 was interrupted: its cloud takes it back at 2026-11-23T12:00:00Z"
+    )
+    ended = decide(of, view, (told(0, 0), *seen("up", 0, 0)[1:]))
+    assert isinstance(ended, Collect)
+    assert ended.verdict.status == "failed"
+
+
+def test_a_node_that_was_announced_to_go_is_not_one_that_does_not_answer() -> None:
+    notices = {1: CloudNotice("maintenance", "")}
+    view = RunView("run", Phase.RUNNING, silent_s={1: 31.0}, notices=notices)
+    act = decide(plan(), view, seen("up", SILENT, "up"))
+    assert isinstance(act, Stop)
+    assert act.verdict.message == "node n1 was interrupted: its cloud announces maintenance"

@@ -487,7 +487,7 @@ def journal(path: Path) -> str:
         db.close()
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, version: int):
     ledger = open_ledger(ledger_url)
     number = new(ledger)
@@ -495,7 +495,7 @@ def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, v
         db.execute(text("DROP INDEX run_by_fleet"))
         for added in range(version + 1, schema.SCHEMA_VERSION + 1):
             for column in schema.ADDED[added]:
-                db.execute(text(f"ALTER TABLE run DROP COLUMN {column.name}"))
+                db.execute(text(f"ALTER TABLE {column.table.name} DROP COLUMN {column.name}"))
         db.execute(text("DROP TABLE controller"))
         if version < 2:
             db.execute(text("DROP TABLE attempt"))

@@ -62,6 +62,7 @@ def row(**more: object) -> RunRow:
         (("creating_container_error", "sibling_failed"), False, {"error"}),
         (("volume_error", None), False, {"error"}),
         (("instance_unreachable", "sibling_failed"), True, {"interruption", "error"}),
+        (("interrupted_by_no_capacity", "sibling_failed"), False, {"interruption"}),
         (("sibling_failed", "instance_unreachable"), True, {"interruption"}),
         # The container went with its node, or with the node's Docker.
         (("sibling_failed", "executor_error"), True, {"interruption"}),

@@ -270,6 +270,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "cloud-init-idle.sh.j2": idle,
     "cloud-init-metadata.sh.j2": lambda v: iter([{"ssm": ssm} for ssm in (True, False)]),
     "cloud-init-ttl.sh.j2": ttl,
+    "cloud-init-notices.sh.j2": lambda v: iter([{"cloud": cloud, "by": v} for cloud in ("aws", "gcp")]),
     "cloud-init-node.yml.j2": config,
     "cloud-init-prepare.sh.j2": aws_prepare,
     "entry.sh.j2": entries,
@@ -454,7 +455,10 @@ def names_of(sandbox: Sandbox) -> set[str]:
 
 
 @pytest.mark.parametrize("hostile", RUN, ids=range(len(RUN)))
-@pytest.mark.parametrize("name", [name for name in SHELL if not name.startswith("gcp-start")])
+# What reads notices never ends, and is given no text of anybody.
+@pytest.mark.parametrize(
+    "name", [name for name in SHELL if not name.startswith(("gcp-start", "cloud-init-notices"))]
+)
 def test_only_what_is_written_there_runs(name: str, hostile: str, sandbox: Sandbox) -> None:
     shell = "bash" if (FOLDER / name).read_text().startswith("#!/bin/bash") else "sh"
     for values in list(CASES[name](hostile))[:4]:

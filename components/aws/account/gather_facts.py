@@ -24,7 +24,8 @@ CONSOLES_AT_ONCE = 8
 _ED25519 = re.compile(r"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI[A-Za-z0-9+/]{43}(?![A-Za-z0-9+/])")
 
 ENDED = ("terminated", "shutting-down")
-SHUT_DOWN_FROM_WITHIN = "Client.InstanceInitiatedShutdown"
+# Of these a node above the minimum of its fleet goes, and is made again when a run needs it.
+ENDED_BY_ITSELF = frozenset({"Client.InstanceInitiatedShutdown", "Server.SpotInstanceTermination"})
 # Source: EC2 API, "Filter": the most values of one.
 FILTER_VALUES = 200
 
@@ -171,14 +172,11 @@ def ended_by_themselves(
     template: str,
     instances: Sequence[str],
     endpoint: str | None = None,
-    *,
-    spot: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
-    """Those of a fleet's instances that were shut down from within.
+    """Those of a fleet's instances that were shut down from within, or that EC2 took back from spot.
 
     EC2 shows a terminated instance for about an hour, with the reason. One that it has forgotten counts, if
-    the account has the fleet's launch `template`: then it is the account where the instance was. Not those
-    of `spot`, which EC2 may have taken back.
+    the account has the fleet's launch `template`: then it is the account where the instance was.
     Source: EC2 API, StateReason. Raises CloudRefused.
     """
     ec2 = RegionClient(session, region, endpoint).client("ec2")
@@ -189,9 +187,9 @@ def ended_by_themselves(
             for page in pages(ec2, "describe_instances", "Reservations", Filters=[ids]):
                 for each in page["Instances"]:
                     shown.add(str(each["InstanceId"]))
-                    if (each.get("StateReason") or {}).get("Code") == SHUT_DOWN_FROM_WITHIN:
+                    if (each.get("StateReason") or {}).get("Code") in ENDED_BY_ITSELF:
                         ended |= {str(each["InstanceId"])} if each["State"]["Name"] in ENDED else set()
-        if forgotten := set(instances) - shown - spot:
+        if forgotten := set(instances) - shown:
             named = [{"Name": "launch-template-name", "Values": [template]}]
             if ec2.describe_launch_templates(Filters=named)["LaunchTemplates"]:
                 ended |= forgotten

@@ -93,6 +93,10 @@ def test_a_fleet_that_begins_without_nodes_is_a_record_and_keeps_what_it_gets(tm
     assert ops(lab.plan(fleet("0..4"))) == []
     grow(lab, fleet("0..4"), 1)
     assert nodes(lab) == ["p5-0"]
+    # No plan brings back what EC2 took from the spot market either.
+    (taken,) = (each["InstanceId"] for each in lab.live() if {"Key": "Name", "Value": "p5-0"} in each["Tags"])
+    lab.cloud.take_back(taken)
+    assert (ops(lab.plan(fleet("0..4"))), lab.drift()) == ([], ())
     lab.down()
     assert lab.cloud.everything() == {}
 

@@ -253,6 +253,14 @@ def shut_down(request: Request, instance: str) -> None:
     request.add(instance, "instance", doc)
 
 
+def take_back(request: Request, instance: str) -> None:
+    """EC2 ends a spot instance. Source: EC2 API, StateReason; user guide, "Spot Instance interruptions"."""
+    reason = "Server.SpotInstanceTermination: Spot instance termination"
+    doc = live(request, instance)
+    if "_terminated" not in doc:
+        end(request, doc, reason)
+
+
 def _finish(request: Request, doc: Doc) -> None:
     for one in doc["NetworkInterfaces"]:
         detach_from(request, one["NetworkInterfaceId"])

@@ -1,0 +1,121 @@
+"""A rehearsed cloud takes a node back from a run: notice, signal, checkpoint, new nodes, and their end."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from labmachine import docker
+from rehearsals import L4, Rehearsed, RehearsedGcp
+from stocked import stocked
+from support import until
+
+from orch.rehearsal import notices
+from orch.rehearsal.__main__ import main as rehearsal
+from orch.rehearsal.nodes import scope
+from orch.rehearsal.scenario import NodeScenario
+
+# It trains until it is told to leave; the next attempt goes on from there.
+TRAIN = """\
+import os, signal, sys, time
+
+state = os.path.join(os.environ["ORCH_CHECKPOINT_DIR"], os.environ["ORCH_NODE_RANK"])
+leave = False
+
+
+def on_signal(*_):
+    global leave
+    leave = True
+
+
+signal.signal(signal.SIGUSR1, on_signal)
+step = int(open(state).read()) if os.environ.get("ORCH_RESUME") else 0
+print("begins at", step, "on", os.environ["ORCH_INSTANCE"], flush=True)
+while not leave and step == 0:
+    time.sleep(0.1)
+if leave:
+    open(state, "w").write("41")
+    print("saved", flush=True)
+    sys.exit(0)
+print("trained", flush=True)
+"""
+TASK = """\
+type: task
+name: train
+nodes: 2
+image: orch/mpi
+files: [train.py]
+commands: [python3 train.py]
+checkpoint: /shared/data
+signal: USR1@60
+stop_duration: 60
+retry: {on_events: [interruption], duration: 1h}
+"""
+
+
+def named(there: Rehearsed, name: str) -> str:
+    """The instance of a node. Machines of GCP have longer names, which end in the same number."""
+    for instance, doc in there.cloud.instances().items():
+        if instance.endswith(f"-{name[-1]}") or {"Key": "Name", "Value": name} in doc.get("Tags", ()):
+            return instance
+    raise AssertionError(f"there is no {name}")
+
+
+def log(there: Rehearsed, attempt: int) -> str:
+    """What the ranks of an attempt have said so far."""
+    run = there.path / ".orch/rehearsal/runs/train"
+    folder = run / "logs" if attempt == 0 else run / f"attempts/{attempt}/logs"
+    return "".join(each.read_text() for each in sorted(folder.glob("*.log")))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("gcp", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["aws", "gcp"])
+def test_a_run_saves_gets_new_nodes_goes_on_and_its_nodes_end(tmp_path: Path, *, gcp: bool) -> None:
+    cloud, kind = (RehearsedGcp, L4) if gcp else (Rehearsed, "m7i.large")
+    more = {"instance_types": [kind], "network": {"bastion": False, "interconnect": "ethernet"}}
+    if not gcp:  # where idle nodes do not end themselves (ORCH118)
+        more["idle_duration"] = "0s"
+    mounts = [{"type": "filestore" if gcp else "efs", "path": "/shared/data", "create": True}]
+    there = cloud.make(tmp_path, nodes=NodeScenario(image=stocked("mpi"), placeholders=False))
+    there.fleet("0..4", name="lab", spot_policy="spot", mounts=mounts, **more)
+    there.write("train.py", TRAIN)
+    there.write("train.yml", TASK)
+    try:
+        said = there.up("lab.yml")
+        assert said.code == 0, said.err
+        assert there.nodes(kind) == {}
+        run = there.start("run", "train.yml", "--rehearse", "--yes")
+        try:
+            until(lambda: log(there, 0).count("begins at 0") == 2, 240, "two new nodes train")
+            lost = named(there, "lab-1")
+            first = set(there.nodes(kind))
+            notices.announce(there.cloud, lost, "spot", 120)
+            # The rank whose node is not taken has its signal from who drives the run.
+            until(lambda: log(there, 0).count("saved") == 2, 120, "both have saved")
+            assert rehearsal([str(there.account_file), "interrupt", lost, "--in", "0"]) == 0
+            out, err = run.communicate(timeout=400)
+        except BaseException:
+            run.send_signal(signal.SIGKILL)
+            raise
+        assert run.returncode == 0, err
+        assert "was interrupted: its cloud takes it back" in err
+        assert (out.count("begins at 41"), out.count("trained")) == (2, 2)
+        shown = there.orch("show", "train", "--rehearse", "--json").json["run"]
+        (failed,) = shown["attempts"]
+        assert (shown["status"], failed["events"]) == ("done", ["interruption"])
+
+        if gcp:
+            assert len(there.nodes(kind)) == 2
+            assert set(there.nodes(kind)) == first  # the one that was lost is made again under its name
+        else:
+            told = ["ps", "-q", "--filter", f"name=orch-sim-{scope(there.cloud)}-"]
+            until(lambda: not docker(*told), 240, "the end of all nodes")
+        said = there.orch("preview", "lab.yml", "--rehearse", "--exit-code")
+        assert said.code == 0, said.out + said.err
+        assert gcp or "ended themselves, or the cloud took them back" in said.out
+        assert gcp or there.nodes(kind) == {}
+    finally:
+        said = there.down("lab")
+    assert said.code == 0, said.err
+    assert there.cloud.everything() == {}
