@@ -115,7 +115,7 @@ def test_all_that_orch_keeps_is_its_owner_s_alone_whatever_the_umask(tmp_path: P
         folder.keys(2)
         log = LogFile(folder.log(0))
         log.open()
-        log.append("a line")
+        log.append(b"a line\n")
         log.close()
         ledger = open_ledger(project.ledger_url)
         ledger.runs()

@@ -126,7 +126,7 @@ def account(tmp_path: Path, clouds: tuple[Clouds, Any]) -> Iterator[Account]:
     here.now = cloud
     yield Account(cloud, session)
     here.now = None
-    gather_facts._enabled.cache_clear()  # what is kept of this account
+    gather_facts.enabled.cache_clear()  # what is kept of this account
 
 
 @pytest.mark.parametrize(
