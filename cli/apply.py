@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from orch.cli import provision
 from orch.cli.context import Detach, File, OnFleet, Profile, Rehearse, Variables, Yes, project_at
 from orch.cli.diagnostics import secrets_near, settings_near
 from orch.cli.errors import UsageError, tell
+from orch.cli.fleets import provision
 from orch.cli.runs import run
 from orch.cli.runs.submission import at_its_property, is_run, task_of_document
 from orch.spec.suggest import few

@@ -99,7 +99,7 @@ VERBS = (
     ),
     Verb(
         "preview",
-        "provision:preview",
+        "fleets.provision:preview",
         "Show what `up` would change, and why. Changes nothing.",
         FLEETS,
         "orch preview fleet.yml --exit-code",
@@ -107,13 +107,13 @@ VERBS = (
     ),
     Verb(
         "plan",
-        "provision:preview",
+        "fleets.provision:preview",
         "Show what `up` would change, and why. Changes nothing.",
         takes_file=True,
     ),
     Verb(
         "up",
-        "provision:up",
+        "fleets.provision:up",
         "Bring up the fleets of a file: what is missing is created, what differs is changed.",
         FLEETS,
         "orch up fleet.yml --yes",
@@ -121,7 +121,7 @@ VERBS = (
     ),
     Verb(
         "down",
-        "provision:down",
+        "fleets.provision:down",
         "Remove a fleet: its nodes, its networks, its state. Existing hosts are left as they were found.",
         FLEETS,
         "orch down fleet.yml --yes",
@@ -129,7 +129,7 @@ VERBS = (
     ),
     Verb(
         "drift",
-        "provision:drift",
+        "fleets.provision:drift",
         "List what has changed since the last `up`. Changes nothing.",
         FLEETS,
         "orch drift laptop  (exit code 10 when something differs)",
@@ -145,7 +145,7 @@ VERBS = (
     ),
     Verb(
         "refresh",
-        "provision:refresh",
+        "fleets.provision:refresh",
         "Update the state with what is really there. `up` does this by itself.",
         FLEETS,
         "orch refresh laptop",
@@ -244,14 +244,14 @@ VERBS = (
     ),
     Verb(
         "gc",
-        "gc:gc",
+        "fleets.gc:gc",
         "Find what the clouds hold with this project's marks and no state knows; show it, then delete it.",
         FLEETS,
         "orch gc --stack demo/train/1a2b3c",
     ),
     Verb(
         "unlock",
-        "provision:unlock",
+        "fleets.provision:unlock",
         "Break the lock on a fleet's or volume's state, after showing who holds it and since when.",
         FLEETS,
         "orch unlock laptop",
@@ -273,7 +273,7 @@ VERBS = (
     ),
     Verb(
         "fleet",
-        "fleet:app",
+        "fleets.fleet:app",
         "Fleets that are up: list, show, ids, delete.",
         FLEETS,
     ),

@@ -101,3 +101,14 @@ def over(fleet: str, ends: int) -> Finding:
         hint=f"`orch down {fleet}` removes what is left of it; a longer `ttl` brings it back",
         severity=Severity.WARNING,
     )
+
+
+def runs_on(fleet: str, ends: int, known: int | None) -> Finding:
+    """What a plan says of a fleet whose time is over by its file alone. `known`: when its machines end."""
+    until = "they do not end by themselves" if known is None else f"they end themselves at {words(known)}"
+    return Finding(
+        "ORCH233",
+        PROPERTY,
+        f"by its file the time of the fleet {fleet} was over at {words(ends)}, but its machines run: {until}",
+        hint=f"`orch down {fleet}` ends them now; a longer `ttl` counts from the creation of the fleet",
+    )

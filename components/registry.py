@@ -23,9 +23,8 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place
 from orch.components.idleness import ended_reason, may_end
 from orch.components.lifetime import is_over
-from orch.components.node_count import recorded_minimum, with_node_count
+from orch.components.node_count import as_template, is_template, recorded_minimum, with_node_count
 from orch.components.request import PlanRequest, PriorState
-from orch.components.template import as_template, is_template
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import Finding, PlanError, PlanErrors

@@ -103,6 +103,9 @@ class SimulatedAccount(ABC):
     name: ClassVar[str]
     """Which cloud; recorded in the file."""
 
+    shows_instances: ClassVar[frozenset[str]]
+    """The actions that tell what became of instances."""
+
     def __init__(self, path: Path | str) -> None:
         try:
             self.store = Store(Path(path))
@@ -202,6 +205,8 @@ class SimulatedAccount(ABC):
         if delay:
             time.sleep(delay)
         _run_hooks(knobs, "before", action, number, nth)
+        if knobs.nodes is not None and action in self.shows_instances:
+            self.see_local_nodes()
         error: Refusal | None = None
         result: Doc = {}
         try:
@@ -229,6 +234,10 @@ class SimulatedAccount(ABC):
     @abstractmethod
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         """Start and stop local nodes as the call requires."""
+
+    @abstractmethod
+    def see_local_nodes(self) -> None:
+        """Record what became of local nodes by themselves."""
 
     def _refusal(self, knobs: Knobs, call: IncomingCall, number: int, nth: int) -> Refusal | None:
         if {call.action, f"{call.service}:{call.action}", *call.aliases} & set(knobs.denied):

@@ -16,9 +16,10 @@ import threading
 import zlib
 from base64 import b64decode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
 
 import yaml
@@ -210,10 +211,7 @@ def repair(cloud: SimulatedAccount) -> None:
     """Tell the account of machines that powered themselves off. After a kill: start missing containers of
     instances, and remove those of instances that are gone."""
     scenario = cloud.knobs.nodes
-    for instance, endpoint in cloud.endpoints().items():
-        if _is_powered_off(endpoint.container):
-            cloud.shut_down(instance)
-            _remove_powered_off(cloud, endpoint)
+    tell_powered_off(cloud)
     machines = {each: cloud.machine(each) for each in cloud.instances()}
     live = {instance: machine for instance, machine in machines.items() if machine is not None}
     for instance, endpoint in cloud.endpoints().items():
@@ -223,6 +221,14 @@ def repair(cloud: SimulatedAccount) -> None:
     if scenario is not None:
         for instance in live.keys() - cloud.endpoints().keys():
             start(cloud, scenario, instance)
+
+
+def tell_powered_off(cloud: SimulatedAccount) -> None:
+    """Tell the account of machines that powered themselves off."""
+    for instance, endpoint in cloud.endpoints().items():
+        if _is_powered_off(endpoint.container):
+            cloud.shut_down(instance)
+            _remove_powered_off(cloud, endpoint)
 
 
 def _container(cloud: SimulatedAccount, machine: SimulatedMachine) -> str:
@@ -455,13 +461,22 @@ def _is_powered_off(container: str) -> bool:
 def _remove_powered_off(cloud: SimulatedAccount, endpoint: Endpoint) -> None:
     """Remove the container of a machine that is off, and the network with the last one: by Docker alone, for
     whoever opens a rehearsal may ask a cloud's libraries, beside which our provider cannot be imported."""
+    from docker.errors import APIError, NotFound
+
     from orch.images.client import connect
 
     client: Any = connect()
-    client.containers.get(endpoint.container).remove(force=True, v=True)
+    try:
+        client.containers.get(endpoint.container).remove(force=True, v=True)
+    except NotFound:
+        pass
+    except APIError as error:
+        if error.status_code != HTTPStatus.CONFLICT:  # another process removes it
+            raise
     cloud.forget(endpoint.instance)
     if not cloud.endpoints():
-        client.networks.get(_network(cloud)).remove()
+        with suppress(NotFound):
+            client.networks.get(_network(cloud)).remove()
         with cloud.store.transaction():
             cloud.store.put_meta(NETWORK, False)
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from orch.components import registry
 from orch.components.deployment import Deployment
 from orch.components.file_systems import check
-from orch.components.lifetime import CREATED, lifetime
+from orch.components.lifetime import CREATED, ends_of, is_over, lifetime, runs_on
 from orch.components.request import NO_CONSENT, Approvals, PlanRequest, PriorState
 from orch.spec.errors import OrchError
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, scope_of
@@ -78,8 +79,12 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
 
 
 def created_at(stack: StackState) -> int:
-    """When a stack's fleet was created, in seconds since the epoch: now, where nothing of it is recorded."""
-    pins = {**unfinished_pins(stack.recorded), **(stack.outputs.get("pins") or {})}
+    """When a stack's fleet was created, in seconds since the epoch: now, where it never was up and no node of
+    it is recorded."""
+    pins = stack.outputs.get("pins") or {}
+    if not pins and not stack.node_names:
+        return int(time.time())
+    pins = {**unfinished_pins(stack.recorded), **pins}
     if str(pins.get(CREATED, "")).isdigit():
         return int(pins[CREATED])
     times = [parse_time(each.get("created")) for each in stack.resources]
@@ -87,9 +92,17 @@ def created_at(stack: StackState) -> int:
 
 
 def over_since(stack: StackState, fleet: Fleet) -> int | None:
-    """When the time of a fleet that is up was over, by its file as it is now; None while it lasts."""
+    """When the time of a fleet that is up was over, by its file as it is now; None while it lasts.
+
+    Raises PlanErrors where its machines know of no such end: they run on.
+    """
     ending = lifetime(fleet, created_at(stack)) if stack.resources else None
-    return ending.ends if ending is not None and ending.ends <= time.time() else None
+    if ending is None or ending.ends > time.time():
+        return None
+    pins = stack.outputs.get("pins") or {}
+    if not is_over(pins, time.time()):
+        raise PlanErrors([runs_on(fleet.name, ending.ends, ends_of(pins))])
+    return ending.ends
 
 
 def ended_nodes(stack: StackState) -> frozenset[str]:

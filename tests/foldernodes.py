@@ -27,9 +27,8 @@ from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.claims import Claim
 from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Address, Completed, Connector, NodeResult
-from orch.runner.node.notices import CloudNotice
 from orch.runner.node.registry import RegistryLogin
-from orch.runner.node.runtime import FilesMissing, ObservedRank, StartedRank
+from orch.runner.node.runtime import CloudNotice, FilesMissing, ObservedRank, StartedRank
 from orch.spec.state import FleetState, NodeState, OtherAccess
 
 _START = """\

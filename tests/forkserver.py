@@ -34,7 +34,8 @@ from typing import Any
 
 # What verbs load when they are called. No SDK of a cloud: some tests hide those.
 _VERBS_LOAD = """
-orch.cli.main orch.cli.apply orch.cli.doctor orch.cli.fleet orch.cli.offers orch.cli.provision orch.cli.show
+orch.cli.main orch.cli.apply orch.cli.doctor orch.cli.fleets.fleet orch.cli.offers orch.cli.fleets.provision
+orch.cli.show
 orch.cli.hosts.check orch.cli.hosts.node_names orch.cli.output.fleet orch.cli.output.plan_tree
 orch.cli.output.review orch.cli.output.run orch.cli.output.untrusted
 orch.stacks.operations orch.rehearsal.project orch.runner.runs.lifecycle orch.runner.ssh.pool

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,3 +175,16 @@ def verbs() -> list[tuple[str, ...]]:
         within = getattr(load(verb.name), "commands", {})
         found += [(verb.name, name) for name, each in within.items() if not each.hidden] or [(verb.name,)]
     return found
+
+
+def run_beside(folder: Path, commands: Mapping[str, str], script: str) -> None:
+    """Run a script in bash, which finds these commands (name -> shell text, put into `folder`) before the
+    machine's own; it ends with 0 and complains of nothing."""
+    for name, text in commands.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

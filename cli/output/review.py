@@ -65,7 +65,7 @@ def agree(
                 tell(line)
             tell_problems(plan, document)
             former = is_from_former_version(stack)
-            if not plan.pending and not plan.unrecorded and not former:
+            if plan.prepared is None or (not plan.pending and not plan.unrecorded and not former):
                 return Agreement(project, document, request, None, bool(plan.problems))
             if plan.pending and request.approvals.force:
                 for line in run_lines(on_nodes_that_go(project, plan, _quiet)):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from orch.stacks.project import Project
 
 LOG = "driver.log"
+# `-m` would look for modules in the project's folder first: a file `queue.py` there is not Python's.
+_SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
 ENDED = "the driver ended: "
 
 
@@ -74,7 +76,7 @@ def drive_afresh(project: Project, runner: RunnerContext, row: RunRow) -> None:
     words = ["attach", "--supervise", *(["--rehearse"] if project.rehearsal else []), "--", row.name]
     with private_file(runner.context(row).folder.path / LOG).open("ab") as log:
         subprocess.Popen(
-            [sys.executable, "-m", "orch.cli.main", *words],
+            [sys.executable, *_SAFE_PATH, "-m", "orch.cli.main", *words],
             cwd=project.root,
             stdin=subprocess.DEVNULL,
             stdout=log,

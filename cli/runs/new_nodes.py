@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,13 +25,15 @@ LOCKED_PAUSE_S = 3.0
 @dataclass(frozen=True)
 class NewNodes:
     """Whether a command makes nodes. `yes`: without asking; `command`: what a user types to agree; `as_json`:
-    stdout is for others; `waits`: for whoever holds the fleet's stack."""
+    stdout is for others; `waits`: for whoever holds the fleet's stack; `wanted`: whether the run is still to
+    have them."""
 
     allowed: bool
     yes: bool
     command: str
     as_json: bool = False
     waits: bool = True
+    wanted: Callable[[], bool] = lambda: True
 
 
 def growth_of(
@@ -39,10 +41,17 @@ def growth_of(
     runner: RunnerContext | RunContext,
     task: Task,
     fleets: Iterable[FleetState],
-    lost: Collection[str] = (),
+    lost: Collection[str] | None = None,
 ) -> Growth | None:
-    """How the first of the fleets that may grow gets room for a task; None when the task can start now, or no
-    fleet can. `lost`: names of nodes that the run has lost, and that count as gone if they are silent."""
+    """How the first of the fleets that may grow gets room for a task; None when the task can start on what is
+    there, or no fleet can.
+
+    `lost`, of a later attempt, where nobody is asked: names of nodes that the run has lost, and that count as
+    gone if they are silent. Then no fleet grows one of whose nodes cannot be prepared, or does not answer
+    and may still come: else each attempt would make one more.
+    """
+    from orch.runner.events import Notice
+    from orch.runner.launch.environment import fold
     from orch.runner.placement.seats import free_now
     from orch.stacks.provisioning.nodes_for_runs import growth_for
 
@@ -51,15 +60,28 @@ def growth_of(
         now = free_now(runner, task, state)
         if now.starts:
             return None
-        gone = now.silent.intersection(lost)
-        if not growths:
-            growth = growth_for(project, task, state, now.idle, gone=gone, leaving=now.leaving)
-            growths += filter(None, [growth])
+        if growths:
+            continue
+        growth = growth_for(
+            project, task, state, now.idle, gone=now.silent.intersection(lost or ()), leaving=now.leaving
+        )
+        names = {node.name for node in growth.state.nodes} if growth is not None else set[str]()
+        silent = now.silent.difference(lost) & names if lost is not None else None
+        if growth is not None and lost is not None and (now.unfit or silent):
+            why = (
+                f"{fold(sorted(now.unfit))} could not be prepared"
+                if now.unfit
+                else f"{fold(sorted(silent or ()))} does not answer"
+            )
+            runner.processor.handle(Notice(f"no node of fleet {state.name} is made: {why}", "warning"))
+            continue
+        growths += filter(None, [growth])
     return growths[0] if growths else None
 
 
 def make(project: Project, growth: Growth, how: NewNodes) -> bool:
-    """Show what making the nodes comes to, ask, and make them; False when somebody holds the fleet's stack.
+    """Show what making the nodes comes to, ask, and make them; False when somebody holds the fleet's stack,
+    or they are not wanted any more.
 
     Raises UsageError where nobody can be asked, NoFit, and what `up` raises; then nothing of them is left.
     """
@@ -91,6 +113,8 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
         try:
             with watching(as_json=how.as_json) as listener:
                 reason = operations.outdated(plan, growth.request, listener)
+                if reason is None and not how.wanted():
+                    return False
                 if reason is None:
                     result = make_nodes(project, growth, plan, listener)
                     break

@@ -75,7 +75,14 @@ class ProjectNow:
         growth = growth_of(self.project, runner, task, (fleet,), lost)
         try:
             # stdout has the logs of the run.
-            how = NewNodes(allowed=True, yes=True, command="", as_json=True, waits=False)
+            how = NewNodes(
+                allowed=True,
+                yes=True,
+                command="",
+                as_json=True,
+                waits=False,
+                wanted=lambda: runner.ledger.by_id(runner.folder.number).desired == "run",
+            )
             with _MAKING:
                 return growth is not None and make(self.project, growth, how)
         except Interrupted:

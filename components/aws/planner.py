@@ -129,7 +129,10 @@ def plan(
     if demand.new:
         findings += _size_findings(cloud_init)
     findings += key_findings(facts.console_refusal, demand.new, "ec2:GetConsoleOutput", Severity.WARNING)
-    boot = first_boot_pins(fleet, context.scripts, idle, "on" if ending else "")
+    # The one key of ours that EC2 does not let an instance read: such a launch fails.
+    tags_readable = "_index" not in _tags(fleet, context)
+    moment = "" if ending is None else "on" if tags_readable else ending.stamp
+    boot = first_boot_pins(fleet, context.scripts, idle, moment)
     findings += first_boot_findings(previous, boot, len(live))
     findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)
     group = capacities.placement_group(fleet, facts, each, base)
@@ -195,8 +198,7 @@ def plan(
             for node in previous.nodes
             if candidate.kept and node.machine is not None
         },
-        # The one key of ours that EC2 does not let an instance read: such a launch fails.
-        tags_readable="_index" not in _tags(fleet, context),
+        tags_readable=tags_readable,
         bastion_init=bastion_config(
             fleet.name,
             _bastion_leads(decision.network, spread=spread),

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from orch.components.cloud.marked import MarkedResource
 from orch.images.client import connect
+from orch.spec.errors import ExitCode, OrchError
+
+
+class DockerRefused(OrchError):
+    """Docker does not remove something."""
+
+    exit_code = ExitCode.PROVISION
+
 
 MARK = "orch.stack"
 """The label with the mark; what stands for instances of a rehearsal has another kind of value."""
@@ -36,17 +43,25 @@ def _time(created: Any) -> datetime | None:
 
 
 def remove_marked(marks: Collection[str], recorded: Collection[str]) -> tuple[str, ...]:
-    """Remove what has one of these marks and is not recorded, containers first. Raises DockerUnavailable."""
-    from docker.errors import NotFound
+    """Remove what has one of these marks and is not recorded, containers first.
+
+    Raises DockerUnavailable, DockerRefused."""
+    from docker.errors import APIError, NotFound
 
     client, removed = connect(), list[str]()
     for each in marked():
         if each.mark not in marks or each.id in recorded:
             continue
-        with suppress(NotFound):  # gone meanwhile
+        try:
             if each.kind == "container":
                 client.containers.get(each.id).remove(force=True, v=True)
             else:
                 client.networks.get(each.id).remove()
-            removed.append(f"{each.kind} {each.id}")
+        except NotFound:  # gone meanwhile
+            continue
+        except APIError as error:
+            raise DockerRefused(
+                f"the {each.kind} {each.id} cannot be removed", detail=str(error.explanation or error)
+            ) from error
+        removed.append(f"{each.kind} {each.id}")
     return tuple(removed)

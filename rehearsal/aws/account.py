@@ -44,6 +44,7 @@ class Cloud(SimulatedAccount):
     """An AWS account in a file."""
 
     name: ClassVar[str] = "aws"
+    shows_instances: ClassVar[frozenset[str]] = frozenset({"DescribeInstances"})
 
     # -- how it refuses -----------------------------------------------------------------------------------
 
@@ -141,6 +142,11 @@ class Cloud(SimulatedAccount):
         return self.created_resources(KINDS, unless=_is_builtin)
 
     # -- local nodes --------------------------------------------------------------------------------------
+
+    def see_local_nodes(self) -> None:
+        from orch.rehearsal import nodes
+
+        nodes.tell_powered_off(self)
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes

@@ -31,6 +31,9 @@ class GcpCloud(SimulatedAccount):
     """A GCP account in a file: any project id is one of its projects."""
 
     name: ClassVar[str] = "gcp"
+    shows_instances: ClassVar[frozenset[str]] = frozenset(
+        f"instances.{verb}" for verb in ("get", "list", "aggregatedList")
+    )
 
     # -- how it refuses -----------------------------------------------------------------------------------
 
@@ -138,6 +141,11 @@ class GcpCloud(SimulatedAccount):
         return self.created_resources(KINDS, unless=lambda doc: bool(doc.get("_given")))
 
     # -- local nodes --------------------------------------------------------------------------------------
+
+    def see_local_nodes(self) -> None:
+        from orch.rehearsal import nodes
+
+        nodes.tell_powered_off(self)
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes

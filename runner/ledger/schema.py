@@ -106,7 +106,7 @@ rank = Table(
     Column("silent_since", Float),
     # Whether its log is here and nothing of it is left on the node.
     Column("collected", Integer, nullable=False),
-    # What the cloud announces of its node (node/notices.py).
+    # What the cloud announces of its node (node/runtime.py).
     Column("notice", String(60)),
 )
 

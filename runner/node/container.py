@@ -27,8 +27,7 @@ from orch.runner.node.clock import seconds_of
 from orch.runner.node.commands import LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
-from orch.runner.node.notices import CloudNotice
-from orch.runner.node.runtime import FilesMissing, ImageMissing, ObservedRank, StartedRank
+from orch.runner.node.runtime import CloudNotice, FilesMissing, ImageMissing, ObservedRank, StartedRank
 from orch.runner.placement.block_resources import limit_options, share_of
 from orch.runner.preparation.first_boot import FAILED_STEPS, unfit_error
 from orch.spec.state import NodeScratch

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -77,7 +78,8 @@ class LogFile:
 
     def close(self) -> None:
         if self._stream is not None:
-            self._stream.close()
+            with suppress(OSError):  # what could not be written was told when it was tried
+                self._stream.close()
             self._stream = None
 
 
@@ -238,6 +240,10 @@ def fetch_rest(
             if last and file.ends_with(b"\n" + b"".join(last)):
                 return
         runtime.read_log(connector, plan, rank, keep, skip=file.lines, deadline_s=deadline_s)
+    except OSError as error:
+        raise RunFailed(
+            "a log cannot be written", where=str(folder.log(rank)), detail=error.strerror or str(error)
+        ) from error
     finally:
         file.close()
 

@@ -71,24 +71,32 @@ def choose_fleet(
 
 @dataclass(frozen=True)
 class FreeNow:
-    """Whether a task can start on a fleet at this moment; names of its nodes that nothing runs on (`idle`),
-    that do not answer (`silent`), and that their cloud takes back or works on (`leaving`)."""
+    """Whether a task can start on a fleet at this moment, or when nodes that are being prepared are ready.
+
+    Names of its nodes: those that nothing runs on (`idle`), that do not answer (`silent`), that their cloud
+    takes back or works on (`leaving`), and whose preparation failed (`unfit`).
+    """
 
     starts: bool
     idle: frozenset[str]
     silent: frozenset[str]
     leaving: frozenset[str]
+    unfit: frozenset[str]
 
 
 def free_now(runner: RunnerContext | RunContext, task: Task, fleet: FleetState) -> FreeNow:
     statuses = _node_statuses(runner, fleet)
-    availability = _availability(runner, fleet, statuses)
+    # A node in its first boot is as good as an idle one: a run waits for it, and another one is not needed.
+    availability = {
+        name: replace(each, ready=True) for name, each in _availability(runner, fleet, statuses).items()
+    }
     starts = misfit(task, fleet) is None and _option(task, fleet, availability).start in (_IDLE, _SHARED)
     idle = frozenset(name for name, each in availability.items() if each == IDLE)
     named = {node.name: status for node, status in zip(fleet.nodes, statuses, strict=True)}
     silent = frozenset(name for name, status in named.items() if status.status == "unreachable")
     leaving = frozenset(name for name, status in named.items() if status.cordon and status.cordon.of_cloud)
-    return FreeNow(starts, idle, silent, leaving)
+    unfit = frozenset(name for name, each in availability.items() if each.unfit)
+    return FreeNow(starts, idle, silent, leaving, unfit)
 
 
 def choose_seats(

@@ -14,8 +14,7 @@ from typing import Literal
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.notices import CloudNotice
-from orch.runner.node.runtime import ObservedRank
+from orch.runner.node.runtime import CloudNotice, ObservedRank
 from orch.spec.grammar.values import render_duration
 
 # The termination reason of a rank whose node its cloud took, or announced to.

@@ -19,8 +19,7 @@ from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.records import Lease, RankRow, RunRow
 from orch.runner.ledger.run_names import as_argument
 from orch.runner.node import logs
-from orch.runner.node.notices import CloudNotice
-from orch.runner.node.runtime import ObservedRank
+from orch.runner.node.runtime import CloudNotice, ObservedRank
 from orch.runner.runs.attempts import (
     EarlierAttempts,
     begin_attempt,

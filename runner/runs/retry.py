@@ -53,9 +53,7 @@ def attempt_events(plan: RunPlan, ranks: Iterable[RankRow], *, started: bool) ->
 def _rank_events(reason: str, *, started: bool, spot: bool) -> Events:
     if reason == "failed_to_start_due_to_no_capacity":
         return frozenset({"no-capacity"})
-    if reason == INTERRUPTED:
-        return frozenset({"interruption"})
-    if reason in _NODE_LOST or reason == "executor_error":
+    if reason in _NODE_LOST or reason in (INTERRUPTED, "executor_error"):
         return lost_node_events(started=started, spot=spot)
     return frozenset({"error"})
 

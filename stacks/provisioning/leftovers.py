@@ -14,7 +14,7 @@ from orch.components.cloud.marked import (
 )
 from orch.components.cloud.orphans import StackSnapshot
 from orch.spec.errors import OrchError
-from orch.stacks.errors import StackLocked
+from orch.stacks.errors import Interrupted, StackLocked
 from orch.stacks.project import Project, scope_of
 from orch.stacks.pulumi.locks import break_dead_locks, locks
 from orch.stacks.pulumi.operation import Listener, Note, while_held
@@ -53,7 +53,7 @@ def find_leftovers(project: Project) -> Found:
     Raises StackError where the state cannot be read. A cloud that does not answer is in the survey.
     """
     states = [StackState(project, name) for name in stacks(project)]
-    owners = {mark: state.name for state in states for mark in _marks(state)}
+    owners = _owners(states)
     state = replace(_merged(project, states), marks=frozenset(owners))
     survey = registry.survey(project.name, state)
     looked = bool(state.settings) or any(_is_provider(each.type) for each in state.recorded)
@@ -64,6 +64,11 @@ def find_leftovers(project: Project) -> Found:
     holders = {each.name: str(live[0]) for each in states if (live := _live_locks(project, each.name))}
     sorted_out = leftovers(survey.resources, owners, recorded, holders)
     return Found(sorted_out, survey, owners, holders, looked)
+
+
+def _owners(states: list[StackState]) -> dict[str, str]:
+    """Mark -> the stack of this state that has it."""
+    return {mark: state.name for state in states for mark in _marks(state)}
 
 
 def _live_locks(project: Project, stack: str) -> list[object]:
@@ -104,8 +109,10 @@ def delete_leftovers(
     """
     done = Deleted()
     by_stack: dict[str | None, set[str]] = {}
+    # A stack that was lost may have been made anew, under its mark, since somebody was asked.
+    owners = {**found.owners, **_owners([StackState(project, name) for name in stacks(project)])}
     for mark in sorted(chosen.marks):
-        by_stack.setdefault(found.owners.get(mark), set()).add(mark)
+        by_stack.setdefault(owners.get(mark), set()).add(mark)
     # Those of no stack first, all at once: some may stand in networks of others.
     for stack, marks in sorted(by_stack.items(), key=lambda each: each[0] or ""):
         own = chosen.of(marks)
@@ -117,6 +124,8 @@ def delete_leftovers(
                 done.names += _delete_of_stack(StackState(project, stack), own, listener, data=data)
         except StackLocked as locked:
             done.skipped[stack or ""] = locked.where or "somebody else"
+        except Interrupted:
+            raise
         except OrchError as error:  # what cannot go keeps nothing else
             done.errors.append(error)
     return done
@@ -148,5 +157,7 @@ def _delete(snapshot: StackSnapshot, own: Leftovers, *, data: bool) -> list[str]
         unrecorded = [
             each for each in (*own.data, *own.held) if each.holds_data and each.id not in snapshot.ids
         ]
-        names += registry.delete_data(unrecorded, snapshot)
+        for each in unrecorded:
+            snapshot.still_held()
+            names += registry.delete_data([each], snapshot)
     return names

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orch.components.lifetime import is_over
 from orch.spec.errors import OrchError
 from orch.stacks import operations
+from orch.stacks.errors import Interrupted
 from orch.stacks.project import Project
 from orch.stacks.provisioning.kept_data import is_protected
 from orch.stacks.pulumi.locks import locks
@@ -49,6 +50,8 @@ def sweep(project: Project, listener: Listener) -> tuple[Swept, ...]:
             elif present or (stack.recorded or {}).get("pending_operations"):
                 recover(stack, listener)
                 done.append(Swept(name, "what a killed call left is cleared"))
+        except Interrupted:
+            raise
         except OrchError as error:
             done.append(Swept(name, "not swept", error))
     return tuple(done)

@@ -203,12 +203,14 @@ class _Stop:
 
 @contextmanager
 def _signals_forwarded() -> Iterator[_Stop]:
-    """Forward SIGINT and SIGTERM of orch to the engine while it runs."""
+    """Forward SIGINT, SIGTERM and SIGHUP of orch to the engine while it runs."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield stop
     finally:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from support import run_beside
 
 from orch.components.idleness import IdleRule, idle_rule
 from orch.runner.node.commands import NODE_HOME
@@ -41,17 +40,10 @@ cd {home}; case $s in {cases} esac""",
     }
     if flock:
         commands["flock"] = f"cd {home}; {flock}"
-    for command, text in commands.items():
-        (tools / command).write_text(f"#!/bin/sh\n{text}\n")
-        (tools / command).chmod(0o755)
     script = IdleRule("p5", 120, least).script(ShellText("off"))
     script = script.replace(NODE_HOME, str(home)).replace("/proc/uptime", str(clock))
     (home / "idle.sh").write_text(script)
-    path = {"PATH": f"{tools}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", script], env=path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    run_beside(tools, commands, script)
     if not (folder / "off").exists():
         return None
     # No job begins on it from then on.

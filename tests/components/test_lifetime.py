@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from support import run_beside
 
 from orch.components.lifetime import LOOK_S, Lifetime, is_over
 from orch.runner.node.commands import NODE_HOME
@@ -33,16 +32,9 @@ def ended_at(folder: Path, tag: str, *, known: str = "") -> int | None:
         "curl": f"now=$(($(cat {clock}) - {STARTS})); case $* in *PUT*) echo token;; *) {tag};; esac",
         "off": f"cp {clock} {folder}/off; rm {home}/ttl.sh",
     }
-    for name, text in commands.items():
-        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tools / name).chmod(0o755)
     script = Lifetime(STARTS, 300).script(ShellText("off")).replace(NODE_HOME, str(home))
     (home / "ttl.sh").write_text(script)
-    path = {"PATH": f"{tools}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", script], env=path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    run_beside(tools, commands, script)
     if not (folder / "off").exists():
         return None
     # No job begins on it from then on.

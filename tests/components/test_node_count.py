@@ -8,9 +8,8 @@ import pytest
 from planning import request_of
 
 from orch.components.cloud.indices import node_indices
-from orch.components.node_count import count_words, own_pins, with_node_count
+from orch.components.node_count import count_words, is_template, own_pins, with_node_count
 from orch.components.request import PlanRequest, PriorState
-from orch.components.template import is_template
 from orch.spec.models import Fleet
 
 SHRUNK = {"min": 1, "target": 4, "max": 8}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +57,10 @@ class Machine:
         self.announce(no if self.cloud == "gcp" else {})
 
     def reads(self, name: str) -> str:
-        file = self.home / name
-        return file.read_text().strip() if file.exists() else ""
+        # The script may remove it in between.
+        with suppress(FileNotFoundError):
+            return (self.home / name).read_text().strip()
+        return ""
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orch.runner.launch.run_plan import Elastic, RankPlan, RunPlan
-from orch.runner.node.notices import CloudNotice
-from orch.runner.node.runtime import ObservedRank
+from orch.runner.node.runtime import CloudNotice, ObservedRank
 from orch.runner.runs.decide import (
     Act,
     Collect,

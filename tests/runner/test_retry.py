@@ -62,7 +62,8 @@ def row(**more: object) -> RunRow:
         (("creating_container_error", "sibling_failed"), False, {"error"}),
         (("volume_error", None), False, {"error"}),
         (("instance_unreachable", "sibling_failed"), True, {"interruption", "error"}),
-        (("interrupted_by_no_capacity", "sibling_failed"), False, {"interruption"}),
+        # What a cloud announced is a lost node's events, by its market and by whether commands had begun.
+        (("interrupted_by_no_capacity", "sibling_failed"), False, {"interruption", "error", "no-capacity"}),
         (("sibling_failed", "instance_unreachable"), True, {"interruption"}),
         # The container went with its node, or with the node's Docker.
         (("sibling_failed", "executor_error"), True, {"interruption"}),

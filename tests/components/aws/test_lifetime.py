@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from aws_engine import Stack, stack
 from cloud_engine import quiet
 
 from orch.components.lifetime import TAG
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
-from orch.stacks import operations
+from orch.stacks import operations, request
 from orch.stacks.provisioning.sweeping import sweep
 
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000}
@@ -33,7 +35,7 @@ def ends(lab: Stack) -> dict[str, int]:
 
 
 def test_all_machines_end_at_one_moment_which_moves_with_the_file_and_what_ended_stays_away(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab, before = stack(tmp_path / "project", quotas=QUOTAS), int(time.time())
     lab.up(fleet(ttl="2h"))
@@ -59,17 +61,23 @@ def test_all_machines_end_at_one_moment_which_moves_with_the_file_and_what_ended
     assert {"p5-0", "p5-1", "p5-bastion", "p5-capacity"} <= set(changed)
     assert set(ends(lab).values()) == {end + 3600}
 
+    # A `ttl` that is over by the file alone: the machines know of another end, and run on.
+    with pytest.raises(PlanErrors, match="its machines run: they end themselves at"):
+        lab.plan(fleet(ttl="1s"))
+
     # Its time is over: what ended itself is not brought back, whatever `nodes` says.
+    monkeypatch.setattr(request, "time", SimpleNamespace(time=lambda: end + 3601.0))
     ids = [each["InstanceId"] for each in lab.live()]
     for each in ids:
         lab.cloud.shut_down(each)
-    over = lab.plan(fleet(ttl="1s"))
+    over = lab.plan(fleet(ttl="3h"))
     assert (over.pending, over.unrecorded, over.drift) == (False, False, ())
     assert [each.code for each in over.findings] == ["ORCH233"]
-    assert lab.up(fleet(ttl="1s", nodes=4)) == ()
+    assert lab.up(fleet(ttl="3h", nodes=4)) == ()
     assert lab.live() == []
     # A longer one brings it back.
-    assert {each.op for each in lab.preview(fleet(ttl="3h"))} >= {"create"}
+    assert {each.op for each in lab.preview(fleet(ttl="9h"))} >= {"create"}
+    monkeypatch.undo()
     operations.down(lab.project, "p5", quiet)
     assert lab.cloud.everything() == {}
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from gcp_engine import Stack, stack
 
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
-from orch.stacks import operations
+from orch.stacks import operations, request
 from orch.stacks.pulumi.masking import SECRET_MARK
 from orch.stacks.request import FleetRequest
 
@@ -109,7 +111,9 @@ def test_a_fleet_grows_shrinks_is_replaced_and_gets_a_bastion_as_its_file_says(l
     assert lab.cloud.everything() == {}
 
 
-def test_google_deletes_all_machines_when_the_time_of_their_fleet_is_over(lab: Stack) -> None:
+def test_google_deletes_all_machines_when_the_time_of_their_fleet_is_over(
+    lab: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_bastion: dict[str, Any] = {"network": {"bastion": True, "ssh_cidrs": ["198.51.100.0/24"]}}
     with pytest.raises(PlanErrors) as refused:
         lab.plan(fleet(1, ttl="200d", **with_bastion))
@@ -126,9 +130,10 @@ def test_google_deletes_all_machines_when_the_time_of_their_fleet_is_over(lab: S
     assert [each.path for each in longer.findings if each.code == "ORCH232"] == ["ttl"]
 
     lab.cloud.turn(clock=datetime.fromisoformat(end.replace("Z", "+00:00")).timestamp())
-    over = lab.plan(fleet(1, ttl="1s", **with_bastion))
+    monkeypatch.setattr(request, "time", SimpleNamespace(time=lambda: time.time() + 7201))
+    over = lab.plan(fleet(1, ttl="2h", **with_bastion))
     assert (over.pending, [each.code for each in over.findings]) == (False, ["ORCH233"])
-    assert lab.up(fleet(4, ttl="1s", **with_bastion)) == ()
+    assert lab.up(fleet(4, ttl="2h", **with_bastion)) == ()
     assert all(each.name in ("train-0", "train-bastion") for each in lab.drift())
     assert lab.live() == []
     lab.down()

@@ -91,7 +91,7 @@ def fleet_delete(
     rehearse: Rehearse = False,
 ) -> None:
     """The same as `orch down NAME`."""
-    from orch.cli.provision import remove
+    from orch.cli.fleets.provision import remove
 
     fleets = [(project_at(rehearse=rehearse), name)]
     remove(name, fleets, indices or (), yes=yes, force=force, as_json=as_json)

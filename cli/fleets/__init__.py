@@ -1,0 +1,1 @@
+"""Verbs that act on fleets and on what is left of them."""
