@@ -126,10 +126,10 @@ def _interrupt(cloud: Cloud | GcpCloud, word: str, kind: notices.Kind, ahead_s: 
     if kind == "rebalance":
         return None
     time.sleep(seconds)
-    if isinstance(cloud, GcpCloud):
-        return _delete_instance(cloud, instance)
     if kind == "spot":
         return cloud.take_back(instance)
+    if isinstance(cloud, GcpCloud):
+        return _delete_instance(cloud, instance)
     params = {"InstanceIds": [instance]}
     return cloud.call("TerminateInstances", params, region=_region(cloud, instance), caller="drift")
 

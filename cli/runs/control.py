@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
     """One pass over the runs that nobody drives: go on with them, begin those that wait, clean up.
 
-    Then it removes fleets whose `ttl` is over, and what killed calls left. For cron and CI. Exits with 0 when
+    Then it removes fleets whose `ttl` is over, what is left of nodes that ended themselves, and what killed
+    calls left. For cron and CI. Exits with 0 when
     all runs could be looked at, else with the code of the first that could not.
     """
     with open_runner(None, as_json=as_json, rehearse=rehearse) as (project, runner):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,6 +31,7 @@ from orch.components.gcp.plan import GcpPlan, base_name
 from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.userdata import node_scratch
 from orch.components.init_steps import scripts
+from orch.components.lifetime import is_over
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.grammar.values import render_duration
@@ -149,15 +151,20 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     def ended_nodes(
         self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
     ) -> frozenset[str]:
-        """Asked once the time of the fleet is over: GCP has deleted them then."""
         account = session(self.name) or self.open_session(self.entry(settings))
         pins = previous.pins
         if pins.get("project") != account.project:
             return frozenset()
-        own = label(base_name(previous.nodes[0].name.rpartition("-")[0], pins.get("scope", "")))
-        zones = {node.zone for node in previous.nodes if node.zone}
-        live = {each.id for zone in zones for each in gather_facts.members(account, zone, own)}
-        return frozenset(node.name for node in previous.nodes if node.machine and node.machine not in live)
+        base = base_name(previous.nodes[0].name.rpartition("-")[0], pins.get("scope", ""))
+        nodes = {node.machine: node for node in previous.nodes if node.machine and node.zone}
+        over, ended = is_over(pins, time.time()), set[str]()
+        for zone in sorted({node.zone or "" for node in nodes.values()}):
+            # Members of a managed group have names that GCP chose, and labels that it gives them.
+            instances = {
+                number: f"{base}-{node.index}" for number, node in nodes.items() if node.zone == zone
+            }
+            ended |= gather_facts.ended_by_themselves(account, zone, label(base), instances, over=over)
+        return frozenset(nodes[each].name for each in ended)
 
     def _shared_networks(self, request: PlanRequest) -> PriorState:
         """What the stack of the networks that the fleet shares has decided.

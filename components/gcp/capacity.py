@@ -11,6 +11,7 @@ from orch.components.gcp.account.facts import Allowance, GcpFacts
 from orch.components.gcp.account.lookups import WEEK_S, flex_start, options
 from orch.components.gcp.candidates import CloudCandidate
 from orch.components.gcp.plan import GcpPlan, ManagedGroup, Placement, Scheduling
+from orch.components.idleness import IdleRule, idle_rule
 from orch.components.lifetime import Lifetime
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
@@ -60,6 +61,15 @@ def run_s(fleet: Fleet) -> int:
         except Problem:
             return WEEK_S
     return min(fleet.ttl_s or WEEK_S, WEEK_S)
+
+
+def idleness(fleet: Fleet) -> IdleRule | None:
+    """When nodes end themselves. Members of a managed group do not: it may make a member that is stopped
+    anew, cannot shrink, and their names do not tell who is below the minimum.
+
+    Source: Google Cloud "About repairing VMs for high availability in a MIG".
+    """
+    return None if flex_start(fleet) else idle_rule(fleet)
 
 
 def lifetime_findings(lifetime: Lifetime | None, facts: GcpFacts) -> Iterator[Finding]:
@@ -198,6 +208,13 @@ def option_findings(fleet: Fleet, candidate: CloudCandidate, shape: Shape) -> It
     if fleet.reservation is not None:
         yield Finding(
             "ORCH230", where, "flex start and a reservation exclude each other", hint="keep one of them"
+        )
+    if "idle_duration_s" in fleet.model_fields_set and idle_rule(fleet) is not None:
+        yield Finding(
+            "ORCH230",
+            "idle_duration",
+            "nodes of flex start do not end themselves when they are idle: GCP keeps its group whole",
+            hint="write `idle_duration: off`; each node ends `run_duration` after it was made",
         )
     if fleet.gang != "all-or-nothing":
         yield Finding(

@@ -123,7 +123,7 @@ def plan(
     findings += capacities.placement_findings(fleet, shape, demand)
     findings += capacities.quota_findings(candidate, facts, demand, context.other_groups)
     os = node_os(fleet, candidate)
-    ending = lifetime(fleet, context.created)
+    idle, ending = capacities.idleness(fleet), lifetime(fleet, context.created)
     findings += capacities.lifetime_findings(ending, facts)
     cloud_init = userdata.node_init(
         fleet,
@@ -131,11 +131,12 @@ def plan(
         gpus=nvidia(candidate.type),
         os=os,
         scripts=context.scripts,
+        idle=idle,
         account=context.settings.vm_service_account is not None,
     )
     findings += _size_findings(cloud_init)
     findings += key_findings(facts.attribute_refusal, demand.new, "compute.instances.getGuestAttributes")
-    boot = first_boot_pins(fleet, context.scripts, ttl=ending.stamp if ending else "")
+    boot = first_boot_pins(fleet, context.scripts, idle, ttl=ending.stamp if ending else "")
     findings += first_boot_findings(previous, boot, len(live))
     findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)
     group = capacities.group(fleet, previous, base, live=len(live), nodes=demand.nodes)
@@ -224,7 +225,7 @@ def plan(
         mounts=fleet_mounts(fleet.mounts),
         file_systems=new_file_systems,
         protect=fleet.protect,
-        idle=None,
+        idle=idle,
         lifetime=ending,
         scratch=disk_scratch(fleet, userdata.node_scratch(fleet, shape, os)),
         price=candidate.price,

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 from orch.catalog.gcp.machines import Shape, software
 from orch.components.cloud.cloudinit import ON_EXIT, RUNS_INIT, File, node_config, prepared, scratch
+from orch.components.idleness import SCRIPT as IDLE_SCRIPT
+from orch.components.idleness import IdleRule
 from orch.runner.preparation.init_steps import steps
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
-from orch.templates import render
+from orch.templates import ShellText, render
 
 # Source: Google Cloud "VM metadata", limits: 256 KiB a value.
 MOST_BYTES = 262_144
@@ -21,6 +23,8 @@ PREPARE = "/var/lib/orch/prepare"
 HOST_KEY = "/var/lib/orch/host_key/ed25519"
 # Where it tells it. Jobs get no answer from the metadata service; only root of the machine writes there.
 SHOWN = "orch/host-key"
+# It stops the instance, which an operation tells: a machine without rights cannot delete itself.
+OFF = ShellText("systemctl poweroff")
 _MAKES_KEY = f"""\
 umask 077
 mkdir -p {HOST_KEY.rpartition("/")[0]}
@@ -68,12 +72,19 @@ def node_scratch(fleet: Fleet, shape: Shape, os: str) -> Scratch | None:
 
 
 def node_init(
-    fleet: Fleet, shape: Shape, *, gpus: int, os: str, scripts: Mapping[str, str], account: bool = False
+    fleet: Fleet,
+    shape: Shape,
+    *,
+    gpus: int,
+    os: str,
+    scripts: Mapping[str, str],
+    idle: IdleRule | None = None,
+    account: bool = False,
 ) -> str:
     """The cloud-config of all nodes, with a mark for the client's key.
 
     `shape`: of the interfaces the node has; `gpus`: NVIDIA GPUs that must be there; `os`: ubuntu or cos.
-    `account`: the machine has a service account.
+    `idle`: when they end themselves; `account`: the machine has a service account.
     """
     init = steps(fleet, scripts)
     parts = software(shape.fabric, shape.type)
@@ -90,7 +101,7 @@ def node_init(
         software={part: each.reference for part, each in parts.items()},
         queues=QUEUES_FILE,
         scratch=node_scratch(fleet, shape, os),
-        idle=None,
+        idle=IDLE_SCRIPT if idle else None,
         steps=init,
         **RUNS_INIT,
         account=account,
@@ -99,7 +110,7 @@ def node_init(
         File("/etc/ssh/sshd_config.d/10-orch.conf", _SSHD),
         File("/etc/security/limits.d/90-orch.conf", _LIMITS),
         File("/etc/systemd/system/orch-prepare.service", _UNIT),
-        *prepared(PREPARE, prepare, init, cloud="gcp"),
+        *prepared(PREPARE, prepare, init, cloud="gcp", idle=idle.script(OFF) if idle else None),
     ]
     if shape.fabric == "tcpx":
         files.append(File(QUEUES_FILE, _queues()))

@@ -32,7 +32,7 @@ class GcpCloud(SimulatedAccount):
 
     name: ClassVar[str] = "gcp"
     shows_instances: ClassVar[frozenset[str]] = frozenset(
-        f"instances.{verb}" for verb in ("get", "list", "aggregatedList")
+        f"compute.instances.{verb}" for verb in ("get", "list", "aggregatedList")
     )
 
     # -- how it refuses -----------------------------------------------------------------------------------
@@ -103,10 +103,24 @@ class GcpCloud(SimulatedAccount):
         return operation(request, api_method.verb, result["selfLink"].removeprefix(API), thing=result)
 
     def shut_down(self, instance: str) -> None:
-        from orch.rehearsal.gcp.api.compute.instances import shut_down
+        from orch.rehearsal.gcp.api.compute.endings import shut_down
 
         with self.store.transaction():
-            shut_down(Request(self, {}, {}, {}), instance)
+            shut_down(self._at(instance), instance)
+
+    def take_back(self, instance: str) -> None:
+        """Compute Engine takes a spot instance back."""
+        from orch.rehearsal.gcp.api.compute.endings import take_back
+
+        with self.store.transaction():
+            take_back(self._at(instance), instance)
+            scenario = self.knobs_now().nodes
+        if scenario is not None:
+            self.update_local_nodes(scenario, "", {})
+
+    def _at(self, instance: str) -> Request:
+        """A request where an instance is, for what happens without a call."""
+        return Request(self, {"project": instance.split("/")[1], "zone": instance.split("/")[3]}, {}, {})
 
     # -- behind the back ----------------------------------------------------------------------------------
 

@@ -6,37 +6,41 @@ from pathlib import Path
 
 import pytest
 from labmachine import docker
-from rehearsals import stock_nodes
+from rehearsals import L4, stock_nodes
 from support import Folder, until
 
+from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.gcp.account import GcpCloud
 
 FLEET = """
 type: fleet
 name: train
 nodes: 0..2
 idle_duration: 0s
-backends: [aws]
-instance_types: [g6.xlarge]
+backends: [%s]
+instance_types: [%s]
 network: {bastion: false}
 """
 TASK = "type: task\nname: once\ncommands: [echo rank $ORCH_NODE_RANK]\n"
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize(("cloud", "kind"), [(Cloud, "g6.xlarge"), (GcpCloud, L4)], ids=["aws", "gcp"])
 def test_a_node_that_a_run_made_ends_itself_after_it_and_no_plan_brings_it_back(
-    tmp_path: Path,
+    tmp_path: Path, cloud: type[SimulatedAccount], kind: str
 ) -> None:
-    (tmp_path / "orch.yml").write_text("project: tests\nbackends: [{type: aws}]\n")
+    (tmp_path / "orch.yml").write_text(f"project: tests\nbackends: [{{type: {cloud.name}}}]\n")
+    account = tmp_path / ".orch" / "rehearsal" / f"{cloud.name}.db"
     stock_nodes(tmp_path, "job")
     folder = Folder(tmp_path)
-    folder.write("fleet.yml", FLEET)
+    folder.write("fleet.yml", FLEET % (cloud.name, kind))
     folder.write("once.yml", TASK)
     try:
         assert folder.orch("up", "fleet.yml", "--rehearse", "--yes", timeout=300).code == 0
         said = folder.orch("run", "once.yml", "--rehearse", "--yes", timeout=600)
         assert said.code == 0, said.err
-        (endpoint,) = Cloud(tmp_path / ".orch" / "rehearsal" / "aws.db").endpoints().values()
+        (endpoint,) = cloud(account).endpoints().values()
         told = ["ps", "-q", "--filter", f"name={endpoint.container}"]
         until(lambda: not docker(*told), 120, "the end of the node")
 
@@ -46,7 +50,11 @@ def test_a_node_that_a_run_made_ends_itself_after_it_and_no_plan_brings_it_back(
         assert folder.orch("drift", "train", "--rehearse", timeout=300).code == 0
         (shown,) = folder.orch("fleet", "show", "train", "--rehearse", "--json").json["fleets"][0]["nodes"]
         assert (shown["name"], shown["status"]) == ("train-0", "terminated")
+        # A pass takes away what is left of it: the stopped instance of GCP, with its disk.
+        said = folder.orch("reconcile", "--rehearse", timeout=300)
+        assert (said.code, "what is left of train-0 is removed" in said.err) == (0, True), said.err
+        assert not cloud(account).instances()
     finally:
         said = folder.orch("down", "train", "--rehearse", "--yes", timeout=300)
     assert said.code == 0, said.err
-    assert Cloud(tmp_path / ".orch" / "rehearsal" / "aws.db").everything() == {}
+    assert cloud(account).everything() == {}

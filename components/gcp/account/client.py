@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 
 from orch.catalog.gcp.machines import gcp_quotas, network_quota
 from orch.components.cloud_errors import CloudError, CloudRefused
 from orch.components.gcp.account import errors
 from orch.components.gcp.account.client_errors import not_found, translate_errors
-from orch.components.gcp.account.facts import Allowance, GcpFacts, Image, Member, Network, Reservation, Subnet
+from orch.components.gcp.account.facts import (
+    Allowance,
+    GcpFacts,
+    Image,
+    Member,
+    Network,
+    Operation,
+    Reservation,
+    Subnet,
+)
 from orch.components.gcp.account.lookups import ImageLookup, Lookups, short
 from orch.components.gcp.userdata import SHOWN
 
 NO_INSTANCE = "orch-none"
 """A name that no instance has: names of ours are longer."""
 RESERVATION_LEAST = "projects/"
+STOPPED = ("STOPPING", "STOPPED", "TERMINATED")
+"""Source: Compute Engine API, Instance, `status`."""
+_FRACTION = re.compile(r"\.\d+|Z$")
 
 
 class Session(Protocol):
@@ -63,7 +77,7 @@ class ProjectClient:
             capacity=self._region_quota(lookups.region, lookups.metric) if lookups.metric else None,
             network_quota=self._network_quota() if lookups.made_networks else None,
             missing=tuple(missing),
-            own=len(self.members(lookups.zone, "orch-group", lookups.own)) if lookups.own else 0,
+            own=self._running(lookups.zone, lookups.own) if lookups.own else 0,
             attribute_refusal=self._attribute_refusal(lookups.zone),
         )
 
@@ -203,6 +217,34 @@ class ProjectClient:
             )
         return tuple(sorted((_member(row) for row in rows), key=lambda each: (each.created, each.name)))
 
+    def _running(self, zone: str, group: str) -> int:
+        return sum(not each.stopped for each in self.members(zone, "orch-group", group))
+
+    def exists(self, zone: str, instance: str, id: str) -> bool:
+        """Whether an instance is there by its name, and no other one of that name, whatever its labels."""
+        with translate_errors(f"look for {instance}"):
+            try:
+                row = self.client("InstancesClient").get(project=self.project, zone=zone, instance=instance)
+            except not_found():
+                return False
+        return str(row.id) == id
+
+    def operations(self, zone: str, types: Sequence[str]) -> tuple[Operation, ...]:
+        """What GCP still knows of operations of these types, the oldest first."""
+        wanted = " OR ".join(f'(operationType = "{each}")' for each in types)
+        with translate_errors("ask how instances were stopped"):
+            rows = list(
+                self.client("ZoneOperationsClient").list(
+                    request={"project": self.project, "zone": zone, "filter": wanted}
+                )
+            )
+        found = [
+            Operation(str(row.operation_type), str(row.target_id), at)
+            for row in rows
+            if (at := moment(str(row.insert_time))) is not None
+        ]
+        return tuple(sorted(found, key=lambda each: each.at))
+
     def guest_attribute(self, zone: str, instance: str, path: str) -> str | None:
         """What an instance has written at `NAMESPACE/KEY`; None while it has not."""
         with translate_errors(f"read the host key that {instance} shows"):
@@ -243,6 +285,14 @@ class ProjectClient:
         return tuple(sorted((str(row.name), str(dict(row.labels).get("orch-urn", ""))) for row in rows))
 
 
+def moment(text: str) -> datetime | None:
+    """A time as GCP writes it, to the second; None for anything else."""
+    try:
+        return datetime.fromisoformat(_FRACTION.sub(lambda found: "+00:00" if found[0] == "Z" else "", text))
+    except ValueError:
+        return None
+
+
 def carries_key(user_data: str) -> bool:
     """Whether user data holds a host key, as that of nodes does which an earlier version made."""
     return "ed25519_private:" in user_data
@@ -260,6 +310,8 @@ def _member(row: Any) -> Member:
         host=tuple(part for part in physical_host.split("/") if part),
         id=str(row.id),
         keyed=any(each.key == "user-data" and carries_key(str(each.value)) for each in row.metadata.items),
+        started=moment(str(row.last_start_timestamp or row.creation_timestamp)),
+        stopped=str(row.status) in STOPPED,
     )
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class GcpFacts:
 
     `zones`: those of the region. `offered`: whether the zone has the type; `profile`: whether it has the
     network profile the type needs. `missing`: given things that are not there, by name.
-    `own`: instances that the fleet has in the zone already, recorded or not: `capacity` counts them too.
+    `own`: instances of the fleet that run in the zone already, recorded or not: `capacity` counts them too.
     `attribute_refusal`: the message of GCP where guest attributes may not be read.
     """
 
@@ -108,10 +109,11 @@ class GcpFacts:
 
 @dataclass(frozen=True)
 class Member:
-    """A running instance: what a node's state needs that is known only afterwards.
+    """An instance: what a node's state needs that is known only afterwards.
 
     `id`: the number that no other instance has, or had. `host`: where it stands (block, subblock, host),
     outermost first; empty where the cloud does not tell. `keyed`: its user data holds its host key.
+    `started`: when it last was; `stopped`: whether it is, or is about to be.
     """
 
     name: str
@@ -121,3 +123,14 @@ class Member:
     host: tuple[str, ...] = ()
     id: str = ""
     keyed: bool = False
+    started: datetime | None = None
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What was done to the instance with the number `instance`."""
+
+    type: str
+    instance: str
+    at: datetime

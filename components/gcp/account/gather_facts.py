@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,23 @@ from orch.components.gcp.userdata import SHOWN
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 from orch.spec.models.backends.gcp import GcpSettings
 
-__all__ = ["CloudRefused", "Session", "ask", "members", "open_session", "reservation", "tagged"]
+__all__ = [
+    "CloudRefused",
+    "Session",
+    "ask",
+    "ended_by_themselves",
+    "members",
+    "open_session",
+    "reservation",
+    "tagged",
+]
 
 
 # A project may read 1,500 times a minute.
 ATTRIBUTES_AT_ONCE = 8
+# Operations that end the running of an instance; by the first two it ended by itself, or GCP took it back.
+ENDED_BY_ITSELF = frozenset({"compute.instances.guestTerminate", "compute.instances.preempted"})
+ENDINGS = (*sorted(ENDED_BY_ITSELF), "stop", "delete")
 _ED25519 = re.compile(r"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI[A-Za-z0-9+/]{43}")
 
 
@@ -103,6 +115,39 @@ def reservation(
 def members(session: Session, zone: str, group: str) -> tuple[Member, ...]:
     """The nodes of a fleet as they run, the oldest first. `group`: the value of their label `orch-group`."""
     return ProjectClient(session).members(zone, "orch-group", group)
+
+
+def ended_by_themselves(
+    session: Session, zone: str, group: str, instances: Mapping[str, str], *, over: bool
+) -> frozenset[str]:
+    """The numbers of those of a fleet's `instances` (number -> name) in a zone that were shut down from
+    within, or that GCP took back from spot. `over`: the time of the fleet is, so all that are gone are such.
+
+    One that is stopped counts if its last operation since it was started tells that no call did it. One that
+    is gone counts if no operation tells of a deletion alone. GCP knows an operation for an hour at least, for
+    two weeks at most: of one that is stopped nothing is sure afterwards.
+    Sources: Compute Engine documentation, "Troubleshooting VM shutdowns and reboots" (the names of the
+    events), "Detect preemption of Spot VMs" (`operationType`), "View Compute Engine operations" (retention).
+    Raises CloudRefused.
+    """
+    project = ProjectClient(session)
+    there = {each.id: each for each in project.members(zone, "orch-group", group)}
+    stopped = [each for each in instances if each in there and there[each].stopped]
+    lost = [each for each in instances if each not in there]
+    # Somebody may have changed the label of one that runs.
+    gone = [each for each in lost if not project.exists(zone, instances[each], each)]
+    operations = project.operations(zone, ENDINGS) if stopped or (gone and not over) else ()
+    ended = set[str]()
+    for number in gone:
+        own = [each.type for each in operations if each.instance == number]
+        if over or not own or not ENDED_BY_ITSELF.isdisjoint(own):
+            ended.add(number)
+    for number in stopped:
+        started = there[number].started
+        own = [each.type for each in operations if each.instance == number and started and each.at >= started]
+        if own and own[-1] in ENDED_BY_ITSELF:
+            ended.add(number)
+    return frozenset(ended)
 
 
 def host_keys(session: Session, zone: str, instances: Sequence[str]) -> dict[str, str]:

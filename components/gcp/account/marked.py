@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from orch.components.cloud.marked import MarkedResource, Price, Survey, survey_of, words_of
-from orch.components.gcp.account.client import Session
+from orch.components.gcp.account.client import Session, moment
 from orch.components.gcp.account.client_errors import CloudRefused, translate_errors
 from orch.components.gcp.account.labels import LONGEST, label
 from orch.components.gcp.account.lookups import short
@@ -31,7 +30,6 @@ KINDS: Mapping[str, tuple[str, str | None]] = {
     "network": ("NetworksClient", None),
     DISK: ("DisksClient", "disks"),
 }
-_FRACTION = re.compile(r"\.\d+|Z$")
 
 
 def survey(
@@ -114,7 +112,7 @@ def _resource(project: str, kind: str, row: Any, found: tuple[str, str], price: 
         path_of(row),
         urn.rpartition("::")[2] or str(row.name),
         f"{project}/{region}",
-        _time(str(row.creation_timestamp)),
+        moment(str(row.creation_timestamp)),
         hourly,
         kind == DISK,
         part_of,
@@ -134,7 +132,7 @@ def _filestores(session: Session, project: str, price: Price) -> Iterator[Marked
                 if "orch-stack" in labels and row.get("state") != "DELETING":
                     path = str(row["name"])
                     region = f"{project}/{path.split('/')[3].rpartition('-')[0]}"
-                    created = _time(str(row.get("createTime", "")))
+                    created = moment(str(row.get("createTime", "")))
                     yield MarkedResource(
                         "gcp",
                         labels["orch-stack"],
@@ -148,13 +146,6 @@ def _filestores(session: Session, project: str, price: Price) -> Iterator[Marked
             page = told.get("nextPageToken") or ""
             if not page:
                 return
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(_FRACTION.sub(lambda found: "+00:00" if found[0] == "Z" else "", text))
-    except ValueError:
-        return None
 
 
 def delete_data(session: Session, resources: Sequence[MarkedResource]) -> Iterator[str]:

@@ -235,8 +235,10 @@ class Request:
         matches = [public(one) for one in items]
         text = self.params.get("filter")
         if text:
-            filters = conditions(str(text))
-            matches = [one for one in matches if all(_holds(one, *each) for each in filters)]
+            filters = [conditions(each) for each in re.split(r"(?<=\))\s+OR\s+(?=\()", str(text))]
+            matches = [
+                one for one in matches if any(all(_holds(one, *each) for each in row) for row in filters)
+            ]
         start = int(self.params.get("pageToken") or 0)
         size = min(int(self.params.get("maxResults") or 500), 500)
         scope = self.scope if self.scope != "global" else f"global/{api_kind}s"
@@ -258,9 +260,16 @@ def checked_name(body: Doc, field: str = "name") -> str:
 
 
 def operation(
-    request: Request, verb: str, target: str, *, thing: Doc | None = None, error: GcpError | None = None
+    request: Request,
+    verb: str,
+    target: str,
+    *,
+    thing: Doc | None = None,
+    error: GcpError | None = None,
+    user: str | None = None,
 ) -> Doc:
-    """A completed operation, as stored and returned. `thing`: its target."""
+    """A completed operation, as stored and returned. `thing`: its target; `user`: who began it, None: who
+    calls."""
     now = request.cloud.now()
     number = request.number()
     digest = hashlib.sha256(f"{request.cloud.seed} {number}".encode()).hexdigest()
@@ -275,7 +284,7 @@ def operation(
         "targetLink": API + target,
         "targetId": str((target_doc or {}).get("id") or request.number()),
         "status": "DONE",
-        "user": f"rehearsal@{request.project}.iam.gserviceaccount.com",
+        "user": user or f"rehearsal@{request.project}.iam.gserviceaccount.com",
         "progress": 100,
         "insertTime": stamp(now),
         "startTime": stamp(now),

@@ -21,6 +21,7 @@ class GcpSettings(CloudSettings):
     provisioned: ClassVar[bool] = True
     supports: ClassVar[frozenset[str]] = CLOUD_SUPPORTS | {
         "backend_options",
+        "idle_duration",
         "ttl",
         "network.name",
         "network.extra_vpcs",

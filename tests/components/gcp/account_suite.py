@@ -14,6 +14,7 @@ from google.cloud import compute_v1 as compute
 from planning import request_of
 
 from orch.components.gcp.account import gather_facts
+from orch.components.gcp.account.client import moment
 from orch.components.gcp.account.facts import Member
 from orch.components.gcp.backend import GcpBackend
 from orch.components.gcp.candidates import candidates
@@ -198,10 +199,62 @@ def instance(name: str, created: str, host: str) -> Any:
 def test_members_come_in_the_order_of_their_creation() -> None:
     rows = [instance("b", "2026-01-02", "/b1/s1/h2"), instance("a", "2026-01-03", "/b1/s1/h1")]
     found = gather_facts.members(Account(InstancesClient__list=lambda **_: rows), "us-central1-a", "g")
+    start = [moment(each) for each in ("2026-01-02", "2026-01-03")]
     assert found == (
-        Member("b", "10.0.0.9", None, "2026-01-02", ("b1", "s1", "h2"), id="8"),
-        Member("a", "10.0.0.9", None, "2026-01-03", ("b1", "s1", "h1"), id="8"),
+        Member("b", "10.0.0.9", None, "2026-01-02", ("b1", "s1", "h2"), id="8", started=start[0]),
+        Member("a", "10.0.0.9", None, "2026-01-03", ("b1", "s1", "h1"), id="8", started=start[1]),
     )
+
+
+GUEST, SPOT = "compute.instances.guestTerminate", "compute.instances.preempted"
+
+
+@pytest.mark.parametrize(
+    ("status", "operations", "ended"),
+    [
+        ("RUNNING", [], False),
+        ("TERMINATED", [(2, GUEST)], True),
+        ("STOPPING", [(2, GUEST)], True),
+        ("TERMINATED", [(2, "stop")], False),
+        ("TERMINATED", [], False),  # forgotten
+        ("TERMINATED", [(3, "stop"), (2, GUEST)], False),
+        # It was started again since.
+        ("TERMINATED", [(0, GUEST)], False),
+        (None, [(2, SPOT), (3, "delete")], True),
+        (None, [(2, "delete")], False),
+        (None, [], True),
+        # Somebody changed its label.
+        ("RUNNING without its label", [(2, GUEST)], False),
+    ],
+)
+def test_a_node_ended_itself_by_what_operations_tell(
+    status: str | None, operations: list[tuple[int, str]], ended: bool
+) -> None:
+    def there(**_: Any) -> Any:
+        if status is None:
+            raise exceptions.NotFound("gone")
+        return row
+
+    def listed(request: dict[str, str]) -> Any:
+        assert f'(operationType = "{GUEST}") OR ' in request["filter"]
+        rows = [(f"2026-01-01T0{at}:00:00.123-08:00", kind) for at, kind in operations]
+        other = compute.Operation(operation_type=GUEST, target_id=9, insert_time="2026-01-02T00:00:00Z")
+        return [
+            other,
+            *(compute.Operation(operation_type=kind, target_id=8, insert_time=at) for at, kind in rows),
+        ]
+
+    row = instance("a", "2025-12-31", "")
+    row.last_start_timestamp = "2026-01-01T01:00:00.000-08:00"
+    row.status = (status or "").partition(" ")[0]
+    labelled = status is not None and " " not in status
+    account = Account(
+        InstancesClient__list=lambda **_: [row] if labelled else [],
+        InstancesClient__get=there,
+        ZoneOperationsClient__list=listed,
+    )
+    told = gather_facts.ended_by_themselves(account, "us-central1-a", "g", {"8": "a"}, over=False)
+    assert told == (frozenset({"8"}) if ended else frozenset())
 
 
 def test_a_refusal_is_told_with_the_permission() -> None:

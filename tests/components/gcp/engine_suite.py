@@ -16,6 +16,7 @@ from gcp_engine import Stack, stack
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks import operations, request
+from orch.stacks.provisioning.sweeping import sweep
 from orch.stacks.pulumi.masking import SECRET_MARK
 from orch.stacks.request import FleetRequest
 
@@ -56,7 +57,8 @@ def test_a_fleet_that_begins_without_nodes_keeps_what_it_gets(lab: Stack) -> Non
     assert set(ids(lab)) == {"train-0", "train-1"}
     operations.remove_nodes(lab.project, "train", [0], quiet)
     assert pending(lab.preview(asked("0..4"))) == []
-    assert pending(lab.preview(asked("2..4"))) == [("create", "train-0")]
+    # Nodes below the minimum do not end themselves: new ones start with that.
+    assert pending(lab.preview(asked("2..4"))) == [("create", "train-0"), ("replace", "train-template")]
     operations.remove_nodes(lab.project, "train", [1], quiet)
     assert pending(lab.up(asked("0..4"))) == []
     lab.down()
@@ -195,3 +197,34 @@ def as_an_earlier_version_left_it(lab: Stack) -> None:
         for node in resource.get("outputs", {}).get("fleet", {}).get("nodes", ()):
             del node["machine"]
     file.write_text(json.dumps(kept))
+
+
+def test_a_node_that_ended_itself_is_no_change_and_a_pass_deletes_what_is_left_of_it(lab: Stack) -> None:
+    asked = fleet("0..4", placement="any")
+    lab.up(asked)
+    operations.up(lab.project, FleetRequest(asked, lab.folder, count=3), quiet)
+    paths = {
+        each["labels"]["orch-urn"].rpartition("__")[2]: path for path, each in lab.cloud.instances().items()
+    }
+
+    # One that somebody stopped is there, and one that somebody deleted is made again.
+    lab.cloud.request("POST", f"{paths['train-1']}/stop")
+    lab.cloud.request("DELETE", paths["train-2"])
+    assert pending(lab.preview(asked)) == [("create", "train-2")]
+    lab.up(asked)
+
+    # One that shut down by itself is neither a change nor drift.
+    lab.cloud.shut_down(paths["train-0"])
+    plan = operations.preview(lab.project, FleetRequest(asked, lab.folder), quiet)
+    assert (plan.pending, plan.drift, plan.lost_nodes, plan.unrecorded) == (False, (), frozenset(), True)
+    assert "train-0 ended itself" in plan.reasons[-1]
+    assert "train-0" not in {each.name for each in lab.drift()}
+
+    # It is stopped, and its disk costs: a pass deletes both, and keeps the one that a person stopped.
+    (swept,) = sweep(lab.project, quiet)
+    assert (swept.fleet, swept.error) == ("train", None)
+    assert set(ids(lab)) == {"train-1", "train-2"}
+    assert len(lab.cloud.things("disk")) == 2
+    assert (pending(lab.preview(asked)), sweep(lab.project, quiet)) == ([], ())
+    lab.down()
+    assert lab.cloud.everything() == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from orch.rehearsal.gcp.api.compute import instances
+from orch.rehearsal.gcp.api.compute import endings, instances
 from orch.rehearsal.gcp.api.compute.instance_templates import template_named
 from orch.rehearsal.gcp.api.compute.resource_policies import full, most
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, not_found, quota_exceeded, required
@@ -205,7 +205,7 @@ def _shrink(request: Request, path: str, size: int) -> None:
 
 def _end(request: Request, member: str) -> None:
     doc = request.thing("instance", member)
-    instances.end(request, member, {**doc, "_group": None})
+    endings.end(request, member, {**doc, "_group": None})
 
 
 # -- the rest of the collection ----------------------------------------------------------------------------

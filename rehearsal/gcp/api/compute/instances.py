@@ -1,4 +1,4 @@
-"""Instances: the request, its checks, and the end of an instance.
+"""Instances: the request, its checks, and what changes one.
 
 Sources: rehearsal/README.md, "GCP: instances".
 """
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from orch.rehearsal.gcp.api import labels
 from orch.rehearsal.gcp.api.compute import disks, reservations, scheduling
-from orch.rehearsal.gcp.api.compute.capacity import SPOT, STANDARD, capacity_left, exhausted, occupy
+from orch.rehearsal.gcp.api.compute.capacity import capacity_left, exhausted, occupy
+from orch.rehearsal.gcp.api.compute.endings import end
 from orch.rehearsal.gcp.api.compute.instance_templates import template_named
 from orch.rehearsal.gcp.api.compute.offerings import offered
 from orch.rehearsal.gcp.api.compute.resource_policies import check_room
@@ -180,6 +181,7 @@ def make(request: Request, instance: InstanceRequest, **more: object) -> Doc:
         kind = f"{zone_link}/acceleratorTypes/{instance.kind.gpu}"
         doc["guestAccelerators"] = [{"acceleratorType": kind, "acceleratorCount": instance.kind.gpus}]
     doc = request.headed(path, "instance", doc)
+    doc["lastStartTimestamp"] = doc["creationTimestamp"]
     ends = instance.scheduling.ends
     if instance.scheduling.run_s is not None:
         ends = request.cloud.now() + instance.scheduling.run_s
@@ -315,31 +317,3 @@ def delete(request: Request) -> Doc:
         )
     end(request, path, doc)
     return doc
-
-
-def end(request: Request, path: str, doc: Doc) -> None:
-    """Delete an instance and release what it holds."""
-    disks.detach(request, path, doc["disks"])
-    request.store.remove(path)
-    request.note("dead", path)
-    group = doc.get("_group")
-    if group:
-        _leave_group(request, group)
-
-
-def shut_down(request: Request, path: str) -> None:
-    """The operating system of an instance powers it off: it is stopped, keeps its disks, and takes no
-    capacity. Source: Google Cloud "Suspend, stop, or reset VMs", "VM instance lifecycle".
-    """
-    doc = request.thing("instance", path)
-    request.store.unrefer(path, SPOT)
-    request.store.unrefer(path, STANDARD)
-    request.add(path, "instance", {**doc, "_stopped": True})
-
-
-def _leave_group(request: Request, path: str) -> None:
-    """Lower the target size of a deleted member's group, if the group's policy is not to recreate it."""
-    doc = request.store.get(path, "instance-group-manager")
-    if doc is not None and doc["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "DO_NOTHING":
-        doc["targetSize"] = max(0, doc["targetSize"] - 1)
-        request.add(path, "instance-group-manager", doc)

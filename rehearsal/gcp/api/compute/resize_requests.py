@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.gcp.api.compute import instance_groups, instances
+from orch.rehearsal.gcp.api.compute import endings, instance_groups, instances
 from orch.rehearsal.gcp.api.compute.scheduling import LEAST_RUN_S, MOST_FLEX_RUN_S
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, required
 from orch.rehearsal.gcp.api.methods import API, Request, before_each, checked_name, method
@@ -171,5 +171,5 @@ def settle(request: Request) -> None:
         for path in over:
             doc = request.store.get(path, "instance")
             if doc is not None:
-                instances.end(request, path, doc)
+                endings.end(request, path, doc)
     retry(request)
