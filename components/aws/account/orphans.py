@@ -22,13 +22,14 @@ from orch.spec.models.backends.aws import AwsSettings
 # How long what ends is waited for: a large instance takes minutes.
 WAIT = {"Delay": 5, "MaxAttempts": 240}
 
-# These go with their instance.
+VOLUME = "aws:ebs/volume:Volume"
+# These go with their instance, but for volumes of a stack of their own.
 WITH_OTHERS = ("volume", "network-interface")
 ENDED = ("cancelled", "expired", "failed", "deleted", "deleting", "terminated", "shutting-down")
 
 
-def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
-    """Remove what is not recorded; what was removed, each with its id.
+def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
+    """Remove what is not recorded; what was removed, each with its id, as it goes.
 
     Raises CloudRefused.
     """
@@ -39,9 +40,9 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
     )
     stack_tags = sorted(snapshot.marks.union(filter(None, map(_stack_tag, snapshot.of("aws:")))))
     if not (regions or snapshot.regions("aws")) or not stack_tags:
-        return ()
+        return
     session = snapshot.session("aws") or gather_facts.open_session(settings)
-    removed: list[str] = []
+    begun = {f"{VOLUME}::{each.name}" for each in snapshot.unfinished if each.type == VOLUME}
     for name in regions:
         snapshot.still_held()
         region = RegionClient(session, name, settings.endpoint_url)
@@ -49,21 +50,39 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
         orphans: dict[str, dict[str, str]] = {}
         for stack_tag in stack_tags:
             for each, kind, urn in gather_facts.tagged(session, name, stack_tag, settings.endpoint_url):
-                if each not in snapshot.ids and kind not in WITH_OTHERS:
+                if each not in snapshot.ids and (kind not in WITH_OTHERS or urn in begun):
                     orphans.setdefault(kind, {})[each] = urn.rpartition("::")[2]
-        removed += _untagged(ec2, region.client("iam"), snapshot.unfinished, stack_tags)
-        removed += delete_file_systems(region, snapshot, stack_tags)
+        yield from _untagged(ec2, region.client("iam"), snapshot.unfinished, stack_tags)
+        yield from delete_file_systems(region, snapshot, stack_tags)
+        yield from _empty_volumes(ec2, orphans.get("volume", {}), snapshot.still_held)
         for kind, remove in ORDER:
             existing = _still_existing(ec2, kind, orphans.get(kind, {}), snapshot.ids)
             if existing:
                 snapshot.still_held()
                 with translate_errors(f"remove what a call that did not end left: {', '.join(existing)}"):
                     remove(ec2, list(existing))
-                removed += [f"{label} ({each})" for each, label in existing.items()]
+                yield from (f"{label} ({each})" for each, label in existing.items())
     if "" in snapshot.regions("aws"):
         iam = RegionClient(session, gather_facts.HOME, settings.endpoint_url).client("iam")
-        removed += _roles(iam, snapshot)
-    return tuple(removed)
+        yield from _roles(iam, snapshot)
+
+
+def _empty_volumes(ec2: Any, labels: Mapping[str, str], still_held: Callable[[], None]) -> Iterator[str]:
+    """Remove volumes whose creation is not recorded to have ended, so that nothing was ever written to them;
+    one that an instance has stays."""
+    if not labels:
+        return
+    with translate_errors("look at volumes that a call that did not end had begun"):
+        rows = ec2.describe_volumes(Filters=[{"Name": "volume-id", "Values": sorted(labels)}])["Volumes"]
+    for row in rows:
+        each = str(row["VolumeId"])
+        if row["State"] not in ("creating", "available"):
+            continue
+        with translate_errors(f"remove {each}, which a call that did not end had begun"), _unless_gone():
+            ec2.get_waiter("volume_available").wait(VolumeIds=[each], WaiterConfig=WAIT)
+            still_held()
+            ec2.delete_volume(VolumeId=each)
+            yield f"{labels[each]} ({each})"
 
 
 def _roles(iam: Any, snapshot: StackSnapshot) -> Iterator[str]:
