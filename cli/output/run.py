@@ -50,14 +50,17 @@ class Live:
         self._colour = colour
         self._prefix = prefix
         self._lock = threading.Lock()
+        # On a terminal both streams are one; a pager that takes no lines keeps no message waiting.
+        self._out_lock = self._lock if out.isatty() else threading.Lock()
         self._pending = Pending()
 
     def handle(self, event: Event, /) -> None:
+        if isinstance(event, LogLine | LogLines):
+            with self._out_lock:
+                print(self.lines(event), end="", file=self._out, flush=True)
+            return
         with self._lock:
             self._pending.hear(event)
-            if isinstance(event, LogLine | LogLines):
-                print(self.lines(event), end="", file=self._out, flush=True)
-                return
             text = _event_text(event)
             if text is not None:
                 print(visible_lines(hidden(text)), file=sys.stderr, flush=True)

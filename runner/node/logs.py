@@ -1,21 +1,22 @@
 """Logs of ranks: followed while they are written, kept under `.orch/runs/RUN/logs`, each line exactly once.
 
 The file is its own cursor: it holds the first K lines of the rank's log, so following goes on at line K + 1,
-whoever follows and however the last follower died. A lock on the file makes one process its writer; others
-only show.
+whoever follows and however the last follower died. Any number of processes may add to it: each adds, under a
+lock, what the file has not got yet. Lines are shown from the file, so a screen that stands still keeps
+nothing from being kept.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError
 from orch.runner.events import LogLine, LogLines, Notice, Processor
@@ -27,52 +28,53 @@ from orch.runner.private import private_file, private_folder
 
 # Of a kept log as long as this, the end is compared before all of it is read again.
 LONG_BYTES = 1 << 20
+# A log is shown in blocks of at most this size.
+SHOWN_BYTES = 1 << 18
+# The lock is held while a block is written: nobody has it for longer but a process that was stopped.
+LOCK_S = 10.0
 
 
 class LogFile:
-    """One rank's kept log, open for writing by one process at a time."""
+    """One rank's kept log. `lines`: up to which line of the rank's log this reader of it has come."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stream: BinaryIO | None = None
+        self.path = path
+        self._stream: FileIO | None = None
+        self._size = 0
+        self._kept = 0
         self.lines = 0
 
-    def open(self, wait_s: float = 0.0) -> bool:
-        """Become the writer of the file. False when another process is, and writes nothing for `wait_s`."""
-        private_folder(self._path.parent)
-        private_file(self._path)  # never "w": another process may write its first lines at this moment
-        stream = self._path.open("r+b")
-        end, size = time.monotonic() + wait_s, 0
-        while True:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                before, size = size, self._path.stat().st_size
-                if size != before and wait_s:
-                    end = time.monotonic() + wait_s
-                elif time.monotonic() >= end:
-                    stream.close()
-                    self.lines = count_lines(self._path)
-                    return False
-                time.sleep(0.1)
-        self.lines = _cut_partial(stream)
-        self._stream = stream
-        return True
+    def open(self) -> None:
+        """Go on where the file ends. Raises OSError."""
+        private_folder(self.path.parent)
+        private_file(self.path)  # never "w": another process may write its first lines at this moment
+        self._stream = self.path.open("r+b", buffering=0)
+        with self._locked(self._stream):
+            self._take_in(self._stream)
+        self.lines = self._kept
 
     def append(self, lines: bytes) -> None:
-        """Keep some more lines, each with its end."""
-        if self._stream is not None:
-            self._stream.write(lines)
-            self._stream.flush()
-        self.lines += lines.count(b"\n")
+        """Keep the next lines of the log, each with its end, but those that another process has kept.
+
+        Raises OSError."""
+        if self._stream is None:
+            raise ValueError("a log that is not open")
+        with self._locked(self._stream):
+            self._take_in(self._stream)
+            count = lines.count(b"\n")
+            rest = memoryview(_without_first(lines, self._kept - self.lines))
+            while rest:
+                written = self._stream.write(rest)
+                self._size, rest = self._size + written, rest[written:]
+            self._kept = max(self._kept, self.lines + count)
+        self.lines += count
 
     @property
     def size(self) -> int:
-        return self._path.stat().st_size
+        return self.path.stat().st_size
 
     def ends_with(self, data: bytes) -> bool:
-        with self._path.open("rb") as stream:
+        with self.path.open("rb") as stream:
             stream.seek(max(0, self.size - len(data)))
             return stream.read() == data
 
@@ -82,26 +84,42 @@ class LogFile:
                 self._stream.close()
             self._stream = None
 
+    def _take_in(self, stream: FileIO) -> None:
+        """Count the lines that others have added. Remove one without its end, of a writer that was killed."""
+        at = stream.seek(self._size)
+        while chunk := stream.read(1 << 20):
+            if (end := chunk.rfind(b"\n") + 1) > 0:
+                self._kept += chunk.count(b"\n")
+                self._size = at + end
+            at += len(chunk)
+        if at > self._size:
+            stream.truncate(self._size)
+            stream.seek(self._size)
 
-def count_lines(path: Path) -> int:
-    """Complete lines of a file; 0 when there is none."""
-    if not path.exists():
-        return 0
-    with path.open("rb") as stream:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
+    @contextmanager
+    def _locked(self, stream: FileIO) -> Iterator[None]:
+        end = time.monotonic() + LOCK_S
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise OSError(errno.EAGAIN, "a process that stands still has it open") from None
+                time.sleep(0.02)
+        try:
+            yield
+        finally:
+            fcntl.flock(stream, fcntl.LOCK_UN)
 
 
-def _cut_partial(stream: BinaryIO) -> int:
-    """Remove the incomplete last line of a killed writer. Returns the number of lines that remain."""
-    lines = end = size = 0
-    for line in stream:
-        size += len(line)
-        if line.endswith(b"\n"):
-            lines += 1
-            end = size
-    stream.truncate(end)
-    stream.seek(0, os.SEEK_END)
-    return lines
+def _without_first(lines: bytes, count: int) -> bytes:
+    """Lines without the first `count`."""
+    at = 0
+    for _ in range(count):
+        if (at := lines.find(b"\n", at) + 1) == 0:
+            return b""
+    return lines[at:]
 
 
 def split_line(line: str) -> tuple[str, str]:
@@ -117,10 +135,10 @@ def told(plan: RunPlan, rank: int, lines: bytes) -> LogLines:
 
 
 class Follower:
-    """Follows one rank's log from a thread until the job ends: keeps it, and tells each line.
+    """Follows one rank's log until the job ends: one thread keeps it, another tells what is kept.
 
     `on_end` is called once when the log's end was seen, which is the quickest sign that the job is over.
-    `whole`: lines that another process has kept already are told too.
+    `whole`: lines that are kept already are told too.
     """
 
     def __init__(
@@ -145,6 +163,10 @@ class Follower:
         self._whole = whole
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"orch-log-{rank}", daemon=True)
+        self._teller = threading.Thread(target=self._tell, name=f"orch-told-{rank}", daemon=True)
+        self._changed = threading.Event()
+        self._all_kept = self._quit = False
+        self._told = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -158,13 +180,28 @@ class Follower:
         self._stop.set()
         self._thread.join(5.0)
 
+    def tell_rest(self, patience_s: float | None = None) -> bool:
+        """Tell what is kept to its end, as long as somebody takes lines within `patience_s`; None: however
+        long that takes. True: all is told."""
+        self._all_kept = True
+        self._changed.set()
+        told = -1
+        while self._teller.is_alive() and (patience_s is None or told != self._told):
+            told = self._told
+            self._teller.join(patience_s)
+        return not self._teller.is_alive()
+
     def stop(self) -> None:
+        """Follow and tell no more."""
+        self._quit = True
         self._stop.set()
+        self._changed.set()
 
     def _run(self) -> None:
         try:
-            if not self._file.open() and self._whole:
-                self._file.lines = 0
+            self._file.open()
+            self._told = 0 if self._whole else self._file.path.stat().st_size
+            self._teller.start()
             self._follow()
         except OSError as error:
             text = f"the log of rank {self._rank} cannot be kept here: {error.strerror or error}"
@@ -197,7 +234,28 @@ class Follower:
 
     def _keep(self, lines: bytes) -> None:
         self._file.append(lines)
-        self._processor.handle(told(self._plan, self._rank, lines))
+        self._changed.set()
+
+    def _tell(self) -> None:
+        begun = b""
+        try:
+            with self._file.path.open("rb") as stream:
+                stream.seek(self._told)
+                while not self._quit:
+                    last = self._all_kept  # asked before the file is read
+                    block = stream.read(SHOWN_BYTES)
+                    lines, end, begun = (begun + block).rpartition(b"\n")
+                    if end:
+                        self._processor.handle(told(self._plan, self._rank, lines + end))
+                    self._told += len(block)
+                    if not block:
+                        if last:
+                            return
+                        self._changed.wait()
+                        self._changed.clear()
+        except OSError as error:
+            text = f"the log of rank {self._rank} cannot be shown: {error.strerror or error}"
+            self._processor.handle(Notice(text, "warning"))
 
 
 def fetch_rest(
@@ -212,19 +270,9 @@ def fetch_rest(
 ) -> None:
     """Complete the kept log of a rank that ended. Raises HostUnreachable, CommandTimeout or RunFailed.
 
-    A follower in another process may hold the file; it sees the log's end too, so it is waited for.
+    `processor`: who is told the lines that were missing, where no follower tells what is kept.
     """
     file = LogFile(folder.log(rank))
-    try:
-        is_writer = file.open(wait_s=10.0)
-    except OSError as error:
-        raise RunFailed(
-            "a log cannot be written", where=str(folder.log(rank)), detail=error.strerror or str(error)
-        ) from error
-    if not is_writer:
-        # Its writer lives but does not come to an end; what is missing is fetched beside it, never lost.
-        file = LogFile(folder.log(rank).with_suffix(f".{os.getpid()}.log"))
-        file.open()
 
     def keep(lines: bytes) -> None:
         file.append(lines)
@@ -232,6 +280,7 @@ def fetch_rest(
             processor.handle(told(plan, rank, lines))
 
     try:
+        file.open()
         if file.size >= LONG_BYTES:
             # To skip what is kept a node reads the log from its beginning; its last line it finds at once. No
             # other has the same time, which is of the nanosecond.

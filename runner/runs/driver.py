@@ -66,6 +66,9 @@ from orch.spec.errors import OrchError
 LOOK_EVERY_S = 1.0
 LOOKS_PER_S = 32.0
 
+# How long the end of a log, and a screen that takes no lines, are waited for when a run has ended.
+FOLLOWER_S = 3.0
+
 # How long a ledger that cannot be used is waited for, and how often it is tried.
 LEDGER_PATIENCE_S = 900.0
 LEDGER_PAUSE_S = 2.0
@@ -84,6 +87,7 @@ class Driver:
         self._ledger_lost_since: float | None = None
         self._files_used_at = -USE_FILES_EVERY_S
         self._earlier = EarlierAttempts(context, lease)
+        self._telling: list[logs.Follower] = []
         self._take_attempt(context, row)
 
     def _take_attempt(self, context: RunContext, row: RunRow) -> None:
@@ -117,8 +121,10 @@ class Driver:
                     except LedgerUnusable as error:
                         self._wait_for_ledger(error)
                 self._earlier.join()
+                for follower in self._telling:  # a screen that stands still has kept nothing else waiting
+                    follower.tell_rest()
             finally:
-                for follower in self._followers.values():
+                for follower in (*self._followers.values(), *self._telling):
                     follower.stop()
         return self._row
 
@@ -395,14 +401,18 @@ class Driver:
         context.ledger.change(self._lease, phase=Phase.COLLECTING.value)
         for observation in observations:
             follower = self._followers.get(observation.rank)
-            if follower is not None and observation.state == "silent":
-                follower.stop()
-            elif follower is not None:
-                follower.finish(patience_s=3.0)
+            if follower is not None:
+                follower.finish(patience_s=0.0 if observation.state == "silent" else FOLLOWER_S)
         answering = [observation.rank for observation in observations if observation.state != "silent"]
         if self._row.started_at is None:
             plan = plan.model_copy(update={"outputs": ()})  # no command has made any
-        for rank, error in collect_ranks(context, plan, answering, tell=self._follow_logs).items():
+        results = collect_ranks(
+            context, plan, answering, tell=self._follow_logs, followed=frozenset(self._followers)
+        )
+        all(follower.tell_rest(FOLLOWER_S) for follower in self._followers.values())
+        self._telling += self._followers.values()
+        self._followers = {}
+        for rank, error in results.items():
             if error is None:
                 self._change_rank(rank, collected=1)
             else:

@@ -87,8 +87,10 @@ def follow(runner: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
             if row.status != last_status:
                 last_status = row.status
                 runner.processor.handle(_changed(row))
-    finally:
         _finish(followers, patience_s=2.0 if not row.active else 0.0)
+    finally:
+        for follower in followers:
+            follower.stop()
     return row
 
 
@@ -113,6 +115,8 @@ def _followers(runner: RunnerContext, row: RunRow, watch: RunWatch, *, whole: bo
 def _finish(followers: Iterable[logs.Follower], patience_s: float = 2.0) -> None:
     for follower in followers:
         follower.finish(patience_s=patience_s)
+    for follower in followers:
+        follower.tell_rest()
 
 
 def _nodes(row: RunRow) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
@@ -281,13 +281,25 @@ def stop_ranks(context: RunContext, plan: RunPlan, ranks: Sequence[int], *, kill
 
 
 def collect_ranks(
-    context: RunContext, plan: RunPlan, ranks: Sequence[int], *, tell: bool, deadline_s: float = 10.0
+    context: RunContext,
+    plan: RunPlan,
+    ranks: Sequence[int],
+    *,
+    tell: bool,
+    followed: Collection[int] = (),
+    deadline_s: float = 10.0,
 ) -> dict[int, OrchError | None]:
-    """Complete the logs of `ranks`, then remove the ranks from their nodes. Rank -> error, or None."""
+    """Complete the logs of `ranks`, then remove the ranks from their nodes. Rank -> error, or None.
+
+    `followed`: ranks whose lines a follower of this process tells.
+    """
     rank_of = _by_node(plan, ranks)
 
     def collect(node: NodeState) -> None:
-        collect_rank(context, plan, rank_of[node.name], tell=tell, deadline_s=deadline_s)
+        rank = rank_of[node.name]
+        _collect_rank(
+            context, plan, rank, tell=tell, tell_log=tell and rank not in followed, deadline_s=deadline_s
+        )
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], collect)
     if any(result.ok for result in results):
@@ -299,8 +311,8 @@ def _by_node(plan: RunPlan, ranks: Sequence[int]) -> dict[str, int]:
     return {plan.ranks[rank].node.name: rank for rank in ranks}
 
 
-def collect_rank(
-    context: RunContext, plan: RunPlan, rank: int, *, tell: bool, deadline_s: float = 10.0
+def _collect_rank(
+    context: RunContext, plan: RunPlan, rank: int, *, tell: bool, tell_log: bool, deadline_s: float
 ) -> None:
     """Complete a rank's log, bring its outputs, then remove the rank from its node. Raises RunnerError."""
     node = plan.ranks[rank].node
@@ -310,7 +322,7 @@ def collect_rank(
         plan,
         rank,
         context.folder,
-        processor=context.processor if tell else None,
+        processor=context.processor if tell_log else None,
         deadline_s=deadline_s,
     )
     collect_outputs(context, plan, rank, tell=tell)

@@ -10,7 +10,7 @@ import pytest
 from foldernodes import FolderConnector
 
 from orch.runner.errors import RunFailed
-from orch.runner.events import LogLine, Recorder
+from orch.runner.events import Event, LogLine, LogLines, Recorder
 from orch.runner.launch.run_plan import RankPlan, RunPlan
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.run_folder import RunFolder
@@ -39,6 +39,14 @@ SLOW = """\
 #!/bin/sh
 [ "$1" = logs ] || exit 0
 while read -r line; do echo "$line"; sleep 0.5; done <{folder}/log
+"""
+# Who follows a log gets two lines, and nothing more before the job ends.
+FOLLOWED = """\
+#!/bin/sh
+[ "$1" = logs ] || exit 0
+case "$*" in *--follow*) ;; *) exec cat {folder}/log;; esac
+head -n 2 {folder}/log
+until [ -e {folder}/ended ]; do sleep 0.05; done
 """
 # It says how it was asked, and knows the end of a log.
 ASKED = """\
@@ -86,6 +94,7 @@ def test_a_log_that_breaks_off_is_followed_on_from_its_last_line(plan: RunPlan, 
     follower.start()
     assert ended.wait(120)
     follower.finish(60)
+    follower.tell_rest()
     assert kept.log(0).read_text().splitlines() == LINES
     said = [each.text for each in told.events if isinstance(each, LogLine)]
     assert said == [line.partition(" ")[2] for line in LINES]
@@ -114,10 +123,50 @@ def test_a_follower_that_is_behind_at_the_job_s_end_is_waited_for_while_lines_co
     )
     follower.start()
     follower.finish(2.0)
+    follower.tell_rest()
     assert kept.log(0).read_text().splitlines() == LINES
     fetch_rest(FolderConnector(), DockerRuntime(), plan, 0, kept, processor=told)
     said = [each.text for each in told.events if isinstance(each, LogLine)]
     assert said == [line.partition(" ")[2] for line in LINES]
+    assert sorted(path.name for path in kept.logs.iterdir()) == ["0.log"]
+
+
+class Paused(Recorder):
+    """A screen that takes no line before it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shows, self.goes_on = threading.Event(), threading.Event()
+
+    def handle(self, event: Event, /) -> None:
+        if isinstance(event, LogLines):
+            self.shows.set()
+            assert self.goes_on.wait(60)
+        super().handle(event)
+
+
+def test_a_screen_that_stands_still_keeps_no_line_from_the_log_and_gets_each_once(
+    plan: RunPlan, tmp_path: Path
+) -> None:
+    docker_is(tmp_path, FOLLOWED)
+    screen, kept = Paused(), RunFolder(tmp_path / "run", 1)
+    follower = Follower(
+        FolderConnector(), DockerRuntime(), plan, 0, folder=kept, processor=screen, on_end=lambda: None
+    )
+    follower.start()
+    assert screen.shows.wait(60)
+    # Whoever drives the run completes the log, and removes the container.
+    fetch_rest(FolderConnector(), DockerRuntime(), plan, 0, kept, processor=None)
+    assert kept.log(0).read_text().splitlines() == LINES
+    (tmp_path / "log").write_text("")
+    (tmp_path / "ended").touch()
+    follower.finish(60)
+    assert not follower.tell_rest(0.1)
+    screen.goes_on.set()
+    assert follower.tell_rest()
+    said = [each.text for each in screen.events if isinstance(each, LogLine)]
+    assert said == [line.partition(" ")[2] for line in LINES]
+    assert kept.log(0).read_text().splitlines() == LINES
     assert sorted(path.name for path in kept.logs.iterdir()) == ["0.log"]
 
 
