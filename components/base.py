@@ -200,8 +200,8 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
         """What an error of its provider means for trying elsewhere; None where it says nothing of that."""
         return None
 
-    def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
-        """Remove what a call that did not end made and nobody recorded; the names of what was removed.
+    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
+        """Remove what a call that did not end made and nobody recorded; what was removed, each as it goes.
 
         Raises what asking the backend raises.
         """

@@ -6,6 +6,7 @@ Pure. What a cloud takes of sizes is in `spec/rules/file_systems.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,8 +17,11 @@ from orch.runner.preparation.mounts import created_name
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
+from orch.spec.models.blocks import Mount
 from orch.spec.rules.file_systems import created_size, created_throughput, filestore_range
 
+MOUNTED_PIN = "mounted"
+"""The pin of what a fleet mounts that was not created with it, by id or address."""
 NETWORK_PIN = "file_systems_in"
 """The pin of the network that created file systems are in."""
 _SECOND = "leave {} as it is; or make a second fleet, copy the data, and `orch down` this one"
@@ -66,6 +70,17 @@ def pins(file_systems: Sequence[FileSystem], network: str) -> dict[str, str]:
     """What a later plan must know of them. `network`: the one that they are in, in words."""
     own = {f"{FILE_SYSTEM_PIN}{each.path}": each.pin for each in file_systems}
     return own | ({NETWORK_PIN: network} if own else {})
+
+
+def mounted(mounts: Sequence[Mount]) -> dict[str, str]:
+    """What else of their own a fleet's nodes mount, recorded for those who would delete it."""
+    words = " ".join(sorted(filter(None, (each.id or each.source for each in mounts))))
+    return {MOUNTED_PIN: words} if words else {}
+
+
+def mounts_one_of(words: str, names: Collection[str]) -> bool:
+    """Whether ids or addresses of mounts name a file system that has these `names`."""
+    return any(re.search(rf"(?<![\w.-]){re.escape(each)}(?![\w-])", words) for each in names)
 
 
 def of_pins(pins: Mapping[str, str]) -> tuple[FileSystem, ...]:

@@ -293,11 +293,12 @@ def may_have_orphans(snapshot: StackSnapshot) -> bool:
     return any(True for _ in _with_orphans(snapshot))
 
 
-def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
-    """Remove what a call that did not end left in the clouds of a stack; what was removed.
+def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
+    """Remove what a call that did not end left in the clouds of a stack; what was removed, each as it goes.
 
     Raises what asking the cloud raises."""
-    return tuple(name for each in _with_orphans(snapshot) for name in each.delete_orphans(snapshot))
+    for each in _with_orphans(snapshot):
+        yield from each.delete_orphans(snapshot)
 
 
 def survey(project: str, state: StackSnapshot) -> Survey:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -155,19 +155,7 @@ def find_fleet(root: Path, name: str) -> tuple[Document, Fleet]:
 
 def find_model(root: Path, name: str, model: type[Named], noun: str) -> tuple[Document, Named]:
     """The one document of a kind with this name in the YAML files under `root`. Raises as `find_fleet`."""
-    from orch.spec import load_paths
-    from orch.spec.defaults import Common
-
-    settings = root / "orch.yml"
-    common = Common.in_file(str(settings)) if settings.is_file() else None
-    matches: list[tuple[Document, Named]] = []
-    for path in sorted([*root.rglob("*.yml"), *root.rglob("*.yaml")]):
-        if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or not _mentions(noun, path):
-            continue
-        loaded = load_paths([path], common=lambda _: common)
-        if loaded.failed:
-            continue
-        matches += [(document, found) for document, found in loaded.of(model) if found.name == name]
+    matches = [each for each in documents_of(root, model, noun) if each[1].name == name]
     if len(matches) == 1:
         return matches[0]
     if not matches:
@@ -181,6 +169,21 @@ def find_model(root: Path, name: str, model: type[Named], noun: str) -> tuple[Do
         where=", ".join(str(document.file.relative_to(root)) for document, _ in matches),
         hint=f"one stack belongs to one {noun}: rename one of them",
     )
+
+
+def documents_of(root: Path, model: type[Named], noun: str) -> Iterator[tuple[Document, Named]]:
+    """The documents of a kind in the valid YAML files under `root`."""
+    from orch.spec import load_paths
+    from orch.spec.defaults import Common
+
+    settings = root / "orch.yml"
+    common = Common.in_file(str(settings)) if settings.is_file() else None
+    for path in sorted([*root.rglob("*.yml"), *root.rglob("*.yaml")]):
+        if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or not _mentions(noun, path):
+            continue
+        loaded = load_paths([path], common=lambda _: common)
+        if not loaded.failed:
+            yield from loaded.of(model)
 
 
 def _mentions(noun: str, path: Path) -> bool:

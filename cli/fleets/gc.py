@@ -45,7 +45,8 @@ def gc(
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.components.cloud.marked import Leftovers
-    from orch.stacks.provisioning.leftovers import Deleted, delete_leftovers, find_leftovers
+    from orch.stacks.errors import Interrupted
+    from orch.stacks.provisioning.leftovers import Deleted, delete_leftovers, find_leftovers, refuse_mounted
 
     project = project_at(rehearse=rehearse)
     project.prepare()
@@ -60,6 +61,7 @@ def gc(
     done = Deleted()
     if not as_json:
         _show(found)
+    refuse_mounted(found, chosen)
     if chosen and not yes:
         if as_json and not sys.stdin.isatty():
             print_json(_as_json(found, done))
@@ -67,9 +69,14 @@ def gc(
         confirm(_question(chosen))
     if chosen:
         with watching(as_json=as_json) as listener:
-            done = delete_leftovers(project, found, chosen, listener, data=bool(marks))
+            try:
+                delete_leftovers(project, found, chosen, listener, done, data=bool(marks))
+            except Interrupted:
+                _tell_remaining(done, chosen)
+                raise
+    remaining = done.remaining(chosen) if done.errors else []
     if as_json:
-        print_json(_as_json(found, done))
+        print_json(_as_json(found, done) | {"remaining": [_row(each) for each in remaining]})
     elif chosen:
         say(f"gc: {counted(len(done.names), 'resource')} deleted")
     for each in done.names if not as_json else ():
@@ -78,14 +85,27 @@ def gc(
         tell(f"{name} is left alone, for somebody else changes it: {who}")
     for error in (*found.survey.unseen, *done.errors):
         tell(error.text())
+    _tell_left(remaining)
     if failed := next(iter((*found.survey.unseen, *done.errors)), None):
         end(failed.exit_code)
     if done.skipped and marks:
         end(ExitCode.CONFLICT)
 
 
+def _tell_remaining(done: Deleted, chosen: Leftovers) -> None:
+    """What a deletion that was ended has come to."""
+    for each in done.names:
+        tell(f"deleted: {each}")
+    _tell_left(done.remaining(chosen))
+
+
+def _tell_left(remaining: Sequence[MarkedResource]) -> None:
+    for each in remaining:
+        tell(f"not deleted, or not seen to go: {each.kind} {each.name} ({each.id})")
+
+
 def _question(chosen: Leftovers) -> str:
-    count = len({*chosen.orphans, *chosen.held, *chosen.unknown, *chosen.data})
+    count = len(chosen.all)
     lost = f", and lose all data of {', '.join(each.id for each in chosen.data)}" if chosen.data else ""
     return f"Delete {counted(count, 'resource')}{lost}?"
 
@@ -103,6 +123,13 @@ def _show(found: Found) -> None:
         left.unknown,
     )
     _section("holds data; `orch gc --stack MARK` deletes it:", left.data)
+    for each in left.data:
+        if each.id in found.mounted:
+            say(f"  {each.id}: mounted by the fleet {', '.join(found.mounted[each.id])}")
+    _section(
+        "not sure: a project whose name reads the same in labels may have made it; nothing deletes it:",
+        left.unsure,
+    )
     if found.survey.foreign:
         say(f"{counted(found.survey.foreign, 'resource')} of other projects: not looked at any further")
     for each in found.survey.closed:
@@ -145,7 +172,8 @@ def _as_json(found: Found, done: Deleted) -> dict[str, Any]:
         "orphans": [_row(each) for each in left.orphans],
         "held": [_row(each) for each in left.held],
         "unknown": [_row(each) for each in left.unknown],
-        "data": [_row(each) for each in left.data],
+        "data": [_row(each) | {"mounted_by": list(found.mounted.get(each.id, ()))} for each in left.data],
+        "unsure": [_row(each) for each in left.unsure],
         "other_projects": found.survey.foreign,
         "unseen": [each.summary for each in (*found.survey.unseen, *found.survey.closed)],
         "deleted": done.names,

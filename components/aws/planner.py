@@ -236,6 +236,7 @@ def plan(
         ends=facts.reservation.end if facts.reservation else None,
         pins=_pins(fleet, candidate, facts, context)
         | boot
+        | file_systems.mounted(fleet.mounts)
         | file_systems.pins(
             new_file_systems,
             decision.network.vpc if isinstance(decision.network, ExistingNetwork) else "the fleet's own",

@@ -27,7 +27,8 @@ class MarkedResource:
 
     `kind`: as its cloud calls it; `id`: as the engine records it; `name`: in its stack. `part_of`: the id of
     what made it and removes it. `hourly`: US dollars an hour, None where it is not known. `holds_data`:
-    nothing else has what is on it.
+    nothing else has what is on it; `mounted_as`: how mounts of it name it. `sure`: False where its mark may
+    be another project's.
     """
 
     backend: str
@@ -40,6 +41,8 @@ class MarkedResource:
     hourly: float | None = None
     holds_data: bool = False
     part_of: str | None = None
+    mounted_as: tuple[str, ...] = ()
+    sure: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,19 +117,20 @@ class Leftovers:
 
     `orphans`: of stacks of this state; `held`: the same, of a stack that somebody changes at this moment;
     `unknown`: of a stack that this state does not have, under that scope at least; `data`: those of both that
-    hold data.
+    hold data; `unsure`: those that may be of another project, and that nothing deletes.
     """
 
     orphans: tuple[MarkedResource, ...] = ()
     held: tuple[MarkedResource, ...] = ()
     unknown: tuple[MarkedResource, ...] = ()
     data: tuple[MarkedResource, ...] = ()
+    unsure: tuple[MarkedResource, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.orphans or self.held or self.unknown or self.data)
+        return bool(self.orphans or self.held or self.unknown or self.data or self.unsure)
 
     def of(self, marks: Collection[str]) -> Leftovers:
-        """Those with one of these marks."""
+        """Those that surely have one of these marks."""
 
         def some(resources: tuple[MarkedResource, ...]) -> tuple[MarkedResource, ...]:
             return tuple(each for each in resources if each.mark in marks)
@@ -135,7 +139,12 @@ class Leftovers:
 
     @property
     def marks(self) -> frozenset[str]:
-        return frozenset(each.mark for each in (*self.orphans, *self.held, *self.unknown, *self.data))
+        return frozenset(each.mark for each in self.all)
+
+    @property
+    def all(self) -> tuple[MarkedResource, ...]:
+        """What has a mark of this project for sure."""
+        return tuple(dict.fromkeys((*self.orphans, *self.held, *self.unknown, *self.data)))
 
 
 def leftovers(
@@ -149,12 +158,16 @@ def leftovers(
     `owners`: the stack of this state, by mark; `recorded`: ids that any stack of it has; `held`: stacks that
     somebody changes.
     """
-    found: dict[str, list[MarkedResource]] = {"orphans": [], "held": [], "unknown": [], "data": []}
+    found: dict[str, list[MarkedResource]] = {
+        kind: [] for kind in ("orphans", "held", "unknown", "data", "unsure")
+    }
     for each in resources:
         if each.id in recorded or each.part_of in recorded:
             continue
         stack = owners.get(each.mark)
-        if stack is not None and stack in held:
+        if not each.sure:
+            kind = "unsure"
+        elif stack is not None and stack in held:
             kind = "held"
         elif each.holds_data:
             kind = "data"

@@ -236,6 +236,7 @@ def plan(
         ),
         pins=_pins(fleet, candidate, facts, context)
         | boot
+        | file_systems.mounted(fleet.mounts)
         | file_systems.pins(new_file_systems, _network_words(decision.networks))
         | {"scope": scope, "indices": folded(indices), "layout": layout}
         | ({"batches": ",".join(str(each) for each in group.batches)} if group else {})

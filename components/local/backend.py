@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -98,7 +98,7 @@ class LocalBackend(Backend[ThisMachine, LocalFacts, LocalPlan]):
         """Containers and networks of this machine's Docker."""
         return survey_of(project, marked())
 
-    def delete_orphans(self, snapshot: StackSnapshot) -> tuple[str, ...]:
+    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
         """A killed call of our provider leaves none: they go by their mark alone."""
         return remove_marked(snapshot.marks, snapshot.ids) if snapshot.regions(self.name) else ()
 

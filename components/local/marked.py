@@ -42,13 +42,13 @@ def _time(created: Any) -> datetime | None:
     return None
 
 
-def remove_marked(marks: Collection[str], recorded: Collection[str]) -> tuple[str, ...]:
-    """Remove what has one of these marks and is not recorded, containers first.
+def remove_marked(marks: Collection[str], recorded: Collection[str]) -> Iterator[str]:
+    """Remove what has one of these marks and is not recorded, containers first; what went, as it goes.
 
     Raises DockerUnavailable, DockerRefused."""
     from docker.errors import APIError, NotFound
 
-    client, removed = connect(), list[str]()
+    client = connect()
     for each in marked():
         if each.mark not in marks or each.id in recorded:
             continue
@@ -63,5 +63,4 @@ def remove_marked(marks: Collection[str], recorded: Collection[str]) -> tuple[st
             raise DockerRefused(
                 f"the {each.kind} {each.id} cannot be removed", detail=str(error.explanation or error)
             ) from error
-        removed.append(f"{each.kind} {each.id}")
-    return tuple(removed)
+        yield f"{each.kind} {each.id}"

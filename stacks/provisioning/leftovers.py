@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orch.components import registry
 from orch.components.cloud.marked import (
     Leftovers,
+    MarkedResource,
     Survey,
     leftovers,
     marks_in,
 )
 from orch.components.cloud.orphans import StackSnapshot
+from orch.components.file_systems import MOUNTED_PIN, mounted, mounts_one_of
 from orch.spec.errors import OrchError
-from orch.stacks.errors import Interrupted, StackLocked
+from orch.spec.models import Fleet
+from orch.stacks.errors import Conflict, Interrupted, StackLocked
+from orch.stacks.fleets import documents_of
 from orch.stacks.project import Project, scope_of
 from orch.stacks.pulumi.locks import break_dead_locks, locks
 from orch.stacks.pulumi.operation import Listener, Note, while_held
@@ -27,24 +32,31 @@ from orch.stacks.state import StackState, stacks, unfinished_pins
 class Found:
     """Leftovers of a project.
 
-    `owners`: the stack of its state, by mark; `holders`: who changes a stack at this moment; `looked`:
-    whether there was anything to look at.
+    `owners`: the stack of its state, by mark; `holders`: who changes a stack at this moment; `mounted`: the
+    fleets of this state that mount a file system, by its id; `looked`: whether there was anything to look at.
     """
 
     leftovers: Leftovers
     survey: Survey
     owners: Mapping[str, str]
     holders: Mapping[str, str]
+    mounted: Mapping[str, tuple[str, ...]]
     looked: bool
 
 
 @dataclass
 class Deleted:
-    """What a deletion came to. `skipped`: stacks that somebody else changes, with whom."""
+    """What a deletion came to, also while it goes on. `skipped`: stacks that somebody
+    else changes, with whom."""
 
     names: list[str] = field(default_factory=list[str])
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     errors: list[OrchError] = field(default_factory=list[OrchError])
+
+    def remaining(self, chosen: Leftovers) -> list[MarkedResource]:
+        """What was to go, and was not seen to."""
+        gone = {word for name in self.names for word in re.split(r"[\s(),]+", name)}
+        return [each for each in chosen.all if not {each.id, each.part_of} & gone]
 
 
 def find_leftovers(project: Project) -> Found:
@@ -63,7 +75,36 @@ def find_leftovers(project: Project) -> Found:
     recorded = _merged(project, states).ids
     holders = {each.name: str(live[0]) for each in states if (live := _live_locks(project, each.name))}
     sorted_out = leftovers(survey.resources, owners, recorded, holders)
-    return Found(sorted_out, survey, owners, holders, looked)
+    in_use = _mounted(project, states, (*sorted_out.data, *sorted_out.held))
+    return Found(sorted_out, survey, owners, holders, in_use, looked)
+
+
+def _mounted(
+    project: Project, states: Sequence[StackState], data: Collection[MarkedResource]
+) -> Mapping[str, tuple[str, ...]]:
+    """The fleets that are up and mount what holds data, by its id: as they were recorded, or as their files
+    are, for those of earlier versions and of other backends recorded none."""
+    if not data:
+        return {}
+    words = {state.name: str((state.outputs.get("pins") or {}).get(MOUNTED_PIN, "")) for state in states}
+    for _, fleet in documents_of(project.root, Fleet, "fleet"):
+        if fleet.name in words:
+            words[fleet.name] += f" {mounted(fleet.mounts).get(MOUNTED_PIN, '')}"
+    users = {
+        each.id: tuple(name for name, text in words.items() if mounts_one_of(text, each.mounted_as))
+        for each in data
+    }
+    return {each: fleets for each, fleets in users.items() if fleets}
+
+
+def refuse_mounted(found: Found, chosen: Leftovers) -> None:
+    """Raises Conflict where a fleet of this state mounts what is to be deleted."""
+    for each in chosen.all:
+        if each.holds_data and (fleets := found.mounted.get(each.id)):
+            raise Conflict(
+                f"{each.kind} {each.id} is mounted by the fleet {', '.join(fleets)}",
+                hint="remove it from `mounts` of the fleet and `orch up` it, or `orch down` the fleet",
+            )
 
 
 def _owners(states: list[StackState]) -> dict[str, str]:
@@ -101,13 +142,12 @@ def _marks(state: StackState) -> Iterator[str]:
 
 
 def delete_leftovers(
-    project: Project, found: Found, chosen: Leftovers, listener: Listener, *, data: bool
-) -> Deleted:
-    """Delete leftovers; with `data` those that hold data, too.
+    project: Project, found: Found, chosen: Leftovers, listener: Listener, done: Deleted, *, data: bool
+) -> None:
+    """Delete leftovers; with `data` those that hold data, too. `done` tells what went, also after an error.
 
     Those of a stack of this state go while the engine holds it, by what it records then. Raises Interrupted.
     """
-    done = Deleted()
     by_stack: dict[str | None, set[str]] = {}
     # A stack that was lost may have been made anew, under its mark, since somebody was asked.
     owners = {**found.owners, **_owners([StackState(project, name) for name in stacks(project)])}
@@ -119,45 +159,45 @@ def delete_leftovers(
         try:
             if stack is None:
                 snapshot = replace(_merged(project, []), tell=_telling(listener))
-                done.names += _delete(snapshot, own, data=data)
+                _delete(snapshot, own, done, data=data)
             else:
-                done.names += _delete_of_stack(StackState(project, stack), own, listener, data=data)
+                _delete_of_stack(StackState(project, stack), own, listener, done, data=data)
         except StackLocked as locked:
             done.skipped[stack or ""] = locked.where or "somebody else"
         except Interrupted:
             raise
         except OrchError as error:  # what cannot go keeps nothing else
             done.errors.append(error)
-    return done
 
 
 def _telling(listener: Listener) -> Callable[[str], None]:
     return lambda text: listener(Note(text, lasts=True))
 
 
-def _delete_of_stack(stack: StackState, own: Leftovers, listener: Listener, *, data: bool) -> list[str]:
+def _delete_of_stack(
+    stack: StackState, own: Leftovers, listener: Listener, done: Deleted, *, data: bool
+) -> None:
     break_dead_locks(stack.project, stack.name)
     repair_files(stack.project, stack.name)
 
-    def clean(still_held: Callable[[], None]) -> list[str]:
+    def clean(still_held: Callable[[], None]) -> None:
         now = snapshot_of(export(stack)["deployment"], stack.project)
         # What an interrupted call had begun without marks is its own next call's.
         now = replace(now, unfinished=(), still_held=still_held, tell=_telling(listener))
-        return _delete(now, own, data=data)
+        _delete(now, own, done, data=data)
 
-    return while_held(stack, clean, listener)
+    while_held(stack, clean, listener)
 
 
-def _delete(snapshot: StackSnapshot, own: Leftovers, *, data: bool) -> list[str]:
-    names: list[str] = []
+def _delete(snapshot: StackSnapshot, own: Leftovers, done: Deleted, *, data: bool) -> None:
     if resources := (*own.orphans, *own.held, *own.unknown):
         places = frozenset((each.backend, each.region) for each in resources)
-        names += registry.delete_orphans(replace(snapshot, marks=own.marks, places=places))
+        for name in registry.delete_orphans(replace(snapshot, marks=own.marks, places=places)):
+            done.names.append(name)
     if data:
         unrecorded = [
             each for each in (*own.data, *own.held) if each.holds_data and each.id not in snapshot.ids
         ]
         for each in unrecorded:
             snapshot.still_held()
-            names += registry.delete_data([each], snapshot)
-    return names
+            done.names += registry.delete_data([each], snapshot)

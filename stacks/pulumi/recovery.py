@@ -89,7 +89,7 @@ def _delete_while_held(stack: StackState, before: StackSnapshot | None, listener
         snapshot = replace(
             snapshot, still_held=still_held, tell=lambda text: listener(Note(text, lasts=True))
         )
-        return whole, delete_orphans(snapshot)
+        return whole, tuple(delete_orphans(snapshot))
 
     whole, deleted = while_held(stack, clean, listener)
     if deleted:

@@ -171,7 +171,8 @@ def _file_systems(region: RegionClient, price: Price) -> list[MarkedResource]:
                 tags = {str(tag["Key"]): str(tag["Value"]) for tag in row.get("Tags", ())}
                 if "orch:stack" in tags and str(row[state]).lower() != "deleting":
                     each, created = str(row["FileSystemId"]), row.get("CreationTime")
-                    found.append(_resource(each, kind, region.region, tags, created=created, holds_data=True))
+                    more = {"created": created, "holds_data": True, "mounted_as": (each,)}
+                    found.append(_resource(each, kind, region.region, tags, **more))
     return found
 
 

@@ -27,8 +27,8 @@ WITH_OTHERS = ("volume", "network-interface")
 ENDED = ("cancelled", "expired", "failed", "deleted", "deleting", "terminated", "shutting-down")
 
 
-def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
-    """Remove what is not recorded; what was removed, each with its id.
+def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
+    """Remove what is not recorded; what was removed, each with its id, as it goes.
 
     Raises CloudRefused.
     """
@@ -39,9 +39,8 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
     )
     stack_tags = sorted(snapshot.marks.union(filter(None, map(_stack_tag, snapshot.of("aws:")))))
     if not (regions or snapshot.regions("aws")) or not stack_tags:
-        return ()
+        return
     session = snapshot.session("aws") or gather_facts.open_session(settings)
-    removed: list[str] = []
     for name in regions:
         snapshot.still_held()
         region = RegionClient(session, name, settings.endpoint_url)
@@ -51,19 +50,18 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
             for each, kind, urn in gather_facts.tagged(session, name, stack_tag, settings.endpoint_url):
                 if each not in snapshot.ids and kind not in WITH_OTHERS:
                     orphans.setdefault(kind, {})[each] = urn.rpartition("::")[2]
-        removed += _untagged(ec2, region.client("iam"), snapshot.unfinished, stack_tags)
-        removed += delete_file_systems(region, snapshot, stack_tags)
+        yield from _untagged(ec2, region.client("iam"), snapshot.unfinished, stack_tags)
+        yield from delete_file_systems(region, snapshot, stack_tags)
         for kind, remove in ORDER:
             existing = _still_existing(ec2, kind, orphans.get(kind, {}), snapshot.ids)
             if existing:
                 snapshot.still_held()
                 with translate_errors(f"remove what a call that did not end left: {', '.join(existing)}"):
                     remove(ec2, list(existing))
-                removed += [f"{label} ({each})" for each, label in existing.items()]
+                yield from (f"{label} ({each})" for each, label in existing.items())
     if "" in snapshot.regions("aws"):
         iam = RegionClient(session, gather_facts.HOME, settings.endpoint_url).client("iam")
-        removed += _roles(iam, snapshot)
-    return tuple(removed)
+        yield from _roles(iam, snapshot)
 
 
 def _roles(iam: Any, snapshot: StackSnapshot) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orch.components.cloud.marked import MarkedResource, Price, Survey, survey_of, words_of
+from orch.components.cloud.marked import MarkedResource, Price, Survey, project_of, survey_of, words_of
 from orch.components.gcp.account.client import Session, moment
 from orch.components.gcp.account.client_errors import CloudRefused, translate_errors
 from orch.components.gcp.account.labels import LONGEST, label
@@ -45,31 +45,39 @@ def survey(
                 found = found.refused(refused, rare=look is _filestores)
                 continue
             spelled = Spelled(project, (*marks, *(row.mark for row in rows)))
-            found = found.joined(
-                survey_of(project, [replace(row, mark=spelled.mark(row.mark)) for row in rows])
-            )
+            found = found.joined(survey_of(project, [spelled.read(row) for row in rows]))
     return found
 
 
 class Spelled:
-    """Marks by their labels. Of a project's own stacks the label alone tells."""
+    """Marks by their labels.
+
+    Projects `a.b` and `a_b` have one label: what it stands for is sure only where a mark that is `known`, of
+    this state or of what has a description, and no other one, is spelled so.
+    """
 
     def __init__(self, project: str, known: Collection[str]) -> None:
-        self._known = {label(each): each for each in known if "/" in each}
+        self._known: dict[str, set[str]] = {}
+        for each in known:
+            if "/" in each:
+                self._known.setdefault(label(each), set()).add(each)
         self._project = project
         self._form = re.compile(
             rf"{re.escape(label(project))}_(?:(volume|network)_)?([a-z0-9-]+)_([0-9a-f]{{6}})"
         )
 
-    def mark(self, text: str) -> str:
-        """The mark of a label, or of a description; the label itself where nothing tells."""
-        if "/" in text or text in self._known:
-            return self._known.get(text, text)
+    def read(self, row: MarkedResource) -> MarkedResource:
+        """The same with the mark that its label stands for, or may stand for: one of this project first."""
+        text = row.mark
+        if "/" in text:
+            return row
+        if known := sorted(self._known.get(text, ()), key=lambda each: project_of(each) != self._project):
+            return replace(row, mark=known[0], sure=len(known) == 1)
         match = self._form.fullmatch(text) if len(text) < LONGEST else None
         if match is None:
-            return text
+            return row
         stack = f"{match[1]}.{match[2]}" if match[1] else match[2]
-        return f"{self._project}/{stack}/{match[3]}"
+        return replace(row, mark=f"{self._project}/{stack}/{match[3]}", sure=False)
 
 
 def _of_compute(session: Session, project: str, price: Price) -> Iterator[MarkedResource]:
@@ -133,6 +141,8 @@ def _filestores(session: Session, project: str, price: Price) -> Iterator[Marked
                     path = str(row["name"])
                     region = f"{project}/{path.split('/')[3].rpartition('-')[0]}"
                     created = moment(str(row.get("createTime", "")))
+                    networks = row.get("networks") or ()
+                    addresses = [str(each) for one in networks for each in one.get("ipAddresses") or ()]
                     yield MarkedResource(
                         "gcp",
                         labels["orch-stack"],
@@ -142,6 +152,7 @@ def _filestores(session: Session, project: str, price: Price) -> Iterator[Marked
                         region,
                         created,
                         holds_data=True,
+                        mounted_as=tuple(addresses),
                     )
             page = told.get("nextPageToken") or ""
             if not page:

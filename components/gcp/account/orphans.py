@@ -62,8 +62,8 @@ class Orphan:
     remove: Callable[[], Any]
 
 
-def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
-    """Remove what is not recorded; what was removed, each with its path.
+def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
+    """Remove what is not recorded; what was removed, each with its path, as it goes.
 
     Raises CloudRefused.
     """
@@ -74,12 +74,11 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
     }
     marks = Marks(Marks.of(snapshot.of("gcp:")).words | snapshot.marks)
     if not (places or snapshot.places) or not marks.words:
-        return ()
+        return
     session = snapshot.session("gcp") or gather_facts.open_session(entry_of(snapshot.settings, GcpSettings))
     places |= {_project_and_region(each, session.project) for each in snapshot.regions("gcp")}
-    removed: list[str] = []
     for project in sorted({project for project, _ in places}):
-        removed += _filestores(session, project, snapshot, marks)
+        yield from _filestores(session, project, snapshot, marks)
     steps = [Orphans(session, *place, snapshot, marks).steps() for place in sorted(places)]
     # Each step in all places before the next: networks are not of one region.
     for same in zip(*steps, strict=True):
@@ -90,8 +89,7 @@ def delete_orphans(snapshot: StackSnapshot) -> tuple[str, ...]:
             for each in batch:
                 with translate_errors(f"remove what a call that did not end left: {each.path}"):
                     _remove(each)
-            removed += [f"{each.name} ({each.path})" for each in batch]
-    return tuple(removed)
+                yield f"{each.name} ({each.path})"
 
 
 def _project_and_region(place: str, project: str) -> tuple[str, str]:
