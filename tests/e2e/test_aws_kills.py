@@ -138,3 +138,15 @@ def test_an_interrupt_ends_in_order_and_the_state_is_what_is_in_the_cloud(tmp_pa
     assert "broke the lock" not in said.err
     assert ids.items() <= there.nodes().items()
     assert Counter(there.names()) == Counter(NODES)
+
+
+def test_a_volume_whose_making_was_killed_is_made_once_and_leaves_no_disk(tmp_path: Path) -> None:
+    there = Rehearsed.make(tmp_path)
+    there.write("data.yml", "{type: volume, name: data, backend: aws, region: us-east-1, size: 8GB}")
+    there.killed_at({"action": "CreateVolume", "when": "after"}, "up", "data.yml")
+    (first,) = there.cloud.things("volume")
+    said = there.orch("up", "data.yml", "--yes", "--rehearse")
+    assert said.code == 0, said.err
+    assert f"removed what an earlier call had made and not recorded: data ({first})" in said.err
+    (second,) = there.cloud.things("volume")
+    assert second != first

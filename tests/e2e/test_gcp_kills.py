@@ -165,3 +165,15 @@ def test_an_interrupt_while_waiting_in_a_queue_keeps_the_place_in_it(tmp_path: P
     assert again["id"] == request["id"]
     assert there.down().code == 0
     assert there.cloud.everything() == {}
+
+
+def test_a_disk_whose_making_was_killed_does_not_keep_its_volume_from_being_made(tmp_path: Path) -> None:
+    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
+    there.write("data.yml", "{type: volume, name: data, backend: gcp, region: us-central1, size: 10GB}")
+    there.killed_at({"action": "compute.disks.insert", "when": "after"}, "up", "data.yml")
+    (first,) = there.cloud.things("disk").values()
+    said = there.orch("up", "data.yml", "--yes", "--rehearse")
+    assert said.code == 0, said.err
+    assert "removed what an earlier call had made and not recorded: data (projects/" in said.err
+    (second,) = there.cloud.things("disk").values()
+    assert second["id"] != first["id"]

@@ -22,7 +22,8 @@ from orch.spec.models.backends.aws import AwsSettings
 # How long what ends is waited for: a large instance takes minutes.
 WAIT = {"Delay": 5, "MaxAttempts": 240}
 
-# These go with their instance.
+VOLUME = "aws:ebs/volume:Volume"
+# These go with their instance, but for volumes of a stack of their own.
 WITH_OTHERS = ("volume", "network-interface")
 ENDED = ("cancelled", "expired", "failed", "deleted", "deleting", "terminated", "shutting-down")
 
@@ -41,6 +42,7 @@ def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
     if not (regions or snapshot.regions("aws")) or not stack_tags:
         return
     session = snapshot.session("aws") or gather_facts.open_session(settings)
+    begun = {f"{VOLUME}::{each.name}" for each in snapshot.unfinished if each.type == VOLUME}
     for name in regions:
         snapshot.still_held()
         region = RegionClient(session, name, settings.endpoint_url)
@@ -48,10 +50,11 @@ def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
         orphans: dict[str, dict[str, str]] = {}
         for stack_tag in stack_tags:
             for each, kind, urn in gather_facts.tagged(session, name, stack_tag, settings.endpoint_url):
-                if each not in snapshot.ids and kind not in WITH_OTHERS:
+                if each not in snapshot.ids and (kind not in WITH_OTHERS or urn in begun):
                     orphans.setdefault(kind, {})[each] = urn.rpartition("::")[2]
         yield from _untagged(ec2, region.client("iam"), snapshot.unfinished, stack_tags)
         yield from delete_file_systems(region, snapshot, stack_tags)
+        yield from _empty_volumes(ec2, orphans.get("volume", {}), snapshot.still_held)
         for kind, remove in ORDER:
             existing = _still_existing(ec2, kind, orphans.get(kind, {}), snapshot.ids)
             if existing:
@@ -62,6 +65,24 @@ def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
     if "" in snapshot.regions("aws"):
         iam = RegionClient(session, gather_facts.HOME, settings.endpoint_url).client("iam")
         yield from _roles(iam, snapshot)
+
+
+def _empty_volumes(ec2: Any, labels: Mapping[str, str], still_held: Callable[[], None]) -> Iterator[str]:
+    """Remove volumes whose creation is not recorded to have ended, so that nothing was ever written to them;
+    one that an instance has stays."""
+    if not labels:
+        return
+    with translate_errors("look at volumes that a call that did not end had begun"):
+        rows = ec2.describe_volumes(Filters=[{"Name": "volume-id", "Values": sorted(labels)}])["Volumes"]
+    for row in rows:
+        each = str(row["VolumeId"])
+        if row["State"] not in ("creating", "available"):
+            continue
+        with translate_errors(f"remove {each}, which a call that did not end had begun"), _unless_gone():
+            ec2.get_waiter("volume_available").wait(VolumeIds=[each], WaiterConfig=WAIT)
+            still_held()
+            ec2.delete_volume(VolumeId=each)
+            yield f"{labels[each]} ({each})"
 
 
 def _roles(iam: Any, snapshot: StackSnapshot) -> Iterator[str]:

@@ -28,6 +28,7 @@ PAUSE_S = 3.0
 QUEUED = ("CREATING", "ACCEPTED")
 MEMBER = label("gcp:compute/instanceTemplate:InstanceTemplate::")
 NAT, REQUEST = "gcp:compute/routerNat:RouterNat", "gcp:compute/resizeRequest:ResizeRequest"
+DISK = "gcp:compute/disk:Disk"
 FILESTORE, FILESTORE_API = "gcp:filestore/instance:Instance", "https://file.googleapis.com/v1"
 _MARK = re.compile(r"orch:stack=(\S+) orch:urn=\S+?::(\S+)")
 
@@ -73,12 +74,16 @@ def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
         if each.type == "pulumi:providers:gcp" and "region" in each.inputs
     }
     marks = Marks(Marks.of(snapshot.of("gcp:")).words | snapshot.marks)
-    if not (places or snapshot.places) or not marks.words:
+    disks = [each for each in snapshot.unfinished if each.type == DISK]
+    if not (places or snapshot.places) or not (marks.words or disks):
         return
     session = snapshot.session("gcp") or gather_facts.open_session(entry_of(snapshot.settings, GcpSettings))
     places |= {_project_and_region(each, session.project) for each in snapshot.regions("gcp")}
     for project in sorted({project for project, _ in places}):
         yield from _filestores(session, project, snapshot, marks)
+        yield from _empty_disks(session, project, disks, snapshot)
+    if not marks.words:
+        return
     steps = [Orphans(session, *place, snapshot, marks).steps() for place in sorted(places)]
     # Each step in all places before the next: networks are not of one region.
     for same in zip(*steps, strict=True):
@@ -136,6 +141,27 @@ def _filestores(
                 raise_for(deleted)
             until(lambda url=url: http.get(url).status_code == 404)
         yield f"{each.name} ({path})"
+
+
+def _empty_disks(
+    session: gather_facts.Session, project: str, begun: Iterable[RecordedResource], snapshot: StackSnapshot
+) -> Iterator[str]:
+    """Remove disks whose creation is not recorded to have ended, so that nothing was ever written to them;
+    one that an instance has stays, and so does another stack's of the same name."""
+    client = session.client("DisksClient")
+    for each in begun:
+        place = {"project": project, "zone": str(each.inputs["zone"]), "disk": str(each.inputs["name"])}
+        with translate_errors(f"remove {each.name}, which a call that did not end had begun"):
+            try:
+                row = client.get(**place)
+            except not_found():
+                continue
+            own = dict(each.inputs.get("labels") or {}).get("orch-stack")
+            if path_of(row) in snapshot.ids or row.users or dict(row.labels).get("orch-stack") != own:
+                continue
+            snapshot.still_held()
+            client.delete(**place).result(timeout=WAIT_S)
+        yield f"{each.name} ({path_of(row)})"
 
 
 def raise_for(answer: Any) -> None:
