@@ -67,6 +67,10 @@ class Interrupted(StackError):
     exit_code = ExitCode.INTERRUPTED
 
 
+class EngineGone(StackError):
+    """The engine ended by itself in the middle of its work, as when the machine has no memory left."""
+
+
 class NoSuchNode(StackError):
     """The fleet does not have the named node."""
 

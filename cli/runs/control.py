@@ -97,10 +97,17 @@ def controller(
     address = address_of(listen, "--listen") if listen is not None else None
     with open_runner(None, as_json=True, rehearse=rehearse) as (_, runner):
         from orch.runner.runs.controller import Controller
+        from orch.stacks.pulumi.process import end_calls
 
         loop = Controller(runner)
+
+        def leave(number: int, frame: object) -> None:
+            del number, frame
+            loop.stop()
+            end_calls()  # nodes may be about to be made for a run: what exists by then is recorded
+
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda _number, _frame: loop.stop())
+            signal.signal(number, leave)
         with _health(loop, address):
             tell(f"controller of {runner.dot.parent}: at work")
             loop.run()

@@ -17,7 +17,7 @@ from orch.stacks.provisioning.kept_data import unprotect
 from orch.stacks.provisioning.shared_networks import bring_shared, release, shared_by
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine
-from orch.stacks.pulumi.process import Event
+from orch.stacks.pulumi.process import Event, pause
 from orch.stacks.pulumi.recovery import delete_unrecorded, snapshot_of
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
@@ -116,7 +116,7 @@ class Gang:
     def _wait(self, queue: Queue) -> None:
         """Wait for a queue to give its nodes. Raises EngineFailed when it does not, Interrupted."""
         self.listener(Note(queue.words, lasts=True))
-        ends, pause = time.monotonic() + queue.patience_s, FIRST_PAUSE_S
+        ends, pause_s = time.monotonic() + queue.patience_s, FIRST_PAUSE_S
         answer: CloudAnswer | None = None
         try:
             while answer is None:
@@ -129,8 +129,8 @@ class Gang:
                     waited = render_duration(int(queue.patience_s))
                     answer = CloudAnswer(True, f"still in the queue after {waited}", "ORCH325")
                 elif answer is None:
-                    time.sleep(min(pause, remaining_s))
-                    pause = min(2 * pause, LONGEST_PAUSE_S)
+                    pause(min(pause_s, remaining_s))
+                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"stopped while the fleet {self.request.name} waits in a queue",
@@ -223,14 +223,14 @@ def retry(
     `answer`: what the cloud's errors in an outcome mean. `between` prepares the next attempt. Raises what
     these raise, and Interrupted.
     """
-    for pause in PAUSES_S:
+    for seconds in PAUSES_S:
         outcome = attempt()
         error = answer(outcome)
         if error is None or not error.again:
             return outcome
-        listener(Note(f"once more in {render_duration(pause)}: {error.reason}", lasts=True))
+        listener(Note(f"once more in {render_duration(seconds)}: {error.reason}", lasts=True))
         try:
-            time.sleep(pause)
+            pause(seconds)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"stopped while changing the fleet {fleet}",

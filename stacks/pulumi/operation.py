@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from orch.spec.suggest import counted
-from orch.stacks.errors import Conflict, EngineFailed, Interrupted, StackError, StackLocked
+from orch.stacks.errors import Conflict, EngineFailed, EngineGone, Interrupted, StackError, StackLocked
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
 from orch.stacks.pulumi.lock_holders import LockMark
@@ -186,7 +186,7 @@ def while_held(stack: StackState, work: Callable[[Callable[[], None]], T], liste
     """Do some work while the engine holds a stack's lock, wherever the state is; the stack does not change.
 
     Nobody else can begin to change the stack until the work is done. `work` gets a function that raises
-    Interrupted once the lock is lost, as when the engine is killed. Raises StackLocked when somebody else
+    EngineGone once the lock is lost, as when the engine is killed. Raises StackLocked when somebody else
     changes the stack, and what the work raises.
     """
     results: list[T] = []
@@ -195,7 +195,11 @@ def while_held(stack: StackState, work: Callable[[Callable[[], None]], T], liste
     def run(is_held: Callable[[], bool]) -> None:
         def still_held() -> None:
             if not is_held():
-                raise Interrupted(f"the engine ended while {stack.name} was cleared up")
+                raise EngineGone(
+                    f"the engine ended while {stack.name} was cleared up",
+                    hint="run the same command again; the system's log may tell what ended it",
+                    code="ORCH346",
+                )
 
         try:
             results.append(work(still_held))

@@ -193,6 +193,9 @@ class _Stop:
             self._pass_on()
 
     def __call__(self, signum: int, frame: object) -> None:
+        self.request()
+
+    def request(self) -> None:
         self.requested = True
         self._pass_on()
 
@@ -201,12 +204,36 @@ class _Stop:
             self._process.send_signal(signal.SIGTERM)
 
 
+_ENDING = threading.Event()
+_IN_THREADS: set[_Stop] = set()
+
+
+def end_calls() -> None:
+    """End engine calls of threads in order, now and from here on: for a process that is to end.
+
+    No signal reaches them. Their callers get Interrupted."""
+    _ENDING.set()
+    for each in list(_IN_THREADS):
+        each.request()
+
+
+def pause(seconds: float) -> None:
+    """Sleep. Raises KeyboardInterrupt on Ctrl-C, and when the process is to end."""
+    if _ENDING.wait(seconds):
+        raise KeyboardInterrupt
+
+
 @contextmanager
 def _signals_forwarded() -> Iterator[_Stop]:
-    """Forward SIGINT, SIGTERM and SIGHUP of orch to the engine while it runs."""
+    """Forward SIGINT, SIGTERM and SIGHUP of orch to the engine while it runs; in a thread, `end_calls`."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        _IN_THREADS.add(stop)
+        stop.requested = _ENDING.is_set()
+        try:
+            yield stop
+        finally:
+            _IN_THREADS.discard(stop)
         return
     before = {
         number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 from cloud_engine import quiet
 from support import kill, until
 
-from orch.stacks.errors import Interrupted, StackError, StackLocked
+from orch.stacks.errors import EngineGone, Interrupted, StackError, StackLocked
 from orch.stacks.project import Project, find
+from orch.stacks.pulumi import process
 from orch.stacks.pulumi.locks import Lock, break_dead_locks, locks
 from orch.stacks.pulumi.operation import plain, while_held
 from orch.stacks.pulumi.recovery import same_state
@@ -70,12 +72,39 @@ def test_when_the_engine_is_killed_the_work_ends_and_its_lock_is_broken_later(pr
         kill(held(project).pid)
         try:
             until(lambda: bool(still_held()), 60, "the end is heard")
-        except Interrupted as ended:
+        except EngineGone as ended:
             heard.append(ended.summary)
             raise
 
-    with pytest.raises(StackError):
+    with pytest.raises(StackError) as caught:
         while_held(StackState(project, "fleet"), work, quiet)
+    assert not isinstance(caught.value, Interrupted)  # nobody has pressed Ctrl-C
     until(lambda: bool(heard), 60, "the work has ended")
     assert heard == ["the engine ended while fleet was cleared up"]
     assert len(break_dead_locks(project, "fleet")) == 1
+
+
+def test_a_process_that_is_to_end_ends_the_engines_of_its_threads_in_order(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_ENDING", threading.Event())
+    raised: list[BaseException] = []
+
+    def work(still_held: Callable[[], None]) -> None:
+        held(project)
+        process.end_calls()
+        until(lambda: bool(still_held()), 60, "the end is heard")
+
+    def hold() -> None:
+        try:
+            while_held(StackState(project, "fleet"), work, quiet)
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            raised.append(error)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    thread.join(60)
+    assert [type(each) for each in raised] == [Interrupted]
+    assert locks(project, "fleet") == ()
+    with pytest.raises(KeyboardInterrupt):
+        process.pause(60)
