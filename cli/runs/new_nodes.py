@@ -26,7 +26,7 @@ LOCKED_PAUSE_S = 3.0
 class NewNodes:
     """Whether a command makes nodes. `yes`: without asking; `command`: what a user types to agree; `as_json`:
     stdout is for others; `waits`: for whoever holds the fleet's stack; `wanted`: whether the run is still to
-    have them."""
+    have them; `asked`: False for a later attempt, whose plan nobody sees."""
 
     allowed: bool
     yes: bool
@@ -34,6 +34,7 @@ class NewNodes:
     as_json: bool = False
     waits: bool = True
     wanted: Callable[[], bool] = lambda: True
+    asked: bool = True
 
 
 def growth_of(
@@ -98,7 +99,7 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
         need_terminal(how.command)
     while True:
         with watching(as_json=how.as_json) as listener:
-            plan = plan_growth(project, growth, listener)
+            plan = plan_growth(project, growth, listener, asked=how.asked)
         if not plan.pending:
             return True
         now = still_lacking(project, growth)

@@ -81,6 +81,7 @@ class ProjectNow:
                 command="",
                 as_json=True,
                 waits=False,
+                asked=False,
                 wanted=lambda: runner.ledger.by_id(runner.folder.number).desired == "run",
             )
             with _MAKING:

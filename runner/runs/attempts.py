@@ -227,6 +227,9 @@ def _made_nodes(context: RunContext, row: RunRow, task: Task, fleet: FleetState)
         raise
     except OrchError as error:
         text = f"no nodes are made for run {row.name}: {error_text(error)}"
+        if error.hint is not None:
+            text += f"; what to do: {error.hint}"
+        context.ledger.tell(row.id, "no nodes made", text)
         context.processor.handle(Notice(text, "warning"))
         return False
 

@@ -10,6 +10,7 @@ from orch.components.idleness import may_end
 from orch.components.node_count import is_range, recorded_minimum
 from orch.runner.placement.placement import misfit, no_fit
 from orch.spec.state import FleetState, NodeState
+from orch.spec.suggest import few
 from orch.stacks import operations
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
 from orch.stacks.fleets import find_fleet
@@ -102,21 +103,18 @@ def _without_ended(project: Project, state: FleetState) -> FleetState:
     return state.model_copy(update={"nodes": nodes}) if ended else state
 
 
-def plan_growth(project: Project, growth: Growth, listener: Listener) -> Plan:
-    """What making the nodes comes to.
+def plan_growth(project: Project, growth: Growth, listener: Listener, *, asked: bool = True) -> Plan:
+    """What making the nodes comes to. `asked`: somebody sees it, and agrees to all that it changes.
 
-    Raises Conflict when it would do more to the fleet than add nodes, NoFit when its new nodes would not fit
-    the run, and what `operations.preview` raises.
+    Raises Conflict when it would remove or replace nodes, or, with nobody asked, change anything but make
+    nodes; NoFit when its new nodes would not fit the run, and what `operations.preview` raises.
     """
     plan = operations.preview(project, growth.request, listener)
     name = growth.state.name
     if plan.lost_nodes:
-        raise Conflict(
-            f"the file of fleet {name} has changes that are not brought up: no node is made for a run",
-            detail=f"they remove or replace {', '.join(sorted(plan.lost_nodes))}",
-            hint=f"look at them with `orch preview`, apply them with `orch up`; file: {growth.request.file}",
-            code="ORCH386",
-        )
+        raise _not_brought_up(growth, f"they remove or replace {', '.join(sorted(plan.lost_nodes))}")
+    if plan.pending and not asked:
+        _refuse_other_changes(project, growth, listener)
     if plan.prepared is not None and (node := _new_node(plan.prepared.compiled, name)) is not None:
         reason = misfit(growth.task, _with(growth.state, growth.free, [node] * growth.more))
         if reason is not None:
@@ -125,6 +123,34 @@ def plan_growth(project: Project, growth: Growth, listener: Listener) -> Plan:
             error.detail = "\n".join([*found, f"so it is with new nodes of fleet {name}: none was made"])
             raise error
     return plan
+
+
+def _refuse_other_changes(project: Project, growth: Growth, listener: Listener) -> None:
+    """Raises Conflict where the fleet's file, as it is now, would change more than it would make nodes.
+
+    The plan without more nodes tells: what it has beside nodes that are gone is of the file's edits.
+    """
+    same = operations.preview(project, replace(growth.request, at_least=0), listener)
+    makers = StackState(project, growth.state.name).makers
+    anew = {word for node in growth.anew for word in (node, makers.get(node, node))}
+    others = [
+        f"{change.op} {change.name}"
+        for change in same.changes
+        if change.op != "same"
+        and not any(change.name == each or change.name.startswith(f"{each}-") for each in anew)
+    ]
+    if others:
+        raise _not_brought_up(growth, f"they come to {few(others, 5)}, and nobody is asked about that")
+
+
+def _not_brought_up(growth: Growth, detail: str) -> Conflict:
+    name, file = growth.state.name, growth.request.file
+    return Conflict(
+        f"the file of fleet {name} has changes that are not brought up: no node is made for a run",
+        detail=detail,
+        hint=f"look at them with `orch preview {file}`, apply them with `orch up {file}`",
+        code="ORCH386",
+    )
 
 
 def make_nodes(project: Project, growth: Growth, plan: Plan, listener: Listener) -> Plan:

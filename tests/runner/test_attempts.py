@@ -571,6 +571,8 @@ def test_a_later_attempt_has_the_nodes_made_that_it_lacks_where_that_was_agreed_
     assert (ended.status, ended.attempt, project.asked) == ("done", 1, 2)
     told = [each.text for each in events_of(place) if isinstance(each, Notice)]
     assert "no nodes are made for run job: no place has room for 2 nodes" in told
+    kept = [text for _, kind, text in place.ledger.events(row.id) if kind == "no nodes made"]
+    assert kept == ["no nodes are made for run job: no place has room for 2 nodes"]
 
 
 class Late(ProcessRuntime):

@@ -174,6 +174,20 @@ def test_a_run_gets_all_nodes_that_it_lacks_or_leaves_none_behind(tmp_path: Path
     assert (more.more, instead.more) == (1, 1)
     assert growth(lab, nodes=2) is None
 
+    # A change that somebody would see and agree to waits for `orch up` where nobody is asked.
+    file.write_text(FILE + "idle_duration: 2h\n")
+    changed = growth(lab)
+    assert changed is not None
+    assert ("create", "p5-1") in ops(plan_growth(lab.project, changed, quiet))
+    with pytest.raises(Conflict, match="not brought up") as refused:
+        plan_growth(lab.project, changed, quiet, asked=False)
+    assert "update p5-template" in (refused.value.detail or "")
+    assert f"`orch up {file}`" in (refused.value.hint or "")
+    file.write_text(FILE)
+    alone = growth(lab)
+    assert alone is not None
+    assert ops(plan_growth(lab.project, alone, quiet, asked=False)) == [("create", "p5-1")]
+
     # Other changes of the file wait for `orch up`.
     file.write_text(FILE.replace("g6.xlarge", "g6.2xlarge"))
     changed = growth(lab)
