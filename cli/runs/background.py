@@ -6,14 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.errors import end, mask_threads, tell
 from orch.cli.output.redaction import masked
 from orch.cli.output.ticking import still
+from orch.runner.errors import LedgerUnusable, RunFailed
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ LOG = "driver.log"
 # `-m` would look for modules in the project's folder first: a file `queue.py` there is not Python's.
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
 ENDED = "the driver ended: "
+# How long a new driver is waited for that neither drives its run nor ends.
+DRIVER_S = 30.0
 
 
 def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: LocalPorts) -> RunRow:
@@ -70,19 +75,64 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
 
 
 def drive_afresh(project: Project, runner: RunnerContext, row: RunRow) -> None:
-    """Drive a run from a new process, which may make nodes for it."""
+    """Drive a run from a new process, which may make nodes for it, and wait until it does.
+
+    Raises RunFailed where that process ends before it drives the run; one that nobody has begun ends then.
+    """
     from orch.runner.private import private_file
 
     words = ["attach", "--supervise", *(["--rehearse"] if project.rehearsal else []), "--", row.name]
-    with private_file(runner.context(row).folder.path / LOG).open("ab") as log:
-        subprocess.Popen(
-            [sys.executable, *_SAFE_PATH, "-m", "orch.cli.main", *words],
-            cwd=project.root,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    file = runner.context(row).folder.path / LOG
+    try:
+        with private_file(file).open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *_SAFE_PATH, "-m", "orch.cli.main", *words],
+                cwd=project.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise _undriven(runner, row, error.strerror or str(error), file) from error
+    patience = time.monotonic() + DRIVER_S
+    while (code := process.poll()) is None and time.monotonic() < patience:
+        try:
+            now = runner.ledger.by_id(row.id)
+        except LedgerUnusable:
+            return  # the driver waits for it
+        if now.held or not now.active:
+            return
+        time.sleep(0.1)
+    if code is None:
+        return
+    now = runner.ledger.by_id(row.id)
+    if now.active and not now.held:
+        raise _undriven(runner, row, why_undriven(runner, row) or f"it ended with code {code}", file)
+
+
+def _undriven(runner: RunnerContext, row: RunRow, why: str, log: Path) -> RunFailed:
+    """The error for a run whose driver did not start. Nothing of it is anywhere where nobody has begun it:
+    then it ends."""
+    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.processes import process_owner
+    from orch.runner.runs.attempts import end_waiting
+    from orch.runner.runs.decide import Verdict
+
+    name, text = as_argument(row.name), f"its driver did not start: {why}"
+    now = runner.ledger.by_id(row.id)
+    unbegun = now.phase == "submitted" or (now.phase == "waiting" and not now.attempts)
+    lease = runner.ledger.take(row.id, process_owner()) if unbegun else None
+    if lease is None:
+        hint = f"`orch attach {name}` drives the run, `orch stop {name}` ends it"
+        return RunFailed(f"nobody drives run {row.name}", where=str(log), detail=text, hint=hint)
+    try:
+        verdict = Verdict("failed", "job_failed", text)
+        end_waiting(runner.context(now), lease, now, verdict, status="failed", reason="executor_error")
+    finally:
+        runner.ledger.release(lease)
+    hint = "its log there may tell more; without `--detach` the run is driven by the command itself"
+    return RunFailed(f"run {row.name} has ended", where=str(log), detail=text, hint=hint)
 
 
 def drive_behind(runner: RunnerContext, row: RunRow) -> None:

@@ -12,7 +12,8 @@ import pytest
 from support import Folder, until
 
 from orch import images
-from orch.cli.runs.background import ENDED, supervise
+from orch.cli.runs.background import ENDED, drive_afresh, supervise
+from orch.runner.errors import RunFailed
 from orch.runner.events import Notice, Recorder
 from orch.runner.ledger import database
 from orch.runner.ledger.ledger import open_ledger
@@ -23,6 +24,7 @@ from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
+from orch.stacks.project import find
 
 
 def submit(place: RunnerContext, grace_s: float, **more: object) -> RunRow:
@@ -127,6 +129,20 @@ dot = Path(sys.argv[1])
 ledger = open_ledger(f"sqlite:///{dot / 'ledger.db'}")
 drive_behind(RunnerContext(dot, ledger, Broken()), ledger.get("job"))
 """
+
+
+def test_a_driver_that_does_not_start_is_told_and_its_run_is_over(
+    tmp_path: Path, away: RunnerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    project, row = find(tmp_path), submit(away, 1.0)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RunFailed) as caught:
+        drive_afresh(project, away, row)
+    assert caught.value.exit_code == 6
+    assert caught.value.detail == "its driver did not start: it ended with code 1"
+    now = away.ledger.by_id(row.id)
+    assert (now.status, now.message) == ("failed", caught.value.detail)
 
 
 def test_a_driver_in_the_background_that_fails_says_why_and_ps_tells(tmp_path: Path, away: RunnerContext):
