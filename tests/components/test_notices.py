@@ -103,6 +103,12 @@ def test_a_machine_that_is_taken_back_tells_its_jobs_once_and_takes_no_more(mach
     assert machine.reads("notice").startswith("spot")
     assert machine.reads("cordon").startswith("its cloud|")
     assert "it takes this node back" in machine.reads("cordon")
+    # `orch cordon --undo`: the same notice cordons it no more, and still tells jobs.
+    (machine.home / "cordon").unlink()
+    another = machine.job.with_name(JOB.replace("train", "eval"))
+    another.mkdir()
+    until((another / "interrupted").exists, 60, "another job's mark")
+    assert machine.reads("cordon") == ""
     # It was stopped, and is started again: the next life begins without.
     machine.nothing()
     until(lambda: not machine.reads("notice") and not machine.reads("cordon"), 60, "the cordon goes")
