@@ -141,7 +141,8 @@ def _filestores(session: Session, project: str, price: Price) -> Iterator[Marked
                     path = str(row["name"])
                     region = f"{project}/{path.split('/')[3].rpartition('-')[0]}"
                     created = moment(str(row.get("createTime", "")))
-                    addresses = [str(each) for one in row["networks"] for each in one["ipAddresses"]]
+                    networks = row.get("networks") or ()
+                    addresses = [str(each) for one in networks for each in one.get("ipAddresses") or ()]
                     yield MarkedResource(
                         "gcp",
                         labels["orch-stack"],
