@@ -215,6 +215,7 @@ def test_a_run_with_a_reservation_has_nodes_made_from_it_where_the_fleet_names_t
     assert full is not None
     with pytest.raises(PlanErrors, match="holds 2 instances"):
         plan_growth(lab.project, full, quiet)
+    lab.down()
 
 
 def reserved(lab: Stack, count: int) -> str:
