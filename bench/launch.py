@@ -1,40 +1,53 @@
-"""From `orch run --detach` to the first output line of both ranks, against starting the same containers over
-ssh by hand.
+"""From `orch run --detach` to the first output line of all ranks, on 2 nodes and on 8: against starting the
+same containers over ssh by hand, and against `srun` and `sbatch` of a Slurm with as many nodes.
 
-Twice: for a `torchrun` job whose first line comes after `import torch`, as a training's does, and for a bare
-command, which shows the fixed cost alone. The job prints the clock; containers and this process share it. By
-hand there is no barrier, no claim, no ledger and no pinned run: the difference is what orch's guarantees and
-its start-up cost.
+A bare command shows the fixed cost alone; on 2 nodes there is also a `torchrun` job, whose first line comes
+after `import torch`, as a training's does. The job prints the clock, which all share: nodes are containers of
+this machine. By hand there is no barrier, no claim, no ledger and no pinned run: the difference is what
+orch's guarantees and its start-up cost. Slurm's nodes are daemons of this machine, and its jobs are processes
+without a container. All are measured in turn.
+
+`ORCHCTL_BENCH_RUNS` sets how often, 5 times without it.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.measure import BIN, ROOT, Figure, side_by_side, timed
+from bench.measure import BIN, ROOT, Figure, in_turn, timed
+from bench.slurm import Slurm
 from orch.images.build import resolve
 from orch.spec.state import FleetState, NodeState
 from orch.stacks.fleets import fleet_state
 from orch.stacks.project import find
 
-RUNS = 7
+NODES = (2, 8)
+RUNS = int(os.environ.get("ORCHCTL_BENCH_RUNS", "5"))
 ORCH = str(BIN / "orch")
 
 
 @dataclass(frozen=True)
 class Job:
-    """The same job as a task and as `docker run` options; `RANK` and `MASTER` are filled in by hand."""
+    """The same job as a task, as `docker run` options, and as a command of Slurm's without a container.
+
+    By hand `RANK` and `MASTER` are filled in.
+    """
 
     name: str
     image: str
     task: str
     by_hand: str
+    in_slurm: tuple[str, ...] | None = None
+    most_nodes: int = 2
 
 
 JOBS = (
@@ -45,29 +58,42 @@ JOBS = (
         "-v /srv/bench:/w -w /w IMAGE torchrun --nnodes=2 --nproc_per_node=1 --node_rank=RANK --rdzv_id=x "
         "--rdzv_backend=static --rdzv_endpoint=MASTER:29500 --monitor_interval=0.2 clock.py",
     ),
-    Job("command", "orch/mpi", "commands: ['date +%s.%N']", "IMAGE date +%s.%N"),
+    Job(
+        "command",
+        "orch/mpi",
+        "commands: ['date +%s.%N']",
+        "IMAGE date +%s.%N",
+        ("date", "+%s.%N"),
+        most_nodes=8,
+    ),
 )
 CLOCK = "import time\n\nimport torch  # noqa: F401\n\nprint(time.time(), flush=True)\n"
 
 
 def figures() -> Iterator[Figure]:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        shutil.copytree(ROOT / "examples" / "quickstart", folder, dirs_exist_ok=True)
-        (folder / "orch.yml").write_text("project: bench-launch\n")
-        (folder / "clock.py").write_text(CLOCK)
-        timed([ORCH, "up", "fleet.yml", "--yes"], cwd=folder)
-        try:
-            for job in JOBS:
-                yield _figure(folder, job)
-        finally:
-            timed([ORCH, "down", "fleet.yml", "--yes"], cwd=folder)
+    for nodes in NODES:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            shutil.copytree(ROOT / "examples" / "quickstart", folder, dirs_exist_ok=True)
+            fleet = folder / "fleet.yml"
+            fleet.write_text(fleet.read_text().replace("nodes: 2", f"nodes: {nodes}"))
+            (folder / "orch.yml").write_text("project: bench-launch\n")
+            (folder / "clock.py").write_text(CLOCK)
+            timed([ORCH, "up", "fleet.yml", "--yes"], cwd=folder)
+            try:
+                for job in JOBS:
+                    if nodes <= job.most_nodes:
+                        yield from _figures(folder, job)
+            finally:
+                timed([ORCH, "down", "fleet.yml", "--yes"], cwd=folder)
 
 
-def _figure(folder: Path, job: Job) -> Figure:
-    (folder / "clock.yml").write_text(f"type: task\nname: clock\nnodes: 2\nimage: {job.image}\n{job.task}\n")
-    timed([ORCH, "run", "clock.yml"], cwd=folder)  # the image is on the nodes from here on
+def _figures(folder: Path, job: Job) -> Iterator[Figure]:
     fleet = fleet_state(find(folder), "laptop")
+    count = len(fleet.nodes)
+    task = f"type: task\nname: clock\nnodes: {count}\nimage: {job.image}\n{job.task}\n"
+    (folder / "clock.yml").write_text(task)
+    timed([ORCH, "run", "clock.yml"], cwd=folder)  # the image is on the nodes from here on
     for node in fleet.nodes:
         subprocess.run(
             ssh_words(folder, node, "mkdir -p /srv/bench && cat > /srv/bench/clock.py"),
@@ -75,9 +101,46 @@ def _figure(folder: Path, job: Job) -> Figure:
             text=True,
             check=True,
         )
-    ours, theirs = side_by_side(lambda: _ours(folder), lambda: _by_hand(folder, fleet, job), RUNS)
-    against = "`ssh node docker run` on both nodes"
-    return Figure(f"orch run --detach to first output, {job.name}", tuple(ours), tuple(theirs), against, 1.3)
+    name = f"orch run --detach to first output, {job.name} on {count} nodes"
+    by_hand, aim = "`ssh node docker run` on all nodes", 1.3
+    if job.in_slurm is None:
+        ours, theirs = in_turn((lambda: _ours(folder), lambda: _by_hand(folder, fleet, job)), RUNS)
+        yield Figure(name, ours, theirs, by_hand, aim)
+        return
+    words = job.in_slurm
+    with Slurm(folder / "slurm", nodes=count) as slurm:
+        ours, theirs, *in_slurm = in_turn(
+            (
+                lambda: _ours(folder),
+                lambda: _by_hand(folder, fleet, job),
+                lambda: _in_slurm(slurm, count, ["srun", *words]),
+                lambda: _in_slurm(slurm, count, ["sbatch", *_script(folder, words)], folder / "said"),
+            ),
+            RUNS,
+        )
+        version = slurm.version
+    yield Figure(name, ours, theirs, by_hand, aim)
+    for verb, theirs in zip(("srun", "sbatch"), in_slurm, strict=True):
+        yield Figure(name, ours, theirs, f"`{verb}` of {version}, without containers", aim)
+
+
+def _script(folder: Path, words: Sequence[str]) -> list[str]:
+    """A job of `sbatch` that starts the command on each node; `sbatch` waits for its end."""
+    script = folder / "job.sh"
+    script.write_text(f"#!/bin/sh\nsrun {shlex.join(words)}\n")
+    return ["--wait", "--quiet", f"--output={folder / 'said'}", str(script)]
+
+
+def _in_slurm(slurm: Slurm, nodes: int, words: Sequence[str], said: Path | None = None) -> float:
+    """`said`: where the job's output is, where it is not the command's."""
+    slurm.wait_until_idle()
+    verb, *rest = words
+    start = time.time()
+    told = slurm.call(verb, f"--nodes={nodes}", f"--ntasks={nodes}", *rest)
+    clocks = (said.read_text() if said is not None else told).split()
+    if len(clocks) != nodes:
+        sys.exit(f"{verb} has output of {len(clocks)} of {nodes} tasks")
+    return max(map(float, clocks)) - start
 
 
 def _ours(folder: Path) -> float:

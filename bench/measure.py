@@ -40,9 +40,16 @@ def side_by_side(
     ours: Callable[[], float], theirs: Callable[[], float], runs: int
 ) -> tuple[list[float], list[float]]:
     """Both measured `runs` times in turn, after one round that does not count (caches, compiled files)."""
-    ours(), theirs()
-    pairs = [(ours(), theirs()) for _ in range(runs)]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    first, second = in_turn((ours, theirs), runs)
+    return list(first), list(second)
+
+
+def in_turn(measures: Sequence[Callable[[], float]], runs: int) -> tuple[tuple[float, ...], ...]:
+    """The same for any number of them."""
+    for measure in measures:
+        measure()
+    rounds = [[measure() for measure in measures] for _ in range(runs)]
+    return tuple(zip(*rounds, strict=True))
 
 
 def timed(words: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> float:

@@ -89,11 +89,7 @@ class Slurm:
         self._daemon("slurmctld")
         for index in range(self._nodes):
             self._daemon("slurmd", "-N", f"n{index}")
-        for _ in range(120):
-            if self.call("sinfo", "--noheader", "--states=idle", "--format=%D").strip() == str(self._nodes):
-                return
-            time.sleep(0.5)
-        sys.exit(f"Slurm did not come up:\n{(self._folder / 'slurmctld.log').read_text()[-2000:]}")
+        self.wait_until_idle()
 
     def _end(self) -> None:
         daemons: list[int] = []
@@ -111,6 +107,14 @@ class Slurm:
         if self._munged is not None:
             self._munged.terminate()
             self._munged.wait()
+
+    def wait_until_idle(self) -> None:
+        """Wait until jobs can begin on all nodes."""
+        for _ in range(600):
+            if self.call("sinfo", "--noheader", "--states=idle", "--format=%D").strip() == str(self._nodes):
+                return
+            time.sleep(0.1)
+        sys.exit(f"Slurm's nodes are not idle:\n{(self._folder / 'slurmctld.log').read_text()[-2000:]}")
 
     @property
     def version(self) -> str:

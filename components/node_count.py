@@ -29,6 +29,11 @@ PIN = "nodes"
 fewer."""
 
 
+RESERVATION = "reservation"
+"""The pin with the reservation that a run had the fleet's nodes made from, where the file names none. It is
+the fleet's as long as it has nodes."""
+
+
 def is_range(nodes: Nodes | None) -> bool:
     """Whether the number of nodes may change while the file stays the same."""
     return nodes is not None and nodes.min != nodes.max
@@ -50,6 +55,7 @@ def with_node_count(request: PlanRequest) -> PlanRequest:
     if nodes is None:
         return request
     recorded, new = previous.pins.get(PIN), not previous.pins
+    reservation = previous.pins.get(RESERVATION)
     pins = {key: value for key, value in previous.pins.items() if key not in (PIN, TEMPLATE)}
     ended = indices_of(request.fleet.name, previous.ended)
     if is_range(nodes) or ended:
@@ -62,17 +68,28 @@ def with_node_count(request: PlanRequest) -> PlanRequest:
             previous = replace(previous, existing_nodes=names)
         if pins:
             pins["indices"] = folded(sorted(live))
+        if not (live or others):
+            reservation = request.reservation
         count = request.count if is_range(nodes) else nodes.target
         if count is None:
             count = max(request.at_least, _count(nodes, recorded, len(live) + len(others), new=new))
         nodes = nodes.model_copy(update={"target": _bounded(nodes, count)})
     fleet = request.fleet.model_copy(update={"nodes": nodes})
+    if fleet.reservation is not None:
+        reservation = None
+    elif reservation is not None:
+        fleet = fleet.model_copy(update={"reservation": reservation})
+    pins.pop(RESERVATION, None)
     ending = lifetime(request.fleet, request.created)
     return replace(
         request,
         fleet=fleet,
         previous=replace(previous, pins=pins),
-        own_pins={PIN: text(request.fleet.nodes), **(ending.pins if ending else {})},
+        own_pins={
+            PIN: text(request.fleet.nodes),
+            **({} if reservation is None else {RESERVATION: reservation}),
+            **(ending.pins if ending else {}),
+        },
     )
 
 

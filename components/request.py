@@ -166,7 +166,8 @@ class PlanRequest:
     None where it is the user's own account; `stack` what another stack of the project has decided. `tags` are
     the project's. `indices`: the nodes to plan, None: as many as the file asks for. `count`: how many nodes
     the fleet shall have, None: as its file and its stack say, but `at_least` so many where the file allows
-    them. `own_pins`: what every plan of it records. `created`: when the fleet was, or is just now, in seconds
+    them. `reservation`: what a run wants the first nodes made from, where the file names none.
+    `own_pins`: what every plan of it records. `created`: when the fleet was, or is just now, in seconds
     since the epoch.
     """
 
@@ -183,6 +184,7 @@ class PlanRequest:
     indices: tuple[int, ...] | None = None
     count: int | None = None
     at_least: int = 0
+    reservation: str | None = None
     own_pins: Mapping[str, str] = field(default_factory=dict[str, str])
     created: int = 0
     # The fleet's other nodes, where these are a part of it: an object of the backend's own.

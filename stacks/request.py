@@ -27,6 +27,7 @@ class FleetRequest:
 
     `folder` is the file's; `file` is None when it came from standard input. `count`: how many nodes the fleet
     shall have, None: as its file and its stack say, but `at_least` so many where the file allows them.
+    `reservation`: what a run wants the first nodes made from, where the file names none.
     """
 
     fleet: Fleet
@@ -35,6 +36,7 @@ class FleetRequest:
     file: Path | None = None
     count: int | None = None
     at_least: int = 0
+    reservation: str | None = None
 
     @property
     def name(self) -> str:
@@ -73,6 +75,7 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
             created=created_at(stack),
             count=request.count,
             at_least=request.at_least,
+            reservation=request.reservation,
         )
     )
     return check(request.fleet, previous, deployment, request.approvals.lose_data)

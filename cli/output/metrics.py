@@ -7,30 +7,35 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orch.cli.output.run import moment
 from orch.spec.errors import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from orch.runner.metrics.figures import Figures, Rate
+    from orch.runner.metrics.kept import Moment
     from orch.runner.metrics.reading import Device
 
 BARS = "▁▂▃▄▅▆▇█"
 HISTORY = 20
 """How many looks a graph shows."""
+SPANS = 24
+"""Into how many parts the time of a graph is cut that shows what was kept."""
 
 
 class History:
-    """What was seen of each row until now, for its graphs."""
+    """What was seen of each row until now, for its graphs of so many looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, looks: int = HISTORY) -> None:
+        self._looks = looks
         self._cpu: dict[str, deque[float | None]] = {}
         self._devices: dict[str, deque[float | None]] = {}
 
     def add(self, rows: Iterable[Figures]) -> None:
         for row in rows:
-            self._cpu.setdefault(row.node, deque(maxlen=HISTORY)).append(row.cpu_percent)
-            self._devices.setdefault(row.node, deque(maxlen=HISTORY)).append(row.device_percent)
+            self._cpu.setdefault(row.node, deque(maxlen=self._looks)).append(row.cpu_percent)
+            self._devices.setdefault(row.node, deque(maxlen=self._looks)).append(row.device_percent)
 
     def cpu(self, node: str) -> str:
         return bars(self._cpu.get(node, ()))
@@ -76,12 +81,33 @@ def metrics_table(rows: Sequence[Figures], history: History | None = None, *, co
     return table
 
 
+def kept_text(found: Sequence[Moment], *, colour: bool) -> str:
+    """A row for each rank, with graphs over the time of these moments: at least one."""
+    from orch.runner.metrics.figures import Figures
+    from orch.runner.metrics.kept import over_time, spans
+
+    history, whole = History(SPANS), over_time(found)
+    for part in spans(found, SPANS):
+        # A time without a sample is a blank.
+        history.add(over_time(part) or [Figures(row.node, row.rank) for row in whole])
+    return _lines(metrics_table(whole, history, colour=colour), colour=colour)
+
+
+def kept_json(found: Iterable[Moment]) -> list[dict[str, Any]]:
+    """What was kept, with its moments."""
+    return [{"at": moment(each.at), "nodes": [metrics_json(row) for row in each.rows]} for each in found]
+
+
 def metrics_text(rows: Sequence[Figures]) -> str:
     """The table as lines."""
+    return _lines(metrics_table(rows, colour=False), colour=False)
+
+
+def _lines(table: Table, *, colour: bool) -> str:
     from rich.console import Console
 
     text = io.StringIO()
-    Console(file=text, width=200).print(metrics_table(rows, colour=False))
+    Console(file=text, force_terminal=colour, width=None if colour else 200).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

@@ -15,7 +15,7 @@ from orch.cli.context import Json, Rehearse
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
 from orch.cli.runs.exec import fleet_or_run, with_containers
 from orch.cli.runs.listening import Address, address_of, cannot_listen
-from orch.cli.runs.run import open_runner
+from orch.cli.runs.run import moment_of, open_runner
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -48,19 +48,42 @@ def metrics(
             help="Answer Prometheus at /metrics, until SIGTERM; on 127.0.0.1 without HOST.",
         ),
     ] = None,
+    *,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="T", help="What was kept of a run since a time (RFC 3339) or an age: 10m, 2h."
+        ),
+    ] = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", min=0, metavar="N", help="What was kept of an attempt; the first is 0."),
+    ] = None,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
     """What a run or a fleet uses: CPU, memory, GPUs and network of each rank or node.
 
     On a terminal a view that goes on until Ctrl-C or the end of the run, elsewhere one look. CPU and memory
-    of a rank are its container's, its GPUs those of its blocks; the network is its node's.
+    of a rank are its container's, its GPUs those of its blocks; the network is its node's. Of a run that has
+    ended, or with `--since` or `--attempt`, what was kept while somebody was attached or a controller lived.
     """
     from orch.spec.state import FleetState
 
     address = address_of(serve, "--serve") if serve is not None else None
+    past = since is not None or attempt is not None
+    if past and address is not None:
+        raise typer.BadParameter("it tells what is, `--since` and `--attempt` what was", param_hint="--serve")
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         found = fleet_or_run(project, runner, name, verb="metrics")
+        if isinstance(found, FleetState) and past:
+            raise UsageError(
+                f"{name} is a fleet: what is kept is kept of runs",
+                hint="name a run; `orch ps -a` lists them",
+            )
+        if not isinstance(found, FleetState) and address is None and (past or not found.active):
+            _kept(runner, found, since, attempt, as_json)
+            return
         if isinstance(found, FleetState):
             watched = Watched(runner, found, None)
         else:
@@ -102,6 +125,34 @@ class Watched:
             plan = plan_of(self._run)
             return run_targets(plan, [self._runner.runtime(node) for node in plan.nodes])
         return fleet_targets(self._fleet) if self._fleet is not None else ()
+
+
+def _kept(runner: RunnerContext, row: RunRow, since: str | None, attempt: int | None, as_json: bool) -> None:
+    """What was kept of an attempt of a run, by default of the latest."""
+    from orch.cli.output.metrics import kept_json, kept_text
+    from orch.cli.output.run import moment
+    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.metrics.kept import moments
+    from orch.runner.metrics.reading import run_targets
+    from orch.runner.runs.read_logs import of_attempt
+
+    begin = 0.0 if since is None else moment_of(since, row.now).timestamp()
+    row = of_attempt(row, row.attempt if attempt is None else attempt)
+    samples = runner.ledger.samples(row.id, row.attempt, since=begin)
+    plan = plan_of(row)
+    found = moments(run_targets(plan, [runner.runtime(node) for node in plan.nodes]), samples)
+    if as_json:
+        print_json({"schema": 1, "run": row.name, "attempt": row.attempt, "samples": kept_json(found)})
+        return
+    what = f"run {row.name}" + (f", attempt {row.attempt}" if row.attempts else "")
+    if not found:
+        tell(
+            f"{what}: nothing was kept of that time; every 10 s it is, while somebody follows a run that runs"
+        )
+        return
+    ends = " to ".join(str(moment(at)) for at in dict.fromkeys((found[0].at, found[-1].at)))
+    tell(f"{what}, {ends}: the mean of CPU, GPU and network, the most of memory")
+    say(kept_text(found, colour=coloured(sys.stdout)))
 
 
 def _once(watched: Watched, as_json: bool) -> None:

@@ -23,6 +23,8 @@ from orch.cli.runs.submission import ProjectNow, check_name, fleets_with_room, i
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from orch.runner.events import PortForwarded
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
@@ -195,7 +197,7 @@ def logs(
     rehearse: Rehearse = False,
 ) -> None:
     """Print the logs of a run, while it runs and after."""
-    moment = _since(since)
+    moment = None if since is None else _stamp(moment_of(since))
     with open_runner(None, as_json=False, rehearse=rehearse) as (_, runner):
         from dataclasses import replace
 
@@ -215,7 +217,12 @@ def logs(
             raise UnknownRank(f"run {name} has no rank {node}", hint=f"its ranks are 0 to {all_ranks[-1]}")
         ranks = all_ranks if node is None else [node]
         live = Live(sys.stdout, colour=coloured(sys.stdout), prefix=len(ranks) > 1)
-        read_logs(replace(runner, processor=live), row, Selection(tuple(ranks), tail, moment), follow=follow)
+        read_logs(
+            replace(runner, processor=live),
+            row,
+            Selection(tuple(ranks), tail, moment),
+            follow=follow,
+        )
 
 
 def attach(
@@ -370,10 +377,14 @@ def variables_of(items: Sequence[str]) -> dict[str, str]:
     return variables
 
 
-def _since(text: str | None) -> str | None:
-    """A time or an age as RFC 3339 in UTC, the format of log lines."""
-    if text is None:
-        return None
+def _stamp(moment: datetime) -> str:
+    """RFC 3339 as log lines have it."""
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def moment_of(text: str, now: float | None = None) -> datetime:
+    """The moment of `--since`: a time, or an age before `now`, in seconds since the epoch; by default this
+    machine's. Raises BadParameter."""
     from datetime import datetime, timedelta, timezone
 
     from orch.spec.grammar.values import Problem, parse_duration
@@ -382,11 +393,10 @@ def _since(text: str | None) -> str | None:
         age = parse_duration(text)
     except Problem:
         age = None
-    if age is not None:
-        moment = datetime.now(timezone.utc) - timedelta(seconds=age)
-    else:
-        try:
-            moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
-        except ValueError:
-            raise typer.BadParameter(f"{text!r} is neither a time nor an age", param_hint="--since") from None
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    try:
+        if age is not None:
+            present = datetime.now(timezone.utc) if now is None else datetime.fromtimestamp(now, timezone.utc)
+            return present - timedelta(seconds=age)
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(f"{text!r} is neither a time nor an age", param_hint="--since") from None

@@ -141,6 +141,9 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         larger = replace(first, others=tuple(others))
         return [(larger, None)] if larger != plan else []
 
+    def new_node(self, plan: AwsPlan) -> Mapping[str, Any]:
+        return {**super().new_node(plan), "reservation": plan.node_groups[-1].capacity.id}
+
     def traits(self, request: PlanRequest, candidate: CloudCandidate, plan: AwsPlan) -> Traits:
         return traits(request.fleet, plan)
 

@@ -125,6 +125,9 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     def makers(self, plan: GcpPlan) -> Mapping[str, str]:
         return plan.makers
 
+    def new_node(self, plan: GcpPlan) -> Mapping[str, Any]:
+        return {**super().new_node(plan), "reservation": plan.node_groups[-1].reservation}
+
     def traits(self, request: PlanRequest, candidate: CloudCandidate, plan: GcpPlan) -> Traits:
         fleet = request.fleet
         return traits(plan, node_scratch(fleet, shape_of(fleet, candidate), node_os(fleet, candidate)))

@@ -27,7 +27,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from orch.spec.grammar.values import encodable
 
 # Raised when a change makes an older orch misread the ledger.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 metadata = MetaData()
 
@@ -131,6 +131,19 @@ event = Table(
     Column("at", Float, nullable=False),
     Column("kind", String(20), nullable=False),
     Column("text", Plain, nullable=False),
+)
+
+# What the ranks of a run used, from time to time (samples.py).
+sample = Table(
+    "sample",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("at", Float, nullable=False, index=True),
+    Column("ranks", Integer, nullable=False),
+    Column("readings", Plain, nullable=False),
+    Index("sample_by_run", "run_id", "at"),
 )
 
 # Controllers that live, or did a short while ago.

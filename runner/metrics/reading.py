@@ -6,6 +6,7 @@ The output of a node is untrusted: what is not a line of the expected form is le
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -125,14 +126,22 @@ def run_targets(plan: RunPlan, runtimes: Sequence[JobRuntime]) -> tuple[Target, 
 
 
 def look(
-    targets: Sequence[Target], connector: Connector, *, devices: bool = True
+    targets: Sequence[Target],
+    connector: Connector,
+    *,
+    devices: bool = True,
+    deadline_s: float = LOOK_S,
+    until: threading.Event | None = None,
 ) -> tuple[NodeResult[Reading], ...]:
-    """Look at each target at once. A node that does not answer is an error in its place."""
+    """Look at each target at once. A node that does not answer is an error in its place.
+
+    `deadline_s`, `until`: as in `Connector.run`."""
     by_node = {target.node.name: target for target in targets}
 
     def read(node: NodeState) -> Reading:
         target = by_node[node.name]
-        done = connector.run(node, command(target, devices=devices), deadline_s=LOOK_S)
+        asked = command(target, devices=devices)
+        done = connector.run(node, asked, deadline_s=deadline_s, until=until)
         return reading(target, done.stdout)
 
     return fan_out([target.node for target in targets], read)

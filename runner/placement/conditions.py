@@ -55,18 +55,16 @@ class Conditions:
             ("backends", task.backends, fleet.backend, "backend"),
             ("regions", task.regions, node.region, "region"),
             ("availability_zones", task.availability_zones, node.zone, "zone"),
-            (
-                "reservation",
-                _one(task.reservation),
-                _short(node, task),
-                "reservation",
-            ),
         ]
         found = [
             Unmet(path, " or ".join(words), f"{noun} {has}" if has is not None else f"no {noun}")
             for path, words, has, noun in asked
             if words and has not in words
         ]
+        reservation = task.reservation
+        if reservation is not None and not in_reservation(node.reservation, reservation):
+            has = "no reservation" if node.reservation is None else f"reservation {_short(node.reservation)}"
+            found.append(Unmet("reservation", reservation, has))
         patterns, name = task.instance_types, node.instance_type
         if patterns and not (name and any(fnmatchcase(name.lower(), each.lower()) for each in patterns)):
             found.append(
@@ -95,15 +93,13 @@ class Conditions:
         )
 
 
-def _one(word: str | None) -> tuple[str, ...]:
-    return () if word is None else (word,)
+def in_reservation(has: str | None, asked: str) -> bool:
+    """Whether what has a reservation has the one asked for, which may be named without GCP's whole path."""
+    return has is not None and asked in (has, _short(has))
 
 
-def _short(node: NodeState, task: Task) -> str | None:
-    """The node's reservation; its name alone where the task does not write GCP's whole path either."""
-    if node.reservation is None or "/" in (task.reservation or ""):
-        return node.reservation
-    return node.reservation.rpartition("/")[2]
+def _short(reservation: str) -> str:
+    return reservation.rpartition("/")[2]
 
 
 def names_of(node: NodeState) -> frozenset[str]:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 from orch.runner.errors import LedgerUnusable
 from orch.runner.events import Event, Notice, Processor
 from orch.runner.ledger.controllers import BEAT_S
 from orch.runner.ledger.records import RunRow
+from orch.runner.ledger.samples import EVERY_S
+from orch.runner.metrics.keeping import keep_sample
 from orch.runner.processes import process_owner
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.lifecycle import advance, collect_leftovers
@@ -24,6 +27,8 @@ PAUSE_S = 2.0
 COLLECT_EVERY_S = 60.0
 # A start may wait for an image for minutes: so many runs are advanced at once.
 AT_ONCE = 16
+# Of how many runs it keeps what they use at once: a node that is away takes its time.
+SAMPLED_AT_ONCE = 8
 # After how long without a pass the controller counts as unwell, and after how long a notice is told again.
 SLOW_S, REPEAT_S = 60.0, 600.0
 
@@ -36,7 +41,8 @@ class Controller:
         self._stop, self._look = threading.Event(), threading.Event()
         self._busy: dict[int, Future[None]] = {}
         self._collecting: Future[None] | None = None
-        self._beaten_at = self._collected_at = float("-inf")
+        self._sampling: dict[int, Future[None]] = {}
+        self._beaten_at = self._collected_at = self._sampled_at = float("-inf")
         self._passed_at = time.monotonic()
 
     def stop(self) -> None:
@@ -63,10 +69,14 @@ class Controller:
         """Advance runs until `stop`. A ledger that is away is waited for."""
         owner = process_owner()
         try:
-            with ThreadPoolExecutor(AT_ONCE + 1, "orch-control") as pool:
+            with (
+                ThreadPoolExecutor(AT_ONCE + 1, "orch-control") as pool,
+                ThreadPoolExecutor(SAMPLED_AT_ONCE, "orch-samples") as sampling,
+            ):
                 while not self._stop.is_set():
                     try:
-                        self._pass(pool, owner)
+                        rows = self._pass(pool, owner)
+                        self._keep_samples(sampling, rows)
                         self._passed_at = time.monotonic()
                     except LedgerUnusable as error:
                         self._tell(f"{error.summary}: {error.detail}; trying again")
@@ -75,13 +85,14 @@ class Controller:
         finally:
             self._runner.ledger.retire(owner)
 
-    def _pass(self, pool: ThreadPoolExecutor, owner: str) -> None:
+    def _pass(self, pool: ThreadPoolExecutor, owner: str) -> tuple[RunRow, ...]:
         now = time.monotonic()
         if now - self._beaten_at >= BEAT_S:
             self._runner.ledger.beat(owner)
             self._beaten_at = now
         self._busy = {number: future for number, future in self._busy.items() if not future.done()}
-        for row in reversed(self._runner.ledger.runs(active_only=True)):  # the oldest first
+        rows = self._runner.ledger.runs(active_only=True)
+        for row in reversed(rows):  # the oldest first
             if len(self._busy) >= AT_ONCE:
                 break
             if not row.held and row.id not in self._busy:
@@ -91,6 +102,22 @@ class Controller:
         ):
             self._collected_at = now
             self._collecting = pool.submit(self._safely, lambda: collect_leftovers(self._runner))
+        return rows
+
+    def _keep_samples(self, pool: ThreadPoolExecutor, rows: Sequence[RunRow]) -> None:
+        """Keep what runs use, those with a driver too: that may be one of a version that keeps nothing."""
+        now = time.monotonic()
+        if now - self._sampled_at < EVERY_S:
+            return
+        self._sampled_at = now
+        self._sampling = {number: each for number, each in self._sampling.items() if not each.done()}
+        for row in rows:
+            if row.id not in self._sampling:
+                self._sampling[row.id] = pool.submit(self._sample, row)
+
+    def _sample(self, row: RunRow) -> None:
+        with suppress(OrchError):  # a node that is away, or another version's plan: told by who drives it
+            keep_sample(self._runner, row, self._stop)
 
     def _advance(self, row: RunRow) -> None:
         done = advance(self._runner, row, begin=True)

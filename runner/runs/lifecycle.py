@@ -35,6 +35,7 @@ from orch.runner.ledger.records import Desired, RunRow, Waiting
 from orch.runner.ledger.run_folder import folders_with_secrets, open_folder
 from orch.runner.ledger.run_names import RunName
 from orch.runner.ledger.waiting_line import behind
+from orch.runner.metrics.keeping import keeping_samples
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.placement import place_task
 from orch.runner.placement.rank_groups import rank_groups
@@ -179,12 +180,17 @@ def _seats(runner: RunnerContext, task: Task, fleet: FleetState) -> tuple[tuple[
 def drive(runner: RunnerContext, row: RunRow, *, follow_logs: bool = True) -> RunRow:
     """Drive a run to its end, or follow the process that does. Returns the ended run.
 
-    When the acting process dies, this one takes over. KeyboardInterrupt passes through and leaves the run as
-    it is.
+    When the acting process dies, this one takes over. What the run uses is kept in the ledger meanwhile.
+    KeyboardInterrupt passes through and leaves the run as it is.
     """
-    owner = process_owner()
-    if row.active:
-        plan_of(row)
+    if not row.active:
+        return row
+    plan_of(row)
+    with keeping_samples(runner, row.id):
+        return _drive(runner, row, process_owner(), follow_logs)
+
+
+def _drive(runner: RunnerContext, row: RunRow, owner: str, follow_logs: bool) -> RunRow:
     while row.active:
         lease = runner.ledger.take(row.id, owner)
         if lease is None:

@@ -14,6 +14,7 @@ from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, Runne
 from orch.runner.events import LogLine, Notice
 from orch.runner.launch.run_plan import RunPlan, groups_and_tags, plan_of
 from orch.runner.ledger.records import RunRow
+from orch.runner.metrics.keeping import keeping_samples
 from orch.runner.node import logs
 from orch.runner.node.connector import fan_out
 from orch.runner.runs.context import RunnerContext
@@ -47,23 +48,11 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
     They are of the run's latest attempt, or of the one that `of_attempt` made a row of. Followed lines come
     in the order of arrival. For a node that does not answer, a notice is sent and its stored lines are used.
     """
-    watch = RunWatch(runner.ledger, row)
-    followed = False
-    while follow and row.active:
-        if row.phase not in _BEFORE_LOGS:
-            _follow(runner, watch, selection)
-            if plan_of(row).retry is None:
-                return
-            followed, attempt = True, row.attempt
-            # After its logs have ended an attempt may take a while to be over.
-            while row.active and (row.attempt, row.phase in _BEFORE_LOGS) == (attempt, False):
-                watch.wait()
-                row = watch.read()
-        else:
-            watch.wait()
-            row = watch.read()
-    if followed:
-        return
+    if follow and row.active:
+        with keeping_samples(runner, row.id):
+            row, followed = _follow_run(runner, row, selection)
+        if followed:
+            return
     live = [rank.rank for rank in row.ranks if not rank.collected and rank.rank in selection.ranks]
     began = row.phase not in _BEFORE_LOGS or row.phase == "waiting"
     fetched = _fetch(runner, row, selection, live if began else [])
@@ -90,6 +79,26 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
     lines = [_lines(plan, rank, file) for rank, file in fetched.items()] if plan else []
     for line in heapq.merge(*lines, *stored, key=lambda line: line.time):
         runner.processor.handle(line)
+
+
+def _follow_run(runner: RunnerContext, row: RunRow, selection: Selection) -> tuple[RunRow, bool]:
+    """Follow a run until its logs, or it, have ended: its row, and whether there were logs to follow."""
+    watch = RunWatch(runner.ledger, row)
+    followed = False
+    while row.active:
+        if row.phase not in _BEFORE_LOGS:
+            _follow(runner, watch, selection)
+            if plan_of(row).retry is None:
+                return row, True
+            followed, attempt = True, row.attempt
+            # After its logs have ended an attempt may take a while to be over.
+            while row.active and (row.attempt, row.phase in _BEFORE_LOGS) == (attempt, False):
+                watch.wait()
+                row = watch.read()
+        else:
+            watch.wait()
+            row = watch.read()
+    return row, followed
 
 
 def of_attempt(row: RunRow, attempt: int) -> RunRow:

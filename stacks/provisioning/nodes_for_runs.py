@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from orch.components.idleness import may_end
 from orch.components.node_count import is_range, recorded_minimum
+from orch.runner.placement.conditions import in_reservation
 from orch.runner.placement.placement import misfit, no_fit
+from orch.spec.rules.unsupported import acted_on
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import few
 from orch.stacks import operations
@@ -20,7 +22,7 @@ from orch.stacks.state import StackState
 if TYPE_CHECKING:
     from orch.components.deployment import Deployment
     from orch.spec import Document
-    from orch.spec.models import Task
+    from orch.spec.models import Fleet, Task
     from orch.stacks.plan import Plan
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Listener
@@ -60,6 +62,8 @@ def growth_for(
         return None
     if fleet.nodes is None or not is_range(fleet.nodes):
         return None
+    if not state.nodes and not _may_be_in(task.reservation, fleet, state.backend):
+        return None
     if over_since(StackState(project, state.name), fleet) is not None:
         return None
     state, needed = _without_ended(project, state), task.all_nodes
@@ -76,9 +80,19 @@ def growth_for(
             # A run that does not get all of its nodes leaves none of them behind.
             whole = fleet.model_copy(update={"gang": "all-or-nothing"})
             folder, file = document.directory.absolute(), document.file.absolute()
-            request = FleetRequest(whole, folder, file=file, at_least=count + more)
+            request = FleetRequest(
+                whole, folder, file=file, at_least=count + more, reservation=task.reservation
+            )
             return Growth(task, state, here, more, document, request, frozenset(anew))
     return None
+
+
+def _may_be_in(reservation: str | None, fleet: Fleet, backend: str) -> bool:
+    """Whether a fleet's first nodes may be made from the reservation of a run: its file names that, or none.
+    Later ones are in the one of the first."""
+    if reservation is None or fleet.reservation is not None:
+        return reservation is None or in_reservation(fleet.reservation, reservation)
+    return "reservation" in acted_on(backend) and fleet.spot_policy != "spot"
 
 
 def still_lacking(project: Project, growth: Growth) -> Growth | None:
@@ -160,7 +174,8 @@ def make_nodes(project: Project, growth: Growth, plan: Plan, listener: Listener)
         return operations.up(project, growth.request, listener, plan=plan)
     except StackError:
         if not growth.state.nodes and "fleet" not in StackState(project, name).outputs:
-            operations.up(project, replace(growth.request, at_least=0, count=0), listener)
+            empty = replace(growth.request, at_least=0, count=0, reservation=None)
+            operations.up(project, empty, listener)
         raise
 
 

@@ -134,3 +134,21 @@ def test_a_plan_without_nodes_says_how_many_there_may_be() -> None:
         count_words(fleet("0.."), 0, "g6.xlarge") == "no node now; runs make as many as they need: g6.xlarge"
     )
     assert count_words(fleet("0"), 0, "g6.xlarge") == "no node now: g6.xlarge"
+
+
+def test_the_reservation_of_a_run_is_the_fleets_as_long_as_it_has_nodes_and_its_file_names_none() -> None:
+    def planned(nodes: object, previous: PriorState, **more: Any) -> tuple[str | None, str | None]:
+        found = request(nodes, previous, **more)
+        return found.fleet.reservation, own_pins(found, 9).get("reservation")
+
+    there, gone = up("0/0/8", "0-1", 0, 1), up("0/0/8", "0-1")
+    for each in (there, gone):
+        each.pins["reservation"] = "held"
+    assert planned("0..8", PriorState(existing_nodes=frozenset()), reservation="new") == ("new", "new")
+    assert planned("0..8", there, reservation="new") == ("held", "held")
+    assert planned("0..8", there) == planned(2, there) == ("held", "held")
+    assert planned("0..8", gone) == (None, None)
+    assert planned("0..8", gone, reservation="new") == ("new", "new")
+    named = request_of(fleet("0..8").model_copy(update={"reservation": "own"}), previous=there)
+    assert with_node_count(named).fleet.reservation == "own"
+    assert "reservation" not in own_pins(with_node_count(named), 2)

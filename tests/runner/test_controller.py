@@ -88,7 +88,7 @@ def test_two_controllers_do_everything_and_nothing_twice(
     monkeypatch.setattr(controller, "PAUSE_S", 0.05)
     gate, begun = tmp_path / "gate", tmp_path / "begun"
     commands = [f"echo $ORCH_RUN_NAME >> {begun}"]
-    submit(place, boxes, "killed", commands=[*commands, f"until [ -e {gate} ]; do sleep 0.1; done"])
+    killed = submit(place, boxes, "killed", commands=[*commands, f"until [ -e {gate} ]; do sleep 0.1; done"])
     script = [sys.executable, str(Path(__file__).with_name("drive_folders.py")), str(place.dot), ledger_url]
     with subprocess.Popen(
         [*script, "killed", "600"], env={**os.environ, "PYTHONPATH": str(TESTS)}, start_new_session=True
@@ -104,6 +104,7 @@ def test_two_controllers_do_everything_and_nothing_twice(
     thread.start()
     try:
         until(lambda: len(place.ledger.controllers()) == 2, 120, "both live")
+        until(lambda: place.ledger.samples(killed.id, 0), 120, "what it uses is kept")
         gate.touch()
         until(lambda: not place.ledger.runs(active_only=True), 120, "all runs have ended")
         assert loop.well

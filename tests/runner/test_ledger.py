@@ -11,17 +11,18 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import ledger_taker
 import psycopg
 import pytest
 from postgres import Postgres
-from sqlalchemy import event, text
+from sqlalchemy import event, insert, select, text
 from support import fork_server, until
 
 from orch.runner.errors import LedgerUnusable, NewerLedger, RunConflict, UnknownRun
-from orch.runner.ledger import database, schema
+from orch.runner.ledger import database, samples, schema
 from orch.runner.ledger import ledger as module
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.ledger import LOST_WEIGHT, Ledger, open_ledger
@@ -487,16 +488,18 @@ def journal(path: Path) -> str:
         db.close()
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, version: int):
     ledger = open_ledger(ledger_url)
     number = new(ledger)
     with ledger._begin() as db:
         db.execute(text("DROP INDEX run_by_fleet"))
         for added in range(version + 1, schema.SCHEMA_VERSION + 1):
-            for column in schema.ADDED[added]:
+            for column in schema.ADDED.get(added, ()):
                 db.execute(text(f"ALTER TABLE {column.table.name} DROP COLUMN {column.name}"))
-        db.execute(text("DROP TABLE controller"))
+        db.execute(text("DROP TABLE sample"))
+        if version < 4:
+            db.execute(text("DROP TABLE controller"))
         if version < 2:
             db.execute(text("DROP TABLE attempt"))
         db.execute(text(f"UPDATE meta SET value = '{version}' WHERE key = 'schema'"))
@@ -516,6 +519,8 @@ def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, v
     assert ledger.by_id(number).attempts[0].events == ("error",)
     assert ledger.line("lab").position(number) == 1
     assert ledger.controllers() == ()
+    ledger.add_sample(number, 0, 2, "[]")
+    assert [each.readings for each in ledger.samples(number, 0)] == ["[]"]
     ledger.close()
 
 
@@ -585,3 +590,43 @@ def test_a_try_without_nodes_keeps_its_number(any_ledger: Ledger):
     assert (row.message, row.next_attempt, row.attempts, row.retry_tries) == ("still none", 0, (), 2)
     any_ledger.begin_attempt(lease, 0, "{}", ["n7"])
     assert [rank.node for rank in any_ledger.by_id(row.id).ranks] == ["n7"]
+
+
+def test_of_those_who_see_to_a_run_one_keeps_a_sample(shared: tuple[Ledger, Ledger]):
+    one, other = shared
+    number = new(one)
+    assert one.sample_is_due(number)
+    with ThreadPoolExecutor(8) as pool:
+        kept = [pool.submit(each.add_sample, number, 0, 2, "[null]") for each in (one, other) * 4]
+        for each in kept:
+            each.result()
+    assert [each.readings for each in other.samples(number, 0)] == ["[null]"]
+    assert not other.sample_is_due(number)
+    assert other.samples(number, 1) == other.samples(number, 0, since=time.time() + 60) == ()
+
+
+def test_samples_are_bounded(any_ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+    """The last hour keeps all of its own, what was before is thinned, and all runs together have so many."""
+    number, other = new(any_ledger), new(any_ledger, "other")
+    monkeypatch.setattr(samples, "DUE_S", -1.0)
+    with any_ledger._begin() as db:
+        now = db.scalar(select(schema.clock()))
+        values = {"run_id": number, "attempt": 0, "ranks": 2, "readings": "[]"}
+        ages = [10.0 * index + 5 for index in range(1, samples.MOST_OF_RUN + 1)]
+        db.execute(insert(schema.sample), [{**values, "at": now - age} for age in ages])
+        db.execute(insert(schema.sample).values({**values, "run_id": other, "at": now - 8 * 86_400}))
+    any_ledger.add_sample(number, 0, 2, "[]")
+    kept = [now - each.at for each in any_ledger.samples(number, 0)]
+    fine = [age for age in kept if age < samples.FINE_S]
+    coarse = [age for age in kept if age > samples.FINE_S]
+    assert len(fine) == 360
+    assert samples.COARSE * 0.9 < len(coarse) <= samples.COARSE
+    gaps = [before - after for before, after in pairwise(coarse)]
+    assert (min(gaps), max(gaps)) == pytest.approx((20, 30), abs=0.1)
+    assert coarse[0] == pytest.approx(ages[-1], abs=1)
+    monkeypatch.setattr(samples, "LOOK_AT_EACH", 1)
+    monkeypatch.setattr(samples, "MOST_RANKS", 200)
+    any_ledger.add_sample(number, 0, 2, "[1]")
+    assert any_ledger.samples(other, 0) == ()
+    assert len(any_ledger.samples(number, 0)) == 100
+    assert any_ledger.samples(number, 0)[-1].readings == "[1]"

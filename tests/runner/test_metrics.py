@@ -3,18 +3,58 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from foldernodes import FolderLab
+from foldernodes import FolderConnector, FolderLab, ProcessRuntime
+from support import until
 
-from orch.cli.output.metrics import History, bars, metrics_json, metrics_text, problem_lines
+from orch.cli.output.metrics import (
+    History,
+    bars,
+    kept_json,
+    kept_text,
+    metrics_json,
+    metrics_text,
+    problem_lines,
+)
 from orch.cli.output.prometheus import UsageCollector, serve
-from orch.runner.metrics.figures import figures
-from orch.runner.metrics.reading import Reading, Target, command, fleet_targets, look, reading
-from orch.runner.node.connector import NodeResult
+from orch.cli.output.run import moment
+from orch.runner.connect import ConnectorByKind
+from orch.runner.errors import HostUnreachable
+from orch.runner.events import Recorder
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger import samples
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.samples import Sample
+from orch.runner.metrics import keeping
+from orch.runner.metrics.figures import Rate, figures
+from orch.runner.metrics.keeping import keep_sample
+from orch.runner.metrics.kept import moments, over_time, packed, spans
+from orch.runner.metrics.reading import (
+    Device,
+    Reading,
+    Target,
+    Use,
+    command,
+    fleet_targets,
+    look,
+    reading,
+    run_targets,
+)
+from orch.runner.node.commands import Command
+from orch.runner.node.connector import Completed, NodeResult
+from orch.runner.node.docker import RUNTIMES
+from orch.runner.runs import lifecycle
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.runs.read_logs import Selection, read_logs
+from orch.spec.models import Task
 from orch.spec.state import Gpus, NodeState
 
 MIB = 1 << 20
@@ -161,6 +201,104 @@ def test_nodes_that_answer_are_told_beside_one_that_does_not(tmp_path: Path) -> 
     assert "4 simulated" in lines[1]
     assert "no answer" in lines[2]
     assert problem_lines([first, second]) == ["box-1: node box-1 cannot be reached"]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[tuple[RunnerContext, FolderLab]]:
+    """A project on two nodes that are folders."""
+    (tmp_path / "boxes").mkdir()
+    lab, ledger = FolderLab(tmp_path / "boxes"), open_ledger(f"sqlite:///{tmp_path}/.orch/ledger.db")
+    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    yield RunnerContext(tmp_path / ".orch", ledger, lab.connector, Recorder(), runtimes), lab
+    lab.end()
+    ledger.close()
+
+
+class Away(FolderConnector):
+    """Nodes whose names end so do not answer."""
+
+    def __init__(self, *ends: str) -> None:
+        self._ends = ends
+
+    def run(self, node: NodeState, command: Command, **how: Any) -> Completed:
+        if node.name.endswith(self._ends):
+            raise HostUnreachable(f"node {node.name} cannot be reached", where=node.name)
+        return super().run(node, command, **how)
+
+
+def test_what_a_run_uses_is_kept_while_somebody_sees_to_it_and_shown_after(
+    runs: tuple[RunnerContext, FolderLab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, lab = runs
+    monkeypatch.setattr(keeping, "EVERY_S", 0.05)
+    monkeypatch.setattr(samples, "DUE_S", 0.0)
+    wait = f"until [ -e {tmp_path}/gate ]; do sleep 0.1; done"
+    task = Task.model_validate({"name": "job", "nodes": 2, "shell": "sh", "commands": [wait]})
+    row = lifecycle.submit(runner, task, lab.fleet(), image="none", base=tmp_path)
+    runner.ledger.add_sample(row.id, 0, 2, "no reading")
+    with ThreadPoolExecutor(2) as pool:
+        driver = pool.submit(lifecycle.drive, runner, row)
+        until(lambda: len(runner.ledger.samples(row.id, 0)) > 2, 60, "its driver keeps samples")
+        follower = pool.submit(read_logs, runner, runner.ledger.by_id(row.id), Selection((0, 1)), follow=True)
+        known, never = runner.ledger.by_id(row.id), threading.Event()
+        for ends in (("1",), ("0", "1")):  # of none that answers nothing is kept
+            away = ConnectorByKind({"folder": lambda ends=ends: Away(*ends)})
+            keep_sample(replace(runner, connector=away), known, never)
+        (tmp_path / "gate").touch()
+        assert driver.result(60).status == "done"
+        follower.result(60)
+    kept = runner.ledger.samples(row.id, 0)
+    assert sum(",null]" in each.readings for each in kept) == 1
+    assert not any("[null" in each.readings for each in kept)
+    plan = plan_of(row)
+    found = moments(run_targets(plan, [runner.runtime(node) for node in plan.nodes]), kept)
+    assert len(found) == len(kept) - 1  # without what is no reading
+    last = kept_json(found)[-1]
+    assert [(node["rank"], node["node"]) for node in last["nodes"]] == [(0, "box-0"), (1, "box-1")]
+    assert last["at"] == moment(kept[-1].at)
+    for row in over_time(found):
+        assert row.cores is not None
+        assert row.memory_bytes
+    heading, *rows = kept_text(found, colour=False).splitlines()
+    assert heading.split()[:3] == ["RANK", "NODE", "CPU"]
+    assert [each.split()[:2] for each in rows] == [["0", "box-0"], ["1", "box-1"]]
+
+
+def test_over_time_a_rank_uses_the_mean_and_the_most_memory() -> None:
+    node = NodeState.model_validate({"index": 0, "name": "n0", "access": {"kind": "none"}, "cpus": 4})
+    target = Target(node, rank=0, cores=4.0, memory_bytes=64 * MIB)
+
+    def sample(at: float, cpu_s: float, memory: int, percent: float | None) -> Sample:
+        devices = None if percent is None else (Device(0, percent, memory, 9 * MIB),)
+        use = Use(cpu_s, memory)
+        given = Reading(at, 4.0, Use(), use, {"eth0": (int(at * 10), 0)}, {}, devices)
+        told = packed([NodeResult(node, given)])
+        assert told is not None
+        return Sample(1000.0 + at, 0, told)
+
+    # The rates of a moment are since the one before.
+    kept = [sample(0, 0, MIB, 10), sample(10, 40, 3 * MIB, 50), sample(20, 40, 2 * MIB, None)]
+    # Nobody was attached for a while; then a node did not answer.
+    kept += [sample(120, 140, MIB, 90), Sample(1130.0, 0, "[null]")]
+    found = moments([target], kept)
+    assert [(each.at, each.rows[0].cpu_percent) for each in found] == [
+        (1000.0, None),
+        (1010.0, 100.0),
+        (1020.0, 0.0),
+        (1120.0, 25.0),
+        (1130.0, None),
+    ]
+    (row,) = over_time(found)
+    assert row.cpu_percent == pytest.approx((100 * 10 + 0 * 10 + 25 * 100) / 120)
+    assert row.device_percent == pytest.approx((50 * 10 + 90 * 100) / 110)
+    assert row.memory_bytes == 3 * MIB
+    assert row.network == Rate(10.0, 0.0)
+    assert [len(part) for part in spans(found, 4)] == [3, 0, 0, 2]
+    (line,) = kept_text(found, colour=False).splitlines()[1:]
+    assert " 29% of 4  █ ▁                  ▃  " in line
+    # A node that tells of very many interfaces is taken for one that does not answer.
+    many = Reading(1.0, 1.0, Use(), Use(), {f"eth{at}": (1, 1) for at in range(9999)}, {}, None)
+    assert packed([NodeResult(node, many)]) is None
 
 
 def test_graphs_show_what_was() -> None:

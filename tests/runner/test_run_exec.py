@@ -101,8 +101,16 @@ def test_what_is_no_container_is_told(held: Folder) -> None:
     held.orch("stop", "held", "--abort")
     said = held.orch("exec", "held", "--", "true")
     assert (said.code, "run held has ended" in said.err) == (9, True), said.err
-    said = held.orch("metrics", "held")
-    assert (said.code, "run held has ended" in said.err) == (9, True), said.err
+    said = held.orch("metrics", "held", "--json", "--since", "1h")
+    assert (said.code, said.json["run"], said.json["attempt"]) == (0, "held", 0), said.err
+    for words, code, told in (
+        (("held", "--since", "2001-01-01T00:00:00Z", "--attempt", "1"), 2, "has no attempt 1"),
+        (("held", "--since", "soon"), 2, "neither a time nor an age"),
+        (("held", "--since", "1h", "--serve", "0"), 2, "`--since` and `--attempt` what was"),
+        (("laptop", "--since", "1h"), 2, "laptop is a fleet: what is kept is kept of runs"),
+    ):
+        said = held.orch("metrics", *words)
+        assert (said.code, told in said.err) == (code, True), said.err
     said = held.orch("run", "name.yml", "--detach")
     try:
         said = held.orch("exec", "laptop", "--", "true")

@@ -10,6 +10,7 @@ from aws_engine import Stack, stack
 from cloud_engine import quiet
 
 from orch.runner.errors import NoFit
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet, Task
 from orch.stacks import operations
 from orch.stacks.errors import Conflict, NoCapacity
@@ -196,3 +197,46 @@ def test_a_run_gets_all_nodes_that_it_lacks_or_leaves_none_behind(tmp_path: Path
         plan_growth(lab.project, changed, quiet)
     lab.down()
     assert lab.cloud.everything() == {}
+
+
+def test_a_run_with_a_reservation_has_nodes_made_from_it_where_the_fleet_names_that_or_none(
+    tmp_path: Path,
+) -> None:
+    lab = stack(tmp_path / "project", quotas=QUOTAS)
+    held, other = (reserved(lab, count) for count in (2, 1))
+    file = lab.folder / "fleet.yml"
+    asked = fleet("0..3", placement="cluster", network={"interconnect": "ethernet", "bastion": False})
+    lab.up(asked)
+    for unlike in (f"reservation: {other}", "spot_policy: spot"):
+        file.write_text(f"{FILE}{unlike}\n")
+        assert growth(lab, reservation=held) is None
+
+    file.write_text(FILE.replace("0..2", "0..3"))
+    needs = growth(lab, reservation=held)
+    assert needs is not None
+    make_nodes(lab.project, needs, plan_growth(lab.project, needs, quiet), quiet)
+    assert [node.reservation for node in lab.state().nodes] == [held]
+    assert [each["CapacityReservationId"] for each in lab.live(instance_type=TYPE)] == [held]
+
+    # They stay in it, whatever is planned, and so do nodes that another run needs.
+    assert ops(lab.plan(asked)) == []
+    assert growth(lab, reservation=other) is None
+    needs = growth(lab)
+    assert needs is not None
+    make_nodes(lab.project, needs, plan_growth(lab.project, needs, quiet), quiet)
+    assert [node.reservation for node in lab.state().nodes] == [held] * 2
+    full = growth(lab, reservation=held)
+    assert full is not None
+    with pytest.raises(PlanErrors, match="holds 2 instances"):
+        plan_growth(lab.project, full, quiet)
+    lab.down()
+
+
+def reserved(lab: Stack, count: int) -> str:
+    made = lab.session.client("ec2", region_name="us-east-1").create_capacity_reservation(
+        InstanceType=TYPE,
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1a",
+        InstanceCount=count,
+    )
+    return made["CapacityReservation"]["CapacityReservationId"]
