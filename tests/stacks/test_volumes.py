@@ -19,14 +19,14 @@ from orch.stacks.errors import Conflict, NoSuchFleet, ProjectError
 from orch.stacks.project import Project, find
 from orch.stacks.pulumi.changes import Change
 from orch.stacks.volumes import operations, usage
-from orch.stacks.volumes.operations import VolumeOutcome
-from orch.stacks.volumes.state import is_protected, known_volumes, no_such_volume, stack_of
-from orch.stacks.volumes.usage import (
+from orch.stacks.volumes.operations import (
+    VolumeOutcome,
     VolumeUsage,
     knows_all_runs,
     require_all_runs_known,
     require_unused,
 )
+from orch.stacks.volumes.state import is_protected, known_volumes, no_such_volume, stack_of
 
 DATA = VolumeState(name="data", backend="aws", volume_id="vol-1", region="r", auto_cleanup_s=60)
 FILE = "type: volume\nname: data\nbackend: aws\nregion: us-east-1\nsize: 10GB\n"
