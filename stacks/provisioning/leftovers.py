@@ -42,7 +42,7 @@ from orch.stacks.pulumi.operation import (
     while_held,
 )
 from orch.stacks.pulumi.recovery import export, recover, repair_files, snapshot_of
-from orch.stacks.request import ended_nodes_if_told
+from orch.stacks.request import ended_nodes
 from orch.stacks.secrets.values import backends_with_secrets
 from orch.stacks.state import StackState, stacks, unfinished_pins
 
@@ -122,7 +122,8 @@ def refuse_mounted(found: Found, chosen: Leftovers) -> None:
         if each.holds_data and (fleets := found.mounted.get(each.id)):
             raise Conflict(
                 f"{each.kind} {each.id} is mounted by the fleet {', '.join(fleets)}",
-                hint="remove it from `mounts` of the fleet and `orch up` it, or `orch down` the fleet",
+                hint="`orch down` the fleet, or remove it from `mounts` and make all its nodes anew: "
+                "until then they mount it",
             )
 
 
@@ -257,7 +258,7 @@ def sweep(project: Project, listener: Listener) -> tuple[Swept, ...]:
             if present or (stack.recorded or {}).get("pending_operations"):
                 recover(stack, listener)
                 done.append(Swept(name, "what a killed call left is cleared"))
-            if not is_protected(stack) and (ended := ended_nodes_if_told(stack)):
+            if not is_protected(stack) and (ended := ended_nodes(stack)):
                 _remove_rest(project, name, ended, listener)
                 which = fold(sorted(ended))
                 done.append(
