@@ -41,8 +41,8 @@ def volume(context: typer.Context, as_json: Json = False, rehearse: Rehearse = F
 def volume_list(as_json: Json = False, rehearse: Rehearse = False) -> None:
     """The volumes of this project, and the runs that use them."""
     from orch.cli.output.volumes import table, usage_json
+    from orch.stacks.volumes.operations import usages
     from orch.stacks.volumes.state import is_recorded, no_such_volume, volume_stacks
-    from orch.stacks.volumes.usage import usages
 
     project = project_at(rehearse=rehearse)
     stacks = volume_stacks(project)
@@ -64,8 +64,8 @@ def volume_list(as_json: Json = False, rehearse: Rehearse = False) -> None:
 def volume_show(name: Name, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """All there is to know of one volume."""
     from orch.cli.output.volumes import facts, usage_json
+    from orch.stacks.volumes.operations import usages
     from orch.stacks.volumes.state import is_recorded, no_such_volume, volume_stacks
-    from orch.stacks.volumes.usage import usages
 
     project = project_at(rehearse=rehearse)
     stack = volume_stacks(project).get(name)
@@ -133,8 +133,8 @@ def volume_gc(yes: Yes = False, as_json: Json = False, rehearse: Rehearse = Fals
     from orch.cli.output.review import confirm, need_terminal
     from orch.cli.output.volumes import idle
     from orch.spec.errors import OrchError
+    from orch.stacks.volumes.operations import require_all_runs_known, usages
     from orch.stacks.volumes.state import volume_stacks
-    from orch.stacks.volumes.usage import require_all_runs_known, usages
 
     project = project_at(rehearse=rehearse)
     require_all_runs_known(project)
@@ -236,8 +236,7 @@ def delete(project: Project, name: str, *, as_json: bool) -> None:
     """Delete a volume that nobody uses. Raises Conflict (ORCH386), NoSuchFleet, StackError."""
     from orch.cli.output.plan import counts
     from orch.cli.output.progress import watching
-    from orch.stacks.volumes.operations import down_volume
-    from orch.stacks.volumes.usage import require_unused
+    from orch.stacks.volumes.operations import down_volume, require_unused
 
     require_unused(project, name)
     with watching(as_json=as_json) as listener:

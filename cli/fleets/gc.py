@@ -52,6 +52,11 @@ def gc(
     project.prepare()
     found = find_leftovers(project)
     marks = frozenset(stack or ())
+    if unsure := sorted(marks & {each.mark for each in found.leftovers.unsure} - found.leftovers.marks):
+        raise UsageError(
+            f"what has the mark {', '.join(unsure)} may be another project's: labels alone tell it",
+            hint="look whose it is, and delete it with the cloud's own tools",
+        )
     if unknown := sorted(marks - found.leftovers.marks):
         raise UsageError(
             f"nothing that is left has the mark {', '.join(unknown)}",
@@ -71,7 +76,7 @@ def gc(
         with watching(as_json=as_json) as listener:
             try:
                 delete_leftovers(project, found, chosen, listener, done, data=bool(marks))
-            except Interrupted:
+            except (Interrupted, KeyboardInterrupt):
                 _tell_remaining(done, chosen)
                 raise
     remaining = done.remaining(chosen) if done.errors else []
@@ -106,7 +111,8 @@ def _tell_left(remaining: Sequence[MarkedResource]) -> None:
 
 def _question(chosen: Leftovers) -> str:
     count = len(chosen.all)
-    lost = f", and lose all data of {', '.join(each.id for each in chosen.data)}" if chosen.data else ""
+    data = [each.id for each in chosen.all if each.holds_data]
+    lost = f", and lose all data of {', '.join(data)}" if data else ""
     return f"Delete {counted(count, 'resource')}{lost}?"
 
 

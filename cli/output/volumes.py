@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orch.cli.errors import coloured
 
 if TYPE_CHECKING:
-    from orch.stacks.volumes.operations import VolumeOutcome
-    from orch.stacks.volumes.usage import VolumeUsage
+    from orch.stacks.volumes.operations import VolumeOutcome, VolumeUsage
 
 SCHEMA = 1
 

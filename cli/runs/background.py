@@ -68,6 +68,9 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
         # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: None)
+        now = runner.ledger.by_id(row.id)
+        if not now.active:
+            return now
         drive_afresh(project, runner, row)
         name = as_argument(row.name)
         tell(f"\ndetached, the run goes on; `orch attach {name}` follows, `orch stop {name}` ends it")

@@ -35,7 +35,7 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
         from orch.cli.output.progress import watching
         from orch.cli.output.run import SCHEMA
         from orch.runner.runs.lifecycle import reconcile_once
-        from orch.stacks.provisioning.sweeping import sweep
+        from orch.stacks.provisioning.leftovers import sweep
 
         passes = reconcile_once(runner, begin=True)
         elsewhere = [begins_elsewhere(runner, each.after) for each in passes]

@@ -73,6 +73,11 @@ class LogFile:
     def size(self) -> int:
         return self.path.stat().st_size
 
+    @property
+    def kept_bytes(self) -> int:
+        """The size of the whole lines that were seen in it."""
+        return self._size
+
     def ends_with(self, data: bytes) -> bool:
         with self.path.open("rb") as stream:
             stream.seek(max(0, self.size - len(data)))
@@ -200,7 +205,7 @@ class Follower:
     def _run(self) -> None:
         try:
             self._file.open()
-            self._told = 0 if self._whole else self._file.path.stat().st_size
+            self._told = 0 if self._whole else self._file.kept_bytes
             self._teller.start()
             self._follow()
         except OSError as error:

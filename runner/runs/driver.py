@@ -121,12 +121,23 @@ class Driver:
                     except LedgerUnusable as error:
                         self._wait_for_ledger(error)
                 self._earlier.join()
-                for follower in self._telling:  # a screen that stands still has kept nothing else waiting
-                    follower.tell_rest()
-            finally:
-                for follower in (*self._followers.values(), *self._telling):
-                    follower.stop()
+            except BaseException:
+                self._stop_followers()
+                raise
         return self._row
+
+    def tell_rest(self) -> None:
+        """Tell the rest of the logs, after the lease was given back: a screen that stands still keeps nothing
+        else waiting."""
+        try:
+            for follower in self._telling:
+                follower.tell_rest()
+        finally:
+            self._stop_followers()
+
+    def _stop_followers(self) -> None:
+        for follower in (*self._followers.values(), *self._telling):
+            follower.stop()
 
     def _pause_s(self) -> float:
         if self._row.phase == Phase.WAITING:

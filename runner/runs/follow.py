@@ -19,6 +19,8 @@ from orch.runner.node import logs
 from orch.runner.processes import describe_owner, is_dead_owner
 from orch.runner.runs.context import RunnerContext
 
+# How long a screen that takes no lines is waited for before the run is taken over.
+TELL_S = 3.0
 MIN_PAUSE_S, MAX_PAUSE_S, GROWTH = 0.2, 4.0, 1.5
 # How often a driver of this machine is looked for while the ledger is not asked.
 DRIVER_S = 1.0
@@ -87,7 +89,10 @@ def follow(runner: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
             if row.status != last_status:
                 last_status = row.status
                 runner.processor.handle(_changed(row))
-        _finish(followers, patience_s=2.0 if not row.active else 0.0)
+        if row.active:  # nobody drives it now: a screen that stands still must not keep it so
+            _finish(followers, patience_s=0.0, tell_s=TELL_S)
+        else:
+            _finish(followers)
     finally:
         for follower in followers:
             follower.stop()
@@ -112,11 +117,11 @@ def _followers(runner: RunnerContext, row: RunRow, watch: RunWatch, *, whole: bo
     ]
 
 
-def _finish(followers: Iterable[logs.Follower], patience_s: float = 2.0) -> None:
+def _finish(followers: Iterable[logs.Follower], patience_s: float = 2.0, tell_s: float | None = None) -> None:
     for follower in followers:
         follower.finish(patience_s=patience_s)
     for follower in followers:
-        follower.tell_rest()
+        follower.tell_rest(tell_s)
 
 
 def _nodes(row: RunRow) -> str:

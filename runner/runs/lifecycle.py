@@ -200,11 +200,13 @@ def _drive(runner: RunnerContext, row: RunRow, owner: str, follow_logs: bool) ->
         driver = Driver(runner.context(row), row, lease, follow_logs=follow_logs)
         try:
             driver.follow_all()
-            return driver.run()
+            row = driver.run()
         except LeaseLost:
             row = runner.ledger.by_id(row.id)
+            continue
         finally:
             runner.ledger.release(lease)
+        driver.tell_rest()
     return row
 
 

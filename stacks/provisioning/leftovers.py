@@ -1,8 +1,12 @@
-"""What clouds hold with the marks of this project and its state does not record: found, and deleted."""
+"""What nobody is there to remove. What clouds hold with the marks of this project and its state does not
+record: found, and deleted. And what the state records: fleets whose time is over, what is left of nodes
+that ended themselves, and what killed calls left.
+"""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,14 +20,29 @@ from orch.components.cloud.marked import (
 )
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.file_systems import MOUNTED_PIN, mounted, mounts_one_of
+from orch.components.idleness import resources_of
+from orch.components.lifetime import is_over
+from orch.runner.launch.environment import fold
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
+from orch.stacks import operations
 from orch.stacks.errors import Conflict, Interrupted, StackLocked
 from orch.stacks.fleets import documents_of
 from orch.stacks.project import Project, scope_of
+from orch.stacks.provisioning.kept_data import is_protected
+from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import break_dead_locks, locks
-from orch.stacks.pulumi.operation import Listener, Note, while_held
-from orch.stacks.pulumi.recovery import export, repair_files, snapshot_of
+from orch.stacks.pulumi.operation import (
+    Activity,
+    EngineCall,
+    ExpectedNodes,
+    Listener,
+    Note,
+    engine,
+    while_held,
+)
+from orch.stacks.pulumi.recovery import export, recover, repair_files, snapshot_of
+from orch.stacks.request import ended_nodes
 from orch.stacks.secrets.values import backends_with_secrets
 from orch.stacks.state import StackState, stacks, unfinished_pins
 
@@ -103,7 +122,8 @@ def refuse_mounted(found: Found, chosen: Leftovers) -> None:
         if each.holds_data and (fleets := found.mounted.get(each.id)):
             raise Conflict(
                 f"{each.kind} {each.id} is mounted by the fleet {', '.join(fleets)}",
-                hint="remove it from `mounts` of the fleet and `orch up` it, or `orch down` the fleet",
+                hint="`orch down` the fleet, or remove it from `mounts` and make all its nodes anew: "
+                "until then they mount it",
             )
 
 
@@ -201,3 +221,66 @@ def _delete(snapshot: StackSnapshot, own: Leftovers, done: Deleted, *, data: boo
         for each in unrecorded:
             snapshot.still_held()
             done.names += registry.delete_data([each], snapshot)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep did to a fleet, or why it could not."""
+
+    fleet: str
+    done: str
+    error: OrchError | None = None
+
+
+def sweep(project: Project, listener: Listener) -> tuple[Swept, ...]:
+    """Remove fleets whose time is over, and of others the nodes that ended themselves, which may still cost
+    (GCP keeps a stopped instance with its disk), and what killed calls left; those that nobody changes now.
+
+    A fleet that is protected stays, and so does one with file systems of its own: data goes by the user's
+    word alone. Where a cloud does not tell which nodes ended, as without credentials, they stay.
+    """
+    done: list[Swept] = []
+    for name in stacks(project):
+        if "." in name:
+            continue
+        stack, present = StackState(project, name), locks(project, name)
+        if any(not lock.dead for lock in present):
+            continue
+        try:
+            if is_over(stack.outputs.get("pins") or {}, time.time()) and not is_protected(stack):
+                if stack.file_systems:
+                    done.append(Swept(name, f"its time is over; `orch down {name}` removes it with its data"))
+                    continue
+                recover(stack, listener)
+                operations.down(project, name, listener)
+                done.append(Swept(name, "its time is over: removed"))
+                continue
+            if present or (stack.recorded or {}).get("pending_operations"):
+                recover(stack, listener)
+                done.append(Swept(name, "what a killed call left is cleared"))
+            if not is_protected(stack) and (ended := ended_nodes(stack)):
+                _remove_rest(project, name, ended, listener)
+                which = fold(sorted(ended))
+                done.append(
+                    Swept(name, f"what is left of {which} is removed: ended when idle, or taken back")
+                )
+        except Interrupted:
+            raise
+        except OrchError as error:
+            done.append(Swept(name, "not swept", error))
+    return tuple(done)
+
+
+def _remove_rest(project: Project, name: str, ended: frozenset[str], listener: Listener) -> None:
+    """Forget those nodes that are gone, and delete what is there of the others."""
+    project.prepare()
+    recover(StackState(project, name), listener)
+    listener(ExpectedNodes(ended))
+    listener(Activity(f"removing what is left of {fold(sorted(ended))}"))
+    for command in ("refresh", "destroy"):
+        stack = StackState(project, name)
+        urns = [each["urn"] for each in stack.resources if name_of(each["urn"]) in resources_of(ended)]
+        if urns:
+            targets = [word for urn in urns for word in ("--target", urn)]
+            run = EngineCall(listener, planning=False)
+            engine(stack, [command, "--yes", "--skip-preview", *targets], run)

@@ -62,11 +62,11 @@ def growth_for(
         return None
     if fleet.nodes is None or not is_range(fleet.nodes):
         return None
-    if not state.nodes and not _may_be_in(task.reservation, fleet, state.backend):
-        return None
     if over_since(StackState(project, state.name), fleet) is not None:
         return None
     state, needed = _without_ended(project, state), task.all_nodes
+    if not state.nodes and not _may_be_in(task.reservation, fleet, state.backend):
+        return None
     anew = {*gone, *_made_anew(project, state, leaving)}
     count = sum(node.name not in anew for node in state.nodes)
     if needed > 1 and fleet.placement != "cluster":

@@ -235,9 +235,13 @@ def _signals_forwarded() -> Iterator[_Stop]:
         finally:
             _IN_THREADS.discard(stop)
         return
-    before = {
-        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
+    # What a caller has orch ignore, as `nohup` does, stays ignored.
+    numbers = [
+        each
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(each) is not signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield stop
     finally:

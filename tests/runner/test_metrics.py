@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 import urllib.request
@@ -181,7 +182,7 @@ def test_nodes_that_answer_are_told_beside_one_that_does_not(tmp_path: Path) -> 
     nodes = (fleet.nodes[0].model_copy(update={"gpus": gpus}), fleet.nodes[1])
     targets = fleet_targets(fleet.model_copy(update={"nodes": nodes, "simulated": True}))
     before = look(targets, lab.connector)
-    (tmp_path / "node-1").rmdir()
+    shutil.rmtree(tmp_path / "node-1")
     looks = list(zip(targets, look(targets, lab.connector), strict=True))
     port, close = serve(UsageCollector("fleet", "boxes", lambda: looks), "127.0.0.1", 0)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:

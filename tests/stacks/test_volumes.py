@@ -18,15 +18,15 @@ from orch.spec.volume_state import VolumeState
 from orch.stacks.errors import Conflict, NoSuchFleet, ProjectError
 from orch.stacks.project import Project, find
 from orch.stacks.pulumi.changes import Change
-from orch.stacks.volumes import operations, usage
-from orch.stacks.volumes.operations import VolumeOutcome
-from orch.stacks.volumes.state import is_protected, known_volumes, no_such_volume, stack_of
-from orch.stacks.volumes.usage import (
+from orch.stacks.volumes import operations
+from orch.stacks.volumes.operations import (
+    VolumeOutcome,
     VolumeUsage,
     knows_all_runs,
     require_all_runs_known,
     require_unused,
 )
+from orch.stacks.volumes.state import is_protected, known_volumes, no_such_volume, stack_of
 
 DATA = VolumeState(name="data", backend="aws", volume_id="vol-1", region="r", auto_cleanup_s=60)
 FILE = "type: volume\nname: data\nbackend: aws\nregion: us-east-1\nsize: 10GB\n"
@@ -78,16 +78,16 @@ def test_a_disk_that_a_machine_has_does_not_go_whatever_the_ledger_says(
 ) -> None:
     project = find(folder.path)
     record(project, DATA)
-    monkeypatch.setattr(usage, "volumes_of", lambda name: Disks("i-1", "i-2"))
+    monkeypatch.setattr(operations, "volumes_of", lambda name: Disks("i-1", "i-2"))
     with pytest.raises(Conflict, match="volume data is attached to i-1, i-2") as caught:
         require_unused(project, "data")
     assert (caught.value.code, caught.value.exit_code) == ("ORCH386", 9)
     assert "`detach vol-1 i-1`" in (caught.value.hint or "")
-    monkeypatch.setattr(usage, "volumes_of", lambda name: Disks())
+    monkeypatch.setattr(operations, "volumes_of", lambda name: Disks())
     require_unused(project, "data")
     # Its disk stays in any case.
     record(project, DATA.model_copy(update={"external": True}))
-    monkeypatch.setattr(usage, "volumes_of", lambda name: Disks("i-1"))
+    monkeypatch.setattr(operations, "volumes_of", lambda name: Disks("i-1"))
     require_unused(project, "data")
 
 

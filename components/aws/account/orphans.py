@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from orch.components.aws.account import gather_facts
@@ -68,15 +69,20 @@ def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
 
 
 def _empty_volumes(ec2: Any, labels: Mapping[str, str], still_held: Callable[[], None]) -> Iterator[str]:
-    """Remove volumes whose creation is not recorded to have ended, so that nothing was ever written to them;
-    one that an instance has stays."""
+    """Remove volumes whose creation is not recorded to have ended, so that nothing was ever written to them.
+
+    One that an instance has stays. So does one that may be another, of a state that was lost or put back:
+    where several have the name, and where it is a day old. `orch gc` shows those as data.
+    """
     if not labels:
         return
     with translate_errors("look at volumes that a call that did not end had begun"):
         rows = ec2.describe_volumes(Filters=[{"Name": "volume-id", "Values": sorted(labels)}])["Volumes"]
     for row in rows:
         each = str(row["VolumeId"])
-        if row["State"] not in ("creating", "available"):
+        alone = list(labels.values()).count(labels[each]) == 1
+        recent = datetime.now(timezone.utc) - row["CreateTime"] < timedelta(days=1)
+        if row["State"] not in ("creating", "available") or not (alone and recent):
             continue
         with translate_errors(f"remove {each}, which a call that did not end had begun"), _unless_gone():
             ec2.get_waiter("volume_available").wait(VolumeIds=[each], WaiterConfig=WAIT)

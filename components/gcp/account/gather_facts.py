@@ -123,7 +123,7 @@ def ended_by_themselves(
     """The numbers of those of a fleet's `instances` (number -> name) in a zone that were shut down from
     within, or that GCP took back from spot. `over`: the time of the fleet is, so all that are gone are such.
 
-    One that is stopped counts if its last operation since it was started tells that no call did it. One that
+    One that is stopped counts if all operations since it was started tell that no call did it. One that
     is gone counts if no operation tells of a deletion alone. GCP knows an operation for an hour at least, for
     two weeks at most: of one that is stopped nothing is sure afterwards.
     Sources: Compute Engine documentation, "Troubleshooting VM shutdowns and reboots" (the names of the
@@ -145,7 +145,7 @@ def ended_by_themselves(
     for number in stopped:
         started = there[number].started
         own = [each.type for each in operations if each.instance == number and started and each.at >= started]
-        if own and own[-1] in ENDED_BY_ITSELF:
+        if own and ENDED_BY_ITSELF.issuperset(own):
             ended.add(number)
     return frozenset(ended)
 

@@ -157,7 +157,9 @@ def _empty_disks(
             except not_found():
                 continue
             own = dict(each.inputs.get("labels") or {}).get("orch-stack")
-            if path_of(row) in snapshot.ids or row.users or dict(row.labels).get("orch-stack") != own:
+            # One that an instance ever had is another, of a state that was lost.
+            used = row.users or row.last_attach_timestamp
+            if path_of(row) in snapshot.ids or used or dict(row.labels).get("orch-stack") != own:
                 continue
             snapshot.still_held()
             client.delete(**place).result(timeout=WAIT_S)

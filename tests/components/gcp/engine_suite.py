@@ -16,7 +16,7 @@ from gcp_engine import Stack, stack
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks import operations, request
-from orch.stacks.provisioning.sweeping import sweep
+from orch.stacks.provisioning.leftovers import sweep
 from orch.stacks.pulumi.masking import SECRET_MARK
 from orch.stacks.request import FleetRequest
 
