@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from orch.runner.metrics.figures import Figures, Rate
-    from orch.runner.metrics.kept import Moment
+    from orch.runner.metrics.history import Moment
     from orch.runner.metrics.reading import Device
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -84,7 +84,7 @@ def metrics_table(rows: Sequence[Figures], history: History | None = None, *, co
 def kept_text(found: Sequence[Moment], *, colour: bool) -> str:
     """A row for each rank, with graphs over the time of these moments: at least one."""
     from orch.runner.metrics.figures import Figures
-    from orch.runner.metrics.kept import over_time, spans
+    from orch.runner.metrics.history import over_time, spans
 
     history, whole = History(SPANS), over_time(found)
     for part in spans(found, SPANS):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -68,9 +69,10 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
         # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: None)
-        now = runner.ledger.by_id(row.id)
-        if not now.active:
-            return now
+        with suppress(LedgerUnusable):  # the new process waits for it
+            now = runner.ledger.by_id(row.id)
+            if not now.active:
+                return now
         drive_afresh(project, runner, row)
         name = as_argument(row.name)
         tell(f"\ndetached, the run goes on; `orch attach {name}` follows, `orch stop {name}` ends it")
@@ -118,22 +120,12 @@ def _undriven(runner: RunnerContext, row: RunRow, why: str, log: Path) -> RunFai
     """The error for a run whose driver did not start. Nothing of it is anywhere where nobody has begun it:
     then it ends."""
     from orch.runner.ledger.run_names import as_argument
-    from orch.runner.processes import process_owner
-    from orch.runner.runs.attempts import end_waiting
-    from orch.runner.runs.decide import Verdict
+    from orch.runner.runs.lifecycle import end_unbegun
 
     name, text = as_argument(row.name), f"its driver did not start: {why}"
-    now = runner.ledger.by_id(row.id)
-    unbegun = now.phase == "submitted" or (now.phase == "waiting" and not now.attempts)
-    lease = runner.ledger.take(row.id, process_owner()) if unbegun else None
-    if lease is None:
+    if not end_unbegun(runner, row, text):
         hint = f"`orch attach {name}` drives the run, `orch stop {name}` ends it"
         return RunFailed(f"nobody drives run {row.name}", where=str(log), detail=text, hint=hint)
-    try:
-        verdict = Verdict("failed", "job_failed", text)
-        end_waiting(runner.context(now), lease, now, verdict, status="failed", reason="executor_error")
-    finally:
-        runner.ledger.release(lease)
     hint = "its log there may tell more; without `--detach` the run is driven by the command itself"
     return RunFailed(f"run {row.name} has ended", where=str(log), detail=text, hint=hint)
 

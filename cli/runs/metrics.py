@@ -132,7 +132,7 @@ def _kept(runner: RunnerContext, row: RunRow, since: str | None, attempt: int | 
     from orch.cli.output.metrics import kept_json, kept_text
     from orch.cli.output.run import moment
     from orch.runner.launch.run_plan import plan_of
-    from orch.runner.metrics.kept import moments
+    from orch.runner.metrics.history import moments
     from orch.runner.metrics.reading import run_targets
     from orch.runner.runs.read_logs import of_attempt
 

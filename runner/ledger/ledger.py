@@ -16,10 +16,11 @@ from sqlalchemy import Connection, Engine, delete, exists, func, insert, literal
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 
 from orch.runner.errors import LedgerUnusable, NameTaken, UnknownRun
-from orch.runner.ledger import controllers, samples, schema
+from orch.runner.ledger import controllers, metric_samples, schema
 from orch.runner.ledger.controllers import Controller
 from orch.runner.ledger.database import only_reading, open_engine, unusable
 from orch.runner.ledger.lease import LEASE_S, LeaseLost, Renewal
+from orch.runner.ledger.metric_samples import Sample
 from orch.runner.ledger.records import (
     ACTIVE,
     RESERVED,
@@ -31,7 +32,6 @@ from orch.runner.ledger.records import (
     Waiting,
     lease_holds,
 )
-from orch.runner.ledger.samples import Sample
 from orch.runner.ledger.schema import clock
 from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, is_dead_owner, process_owner
@@ -344,17 +344,17 @@ class Ledger:
     def sample_is_due(self, number: int) -> bool:
         """Whether nobody has just kept a sample of what a run uses."""
         with self._reading() as db:
-            return samples.due(db, number)
+            return metric_samples.due(db, number)
 
     def add_sample(self, number: int, attempt: int, ranks: int, readings: str) -> None:
         """Keep a sample of what a run uses, unless somebody has just done so."""
         with self._begin() as db:
-            samples.add(db, number, attempt, ranks, readings)
+            metric_samples.add(db, number, attempt, ranks, readings)
 
     def samples(self, number: int, attempt: int, *, since: float = 0.0) -> tuple[Sample, ...]:
         """What was kept of an attempt since a moment, the oldest first."""
         with self._reading() as db:
-            return samples.read(db, number, attempt, since)
+            return metric_samples.read(db, number, attempt, since)
 
     def failed_nodes(self, number: int, *, lost_only: bool = False) -> dict[str, int]:
         """Node name -> how much speaks against it: 1 for every attempt of a run in which its rank failed by

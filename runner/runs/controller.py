@@ -15,9 +15,9 @@ from dataclasses import replace
 from orch.runner.errors import LedgerUnusable
 from orch.runner.events import Event, Notice, Processor
 from orch.runner.ledger.controllers import BEAT_S
+from orch.runner.ledger.metric_samples import EVERY_S
 from orch.runner.ledger.records import RunRow
-from orch.runner.ledger.samples import EVERY_S
-from orch.runner.metrics.keeping import keep_sample
+from orch.runner.metrics.sampling import keep_sample
 from orch.runner.processes import process_owner
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.lifecycle import advance, collect_leftovers

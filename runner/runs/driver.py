@@ -420,7 +420,9 @@ class Driver:
         results = collect_ranks(
             context, plan, answering, tell=self._follow_logs, followed=frozenset(self._followers)
         )
-        all(follower.tell_rest(FOLLOWER_S) for follower in self._followers.values())
+        for follower in self._followers.values():
+            if not follower.tell_rest(FOLLOWER_S):
+                break  # the screen stands still: the others would wait in vain, too
         self._telling += self._followers.values()
         self._followers = {}
         for rank, error in results.items():

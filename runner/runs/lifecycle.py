@@ -35,15 +35,16 @@ from orch.runner.ledger.records import Desired, RunRow, Waiting
 from orch.runner.ledger.run_folder import folders_with_secrets, open_folder
 from orch.runner.ledger.run_names import RunName
 from orch.runner.ledger.waiting_line import behind
-from orch.runner.metrics.keeping import keeping_samples
+from orch.runner.metrics.sampling import keeping_samples
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.placement import place_task
 from orch.runner.placement.rank_groups import rank_groups
 from orch.runner.placement.seats import choose_seats
 from orch.runner.processes import process_owner
 from orch.runner.runs import retry
-from orch.runner.runs.attempts import remove_earlier_attempts
+from orch.runner.runs.attempts import end_waiting, remove_earlier_attempts
 from orch.runner.runs.context import RunnerContext
+from orch.runner.runs.decide import Verdict
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.entry import close_entry
 from orch.runner.runs.follow import follow
@@ -233,6 +234,24 @@ def _write_off(runner: RunnerContext, row: RunRow, error: BadRunName) -> RunRow:
     finally:
         runner.ledger.release(lease)
     return runner.ledger.by_id(row.id)
+
+
+def end_unbegun(runner: RunnerContext, row: RunRow, why: str) -> bool:
+    """End a run that nobody has begun, so that nothing of it is anywhere.
+
+    False where somebody has begun it, or acts on it now."""
+    lease = runner.ledger.take(row.id, process_owner())
+    if lease is None:
+        return False
+    try:
+        now = runner.ledger.by_id(row.id)
+        if now.phase != "submitted" and (now.phase != "waiting" or now.attempts):
+            return False
+        verdict = Verdict("failed", "job_failed", why)
+        end_waiting(runner.context(now), lease, now, verdict, status="failed", reason="executor_error")
+        return True
+    finally:
+        runner.ledger.release(lease)
 
 
 @dataclass(frozen=True)

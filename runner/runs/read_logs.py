@@ -14,7 +14,7 @@ from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, Runne
 from orch.runner.events import LogLine, Notice
 from orch.runner.launch.run_plan import RunPlan, groups_and_tags, plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.metrics.keeping import keeping_samples
+from orch.runner.metrics.sampling import keeping_samples
 from orch.runner.node import logs
 from orch.runner.node.connector import fan_out
 from orch.runner.runs.context import RunnerContext

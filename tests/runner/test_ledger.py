@@ -22,7 +22,7 @@ from sqlalchemy import event, insert, select, text
 from support import fork_server, until
 
 from orch.runner.errors import LedgerUnusable, NewerLedger, RunConflict, UnknownRun
-from orch.runner.ledger import database, samples, schema
+from orch.runner.ledger import database, metric_samples, schema
 from orch.runner.ledger import ledger as module
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.ledger import LOST_WEIGHT, Ledger, open_ledger
@@ -608,24 +608,24 @@ def test_of_those_who_see_to_a_run_one_keeps_a_sample(shared: tuple[Ledger, Ledg
 def test_samples_are_bounded(any_ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
     """The last hour keeps all of its own, what was before is thinned, and all runs together have so many."""
     number, other = new(any_ledger), new(any_ledger, "other")
-    monkeypatch.setattr(samples, "DUE_S", -1.0)
+    monkeypatch.setattr(metric_samples, "DUE_S", -1.0)
     with any_ledger._begin() as db:
         now = db.scalar(select(schema.clock()))
         values = {"run_id": number, "attempt": 0, "ranks": 2, "readings": "[]"}
-        ages = [10.0 * index + 5 for index in range(1, samples.MOST_OF_RUN + 1)]
+        ages = [10.0 * index + 5 for index in range(1, metric_samples.MOST_OF_RUN + 1)]
         db.execute(insert(schema.sample), [{**values, "at": now - age} for age in ages])
         db.execute(insert(schema.sample).values({**values, "run_id": other, "at": now - 8 * 86_400}))
     any_ledger.add_sample(number, 0, 2, "[]")
     kept = [now - each.at for each in any_ledger.samples(number, 0)]
-    fine = [age for age in kept if age < samples.FINE_S]
-    coarse = [age for age in kept if age > samples.FINE_S]
+    fine = [age for age in kept if age < metric_samples.FINE_S]
+    coarse = [age for age in kept if age > metric_samples.FINE_S]
     assert len(fine) == 360
-    assert samples.COARSE * 0.9 < len(coarse) <= samples.COARSE
+    assert metric_samples.COARSE * 0.9 < len(coarse) <= metric_samples.COARSE
     gaps = [before - after for before, after in pairwise(coarse)]
     assert (min(gaps), max(gaps)) == pytest.approx((20, 30), abs=0.1)
     assert coarse[0] == pytest.approx(ages[-1], abs=1)
-    monkeypatch.setattr(samples, "LOOK_AT_EACH", 1)
-    monkeypatch.setattr(samples, "MOST_RANKS", 200)
+    monkeypatch.setattr(metric_samples, "LOOK_AT_EACH", 1)
+    monkeypatch.setattr(metric_samples, "MOST_RANKS", 200)
     any_ledger.add_sample(number, 0, 2, "[1]")
     assert any_ledger.samples(other, 0) == ()
     assert len(any_ledger.samples(number, 0)) == 100

@@ -31,13 +31,12 @@ from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import HostUnreachable
 from orch.runner.events import Recorder
 from orch.runner.launch.run_plan import plan_of
-from orch.runner.ledger import samples
+from orch.runner.ledger import metric_samples
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.ledger.samples import Sample
-from orch.runner.metrics import keeping
+from orch.runner.ledger.metric_samples import Sample
+from orch.runner.metrics import sampling
 from orch.runner.metrics.figures import Rate, figures
-from orch.runner.metrics.keeping import keep_sample
-from orch.runner.metrics.kept import moments, over_time, packed, spans
+from orch.runner.metrics.history import moments, over_time, packed, spans
 from orch.runner.metrics.reading import (
     Device,
     Reading,
@@ -49,6 +48,7 @@ from orch.runner.metrics.reading import (
     reading,
     run_targets,
 )
+from orch.runner.metrics.sampling import keep_sample
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Completed, NodeResult
 from orch.runner.node.docker import RUNTIMES
@@ -231,8 +231,8 @@ def test_what_a_run_uses_is_kept_while_somebody_sees_to_it_and_shown_after(
     runs: tuple[RunnerContext, FolderLab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner, lab = runs
-    monkeypatch.setattr(keeping, "EVERY_S", 0.05)
-    monkeypatch.setattr(samples, "DUE_S", 0.0)
+    monkeypatch.setattr(sampling, "EVERY_S", 0.05)
+    monkeypatch.setattr(metric_samples, "DUE_S", 0.0)
     wait = f"until [ -e {tmp_path}/gate ]; do sleep 0.1; done"
     task = Task.model_validate({"name": "job", "nodes": 2, "shell": "sh", "commands": [wait]})
     row = lifecycle.submit(runner, task, lab.fleet(), image="none", base=tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from orch.runner.ssh.pool import SshConnector
 from orch.spec.errors import ExitCode
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
+from orch.templates import render
 
 Pair = tuple[NodeState, NodeState]
 Run = Callable[..., RunRow]
@@ -451,6 +454,28 @@ def test_a_job_killed_for_memory_is_told(place: RunnerContext, lab: Lab, pair: P
     row = lifecycle.drive(place, row)
     assert row.status == "failed"
     assert "ran out of memory" in (row.message or "")
+
+
+def test_a_kill_for_memory_of_which_docker_was_not_told_is_seen_in_the_log_of_the_kernel(
+    lab: Lab, request: pytest.FixtureRequest, tmp_path: Path
+):
+    name = f"{lab.tag}-memory"
+    request.addfinalizer(lambda: docker("rm", "--force", name, check=False))
+    # Docker's own flag, as it is where its shim came too late.
+    shim = tmp_path / "docker"
+    shim.write_text('#!/bin/sh\nPATH="$REAL" docker "$@" | sed "s/|true|/|false|/"\n')
+    shim.chmod(0o755)
+    path = {"PATH": f"{shim.parent}:{os.environ['PATH']}", "REAL": os.environ["PATH"]}
+    script = render("node-observe.sh.j2", home=str(tmp_path), name=name)
+
+    def ended_by(*command: str) -> list[str]:
+        docker("run", "--name", name, "--memory", "64m", images.resolve("orch/job"), *command, check=False)
+        seen = subprocess.run(["sh", "-c", script], env=path, capture_output=True, text=True, check=True)
+        docker("rm", "--force", name)
+        return seen.stdout.split("|")[:3]
+
+    assert ended_by("python3", "-c", "x = bytearray(300 << 20)") == ["exited", "137", "true"]
+    assert ended_by("python3", "-c", "import os; os._exit(137)") == ["exited", "137", "false"]
 
 
 def test_plans_in_the_ledger_hold_no_environment(place: RunnerContext, fleet: FleetState, tmp_path: Path):

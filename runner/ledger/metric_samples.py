@@ -16,8 +16,7 @@ DUE_S = 7.5
 # A run has no more than so many. The last hour keeps all of its own, what was before is thinned to as many.
 MOST_OF_RUN, FINE_S, COARSE = 1080, 3600.0, 360
 KEPT_S = 7 * 86_400.0
-# Of all runs together, counted by ranks: what one rank used once is half a kilobyte, a whole one with eight
-# GPUs.
+# Of all runs together, counted by ranks: what one rank with eight GPUs used once is about a kilobyte.
 MOST_RANKS = 200_000
 # At which samples it is looked whether there are too many of all.
 LOOK_AT_EACH = 50
@@ -25,7 +24,7 @@ LOOK_AT_EACH = 50
 
 @dataclass(frozen=True)
 class Sample:
-    """What the ranks of an attempt had used at a moment; `readings` as `metrics/kept.py` packs them."""
+    """What the ranks of an attempt had used at a moment; `readings` as `metrics/history.py` packs them."""
 
     at: float
     attempt: int

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.metric_samples import EVERY_S
 from orch.runner.ledger.records import RunRow
-from orch.runner.ledger.samples import EVERY_S
-from orch.runner.metrics.kept import packed
+from orch.runner.metrics.history import packed
 from orch.runner.metrics.reading import look, run_targets
 from orch.spec.errors import OrchError
 
