@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Any
 
 from orch.runner.events import (
@@ -49,25 +50,27 @@ class Live:
         self._out = out
         self._colour = colour
         self._prefix = prefix
-        self._lock = threading.Lock()
+        self._pending, self._pending_lock = Pending(), threading.Lock()
+        lock = threading.Lock()
         # On a terminal both streams are one; a pager that takes no lines keeps no message waiting.
-        self._out_lock = self._lock if out.isatty() else threading.Lock()
-        self._pending = Pending()
+        self._out_lock = lock if out.isatty() else threading.Lock()
+        self._messages = MessagePrinter(lock)
 
     def handle(self, event: Event, /) -> None:
+        """Print an event. Only those who bring log lines wait for as long as nobody takes them."""
         if isinstance(event, LogLine | LogLines):
             with self._out_lock:
                 print(self.lines(event), end="", file=self._out, flush=True)
             return
-        with self._lock:
+        with self._pending_lock:
             self._pending.hear(event)
-            text = _event_text(event)
-            if text is not None:
-                print(visible_lines(hidden(text)), file=sys.stderr, flush=True)
+        text = _event_text(event)
+        if text is not None:
+            self._messages.tell(visible_lines(hidden(text)))
 
     def status(self) -> str:
         """What a starting run waits for; "" when there is nothing to say."""
-        with self._lock:
+        with self._pending_lock:
             return self._pending.status()
 
     def lines(self, line: LogLine | LogLines) -> str:
@@ -81,6 +84,44 @@ class Live:
         if self._colour:
             head = f"\x1b[{_COLOURS[line.rank % len(_COLOURS)]}m{head}\x1b[0m"
         return "".join([f"{head} {text}\n" for text in texts])
+
+
+class MessagePrinter:
+    """Prints messages to stderr from a thread of its own, so that a terminal that stands still (Ctrl-S) keeps
+    nobody from driving a run. Who tells waits for the message to be printed, but not for long."""
+
+    WAIT_S = 1.0
+
+    def __init__(self, lock: threading.Lock) -> None:
+        """`lock`: held while something is printed."""
+        self._lock = lock
+        self._messages: SimpleQueue[tuple[str, threading.Event]] = SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._last = threading.Event()
+        self._stands_still = False
+
+    def tell(self, text: str) -> None:
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():  # none goes along into a fork
+                self._thread = threading.Thread(target=self._print, daemon=True)
+                self._thread.start()
+        # Where it stands still, nobody waits again before it has moved.
+        self._stands_still = self._stands_still and not self._last.is_set()
+        self._last = threading.Event()
+        self._messages.put((text, self._last))
+        if not self._stands_still:
+            self._stands_still = not self._last.wait(self.WAIT_S)
+
+    def _print(self) -> None:
+        while True:
+            text, printed = self._messages.get()
+            try:
+                with self._lock:
+                    print(text, file=sys.stderr, flush=True)
+            except (OSError, ValueError):
+                pass  # the terminal is gone, or stderr is closed: the run is driven on
+            printed.set()
 
 
 def _event_text(event: Event) -> str | None:

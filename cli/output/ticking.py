@@ -12,6 +12,7 @@ from orch.cli.errors import tell
 QUIET_S = 10.0
 """Seconds without output after which a message is printed."""
 LOOK_S = 0.25
+LEAVE_S = 5.0
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def ticking(tick: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join()
+        thread.join(LEAVE_S)  # one that prints to a terminal that stands still (Ctrl-S) keeps nobody
 
 
 def clock(seconds: float) -> str:

@@ -258,9 +258,9 @@ def sweep(project: Project, listener: Listener) -> tuple[Swept, ...]:
             if present or (stack.recorded or {}).get("pending_operations"):
                 recover(stack, listener)
                 done.append(Swept(name, "what a killed call left is cleared"))
-            if not is_protected(stack) and (ended := ended_nodes(stack)):
-                _remove_rest(project, name, ended, listener)
-                which = fold(sorted(ended))
+            ended = frozenset() if is_protected(stack) else ended_nodes(stack)
+            if ended and (removed := _remove_rest(project, name, ended, listener)):
+                which = fold(sorted(removed))
                 done.append(
                     Swept(name, f"what is left of {which} is removed: ended when idle, or taken back")
                 )
@@ -271,16 +271,22 @@ def sweep(project: Project, listener: Listener) -> tuple[Swept, ...]:
     return tuple(done)
 
 
-def _remove_rest(project: Project, name: str, ended: frozenset[str], listener: Listener) -> None:
-    """Forget those nodes that are gone, and delete what is there of the others."""
+def _remove_rest(project: Project, name: str, ended: frozenset[str], listener: Listener) -> frozenset[str]:
+    """Forget those nodes that are gone, and delete what is there of the others. The names of all of them.
+
+    One that somebody has started again since it was asked for stays.
+    """
     project.prepare()
     recover(StackState(project, name), listener)
     listener(ExpectedNodes(ended))
     listener(Activity(f"removing what is left of {fold(sorted(ended))}"))
     for command in ("refresh", "destroy"):
         stack = StackState(project, name)
+        if command == "destroy":
+            ended -= stack.node_names - ended_nodes(stack)
         urns = [each["urn"] for each in stack.resources if name_of(each["urn"]) in resources_of(ended)]
         if urns:
             targets = [word for urn in urns for word in ("--target", urn)]
             run = EngineCall(listener, planning=False)
             engine(stack, [command, "--yes", "--skip-preview", *targets], run)
+    return ended

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import sys
+import threading
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from support import until
 
-from orch.cli.output.run import Live, attempt_lines, run_json, runs_table, summary
-from orch.runner.events import ImageProgress, RunChanged
+from orch.cli.output.run import Live, MessagePrinter, attempt_lines, run_json, runs_table, summary
+from orch.runner.events import ImageProgress, LogLine, Notice, RunChanged
 from orch.runner.ledger.records import AttemptRow, RankRow, RunRow
 
 
@@ -100,3 +103,41 @@ def test_the_attempts_of_a_run_are_told_everywhere(capsys: pytest.CaptureFixture
     assert summary(done) == "run train: done in 20s on 1 node, the last of 3 attempts in 1m 50s"
     Live(io.StringIO(), colour=False).handle(RunChanged("train", "pending", "retry", "attempt 0 failed"))
     assert capsys.readouterr().err == "run train: attempt 0 failed\n"
+
+
+class StandsStill(io.StringIO):
+    """A terminal after Ctrl-S: it takes nothing before Ctrl-Q."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.goes_on = threading.Event(), threading.Event()
+
+    def write(self, text: str, /) -> int:
+        self.asked.set()
+        self.goes_on.wait()
+        return super().write(text)
+
+
+@pytest.mark.parametrize("a_log_line_waits_too", [False, True])
+def test_a_terminal_that_stands_still_keeps_nobody_who_drives_a_run(
+    monkeypatch: pytest.MonkeyPatch, a_log_line_waits_too: bool
+) -> None:
+    screen = StandsStill()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(MessagePrinter, "WAIT_S", 0.05)
+    live = Live(screen, colour=False)
+    teller = threading.Thread(target=live.handle, args=(LogLine(0, "p5-0", "", "epoch 1"),), daemon=True)
+    if a_log_line_waits_too:
+        teller.start()
+        until(screen.asked.is_set, 10, "somebody prints")
+    for text in ("one", "two", "three"):
+        live.handle(Notice(text))
+    assert (screen.getvalue(), live.status()) == ("", "")
+    screen.goes_on.set()
+    live.handle(Notice("four"))
+    told = ["epoch 1"] if a_log_line_waits_too else []
+    until(lambda: "four" in screen.getvalue(), 10, "all is printed")
+    lines = screen.getvalue().splitlines()
+    assert [line.split()[-1] for line in lines if "epoch" not in line] == ["one", "two", "three", "four"]
+    assert [line for line in lines if "epoch" in line] == [f"[0 p5-0] {text}" for text in told]

@@ -84,6 +84,9 @@ FETCHED = (
         ({"least": 1}, 600),
         ({"least": 2}, None),
         ({"least": 1, "name": "ip-10-0-0-4"}, None),
+        # Whatever name it has by now.
+        ({"least": 1, "name": "ip-10-0-0-4", "at_30": "echo p5-1 > boot/name"}, 600),
+        ({"least": 2, "name": "ip-10-0-0-4", "at_30": "echo p5-1 > boot/name"}, None),
     ],
 )
 def test_a_node_ends_itself_when_no_job_was_there_for_that_long(

@@ -43,6 +43,12 @@ def translate_errors(action: str) -> Generator[None, None, None]:
             hint="`aws configure`, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or `creds` in orch.yml",
             code="ORCH303",
         ) from error
+    except exceptions.WaiterError as error:
+        raise CloudRefused(
+            f"AWS had not finished in time, or failed: could not {action}",
+            detail=str(error),
+            hint="look at it in the console, then run the command again",
+        ) from error
     except exceptions.BotoCoreError as error:
         raise CloudRefused(f"AWS cannot be reached to {action}", detail=str(error), code="ORCH358") from error
 

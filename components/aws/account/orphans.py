@@ -82,10 +82,11 @@ def _empty_volumes(ec2: Any, labels: Mapping[str, str], still_held: Callable[[],
         each = str(row["VolumeId"])
         alone = list(labels.values()).count(labels[each]) == 1
         recent = datetime.now(timezone.utc) - row["CreateTime"] < timedelta(days=1)
-        if row["State"] not in ("creating", "available") or not (alone and recent):
+        if row["State"] not in ("creating", "available", "error") or not (alone and recent):
             continue
         with translate_errors(f"remove {each}, which a call that did not end had begun"), _unless_gone():
-            ec2.get_waiter("volume_available").wait(VolumeIds=[each], WaiterConfig=WAIT)
+            if row["State"] == "creating":
+                ec2.get_waiter("volume_available").wait(VolumeIds=[each], WaiterConfig=WAIT)
             still_held()
             ec2.delete_volume(VolumeId=each)
             yield f"{labels[each]} ({each})"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from botocore.exceptions import WaiterError
 
 from orch.components import cloud_errors
 from orch.components.aws.account import errors
+from orch.components.aws.account.client_errors import translate_errors
+from orch.components.cloud_errors import CloudRefused
 from orch.spec.codes import CODES
 
 SAID = (
@@ -73,3 +76,12 @@ def test_every_kind_has_a_code_of_ours() -> None:
 
 def test_text_without_a_cloud_error_is_none() -> None:
     assert errors.read("the provider could not start") is None
+
+
+def test_what_does_not_end_in_time_is_not_taken_for_a_cloud_that_cannot_be_reached() -> None:
+    with (
+        pytest.raises(CloudRefused, match="not finished in time, or failed: could not remove vol-1") as told,
+        translate_errors("remove vol-1"),
+    ):
+        raise WaiterError("volume_available", "Max attempts exceeded", {})
+    assert not told.value.final

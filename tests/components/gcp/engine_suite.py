@@ -16,9 +16,11 @@ from gcp_engine import Stack, stack
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks import operations, request
+from orch.stacks.provisioning import leftovers
 from orch.stacks.provisioning.leftovers import sweep
 from orch.stacks.pulumi.masking import SECRET_MARK
 from orch.stacks.request import FleetRequest
+from orch.stacks.state import StackState
 
 TYPE = "g2-standard-8"
 COPIES_OF_LABELS = ["effectiveLabels", "pulumiLabels"]
@@ -199,7 +201,9 @@ def as_an_earlier_version_left_it(lab: Stack) -> None:
     file.write_text(json.dumps(kept))
 
 
-def test_a_node_that_ended_itself_is_no_change_and_a_pass_deletes_what_is_left_of_it(lab: Stack) -> None:
+def test_a_node_that_ended_itself_is_no_change_and_a_pass_deletes_what_is_left_of_it(
+    lab: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = fleet("0..4", placement="any")
     lab.up(asked)
     operations.up(lab.project, FleetRequest(asked, lab.folder, count=3), quiet)
@@ -219,6 +223,14 @@ def test_a_node_that_ended_itself_is_no_change_and_a_pass_deletes_what_is_left_o
     assert (plan.pending, plan.drift, plan.lost_nodes, plan.unrecorded) == (False, (), frozenset(), True)
     assert "train-0 ended itself" in plan.reasons[-1]
     assert "train-0" not in {each.name for each in lab.drift()}
+
+    # Somebody starts it while a pass looks.
+    looks: list[frozenset[str]] = [frozenset(), leftovers.ended_nodes(StackState(lab.project, "train"))]
+    assert looks[1] == {"train-0"}
+    with monkeypatch.context() as started:
+        started.setattr(leftovers, "ended_nodes", lambda stack: looks.pop())
+        assert sweep(lab.project, quiet) == ()
+    assert set(ids(lab)) == {"train-0", "train-1", "train-2"}
 
     # It is stopped, and its disk costs: a pass deletes both, and keeps the one that a person stopped.
     (swept,) = sweep(lab.project, quiet)
