@@ -8,7 +8,7 @@ transaction stays open during SSH commands or while files are packed.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -40,6 +40,8 @@ from orch.spec.suggest import hint_for
 
 # A node that was lost, or could run nothing, weighs as much as this many attempts that failed on it.
 LOST_WEIGHT = 10
+# SQLite took 999 values in one statement before version 3.32.
+READ_AT_ONCE = 500
 
 
 def open_ledger(url: str) -> Ledger:
@@ -202,12 +204,34 @@ class Ledger:
             return _read(db, number)
 
     def runs(self, *, active_only: bool = False, limit: int = 1000) -> tuple[RunRow, ...]:
-        """Runs, newest first."""
+        """Runs, newest first: at most `limit` of all, or all that are active."""
         status = schema.run.c.status
-        query = select(schema.run.c.id).where(status.in_(ACTIVE) if active_only else status != RESERVED)
-        query = query.order_by(schema.run.c.id.desc()).limit(limit)
+        query = select(schema.run.c.id).order_by(schema.run.c.id.desc())
+        query = (
+            query.where(status.in_(ACTIVE)) if active_only else query.where(status != RESERVED).limit(limit)
+        )
         with self._reading() as db:
-            return tuple(_read(db, number) for number in db.scalars(query).all())
+            return _read_all(db, db.scalars(query).all())
+
+    def placed_on(self, fleet: str) -> tuple[RunRow, ...]:
+        """The active runs that have nodes of a fleet, newest first: all but those that wait."""
+        run = schema.run
+        query = select(run.c.id).where(
+            run.c.fleet == fleet, run.c.status.in_(ACTIVE), run.c.status != "pending"
+        )
+        with self._reading() as db:
+            return _read_all(db, db.scalars(query.order_by(run.c.id.desc())).all())
+
+    def ended_of(self, numbers: Collection[int]) -> frozenset[tuple[str, int]]:
+        """Name and number of those of these runs that have ended."""
+        table, found = schema.run, set[tuple[str, int]]()
+        with self._reading() as db:
+            for part in _parts(sorted(numbers)):
+                ended = (table.c.id.in_(part), table.c.status.not_in((*ACTIVE, RESERVED)))
+                found.update(
+                    (row.name, row.id) for row in db.execute(select(table.c.name, table.c.id).where(*ended))
+                )
+        return frozenset(found)
 
     def uncollected(self) -> tuple[RunRow, ...]:
         """Ended runs whose container is still on a node that did not answer, newest first, at most 20."""
@@ -221,7 +245,7 @@ class Ledger:
             .limit(20)
         )
         with self._reading() as db:
-            return tuple(_read(db, number) for number in db.scalars(query).all())
+            return _read_all(db, db.scalars(query).all())
 
     def take(self, number: int, owner: str) -> Lease | None:
         """The lease of a run, or None while a living process holds it."""
@@ -456,48 +480,64 @@ def _taken(name: str) -> NameTaken:
 
 
 def _read(db: Connection, number: int) -> RunRow:
-    row = db.execute(select(schema.run, clock().label("now")).where(schema.run.c.id == number)).one()
-    ranks: dict[int, list[RankRow]] = {row.attempt: []}
-    for r in db.execute(
-        select(schema.rank)
-        .where(schema.rank.c.run_id == number)
-        .order_by(schema.rank.c.attempt, schema.rank.c.rank)
+    return _read_all(db, [number])[0]
+
+
+def _read_all(db: Connection, numbers: Sequence[int]) -> tuple[RunRow, ...]:
+    return tuple(row for part in _parts(numbers) for row in _read_part(db, part))
+
+
+def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    """As many at a time as one statement takes."""
+    for start in range(0, len(numbers), READ_AT_ONCE):
+        yield numbers[start : start + READ_AT_ONCE]
+
+
+def _read_part(db: Connection, numbers: Sequence[int]) -> Iterator[RunRow]:
+    run, rank, attempt = schema.run, schema.rank, schema.attempt
+    rows = {row.id: row for row in db.execute(select(run, clock().label("now")).where(run.c.id.in_(numbers)))}
+    ranks: dict[tuple[int, int], list[RankRow]] = {}
+    for each in db.execute(
+        select(rank).where(rank.c.run_id.in_(numbers)).order_by(rank.c.run_id, rank.c.attempt, rank.c.rank)
     ):
-        ranks.setdefault(r.attempt, []).append(
+        ranks.setdefault((each.run_id, each.attempt), []).append(
             RankRow(
-                r.rank,
-                r.node,
-                r.status,
-                r.exit_code,
-                r.reason,
-                r.message,
-                r.silent_since,
-                bool(r.collected),
-                r.notice,
+                each.rank,
+                each.node,
+                each.status,
+                each.exit_code,
+                each.reason,
+                each.message,
+                each.silent_since,
+                bool(each.collected),
+                each.notice,
             )
         )
-    table = schema.attempt
-    ended = (
-        db.execute(select(table).where(table.c.run_id == number).order_by(table.c.attempt)).all()
-        if row.attempt or row.retry_tries
-        else ()
-    )
-    return RunRow(
-        **row._mapping,
-        ranks=tuple(ranks[row.attempt]),
-        attempts=tuple(
-            AttemptRow(
-                each.attempt,
-                each.plan,
-                tuple(each.events.split()),
-                each.message,
-                each.started_at,
-                each.finished_at,
-                tuple(ranks.get(each.attempt, ())),
+    ended: dict[int, list[AttemptRow]] = {}
+    repeated = [row.id for row in rows.values() if row.attempt or row.retry_tries]
+    if repeated:
+        for each in db.execute(
+            select(attempt)
+            .where(attempt.c.run_id.in_(repeated))
+            .order_by(attempt.c.run_id, attempt.c.attempt)
+        ):
+            ended.setdefault(each.run_id, []).append(
+                AttemptRow(
+                    each.attempt,
+                    each.plan,
+                    tuple(each.events.split()),
+                    each.message,
+                    each.started_at,
+                    each.finished_at,
+                    tuple(ranks.get((each.run_id, each.attempt), ())),
+                )
             )
-            for each in ended
-        ),
-    )
+    for row in (rows[number] for number in numbers if number in rows):
+        yield RunRow(
+            **row._mapping,
+            ranks=tuple(ranks.get((row.id, row.attempt), ())),
+            attempts=tuple(ended.get(row.id, ())),
+        )
 
 
 def _waiting_values(waiting: Waiting) -> dict[str, Any]:

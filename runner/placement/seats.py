@@ -174,9 +174,7 @@ def _pending_claims(ledger: Ledger, fleet: str) -> dict[str, dict[str, tuple[str
     """Node name -> container -> run and blocks, of this ledger's active runs; some have not claimed theirs
     yet."""
     pending: dict[str, dict[str, tuple[str, int]]] = {}
-    for row in ledger.runs(active_only=True):
-        if row.fleet != fleet or row.status == "pending":
-            continue
+    for row in ledger.placed_on(fleet):
         try:
             plan = plan_of(row)
         except RunnerError:  # another version's; what it has claimed is seen on the nodes

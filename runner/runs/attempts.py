@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.launch.volumes import Volumes
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.records import Lease, RunRow, Waiting
-from orch.runner.ledger.waiting_line import behind
+from orch.runner.ledger.waiting_line import Line, behind
 from orch.runner.placement.seats import choose_seats
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import Verdict
@@ -146,16 +146,22 @@ def begin_attempt(
     context.processor.handle(Notice(f"run {row.name}: attempt {row.next_attempt} on {fold(nodes)}"))
 
 
-def may_look(context: RunContext, row: RunRow) -> bool:
+def may_advance(row: RunRow, line: Callable[[str], Line]) -> bool:
+    """Whether there may be something to do for a run; not for one that waits and is not to look for nodes."""
+    return row.status != "pending" or row.desired != "run" or may_look(row, line)
+
+
+def may_look(row: RunRow, line: Callable[[str], Line]) -> bool:
     """Whether a run that waits is to look for nodes now: its delay is over, or a run has left some.
 
-    It is not while another one is before it in line, but for the tries that its delays say: those tell it so.
+    It is not while another one is before it in `line`, that of its fleet, but for the tries that its delays
+    say: those tell it so.
     """
     due = row.now >= (row.next_at or 0.0)
-    if not row.in_line:
+    if due or not row.in_line:
         return due
-    line = context.ledger.line(row.fleet)
-    return due or (line.nodes_came_free(row.id) and line.before(row.id, row.priority) is None)
+    waiting = line(row.fleet)
+    return waiting.nodes_came_free(row.id) and waiting.before(row.id, row.priority) is None
 
 
 def _without_nodes(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 
 from orch.runner.errors import LedgerUnusable
 from orch.runner.events import Event, Notice, Processor
@@ -19,6 +20,7 @@ from orch.runner.ledger.metric_samples import EVERY_S
 from orch.runner.ledger.records import RunRow
 from orch.runner.metrics.sampling import keep_sample
 from orch.runner.processes import process_owner
+from orch.runner.runs.attempts import may_advance
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.lifecycle import advance, collect_leftovers
 from orch.spec.errors import OrchError
@@ -92,10 +94,11 @@ class Controller:
             self._beaten_at = now
         self._busy = {number: future for number, future in self._busy.items() if not future.done()}
         rows = self._runner.ledger.runs(active_only=True)
+        line = cache(self._runner.ledger.line)
         for row in reversed(rows):  # the oldest first
             if len(self._busy) >= AT_ONCE:
                 break
-            if not row.held and row.id not in self._busy:
+            if not row.held and row.id not in self._busy and may_advance(row, line):
                 self._busy[row.id] = pool.submit(self._safely, lambda row=row: self._advance(row))
         if now - self._collected_at >= COLLECT_EVERY_S and (
             self._collecting is None or self._collecting.done()
@@ -112,7 +115,7 @@ class Controller:
         self._sampled_at = now
         self._sampling = {number: each for number, each in self._sampling.items() if not each.done()}
         for row in rows:
-            if row.id not in self._sampling:
+            if row.status == "running" and row.id not in self._sampling:
                 self._sampling[row.id] = pool.submit(self._sample, row)
 
     def _sample(self, row: RunRow) -> None:
@@ -123,8 +126,9 @@ class Controller:
         done = advance(self._runner, row, begin=True)
         if done is not None and done.after.status != row.status:
             self._tell(f"run {row.name}: {row.status} -> {done.after.status}", "info")
-        if done is not None and not done.after.active:
-            self._look.set()  # its nodes are free for the next one
+        # Its nodes are free for the next one; or it has looked for some, and the next one in line may.
+        if done is not None and (not done.after.active or (row.in_line and _has_looked(row, done.after))):
+            self._look.set()
 
     def _safely(self, act: Callable[[], None]) -> None:
         """What fails is tried again at the next pass; the other runs go on."""
@@ -137,6 +141,10 @@ class Controller:
 
     def _tell(self, text: str, level: str = "warning") -> None:
         self._runner.processor.handle(Notice(text, level))
+
+
+def _has_looked(before: RunRow, after: RunRow) -> bool:
+    return (before.status, before.looked_at) != (after.status, after.looked_at)
 
 
 class _Sparing:

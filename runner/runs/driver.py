@@ -478,7 +478,7 @@ class Driver:
                 hint=f"run `orch attach {as_argument(row.name)}` there, or end it with "
                 f"`orch stop {as_argument(row.name)}`",
             )
-        if not may_look(context, row):
+        if not may_look(row, context.ledger.line):
             return True
         self._earlier.remove(row, at_once=True)
         begin_attempt(context, self._lease, row, self._plan, self._earlier.leftovers)

@@ -313,7 +313,7 @@ def collect_leftovers(runner: RunnerContext, rows: Sequence[RunRow] | None = Non
 def _forget_ended(runner: RunnerContext) -> None:
     """Remove from this machine the variables of runs that somebody elsewhere has ended."""
     folders = folders_with_secrets(runner.dot)
-    ended = {(row.name, row.id) for row in runner.ledger.runs() if not row.active} if folders else set()
+    ended = runner.ledger.ended_of({folder.number for _, folder in folders})
     for name, folder in folders:
         if (name, folder.number) in ended:
             folder.forget_secrets()

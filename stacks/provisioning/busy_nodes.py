@@ -262,9 +262,7 @@ def _on(ledger: Ledger, name: str, machines: Mapping[str, str]) -> Iterator[tupl
     A fleet that was removed and created again has other machines under the same names, and so has a fleet of
     another project in a shared ledger: the identity of the machine distinguishes them.
     """
-    for row in ledger.runs(active_only=True):
-        if row.fleet != name or row.status == "pending":
-            continue
+    for row in ledger.placed_on(name):
         nodes = _nodes_of(row)
         on_these = tuple(
             node for node, machine in nodes.items() if node in machines and machine in (None, machines[node])

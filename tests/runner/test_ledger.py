@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -74,6 +75,27 @@ def test_one_active_run_per_name_and_any_number_of_ended_ones(any_ledger: Ledger
     assert any_ledger.get("job").id == second
     assert [row.id for row in any_ledger.runs()] == [second, first]
     assert [row.id for row in any_ledger.runs(active_only=True)] == [second]
+
+
+def test_many_runs_are_read_in_parts(any_ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "READ_AT_ONCE", 2)
+    numbers = [new(any_ledger, f"job-{index}", nodes=index + 1) for index in range(5)]
+    for number, ends in ((numbers[0], True), (numbers[1], False)):
+        lease = any_ledger.take(number, "me")
+        assert lease is not None
+        any_ledger.finish(lease, "failed", "job_failed", None) if ends else any_ledger.wait(
+            lease, Waiting("w", 1.0, None, 1), ["error"]
+        )
+        any_ledger.release(lease)
+    every = [any_ledger.by_id(number) for number in reversed(numbers)]
+    assert [replace(row, now=0.0) for row in any_ledger.runs()] == [replace(row, now=0.0) for row in every]
+    assert [len(row.ranks) for row in every] == [5, 4, 3, 2, 1]
+    assert [len(row.attempts) for row in every] == [0, 0, 0, 1, 0]
+    assert [row.id for row in any_ledger.runs(active_only=True)] == numbers[:0:-1]
+    assert [row.id for row in any_ledger.runs(limit=3)] == numbers[:1:-1]
+    assert [row.id for row in any_ledger.placed_on("lab")] == numbers[:1:-1]
+    assert any_ledger.placed_on("other") == ()
+    assert any_ledger.ended_of({*numbers, 10**6}) == {("job-0", numbers[0])}
 
 
 def test_a_plan_that_cannot_be_made_leaves_no_run(any_ledger: Ledger):
