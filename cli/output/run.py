@@ -66,7 +66,7 @@ class Live:
             self._pending.hear(event)
         text = _event_text(event)
         if text is not None:
-            self._messages.tell(visible_lines(hidden(text)))
+            self._messages.tell(text)
 
     def status(self) -> str:
         """What a starting run waits for; "" when there is nothing to say."""
@@ -118,7 +118,7 @@ class MessagePrinter:
             text, printed = self._messages.get()
             try:
                 with self._lock:
-                    print(text, file=sys.stderr, flush=True)
+                    print(visible_lines(hidden(text)), file=sys.stderr, flush=True)
             except (OSError, ValueError):
                 pass  # the terminal is gone, or stderr is closed: the run is driven on
             printed.set()
