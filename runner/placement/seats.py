@@ -106,15 +106,21 @@ def choose_seats(
     *,
     free_only: bool = False,
     failed: Mapping[str, int] = MappingProxyType({}),
+    released_at: float | None = None,
 ) -> tuple[Seat, ...]:
     """Seats for `task` by the present status of its fleet's nodes; of those that are
-    free, the ones with the least in `failed` are taken.
+    free, the ones with the least in `failed` are taken. `released_at`: when a run last left nodes; with it,
+    what the nodes said to this process a moment ago, and since then, will do.
 
     Raises NoFit, NodeUnfit, NodeCordoned; with `free_only` NodesBusy where other runs have the nodes, and
     HostUnreachable where nodes that are needed do not answer, or can run nothing.
     """
     place_task(task, fleet)  # a task that can never fit fails without waiting for nodes
-    statuses = _node_statuses(runner, fleet)
+    recent = runner.recent_statuses
+    if recent is None or released_at is None:
+        statuses = _node_statuses(runner, fleet)
+    else:
+        statuses = recent.of(fleet, released_at, lambda: _node_statuses(runner, fleet))
     availability = {
         name: replace(each, failed=failed.get(name, 0))
         for name, each in _availability(runner, fleet, statuses).items()

@@ -34,7 +34,7 @@ from orch.runner.ledger.records import Lease, RunRow, Waiting
 from orch.runner.ledger.waiting_line import Line, behind
 from orch.runner.placement.seats import choose_seats
 from orch.runner.runs.context import RunContext
-from orch.runner.runs.decide import Verdict
+from orch.runner.runs.decide import Phase, Verdict
 from orch.runner.runs.entry import close_entry
 from orch.runner.runs.ranks import LOOK_DEADLINE_S, collect_ranks, stop_ranks
 from orch.runner.runs.retry import (
@@ -121,10 +121,11 @@ def begin_attempt(
     Raises LeaseLost, LedgerUnusable, and RunFailed on a machine that the run was not submitted from.
     """
     try:
-        first = context.ledger.line(row.fleet).before(row.id, row.priority)
+        line = context.ledger.line(row.fleet)
+        first = line.before(row.id, row.priority)
         if first is not None:
             raise behind(first)
-        attempt = _next_attempt(context, row, plan)
+        attempt = _next_attempt(context, row, plan, line.released_at)
     except (RunConflict, HostUnreachable, NodeUnfit, NoFit) as error:
         _without_nodes(context, lease, row, plan, error=error, leftovers=leftovers)
         return
@@ -144,6 +145,14 @@ def begin_attempt(
     nodes = [node.name for node in attempt.plan.nodes]
     context.ledger.begin_attempt(lease, row.next_attempt, attempt.plan.model_dump_json(), nodes)
     context.processor.handle(Notice(f"run {row.name}: attempt {row.next_attempt} on {fold(nodes)}"))
+
+
+def begins_here(context: RunContext, row: RunRow) -> bool:
+    """Whether this machine has what the run's next containers need: the one that submitted it has."""
+    if row.phase == Phase.WAITING:
+        return context.folder.has_launch
+    started = row.phase not in (Phase.SUBMITTED, Phase.STARTING)
+    return started or context.folder.has_environments
 
 
 def may_advance(row: RunRow, line: Callable[[str], Line]) -> bool:
@@ -205,7 +214,7 @@ class _Attempt:
     environments: tuple[dict[str, str], ...]
 
 
-def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan) -> _Attempt:
+def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan, released_at: float | None) -> _Attempt:
     """Raises what `choose_seats` and `compile_run` raise, and RunFailed."""
     record = LaunchRecord.kept(context.folder)
     fleet, volumes = _fleet(context, row, record), _volumes(context, row, record)
@@ -213,9 +222,12 @@ def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan) -> _Attem
     # What an earlier attempt left in a volume of the node itself is there, and nowhere else.
     on_nodes = any(mount.kind != "network" for mount in task.volumes)
     failed = context.ledger.failed_nodes(row.id, lost_only=on_nodes)
-    if record.makes_nodes and _made_nodes(context, row, task, fleet):
+    made = record.makes_nodes and _made_nodes(context, row, task, fleet)
+    if made:
         fleet = _fleet(context, row, record)
-    seats = choose_seats(context, task, fleet, free_only=True, failed=failed)
+    seats = choose_seats(
+        context, task, fleet, free_only=True, failed=failed, released_at=None if made else released_at
+    )
     compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes))
     return _Attempt(compiled.plan.model_copy(update={"files": previous.files}), compiled.environments)
 

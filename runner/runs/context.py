@@ -17,6 +17,7 @@ from orch.runner.node.connector import Connector
 from orch.runner.node.docker import RUNTIMES, runtime_of
 from orch.runner.node.runtime import JobRuntime
 from orch.runner.node.volumes import NO_VOLUMES, VolumeAttacher
+from orch.runner.placement.recent_statuses import RecentStatuses
 from orch.runner.runs.run_secrets import Secrets, no_store
 from orch.spec.state import FleetState, NodeState
 
@@ -46,6 +47,7 @@ class RunContext:
     """What the driver of one run needs: ledger, connector, the run's folder, and the processor of events.
 
     `provisioned`: None where nothing is known of the project but what a run was submitted with.
+    `recent_statuses`: where one process looks for nodes for many runs.
     """
 
     ledger: Ledger
@@ -56,6 +58,7 @@ class RunContext:
     secrets: Secrets = no_store
     volumes: VolumeAttacher = NO_VOLUMES
     provisioned: Provisioned | None = None
+    recent_statuses: RecentStatuses | None = None
 
     def runtime(self, node: NodeState) -> JobRuntime:
         """The job runtime of a node. Raises RunnerError."""
@@ -71,8 +74,8 @@ class RunnerContext:
     """A project as the runner sees it: its `.orch` folder (`dot`), ledger, connector, and event processor.
 
     `runtimes`: job runtimes by name (`NodeState.runtime`). `secrets` gives the values of the project's
-    secrets, as they are when it is asked. `volumes` attaches disks of clouds to nodes. `provisioned`: as in
-    `RunContext`.
+    secrets, as they are when it is asked. `volumes` attaches disks of clouds to nodes. `provisioned`,
+    `recent_statuses`: as in `RunContext`.
     """
 
     dot: Path
@@ -83,6 +86,7 @@ class RunnerContext:
     secrets: Secrets = no_store
     volumes: VolumeAttacher = NO_VOLUMES
     provisioned: Provisioned | None = None
+    recent_statuses: RecentStatuses | None = None
 
     def runtime(self, node: NodeState) -> JobRuntime:
         """The job runtime of a node. Raises RunnerError."""
@@ -98,4 +102,5 @@ class RunnerContext:
             self.secrets,
             self.volumes,
             self.provisioned,
+            self.recent_statuses,
         )

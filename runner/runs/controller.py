@@ -19,8 +19,9 @@ from orch.runner.ledger.controllers import BEAT_S
 from orch.runner.ledger.metric_samples import EVERY_S
 from orch.runner.ledger.records import RunRow
 from orch.runner.metrics.sampling import keep_sample
+from orch.runner.placement.recent_statuses import RecentStatuses
 from orch.runner.processes import process_owner
-from orch.runner.runs.attempts import may_advance
+from orch.runner.runs.attempts import begins_here, may_advance
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.lifecycle import advance, collect_leftovers
 from orch.spec.errors import OrchError
@@ -39,7 +40,7 @@ class Controller:
     """Advances runs from `run` until `stop` is called, from any thread or a signal handler."""
 
     def __init__(self, runner: RunnerContext) -> None:
-        self._runner = replace(runner, processor=_Sparing(runner.processor))
+        self._runner = replace(runner, processor=_Sparing(runner.processor), recent_statuses=RecentStatuses())
         self._stop, self._look = threading.Event(), threading.Event()
         self._busy: dict[int, Future[None]] = {}
         self._collecting: Future[None] | None = None
@@ -98,7 +99,9 @@ class Controller:
         for row in reversed(rows):  # the oldest first
             if len(self._busy) >= AT_ONCE:
                 break
-            if not row.held and row.id not in self._busy and may_advance(row, line):
+            if row.held or row.id in self._busy:
+                continue
+            if may_advance(row, line) and not self._waits_elsewhere(row):
                 self._busy[row.id] = pool.submit(self._safely, lambda row=row: self._advance(row))
         if now - self._collected_at >= COLLECT_EVERY_S and (
             self._collecting is None or self._collecting.done()
@@ -106,6 +109,14 @@ class Controller:
             self._collected_at = now
             self._collecting = pool.submit(self._safely, lambda: collect_leftovers(self._runner))
         return rows
+
+    def _waits_elsewhere(self, row: RunRow) -> bool:
+        """Whether a run is to be begun on another machine: many such runs must not take others' places."""
+        if row.desired != "run" or row.status not in ("pending", "submitted"):
+            return False
+        with suppress(OrchError):  # told by who tries to advance it
+            return not begins_here(self._runner.context(row), row)
+        return False
 
     def _keep_samples(self, pool: ThreadPoolExecutor, rows: Sequence[RunRow]) -> None:
         """Keep what runs use, those with a driver too: that may be one of a version that keeps nothing."""

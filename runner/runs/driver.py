@@ -23,6 +23,7 @@ from orch.runner.node.runtime import CloudNotice, ObservedRank
 from orch.runner.runs.attempts import (
     EarlierAttempts,
     begin_attempt,
+    begins_here,
     end_attempt,
     end_waiting,
     may_look,
@@ -211,16 +212,11 @@ class Driver:
         """Advance the run as far as possible without waiting; `begin`: also start what may begin here.
 
         Returns the run as it is then."""
-        while self._row.active and not self.step(only_end=not (begin and self._begins_here())):
+        while self._row.active and not self.step(
+            only_end=not (begin and begins_here(self._context, self._row))
+        ):
             self._reload()
         return self._row
-
-    def _begins_here(self) -> bool:
-        """Whether this machine has what the run's next containers need: the one that submitted it has."""
-        if self._row.phase == Phase.WAITING:
-            return self._context.folder.has_launch
-        started = self._row.phase not in (Phase.SUBMITTED, Phase.STARTING)
-        return started or self._context.folder.has_environments
 
     def _reload(self) -> None:
         previous, self._row = self._row, self._context.ledger.by_id(self._lease.run_id)

@@ -81,6 +81,29 @@ def test_passes_begin_a_run_and_bring_it_to_its_end_but_only_where_it_was_submit
     assert place.ledger.by_id(row.id).owner is None
 
 
+def test_runs_that_wait_for_another_machine_do_not_keep_a_controller_from_its_own(
+    place: RunnerContext, boxes: FolderLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "PAUSE_S", 0.05)
+    monkeypatch.setattr(controller, "AT_ONCE", 2)
+    elsewhere = replace(place, dot=tmp_path / "other/.orch")
+    others = boxes.fleet().model_copy(update={"name": "others", "stack": "others"})
+    for index in range(3):
+        given = {"name": f"other-{index}", "nodes": 1, "shell": "sh", "commands": ["true"]}
+        task = Task.model_validate(given)
+        lifecycle.submit(elsewhere, task, others, image="none", base=elsewhere.dot.parent, wait=True)
+    submit(place, boxes, "own", nodes=1, commands=["true"])
+    loop = Controller(place)
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    try:
+        until(lambda: place.ledger.get("own").status == "done", 120, "its own run has ended")
+    finally:
+        loop.stop()
+        thread.join(60)
+    assert {place.ledger.get(f"other-{index}").status for index in range(3)} <= {"submitted", "pending"}
+
+
 def test_two_controllers_do_everything_and_nothing_twice(
     place: RunnerContext, boxes: FolderLab, tmp_path: Path, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +127,7 @@ def test_two_controllers_do_everything_and_nothing_twice(
     thread.start()
     try:
         until(lambda: len(place.ledger.controllers()) == 2, 120, "both live")
-        until(lambda: place.ledger.samples(killed.id, 0), 120, "what it uses is kept")
+        until(lambda: bool(place.ledger.samples(killed.id, 0)), 120, "what it uses is kept")
         gate.touch()
         until(lambda: not place.ledger.runs(active_only=True), 120, "all runs have ended")
         assert loop.well
