@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from support import Folder, at_work, containers, fleet_yaml, kill, networks, processes, until
 
+from orch.runner.processes import GONE, start_time_of
+
 FLEET = "faulty"
 NODES = 3
 
@@ -71,7 +73,7 @@ def test_after_a_kill_the_next_up_completes_the_fleet_without_making_a_node_twic
     if victim == "engine":
         assert process.returncode == 5
         assert "engine was killed" in err
-    until(lambda: not engine_of(faulty), 120, "the engine has ended")
+    until(lambda: start_time_of(engine) == GONE, 120, "the engine has ended")
 
     said = faulty.orch("up", "fleet.yml", "--yes")
     assert said.code == 0, said.err
@@ -84,6 +86,9 @@ def test_after_a_kill_down_leaves_nothing(faulty: Folder) -> None:
     process, engine = started(faulty)
     kill(process.pid, engine, *provider_of(engine))
     process.communicate(timeout=120)
+    # A process that was killed ends when the machine comes to it; until then its lock stands.
+    until(lambda: start_time_of(engine) == GONE, 120, "the engine has ended")
+
     said = faulty.orch("down", FLEET, "--yes")
     assert said.code == 0, said.err
     assert containers(faulty, FLEET) == {}
