@@ -20,8 +20,15 @@ from orch.runner.launch.environment import (
     run_identifier,
     wants_slurm,
 )
-from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
-from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
+from orch.runner.launch.launcher import (
+    Dialect,
+    LaunchContext,
+    Launcher,
+    MpirunLauncher,
+    TorchrunLauncher,
+    hostfile,
+    internal_addresses,
+)
 from orch.runner.launch.run_plan import (
     DevPlan,
     FabricAccess,
