@@ -12,6 +12,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import coloured, print_json, say
+from orch.cli.runs.exec import no_such_name
 from orch.cli.runs.run import open_runner
 from orch.spec.errors import visible
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState
-    from orch.stacks.errors import NoSuchFleet
     from orch.stacks.project import Project
 
 Pairs = list[tuple[str, str]]
@@ -89,22 +89,6 @@ def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | Non
     except NoSuchFleet:
         return None
     return FleetRow(state, node_statuses(state, runner.connector), node_records(stack.recorded))
-
-
-def no_such_name(project: Project, runner: RunnerContext, name: str) -> NoSuchFleet:
-    from orch.spec.grammar.values import shown
-    from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.fleets import known_fleets
-
-    runs = dict.fromkeys(row.name for row in runner.ledger.runs(limit=5))
-    return NoSuchFleet(
-        f"neither a fleet nor a run of this project is named {shown(name)}",
-        where=str(project.root),
-        detail=f"fleets: {', '.join(known_fleets(project)) or 'none is up'}; "
-        f"latest runs: {', '.join(runs) or 'none'}",
-        hint="`orch fleet` and `orch ps -a` list them",
-        code="ORCH353",
-    )
 
 
 def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> str:

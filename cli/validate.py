@@ -68,10 +68,16 @@ def validate(
     """
     from orch.cli.diagnostics import settings_near
     from orch.spec import load_paths
-    from orch.spec.diagnostics import Severity, ordered, render_human, render_json
+    from orch.spec.diagnostics import (
+        Severity,
+        ordered,
+        render_github,
+        render_human,
+        render_json,
+        render_sarif,
+    )
     from orch.spec.diagnostics import strict as as_errors
     from orch.spec.errors import ExitCode
-    from orch.spec.formats import render_github, render_sarif
 
     settings = settings_near(untrusted=untrusted is not None)
     secrets = None if untrusted is not None else partial(_known_secrets, paths)

@@ -45,10 +45,11 @@ from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.facts import ask as ask_hosts
 from orch.components.ssh.plan import plan as plan_ssh
 from orch.runner.errors import HostUnreachable
+from orch.runner.hosts.checks.types import HostReport
 from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
 from orch.runner.hosts.network import ClusterAddress as Address
 from orch.runner.hosts.network import ClusterNetwork
-from orch.runner.hosts.survey import HostReport, Survey
+from orch.runner.hosts.survey import Survey
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node.connector import Connector

@@ -23,7 +23,7 @@ _CLOUDS = """
 orch.components.aws.account.gather_facts orch.components.aws.resources
 orch.components.gcp.account.gather_facts orch.components.gcp.resources
 orch.rehearsal.nodes orch.rehearsal.aws.client_hook orch.rehearsal.aws.hooks orch.rehearsal.gcp.account
-orch.rehearsal.gcp.client_hook orch.rehearsal.gcp.hooks orch.rehearsal.aws.api.account_services
+orch.rehearsal.gcp.hooks orch.rehearsal.aws.api.account_services
 orch.rehearsal.aws.api.actions orch.rehearsal.aws.api.compute orch.rehearsal.aws.api.iam
 orch.rehearsal.aws.api.network orch.rehearsal.aws.api.tags orch.rehearsal.gcp.api.compute
 orch.rehearsal.gcp.api.methods orch.rehearsal.gcp.api.network orch.rehearsal.gcp.api.operations

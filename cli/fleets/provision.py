@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli import volumes
 from orch.cli.context import (
     Allow,
     File,
@@ -28,6 +27,7 @@ from orch.cli.context import (
 )
 from orch.cli.diagnostics import load
 from orch.cli.errors import coloured, end, print_json, say, tell
+from orch.cli.fleets import volumes
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:

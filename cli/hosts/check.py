@@ -20,8 +20,8 @@ from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
     from orch.components.ssh.facts import AcceptNew
-    from orch.runner.hosts.checks.types import CheckResult
-    from orch.runner.hosts.survey import HostReport, Survey
+    from orch.runner.hosts.checks.types import CheckResult, HostReport
+    from orch.runner.hosts.survey import Survey
     from orch.spec.models import Fleet
     from orch.spec.state import NodeState
     from orch.stacks.project import Project
@@ -101,8 +101,8 @@ def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[s
 def _of_name(project: Project, name: str) -> Survey:
     """The survey of a fleet that is up, of any backend. Raises NoSuchFleet."""
     from orch.runner.connect import open_connector
-    from orch.runner.hosts.checks.types import CheckOptions
-    from orch.runner.hosts.survey import Target, survey
+    from orch.runner.hosts.checks.types import CheckOptions, Target
+    from orch.runner.hosts.survey import survey
     from orch.stacks.fleets import fleet_state
 
     state = fleet_state(project, name)

@@ -13,7 +13,7 @@ import typer
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import end, tell
 from orch.cli.runs.background import begins_elsewhere
-from orch.cli.runs.listening import Address, address_of, cannot_listen
+from orch.cli.runs.ports import Address, address_of, cannot_listen
 from orch.cli.runs.run import open_runner
 
 if TYPE_CHECKING:

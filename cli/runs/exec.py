@@ -1,4 +1,4 @@
-"""`orch exec` in the containers of a run: which ranks, and a terminal in one of them."""
+"""`orch exec` in the containers of a run: what a name means, which ranks, and a terminal in one of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState, NodeState
+    from orch.stacks.errors import NoSuchFleet
     from orch.stacks.project import Project
 
 _KINDS = ("run", "fleet")
@@ -26,7 +27,6 @@ def fleet_or_run(project: Project, runner: RunnerContext, name: str, *, verb: st
 
     A fleet comes before a run that has ended. Raises UsageError where it is both, NoSuchFleet, UnknownRun.
     """
-    from orch.cli.show import no_such_name
     from orch.runner.errors import UnknownRun
     from orch.stacks.errors import NoSuchFleet
     from orch.stacks.fleets import fleet_state
@@ -50,6 +50,22 @@ def fleet_or_run(project: Project, runner: RunnerContext, name: str, *, verb: st
             hint=f"`orch {verb} run:{name}` or `orch {verb} fleet:{name}`",
         )
     return fleet
+
+
+def no_such_name(project: Project, runner: RunnerContext, name: str) -> NoSuchFleet:
+    from orch.spec.grammar.values import shown
+    from orch.stacks.errors import NoSuchFleet
+    from orch.stacks.fleets import known_fleets
+
+    runs = dict.fromkeys(row.name for row in runner.ledger.runs(limit=5))
+    return NoSuchFleet(
+        f"neither a fleet nor a run of this project is named {shown(name)}",
+        where=str(project.root),
+        detail=f"fleets: {', '.join(known_fleets(project)) or 'none is up'}; "
+        f"latest runs: {', '.join(runs) or 'none'}",
+        hint="`orch fleet` and `orch ps -a` list them",
+        code="ORCH353",
+    )
 
 
 def with_containers(row: RunRow) -> RunRow:

@@ -14,7 +14,7 @@ from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
 from orch.cli.runs.exec import fleet_or_run, with_containers
-from orch.cli.runs.listening import Address, address_of, cannot_listen
+from orch.cli.runs.ports import Address, address_of, cannot_listen
 from orch.cli.runs.run import moment_of, open_runner
 from orch.spec.errors import ExitCode
 
@@ -177,16 +177,8 @@ def _once(watched: Watched, as_json: bool) -> None:
 
 def _serve(watched: Watched, address: Address) -> None:
     """Until a signal, or the end of the run."""
+    from orch.cli.output.metrics import UsageCollector, serve
     from orch.runner.metrics.reading import look
-
-    try:
-        from orch.cli.output.prometheus import UsageCollector, serve
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "the client library of Prometheus is not installed",
-            detail=str(error),
-            hint="pip install 'orch-fleet[metrics]'",
-        ) from error
 
     def looks() -> list[tuple[Target, NodeResult[Reading]]]:
         targets = watched.targets
@@ -194,6 +186,12 @@ def _serve(watched: Watched, address: Address) -> None:
 
     try:
         port, close = serve(UsageCollector(watched.kind, watched.name, looks), *address)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "the client library of Prometheus is not installed",
+            detail=str(error),
+            hint="pip install 'orch-fleet[metrics]'",
+        ) from error
     except OSError as error:
         raise cannot_listen("`orch metrics`", address, "--serve", error) from error
     over = threading.Event()

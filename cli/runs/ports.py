@@ -1,4 +1,7 @@
-"""Ports of this machine that lead to a task's jobs: taken before it is submitted, or when attached."""
+"""Ports of this machine: those that lead to a task's jobs, and addresses that verbs listen on.
+
+Ports of a task are taken before it is submitted, or when it is attached.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from orch.cli.errors import tell
+from orch.cli.errors import UsageError, tell
 from orch.cli.runs.submission import task_of_document
 
 if TYPE_CHECKING:
@@ -83,3 +86,22 @@ def ports_of(items: Sequence[str]) -> tuple[RankPort, ...]:
             raise typer.BadParameter(f"{item!r} is not a port: {hint}", param_hint="--port") from None
         ports.append(RankPort(job=port.container_port, local=port.local_port))
     return tuple(ports)
+
+
+Address = tuple[str, int]
+
+
+def address_of(text: str, option: str) -> Address:
+    """`[HOST:]PORT` of an option; 127.0.0.1 without HOST. Raises BadParameter."""
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise typer.BadParameter(f"{text!r} is not [HOST:]PORT", param_hint=option)
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def cannot_listen(who: str, address: Address, option: str, error: OSError) -> UsageError:
+    return UsageError(
+        f"{who} cannot listen on {address[0]}:{address[1]}",
+        detail=error.strerror or str(error),
+        hint=f"choose another port with `{option} [HOST:]PORT`; 0 takes any free one",
+    )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.aws.account import errors, gather_facts, marked
+from orch.components.aws.account import errors, gather_facts, marked, orphans
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import Lookups, needed_lookups
 from orch.components.aws.candidates import candidates, in_written_zones, with_known_zone
@@ -175,6 +175,9 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         if any(isinstance(each, AwsSettings) for each in state.settings):
             regions |= set(settings.regions or gather_facts.enabled(session, settings.endpoint_url))
         return marked.survey(session, sorted(regions), settings.endpoint_url, project, self.price)
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
+        return orphans.delete_orphans(snapshot)
 
     def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
         settings = self.entry(state.settings)

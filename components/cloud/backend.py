@@ -168,12 +168,6 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         """The resource that makes each node which is no resource of its own, by the node's name."""
         return {}
 
-    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        if self.module_name("account.orphans") is None:
-            return super().delete_orphans(snapshot)
-        deleted: Iterable[str] = self.module("account.orphans").delete_orphans(snapshot)
-        return deleted
-
     def asked_by(self, state: StackSnapshot) -> Any:
         """The session to look for marks with."""
         return state.session(self.name) or self.open_session(self.entry(state.settings))

@@ -20,7 +20,7 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, SharedNetworks
 from orch.components.explain import Explained, Traits
-from orch.components.gcp.account import errors, gather_facts, marked, new_nodes
+from orch.components.gcp.account import errors, gather_facts, marked, new_nodes, orphans
 from orch.components.gcp.account.facts import GcpFacts, Reservation
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import needed_lookups, shape_of
@@ -147,6 +147,9 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         if any(isinstance(each, GcpSettings) for each in state.settings):
             projects |= {session.project}
         return marked.survey(session, projects, project, state.marks, self.price)
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
+        return orphans.delete_orphans(snapshot)
 
     def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
         return marked.delete_data(self.asked_by(state), resources)

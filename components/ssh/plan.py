@@ -20,8 +20,8 @@ from orch.components.request import NewHostKey, NodeProblem, NodeWarning, PlanRe
 from orch.components.scratch import folder_scratch
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, judge_host, new_keys_of
+from orch.runner.hosts.checks.types import HostReport
 from orch.runner.hosts.host_facts import HostFacts
-from orch.runner.hosts.survey import HostReport
 from orch.runner.preparation.init_steps import Step, steps
 from orch.runner.preparation.mounts import fleet_mounts
 from orch.runner.ssh.naming import hop_names, names, pins

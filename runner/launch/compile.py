@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from orch.catalog.fabrics import Fabric, fabric
 from orch.runner.errors import about_property
-from orch.runner.launch.checkpoint import checkpoint_warnings
 from orch.runner.launch.environment import (
     RankNode,
     RunFacts,
@@ -21,8 +20,15 @@ from orch.runner.launch.environment import (
     run_identifier,
     wants_slurm,
 )
-from orch.runner.launch.hostfile import Dialect, hostfile, internal_addresses
-from orch.runner.launch.launcher import LaunchContext, Launcher, MpirunLauncher, TorchrunLauncher
+from orch.runner.launch.launcher import (
+    Dialect,
+    LaunchContext,
+    Launcher,
+    MpirunLauncher,
+    TorchrunLauncher,
+    hostfile,
+    internal_addresses,
+)
 from orch.runner.launch.run_plan import (
     DevPlan,
     FabricAccess,
@@ -37,7 +43,7 @@ from orch.runner.launch.run_plan import (
     watched,
 )
 from orch.runner.launch.variables import check_names, check_sizes, set_variables
-from orch.runner.launch.volumes import NO_VOLUMES, Volumes, volumes_of_ranks
+from orch.runner.launch.volumes import NO_VOLUMES, Volumes, checkpoint_warnings, volumes_of_ranks
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.rank_groups import (
     RankGroup,

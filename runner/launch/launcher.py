@@ -1,21 +1,69 @@
-"""How a task's processes are started: `torchrun` on every node, `mpirun` from rank 0."""
+"""How a task's processes are started: `torchrun` on every node, `mpirun` from rank 0; and the hostfile."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from orch.runner.launch.environment import SSH_PORT
-from orch.runner.launch.hostfile import Dialect
-from orch.runner.launch.run_plan import Elastic
+from pydantic import BaseModel, ConfigDict
+
+from orch.runner.errors import HostfileIncomplete
+from orch.runner.launch.environment import SSH_PORT, fold
+from orch.spec.state import NodeState
 from orch.templates import ShellText, render
 
 if TYPE_CHECKING:
     from orch.spec.models import Mpirun, Torchrun
 
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
+
+Dialect = Literal["openmpi", "deepspeed", "mpich", "intel", "plain"]
+
+
+def hostfile(addresses: Sequence[str], slots: Sequence[int] | None, dialect: Dialect = "openmpi") -> str:
+    """One line per node in rank order, each ended by a newline.
+
+    `slots` are the processes per node; None (no accelerators and no launcher) writes bare addresses in any
+    dialect.
+    """
+    if slots is None or dialect == "plain":
+        return "".join(f"{address}\n" for address in addresses)
+    form = "{}:{}\n" if dialect in ("mpich", "intel") else "{} slots={}\n"
+    return "".join(form.format(address, count) for address, count in zip(addresses, slots, strict=True))
+
+
+def internal_addresses(nodes: Sequence[NodeState]) -> tuple[str, ...]:
+    """The internal address of each node, in order.
+
+    A run of one node without one uses loopback. Raises HostfileIncomplete (ORCH420) naming every node of a
+    larger run that has none: a partial hostfile would hang the job instead.
+    """
+    missing = [node.name for node in nodes if node.internal_ip is None]
+    if missing and len(nodes) > 1:
+        raise HostfileIncomplete(
+            f"{'node' if len(missing) == 1 else 'nodes'} {fold(missing)} "
+            f"{'has' if len(missing) == 1 else 'have'} no internal address",
+            where=missing[0],
+            detail="ranks find each other by internal addresses; no command was started",
+            hint="set `network` (or `internal_ip` on every host) in the fleet",
+            code="ORCH420",
+        )
+    return tuple(node.internal_ip or "127.0.0.1" for node in nodes)
+
+
+class Elastic(BaseModel):
+    """A run that goes on without some of its ranks.
+
+    `least` of them must be left, and `rendezvous_rank` among them: its node holds what they meet by.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    least: int
+    rendezvous_rank: int = 0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from orch.runner.errors import BadRunName, RunnerError
-from orch.runner.launch.hostfile import Dialect
+from orch.runner.launch.launcher import Dialect, Elastic
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_names import RunName
 from orch.runner.node.accelerators import device_access
@@ -121,16 +121,6 @@ class RankPlan(_Frozen):
     def whole(self) -> bool:
         """Whether the rank has all of its node."""
         return self.blocks >= self.node.blocks
-
-
-class Elastic(_Frozen):
-    """A run that goes on without some of its ranks.
-
-    `least` of them must be left, and `rendezvous_rank` among them: its node holds what they meet by.
-    """
-
-    least: int
-    rendezvous_rank: int = 0
 
 
 class RetryPlan(_Frozen):

@@ -1,25 +1,30 @@
-"""The ledger of runs: their state, and who may act on them. SQLite, or PostgreSQL by URL.
+"""The ledger of runs: new ones, their state, their line and their events. SQLite, or PostgreSQL by URL.
 
-A process that acts on a run takes a lease. Each lease increments the run's fence, and every later write names
-owner and fence: a write that matches no row means that the lease is lost, and its holder stops. No
-transaction stays open during SSH commands or while files are packed.
+Who may act on a run is `lease.py`. No transaction stays open during SSH commands or while files are packed.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, exists, func, insert, literal, or_, select, update
-from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
+from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from orch.runner.errors import LedgerUnusable, NameTaken, UnknownRun
 from orch.runner.ledger import controllers, metric_samples, schema
 from orch.runner.ledger.controllers import Controller
-from orch.runner.ledger.database import only_reading, open_engine, unusable
-from orch.runner.ledger.lease import LEASE_S, LeaseLost, Renewal
+from orch.runner.ledger.database import open_engine
+from orch.runner.ledger.lease import (
+    LEASE_S,
+    Leases,
+    Renewal,
+    add_event,
+    add_ranks,
+    holds,
+    lease_lost,
+    waiting_values,
+)
 from orch.runner.ledger.metric_samples import Sample
 from orch.runner.ledger.records import (
     ACTIVE,
@@ -34,7 +39,7 @@ from orch.runner.ledger.records import (
 )
 from orch.runner.ledger.schema import clock
 from orch.runner.ledger.waiting_line import Line, read_line
-from orch.runner.processes import describe_owner, here, is_dead_owner, process_owner
+from orch.runner.processes import describe_owner, here, process_owner
 from orch.spec.grammar.values import encodable, shown
 from orch.spec.suggest import hint_for
 
@@ -49,17 +54,8 @@ def open_ledger(url: str) -> Ledger:
     return Ledger(*open_engine(url))
 
 
-class Ledger:
+class Ledger(Leases):
     """One database of runs. Thread-safe."""
-
-    def __init__(self, engine: Engine, url: str) -> None:
-        self._engine = engine
-        self._reader = only_reading(engine)
-        self._url = url
-
-    def close(self) -> None:
-        """Close all connections; needed before a fork."""
-        self._engine.dispose()
 
     def create(
         self,
@@ -85,7 +81,7 @@ class Ledger:
             return self._submit(lease, plan, nodes, waiting, priority)
         except BaseException:
             with suppress(LedgerUnusable), self._begin() as db:
-                db.execute(delete(schema.run).where(*_holds(lease), schema.run.c.status == RESERVED))
+                db.execute(delete(schema.run).where(*holds(lease), schema.run.c.status == RESERVED))
             raise
 
     def check_name(self, name: str) -> None:
@@ -152,11 +148,11 @@ class Ledger:
         self, lease: Lease, plan: str, nodes: Sequence[str], waiting: Waiting | None, priority: int
     ) -> RunRow:
         table = schema.run
-        values: dict[str, Any] = {"status": "submitted"} if waiting is None else _waiting_values(waiting)
+        values: dict[str, Any] = {"status": "submitted"} if waiting is None else waiting_values(waiting)
         with self._begin() as db:
             changed = db.execute(
                 update(table)
-                .where(*_holds(lease), table.c.status == RESERVED)
+                .where(*holds(lease), table.c.status == RESERVED)
                 .values(
                     **values,
                     plan=plan,
@@ -167,11 +163,11 @@ class Ledger:
                 )
             )
             if changed.rowcount == 0:
-                raise _lease_lost()
-            _add_ranks(db, lease.run_id, 0, nodes, collected=waiting is not None)
-            _add_event(db, lease.run_id, "submitted", f"by {here()}")
+                raise lease_lost()
+            add_ranks(db, lease.run_id, 0, nodes, collected=waiting is not None)
+            add_event(db, lease.run_id, "submitted", f"by {here()}")
             if waiting is not None:
-                _add_event(db, lease.run_id, "pending", waiting.message)
+                add_event(db, lease.run_id, "pending", waiting.message)
             return _read(db, lease.run_id)
 
     def get(self, name: str) -> RunRow:
@@ -247,104 +243,6 @@ class Ledger:
         with self._reading() as db:
             return _read_all(db, db.scalars(query).all())
 
-    def take(self, number: int, owner: str) -> Lease | None:
-        """The lease of a run, or None while a living process holds it."""
-        table = schema.run
-        with self._begin() as db:
-            row = db.execute(select(table.c.owner).where(table.c.id == number).with_for_update()).one()
-            free = or_(table.c.owner.is_(None), table.c.lease_until < clock(), table.c.owner == owner)
-            if row.owner is not None and is_dead_owner(row.owner):
-                free = or_(free, table.c.owner == row.owner)
-            fence = db.execute(
-                update(table)
-                .where(table.c.id == number, free)
-                .values(owner=owner, lease_until=clock() + LEASE_S, fence=table.c.fence + 1)
-                .returning(table.c.fence)
-            ).scalar()
-        return None if fence is None else Lease(number, owner, fence)
-
-    def renew(self, lease: Lease) -> None:
-        """Raises LeaseLost."""
-        self._fenced(lease, {"lease_until": clock() + LEASE_S})
-
-    def release(self, lease: Lease) -> None:
-        """Give the lease back. Does nothing when it was lost; if the ledger is unavailable, it expires."""
-        table = schema.run
-        with suppress(LedgerUnusable), self._begin() as db:
-            db.execute(update(table).where(*_holds(lease)).values(owner=None, lease_until=None))
-
-    def change(self, lease: Lease, kind: str | None = None, text: str = "", **values: object) -> None:
-        """Change a run; `kind` and `text` also go to its list of events. Raises LeaseLost."""
-        self._fenced(lease, values, kind, text)
-
-    def finish(self, lease: Lease, status: str, reason: str, message: str | None) -> None:
-        """The run's end. Raises LeaseLost."""
-        values = {
-            "status": status,
-            "reason": reason,
-            "message": message,
-            "finished_at": clock(),
-            "phase": "finished",
-            "next_at": None,
-        }
-        self._fenced(lease, values, status, reason)
-
-    def mark_started(self, lease: Lease, text: str) -> None:
-        """Record that commands are about to run; the first call sets the start time. Raises LeaseLost."""
-        started = func.coalesce(schema.run.c.started_at, clock())
-        values = {"phase": "going", "started_at": started, "queued_at": None}
-        self._fenced(lease, values, "go", text)
-
-    def wait(self, lease: Lease, waiting: Waiting, events: Sequence[str] | None = None) -> None:
-        """Let the run wait for its next attempt. Raises LeaseLost.
-
-        `events`: its attempt is over, and ended by these. None: there were no nodes to begin it on, and it
-        keeps its number.
-        """
-        run, table = schema.run, schema.attempt
-        with self._begin() as db:
-            if events is not None:
-                ended = select(
-                    run.c.id,
-                    run.c.attempt,
-                    run.c.plan,
-                    literal(" ".join(events)),
-                    literal(waiting.message, schema.Plain),
-                    run.c.started_at,
-                    clock(),
-                ).where(*_holds(lease))
-                columns = ["run_id", "attempt", "plan", "events", "message", "started_at", "finished_at"]
-                db.execute(insert(table).from_select(columns, ended))
-            changed = db.execute(update(run).where(*_holds(lease)).values(**_waiting_values(waiting)))
-            if changed.rowcount == 0:
-                raise _lease_lost()
-            _add_event(db, lease.run_id, "pending", waiting.message)
-
-    def begin_attempt(self, lease: Lease, attempt: int, plan: str, nodes: Sequence[str]) -> None:
-        """Write the plan of a waiting run's next attempt, which may then be started. Raises LeaseLost."""
-        table = schema.rank
-        with self._begin() as db:
-            changed = db.execute(
-                update(schema.run)
-                .where(*_holds(lease))
-                .values(
-                    plan=plan,
-                    attempt=attempt,
-                    status="submitted",
-                    phase="submitted",
-                    reason=None,
-                    message=None,
-                    master_port=None,
-                    started_at=None,
-                    next_at=None,
-                )
-            )
-            if changed.rowcount == 0:
-                raise _lease_lost()
-            db.execute(delete(table).where(table.c.run_id == lease.run_id, table.c.attempt == attempt))
-            _add_ranks(db, lease.run_id, attempt, nodes)
-            _add_event(db, lease.run_id, "attempt", str(attempt))
-
     def line(self, fleet: str) -> Line:
         """The runs that wait for nodes of a fleet."""
         with self._reading() as db:
@@ -397,20 +295,6 @@ class Ledger:
                 weights[row.node] = weights.get(row.node, 0) + (LOST_WEIGHT if row.lost else 1)
         return weights
 
-    def change_rank(self, lease: Lease, attempt: int, rank: int, **values: object) -> None:
-        """Change one rank. Raises LeaseLost."""
-        table = schema.rank
-        with self._begin() as db:
-            # The run's row is locked until the rank is written: who takes the lease meanwhile waits for that.
-            held = db.execute(select(schema.run.c.id).where(*_holds(lease)).with_for_update(read=True))
-            if held.first() is None:
-                raise _lease_lost()
-            db.execute(
-                update(table)
-                .where(table.c.run_id == lease.run_id, table.c.attempt == attempt, table.c.rank == rank)
-                .values(**values)
-            )
-
     def set_desired(self, number: int, desired: Desired) -> None:
         """Set what a run should do; its driver reads it at its next step. `abort` is final."""
         table = schema.run
@@ -420,7 +304,7 @@ class Ledger:
                 .where(table.c.id == number, table.c.status.in_(ACTIVE), table.c.desired != "abort")
                 .values(desired=desired)
             )
-            _add_event(db, number, "desired", f"{desired} by {here()}")
+            add_event(db, number, "desired", f"{desired} by {here()}")
 
     def tell(self, number: int, kind: str, text: str) -> None:
         """Add to what is known about a run, unless that was the last of its kind that was told."""
@@ -433,7 +317,7 @@ class Ledger:
         )
         with self._begin() as db:
             if db.scalar(last) != text:
-                _add_event(db, number, kind, text)
+                add_event(db, number, kind, text)
 
     def events(self, number: int) -> tuple[tuple[float, str, str], ...]:
         """Time, kind and text of everything that was written about a run."""
@@ -445,30 +329,6 @@ class Ledger:
                 .order_by(table.c.id)
             ).all()
         return tuple((row.at, row.kind, row.text) for row in rows)
-
-    def _fenced(
-        self, lease: Lease, values: Mapping[str, object], kind: str | None = None, text: str = ""
-    ) -> None:
-        with self._begin() as db:
-            changed = db.execute(update(schema.run).where(*_holds(lease)).values(**values))
-            if changed.rowcount == 0:
-                raise _lease_lost()
-            if kind is not None:
-                _add_event(db, lease.run_id, kind, text)
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        """A read-only transaction, which never waits for a lock."""
-        with self._begin(self._reader) as db:
-            yield db
-
-    @contextmanager
-    def _begin(self, engine: Engine | None = None) -> Iterator[Connection]:
-        try:
-            with (engine or self._engine).begin() as db:
-                yield db
-        except (OperationalError, InterfaceError, InternalError, sqlite3.OperationalError) as error:
-            raise unusable(self._url, error) from error
 
 
 def _taken(name: str) -> NameTaken:
@@ -538,49 +398,3 @@ def _read_part(db: Connection, numbers: Sequence[int]) -> Iterator[RunRow]:
             ranks=tuple(ranks.get((row.id, row.attempt), ())),
             attempts=tuple(ended.get(row.id, ())),
         )
-
-
-def _waiting_values(waiting: Waiting) -> dict[str, Any]:
-    return {
-        "status": "pending",
-        "phase": "waiting",
-        "reason": None,
-        "message": waiting.message,
-        "next_at": clock() + waiting.delay_s,
-        "retry_since": waiting.since,
-        "retry_tries": waiting.tries,
-        **({"queued_at": func.coalesce(schema.run.c.queued_at, clock())} if waiting.for_nodes else {}),
-        **({} if waiting.in_use is None else {"looked_at": clock(), "in_use": int(waiting.in_use)}),
-    }
-
-
-def _add_ranks(
-    db: Connection, number: int, attempt: int, nodes: Sequence[str], *, collected: bool = False
-) -> None:
-    db.execute(
-        insert(schema.rank),
-        [
-            {
-                "run_id": number,
-                "attempt": attempt,
-                "rank": rank,
-                "node": node,
-                "status": "submitted",
-                "collected": int(collected),
-            }
-            for rank, node in enumerate(nodes)
-        ],
-    )
-
-
-def _holds(lease: Lease) -> tuple[Any, ...]:
-    table = schema.run
-    return table.c.id == lease.run_id, table.c.owner == lease.owner, table.c.fence == lease.fence
-
-
-def _add_event(db: Connection, number: int, kind: str, text: str) -> None:
-    db.execute(insert(schema.event).values(run_id=number, at=clock(), kind=kind, text=text))
-
-
-def _lease_lost() -> LeaseLost:
-    return LeaseLost("another process took this run over", hint="`orch attach RUN` follows it")

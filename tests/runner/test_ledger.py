@@ -24,6 +24,7 @@ from support import fork_server, until
 
 from orch.runner.errors import LedgerUnusable, NewerLedger, RunConflict, UnknownRun
 from orch.runner.ledger import database, metric_samples, schema
+from orch.runner.ledger import lease as leases
 from orch.runner.ledger import ledger as module
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.ledger import LOST_WEIGHT, Ledger, open_ledger
@@ -122,7 +123,7 @@ def test_a_lease_has_one_holder_and_every_take_raises_the_fence(any_ledger: Ledg
 
 def test_whoever_lost_the_lease_cannot_write(any_ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
     number = new(any_ledger)
-    monkeypatch.setattr(module, "LEASE_S", -1.0)
+    monkeypatch.setattr(leases, "LEASE_S", -1.0)
     stale = any_ledger.take(number, "a")
     assert stale is not None
     monkeypatch.undo()

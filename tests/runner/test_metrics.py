@@ -18,14 +18,15 @@ from support import until
 
 from orch.cli.output.metrics import (
     History,
+    UsageCollector,
     bars,
     kept_json,
     kept_text,
     metrics_json,
     metrics_text,
     problem_lines,
+    serve,
 )
-from orch.cli.output.prometheus import UsageCollector, serve
 from orch.cli.output.run import moment
 from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import HostUnreachable

@@ -11,8 +11,7 @@ from pureruns import compiled, fleet, node
 
 from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
 from orch.runner.launch.environment import host_names
-from orch.runner.launch.hostfile import hostfile, internal_addresses
-from orch.runner.launch.launcher import quote_word
+from orch.runner.launch.launcher import hostfile, internal_addresses, quote_word
 from orch.runner.launch.run_plan import Elastic, RankPort
 from orch.runner.placement.node_fit import blocks_needed
 from orch.runner.placement.placement import NodeAvailability, place_task

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orch.spec.grammar import hardware, values
-from orch.spec.grammar.hardware import GpuRequest
+from orch.spec.grammar import values
 from orch.spec.grammar.values import Problem
+from orch.spec.models import resources
+from orch.spec.models.resources import GpuRequest
 
 GB = 1024
 
@@ -125,7 +126,7 @@ def test_what_is_no_range_is_refused(text: str) -> None:
     ],
 )
 def test_a_gpu_text_names_vendor_model_memory_and_count(text: str, request_: GpuRequest) -> None:
-    assert hardware.parse_gpu(text) == request_
+    assert resources.parse_gpu(text) == request_
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_a_gpu_text_names_vendor_model_memory_and_count(text: str, request_: Gpu
     ],
 )
 def test_one_number_of_cpus_is_a_minimum(text: str, cpu: object) -> None:
-    assert hardware.parse_cpu(text) == cpu
+    assert resources.parse_cpu(text) == cpu
 
 
 @pytest.mark.parametrize(("text", "amount"), [("2", "2"), ("0.05", "0.05"), ("98.32", "98.32")])
@@ -186,9 +187,9 @@ def test_a_tag_that_a_cloud_refuses_is_refused_here(key: str, value: str) -> Non
 
 
 sizes = st.integers(min_value=1, max_value=2**40)
-counts = st.integers(min_value=0, max_value=hardware.MAX_GPUS)
+counts = st.integers(min_value=0, max_value=resources.MAX_GPUS)
 names = st.from_regex(r"[A-Z][A-Za-z0-9]{0,12}", fullmatch=True).filter(
-    lambda name: name.lower() not in hardware.VENDORS
+    lambda name: name.lower() not in resources.VENDORS
 )
 
 
@@ -216,7 +217,7 @@ def test_a_rendered_range_reads_as_itself(pair: tuple[int | None, int | None]) -
 @given(
     st.builds(
         GpuRequest,
-        vendor=st.sampled_from([None, *set(hardware.VENDORS.values())]),
+        vendor=st.sampled_from([None, *set(resources.VENDORS.values())]),
         names=st.lists(names, max_size=3).map(tuple),
         memory_mib=st.one_of(st.none(), ends(sizes)),
         count=ends(counts),
@@ -227,7 +228,7 @@ def test_a_gpu_request_reads_as_it_was_written(request_: GpuRequest) -> None:
     if request_.memory_mib:
         tokens.append(values.render_range(*request_.memory_mib, values.render_size))
     tokens.append(values.render_range(*request_.count))
-    assert hardware.parse_gpu(":".join(filter(None, tokens))) == request_
+    assert resources.parse_gpu(":".join(filter(None, tokens))) == request_
 
 
 @given(st.sampled_from([None, "x86", "arm"]), ends(st.integers(min_value=0, max_value=4096)))
@@ -236,7 +237,7 @@ def test_a_cpu_request_reads_as_it_was_written(
 ) -> None:
     low, high = count
     text = f"{low}..{high}" if low is not None and low == high else values.render_range(low, high)
-    assert hardware.parse_cpu(f"{arch}:{text}" if arch else text) == (arch, count)
+    assert resources.parse_cpu(f"{arch}:{text}" if arch else text) == (arch, count)
 
 
 @given(st.decimals(min_value="0.01", max_value=10**6, places=2))
@@ -259,8 +260,8 @@ def test_any_text_reads_or_is_a_problem_with_a_code(text: str) -> None:
         values.parse_size,
         values.parse_duration,
         values.parse_money,
-        hardware.parse_gpu,
-        hardware.parse_cpu,
+        resources.parse_gpu,
+        resources.parse_cpu,
     ):
         code = None
         try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support import Folder
 
-from orch.cli import volumes as cli_volumes
+from orch.cli.fleets import volumes as cli_volumes
 from orch.components.volumes import Account, Attachment, DiskVolumes, VolumePlan, VolumeRequest
 from orch.runner.launch.volumes import VolumeUse
 from orch.spec import load_paths

@@ -1,4 +1,5 @@
-"""What the account has already: given pieces of a network by id or `Name`, and what counts against quotas.
+"""What the account has already: given pieces of a network by id or `Name`, instances, and what counts against
+quotas.
 
 Of what counts, the fleet that is planned is left out, whether its nodes and reservation are recorded or were
 begun by a call that was killed: a plan asks for all of its nodes. Source: EC2 user guide, "On-Demand Instance
@@ -79,7 +80,7 @@ def quota_usage(ec2: Any, account: str, quota: QuotaRow | None, market: Market, 
     """`own`: how the tag `orch:stack` of the fleet's own resources ends. Raises CloudRefused."""
     try:
         with translate_errors("count what runs"):
-            instances = list(_instances(ec2))
+            instances = list(instances_of(ec2, RUNS))
             reservations = list(_reservations(ec2, account, own)) if quota is not None else []
             own_ids = {str(each["InstanceId"]) for each in instances if _is_own(each, own)}
             others = [each for each in instances if each["InstanceId"] not in own_ids]
@@ -91,8 +92,9 @@ def quota_usage(ec2: Any, account: str, quota: QuotaRow | None, market: Market, 
         return QuotaUsage()
 
 
-def _instances(ec2: Any) -> Iterator[Row]:
-    for page in pages(ec2, "describe_instances", "Reservations", Filters=RUNS):
+def instances_of(ec2: Any, filters: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """The instances of the account that pass these filters. Raises what boto3 raises."""
+    for page in pages(ec2, "describe_instances", "Reservations", Filters=filters):
         yield from page["Instances"]
 
 

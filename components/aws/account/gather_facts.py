@@ -14,6 +14,7 @@ from typing import Any
 from orch.catalog.sdks import require_sdk
 from orch.components.aws.account.client import RegionClient, Session
 from orch.components.aws.account.client_errors import CloudRefused, pages, translate_errors
+from orch.components.aws.account.existing import instances_of
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import Lookups
 from orch.spec.models.backends.aws import AwsSettings
@@ -184,11 +185,10 @@ def ended_by_themselves(
     with translate_errors("ask which nodes ended themselves"):
         for start in range(0, len(instances), FILTER_VALUES):
             ids = {"Name": "instance-id", "Values": list(instances[start : start + FILTER_VALUES])}
-            for page in pages(ec2, "describe_instances", "Reservations", Filters=[ids]):
-                for each in page["Instances"]:
-                    shown.add(str(each["InstanceId"]))
-                    if (each.get("StateReason") or {}).get("Code") in ENDED_BY_ITSELF:
-                        ended |= {str(each["InstanceId"])} if each["State"]["Name"] in ENDED else set()
+            for each in instances_of(ec2, [ids]):
+                shown.add(str(each["InstanceId"]))
+                if (each.get("StateReason") or {}).get("Code") in ENDED_BY_ITSELF:
+                    ended |= {str(each["InstanceId"])} if each["State"]["Name"] in ENDED else set()
         if forgotten := set(instances) - shown:
             named = [{"Name": "launch-template-name", "Values": [template]}]
             if ec2.describe_launch_templates(Filters=named)["LaunchTemplates"]:
@@ -222,15 +222,6 @@ def tagged(
 
 def _ended(ec2: Any, instances: Sequence[str]) -> set[str]:
     """Terminated instances keep their tags for an hour."""
-    reservations = pages(
-        ec2,
-        "describe_instances",
-        "Reservations",
-        Filters=[{"Name": "instance-id", "Values": list(instances)}],
-    )
-    states = {
-        str(each["InstanceId"]): str(each["State"]["Name"])
-        for page in reservations
-        for each in page["Instances"]
-    }
+    named = [{"Name": "instance-id", "Values": list(instances)}]
+    states = {str(each["InstanceId"]): str(each["State"]["Name"]) for each in instances_of(ec2, named)}
     return {each for each in instances if states.get(each, "terminated") in ENDED}

@@ -9,6 +9,7 @@ from typing import Any
 
 from orch.components.aws.account.client import RegionClient, Session
 from orch.components.aws.account.client_errors import CloudRefused, pages, translate_errors
+from orch.components.aws.account.existing import instances_of
 from orch.components.aws.account.gather_facts import ENDED, FILTER_VALUES, HOME
 from orch.components.aws.account.orphans import ENDED as NO_MORE
 from orch.components.aws.account.orphans import ORDER
@@ -100,21 +101,20 @@ def _chunks(ids: Iterable[str]) -> Iterator[list[str]]:
 def _instances(ec2: Any, region: str, tagged: Tagged, price: Price) -> Iterator[MarkedResource]:
     for ids in _chunks(tagged):
         named = [{"Name": "instance-id", "Values": ids}]
-        for page in pages(ec2, "describe_instances", "Reservations", Filters=named):
-            for row in page["Instances"]:
-                if row["State"]["Name"] in ENDED:
-                    continue
-                running = row["State"]["Name"] in ("pending", "running")
-                yield _resource(
-                    str(row["InstanceId"]),
-                    "instance",
-                    region,
-                    tagged[str(row["InstanceId"])],
-                    created=row.get("LaunchTime"),
-                    hourly=price(str(row["InstanceType"]), region, row.get("InstanceLifecycle") == "spot")
-                    if running
-                    else 0.0,
-                )
+        for row in instances_of(ec2, named):
+            if row["State"]["Name"] in ENDED:
+                continue
+            running = row["State"]["Name"] in ("pending", "running")
+            yield _resource(
+                str(row["InstanceId"]),
+                "instance",
+                region,
+                tagged[str(row["InstanceId"])],
+                created=row.get("LaunchTime"),
+                hourly=price(str(row["InstanceType"]), region, row.get("InstanceLifecycle") == "spot")
+                if running
+                else 0.0,
+            )
 
 
 def _gateways(ec2: Any, region: str, tagged: Tagged, price: Price) -> Iterator[MarkedResource]:

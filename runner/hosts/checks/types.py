@@ -1,4 +1,4 @@
-"""The values that checks work on: their options, what was observed of a host, and their results."""
+"""The values that checks work on: a host, their options, what was observed of it, and their results."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from orch.runner.errors import RunnerError
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.network import ClusterNetwork, NetworkProblem
 from orch.spec.errors import OrchError
+from orch.spec.state import NodeState
 
 EXTERNAL_PORTS = (2375, 2376, 10022, 29500)
 """Docker's API without and with TLS, the port of other tools' containers, torchrun's rendezvous."""
@@ -121,6 +123,51 @@ class HostObservation:
     problems: tuple[NetworkProblem, ...] = field(default=())
     mesh: MeshView | None = None
     rdma_common: int = 0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine of a fleet and how to reach it. `node.index` counts from 0 in the order of the file.
+
+    `unverified_key`: the fingerprint of its host key, if the key is used but nobody has accepted it.
+    """
+
+    node: NodeState
+    unverified_key: str | None = field(default=None, kw_only=True)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+
+@dataclass(frozen=True)
+class TargetError:
+    """A machine of a fleet that cannot be connected to, by its name, and why."""
+
+    index: int
+    name: str
+    address: str
+    error: RunnerError
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """One host and its checks; `facts` is None for a host that cannot be reached."""
+
+    target: Target | TargetError
+    facts: HostFacts | None
+    checks: tuple[CheckResult, ...]
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+    @property
+    def failed(self) -> bool:
+        return any(check.failed for check in self.checks)
+
+    def check(self, check_id: str) -> CheckResult:
+        return next(check for check in self.checks if check.id == check_id)
 
 
 @dataclass(frozen=True)

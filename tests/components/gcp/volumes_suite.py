@@ -16,7 +16,7 @@ from orch.components.gcp.account.client import ProjectClient
 from orch.components.gcp.volumes import GcpVolumes
 from orch.components.volumes import Account, VolumeError, VolumePlan, VolumeRequest, plan_volume
 from orch.rehearsal.gcp.account import GcpCloud
-from orch.rehearsal.gcp.client_hook import session
+from orch.rehearsal.gcp.hooks import session
 from orch.runner.errors import DetachPending
 from orch.spec.findings import PlanError
 from orch.spec.models import Volume

@@ -11,7 +11,7 @@ from google.api_core import exceptions
 from google.cloud import compute_v1 as compute
 
 from orch.rehearsal.gcp.account import GcpCloud
-from orch.rehearsal.gcp.client_hook import Session, session
+from orch.rehearsal.gcp.hooks import Session, session
 
 ZONE, REGION = "us-central1-b", "us-central1"
 

@@ -11,7 +11,7 @@ from support import ROOT
 def test_the_account_itself_imports_nothing_of_googles() -> None:
     code = (
         "import sys, tempfile; from orch.rehearsal.gcp.account import GcpCloud; "
-        "import orch.rehearsal.gcp.client_hook; "
+        "import orch.rehearsal.gcp.hooks; "
         "GcpCloud.create(tempfile.mkdtemp() + '/g').request('GET', 'projects/p/zones'); "
         "sys.exit(any(name.split('.')[0] in ('google', 'pulumi', 'pulumi_gcp') for name in sys.modules))"
     )

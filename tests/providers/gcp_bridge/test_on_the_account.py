@@ -10,7 +10,7 @@ import pytest
 
 from orch.rehearsal.account import SimulationError
 from orch.rehearsal.gcp.account import GcpCloud
-from orch.rehearsal.gcp.resources.resource import GcpResources, Settings
+from orch.rehearsal.gcp.plugin import GcpResources, Settings
 from orch.rehearsal.scenario import Knobs
 
 Props = dict[str, Any]

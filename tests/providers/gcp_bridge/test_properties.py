@@ -10,8 +10,8 @@ from provider_tables import judge, judge_words
 
 from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.gcp.account import GcpCloud
-from orch.rehearsal.gcp.resources.resource import GcpResources, Settings, schemas
-from orch.rehearsal.gcp.resources.resource import types as known_types
+from orch.rehearsal.gcp.plugin import GcpResources, Settings, schemas
+from orch.rehearsal.gcp.plugin import types as known_types
 
 NODE = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
 BASTION = "gcp:compute/instance:Instance"

@@ -8,7 +8,7 @@ import pytest
 from provider_tables import judge, judge_words
 
 from orch.providers.orch.values import UNKNOWN
-from orch.rehearsal.aws.resources.resource import schemas, types
+from orch.rehearsal.aws.plugin import schemas, types
 from orch.rehearsal.pulumi.differences import PropertyDifference, differences, refers
 from orch.rehearsal.pulumi.schema import Schema
 

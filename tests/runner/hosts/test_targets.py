@@ -11,7 +11,7 @@ import pytest
 from hostlab import Room
 
 from orch.runner.errors import BadSshConfig, HostKeyRefused, HostUnreachable, RunnerError
-from orch.runner.hosts.survey import TargetError
+from orch.runner.hosts.checks.types import TargetError
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.node.commands import Command
 from orch.runner.ssh.endpoint import SshEndpoint

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from orch.rehearsal.aws.api.actions import Request, public, stamp, tag_list
 from orch.rehearsal.aws.api.compute.capacity import ON_DEMAND, SPOT, occupy
 from orch.rehearsal.aws.api.compute.offerings import nodes_of
+from orch.rehearsal.aws.api.compute.volumes import attached_as
 from orch.rehearsal.aws.api.network.addresses import make_interface, private_name, public_address, public_name
 from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest
 from orch.rehearsal.aws.data.tables import Type
@@ -190,15 +191,6 @@ def _disks(request: Request, launch: Launch, now: float) -> list[Doc]:
                 "Tags": launch.volume_tags,
             },
         )
-        mappings.append(
-            {
-                "DeviceName": name,
-                "Ebs": {
-                    "VolumeId": volume,
-                    "Status": "attached",
-                    "AttachTime": stamp(now),
-                    "DeleteOnTermination": settings.get("DeleteOnTermination", True),
-                },
-            }
-        )
+        delete = settings.get("DeleteOnTermination", True)
+        mappings.append(attached_as(name, volume, stamp(now), delete=delete))
     return mappings

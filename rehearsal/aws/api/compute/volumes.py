@@ -150,18 +150,23 @@ def attach_volume(request: Request) -> Doc:
         "DeleteOnTermination": False,
     }
     request.add(doc["VolumeId"], "volume", {**doc, "State": "in-use", "Attachments": [attachment]})
-    mapping = {
-        "DeviceName": device,
-        "Ebs": {
-            "VolumeId": doc["VolumeId"],
-            "Status": "attached",
-            "AttachTime": attachment["AttachTime"],
-            "DeleteOnTermination": False,
-        },
-    }
+    mapping = attached_as(device, doc["VolumeId"], attachment["AttachTime"], delete=False)
     instance["BlockDeviceMappings"] = [*instance["BlockDeviceMappings"], mapping]
     request.add(identifier, "instance", instance)
     return {**attachment, "State": "attaching"}
+
+
+def attached_as(device: str, volume: str, since: str, *, delete: bool) -> Doc:
+    """An entry of an instance's `BlockDeviceMappings`. `delete`: the volume goes with the instance."""
+    return {
+        "DeviceName": device,
+        "Ebs": {
+            "VolumeId": volume,
+            "Status": "attached",
+            "AttachTime": since,
+            "DeleteOnTermination": delete,
+        },
+    }
 
 
 @action("DetachVolume")
