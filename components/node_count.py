@@ -1,4 +1,4 @@
-"""How many nodes a fleet has now, where its file leaves that open (`nodes: 0..8`).
+"""How many nodes a fleet has, also where its file leaves that open (`nodes: 0..8`), and which, by index.
 
 What the file says of `nodes` is recorded with the stack when it is reached. As long as the file says the
 same, the fleet keeps the nodes that it has; an edit makes `target` act again. A record that is missing, or
@@ -7,16 +7,17 @@ that cannot be compared, never takes a node away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from orch.components.cloud.indices import folded, indices_of, live_indices
 from orch.components.deployment import Deployment
 from orch.components.file_systems import created
 from orch.components.lifetime import lifetime
-from orch.components.request import TEMPLATE, PlanRequest
+from orch.components.request import TEMPLATE, PlanRequest, PriorState
 from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.models import Fleet, Nodes
 from orch.spec.state import SCHEMA
@@ -139,6 +140,71 @@ def _count(nodes: Nodes, recorded: str | None, there: int, *, new: bool) -> int:
 
 def _bounded(nodes: Nodes, count: int) -> int:
     return max(nodes.min, count if nodes.max is None else min(count, nodes.max))
+
+
+# Which nodes.
+
+
+def node_indices(fleet: Fleet, previous: PriorState) -> tuple[int, ...]:
+    """The indices of the fleet's nodes.
+
+    Running nodes keep theirs, new nodes get the lowest free ones, and a smaller fleet loses the highest.
+    Nodes that a call which did not end has made count as new, and come before others. One that ended itself
+    may not be gone yet: its index is not taken again before the next `up` has forgotten it.
+    """
+    count = fleet.nodes.target if fleet.nodes is not None else 0
+    live = sorted(live_indices(previous))
+    kept = live[:count]
+    begun = [each for each in indices_of(fleet.name, previous.existing_nodes or ()) if each not in live]
+    taken = {*live, *begun, *indices_of(fleet.name, previous.ended)}
+    lowest = (index for index in range(len(taken) + count) if index not in taken)
+    free = chain(sorted(begun), lowest)
+    return tuple(sorted([*kept, *(next(free) for _ in range(count - len(kept)))]))
+
+
+def indices_of(fleet: str, names: Iterable[str]) -> frozenset[int]:
+    """The indices of nodes by their names."""
+    matches = (re.fullmatch(rf"{re.escape(fleet)}-(\d+)", name) for name in names)
+    return frozenset(int(match[1]) for match in matches if match)
+
+
+def live_indices(previous: PriorState) -> frozenset[int]:
+    """Indices of the nodes that the stack has, from its pin `indices`; a former version recorded none of
+    local nodes."""
+    pinned = previous.pins.get("indices")
+    return frozenset((node.index for node in previous.nodes) if pinned is None else unfolded(pinned))
+
+
+def all_there(fleet: Fleet, previous: PriorState, indices: Sequence[int] | None = None) -> bool:
+    """Whether the state records every node of the fleet.
+
+    `indices`: the planned nodes, None: as many as the file asks for. False where they are only a part of the
+    fleet: the state of the others is not known here.
+    """
+    expected = node_indices(fleet, previous) if indices is None else indices
+    whole = fleet.nodes is None or len(expected) >= fleet.nodes.target
+    existing = previous.existing_nodes or frozenset()
+    return whole and all(f"{fleet.name}-{index}" in existing for index in expected)
+
+
+def unfolded(text: str) -> tuple[int, ...]:
+    """0, 1, 2, 3, 5 of `0-3,5`."""
+    indices: list[int] = []
+    for part in filter(None, text.split(",")):
+        low, _, high = part.partition("-")
+        indices += range(int(low), int(high or low) + 1)
+    return tuple(indices)
+
+
+def folded(indices: Sequence[int]) -> str:
+    """`0-3,5` of 0, 1, 2, 3, 5."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
 # A fleet that has had no node yet: a record of what it is, without a place and without resources.

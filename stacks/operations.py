@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
-from orch.components.cloud.indices import unfolded
 from orch.components.idleness import resources_of
 from orch.components.lifetime import over
+from orch.components.node_count import unfolded
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.fleets import delete_identity, not_up, require_up
 from orch.stacks.lockfile import write_lock

@@ -37,7 +37,6 @@ from orch.components.cloud.cloudinit import (
     scratch,
     wrapped,
 )
-from orch.components.cloud.indices import folded, live_indices, node_indices
 from orch.components.cloud.node_groups import SPREADS, OtherGroups, may_spread, spreads
 from orch.components.cloud.plan import Bastion, Node
 from orch.components.cloud.sizing import (
@@ -53,7 +52,7 @@ from orch.components.cloud.sizing import (
 )
 from orch.components.idleness import idle_rule
 from orch.components.lifetime import lifetime
-from orch.components.node_count import count_words
+from orch.components.node_count import count_words, folded, live_indices, node_indices
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
 from orch.runner.preparation.mounts import fleet_mounts

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, TypeVar
 
 from orch.components.base import Backend, Facts
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.indices import live_indices
 from orch.components.cloud.node_groups import (
     SPREADS,
     NodeGroup,
@@ -30,7 +29,7 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Deployment, Queue, SharedNetworks
-from orch.components.node_count import own_pins
+from orch.components.node_count import live_indices, own_pins
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet

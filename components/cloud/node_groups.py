@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.indices import folded, node_indices, unfolded
 from orch.components.cloud.plan import CloudPlan
+from orch.components.node_count import folded, node_indices, unfolded
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from orch.catalog.load import catalog as load_catalog
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.indices import live_indices
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.node_groups import OtherGroups, may_spread
 from orch.components.cloud.orphans import StackSnapshot
@@ -32,6 +31,7 @@ from orch.components.gcp.planner import Context, node_os, plan
 from orch.components.gcp.userdata import node_scratch
 from orch.components.init_steps import scripts
 from orch.components.lifetime import is_over
+from orch.components.node_count import live_indices
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.grammar.values import render_duration

@@ -19,7 +19,6 @@ from orch.components.cloud.cloudinit import (
     first_boot_pins,
     wrapped,
 )
-from orch.components.cloud.indices import folded, live_indices, node_indices
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.plan import Bastion, Node
 from orch.components.cloud.sizing import (
@@ -52,7 +51,7 @@ from orch.components.gcp.capacity import Demand
 from orch.components.gcp.plan import Access, Disk, GcpPlan, Networks, base_name
 from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
 from orch.components.lifetime import lifetime
-from orch.components.node_count import count_words
+from orch.components.node_count import count_words, folded, live_indices, node_indices
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
 from orch.runner.preparation.mounts import fleet_mounts

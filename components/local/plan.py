@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from orch.catalog.records import Arch
 from orch.components import init_steps
-from orch.components.cloud.indices import folded, node_indices
 from orch.components.local.facts import LocalFacts
 from orch.components.local.simulated_gpus import described, placeholders, simulated_gpus
-from orch.components.node_count import no_node
+from orch.components.node_count import folded, no_node, node_indices
 from orch.components.request import PriorState
 from orch.components.scratch import folder_scratch
 from orch.runner.preparation.init_steps import Step, steps

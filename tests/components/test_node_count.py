@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from planning import request_of
 
-from orch.components.cloud.indices import node_indices
-from orch.components.node_count import count_words, is_template, own_pins, with_node_count
+from orch.components.node_count import count_words, is_template, node_indices, own_pins, with_node_count
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.models import Fleet
 

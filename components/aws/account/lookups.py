@@ -9,7 +9,7 @@ from typing import Literal
 from orch.catalog.aws.machines import default_image, image_kind, nics
 from orch.components.aws.candidates import CloudCandidate
 from orch.components.aws.nics import Interface, interfaces
-from orch.components.cloud.indices import all_there
+from orch.components.node_count import all_there
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings, OsImage

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch.catalog.gcp.machines import Shape, gcp_image, shapes, type_quota
-from orch.components.cloud.indices import all_there
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.candidates import CloudCandidate
 from orch.components.gcp.plan import base_name
+from orch.components.node_count import all_there
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
 from orch.spec.models.backends.gcp import GcpSettings

@@ -10,7 +10,7 @@ from aws_cases import Case
 
 from orch.catalog.aws.machines import nics
 from orch.components.aws.nics import Interface, interfaces, words
-from orch.components.cloud.indices import all_there, folded, live_indices, node_indices
+from orch.components.node_count import all_there, folded, live_indices, node_indices
 from orch.components.request import PriorState
 from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import Severity
