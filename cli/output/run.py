@@ -26,7 +26,7 @@ from orch.runner.events import (
     RunChanged,
 )
 from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import groups_and_tags
+from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of
 from orch.runner.processes import describe_owner
 from orch.spec.confidential import hidden
 from orch.spec.errors import visible, visible_lines
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from orch.runner.runs.outputs import OutputsLeft
 
 SCHEMA = 1
-WIDE = ("COUNT", "LIMIT", "PRIORITY", "REASON")
+WIDE = ("COUNT", "LIMIT", "PRIORITY", "PER HOUR", "COST", "REASON")
 # One colour per rank, in turn; chosen to be told apart on light and dark grounds.
 _COLOURS = (36, 33, 35, 32, 34, 31)
 
@@ -175,6 +175,7 @@ def run_json(
     """One run as `run`, `attach`, `stop` and `ps` print it. A rank has `group` where the task has groups.
 
     `nodes` and `started_at` are of `attempt`, the latest one; `attempts` has those that ended before.
+    `price_hourly`, `cost`: of its nodes by the hour, and so far, in US dollars; null where that is not known.
     `forwards`: the ports that led to its jobs while the command was attached. `line`: of those that wait for
     nodes of its fleet. `left`: what of its outputs is not here.
     """
@@ -209,6 +210,8 @@ def run_json(
         "tags": tags,
         "submitted_by": row.submitted_by,
         "priority": row.priority,
+        "price_hourly": hourly_of(row.plan),
+        "cost": cost_of(row),
         "place_in_line": line.position(row.id) if line is not None and row.in_line else None,
         "attempt": row.attempt,
         "attempts": [
@@ -326,12 +329,21 @@ def time_limit_s(row: RunRow) -> int | None:
     return int(found[1]) if found else None
 
 
+def dollars(amount: float | None) -> str:
+    """`$12.50`, or `unknown`: what is not known is not nothing. Less than a cent shows two digits of it."""
+    if amount is None:
+        return "unknown"
+    return f"${amount:.2f}" if amount >= 0.01 or not amount else f"${amount:.2g}"
+
+
 def _wide(row: RunRow) -> tuple[str, ...]:
     limit = time_limit_s(row)
     return (
         str(len(row.ranks)),
         "-" if limit is None else duration(limit),
         str(row.priority),
+        "-" if row.status == "pending" else dollars(hourly_of(row.plan)),
+        dollars(cost_of(row)),
         (row.message if row.status != "done" else None) or row.reason or "-",
     )
 
@@ -342,7 +354,7 @@ def runs_table(
     """`lines`: of the fleets that runs wait for nodes of, by name.
 
     `wide`: with the columns that `squeue -l` has besides: nodes wanted, time limit, priority, and why a run
-    waits or how it ended.
+    waits or how it ended; and with what its nodes cost by the hour, and what they cost so far.
     """
     lines = lines or {}
     from rich.console import Console

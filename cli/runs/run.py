@@ -144,7 +144,7 @@ def start(
                 check_name(runner, document, name)
                 if not detach:
                     hold_ports(held, document, other_ports)
-                stacks = fleets_with_room(project, runner, document, fleet, new_nodes)
+                room = fleets_with_room(project, runner, document, fleet, new_nodes)
                 with still(lambda: "asking the nodes and packing files"):
                     row = submit_task(
                         project,
@@ -155,7 +155,7 @@ def start(
                         name=name,
                         variables=variables,
                         wait=wait,
-                        stacks=stacks,
+                        room=room,
                         makes_nodes=agreed,
                     )
                 if detach:

@@ -81,13 +81,15 @@ def submit(
     wait: bool = False,
     dev: DevPlan | None = None,
     makes_nodes: bool = False,
+    made: frozenset[str] = frozenset(),
 ) -> RunRow:
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
     `volumes`: those of the project, where the task names some. A task that is tried again on `no-capacity`,
     and whose nodes are not free, waits in line for them; `wait`: any task does. `dev`: what a dev environment
-    has beside the task that carries it out. `makes_nodes`: whether later attempts may make nodes.
+    has beside the task that carries it out. `makes_nodes`: whether later attempts may make nodes; `made`:
+    names of those that were made for this one.
 
     Raises BadRunName, NameTaken, RunConflict (another run uses a volume), NodeCordoned, NodeUnfit,
     NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
@@ -118,6 +120,7 @@ def submit(
             repo=RepoName(repository.id, repository.label) if repository else None,
             volumes=volumes if waiting is None else dataclasses.replace(volumes, for_waiting=True),
             dev=dev,
+            made=made,
         )
         result = compile_run(request)
         plan, told = keep_files(runner.dot, result.plan, repository)

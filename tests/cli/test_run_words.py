@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import threading
 from dataclasses import fields, replace
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from support import until
 
-from orch.cli.output.run import Live, MessagePrinter, attempt_lines, run_json, runs_table, summary
+from orch.cli.output.run import Live, MessagePrinter, attempt_lines, dollars, run_json, runs_table, summary
 from orch.runner.events import ImageProgress, LogLine, Notice, RunChanged
 from orch.runner.ledger.records import AttemptRow, RankRow, RunRow
 
@@ -68,6 +69,45 @@ def tried_again(**more: object) -> RunRow:
     base = row("running", 90.0, 180.0)
     given: dict[str, Any] = {"fleet": "lab", "plan": "", "now": 240.0, "attempt": 2, "attempts": attempts}
     return replace(base, **{**given, "finished_at": None, **more})
+
+
+def nodes_of(*prices: float | None, backend: str = "aws", blocks: int = 8) -> str:
+    """The plan of a run on nodes of eight blocks."""
+    ranks = [{"node": {"price_hourly": price, "blocks": 8}, "blocks": blocks} for price in prices]
+    return json.dumps({"backend": backend, "ranks": ranks})
+
+
+@pytest.mark.parametrize(
+    ("plan", "per_hour", "cost"),
+    [
+        (nodes_of(98.0, 98.0), "$196.00", "$3.27"),
+        (nodes_of(98.0, blocks=1), "$12.25", "$0.20"),
+        (nodes_of(0.01), "$0.01", "$0.00017"),
+        (nodes_of(98.0, None), "unknown", "unknown"),
+        (nodes_of(None, backend="ssh"), "$0.00", "$0.00"),
+        (nodes_of(None, backend="local"), "$0.00", "$0.00"),
+        ("of another version", "unknown", "unknown"),
+    ],
+)
+def test_what_the_nodes_of_a_run_cost_is_told(plan: str, per_hour: str, cost: str) -> None:
+    """They are paid for while commands run."""
+    running = tried_again(plan=plan, attempt=0, attempts=())
+    head, line = runs_table([running], colour=False, wide=True).splitlines()
+    assert line[head.index("PER HOUR") : head.index("REASON")].split() == [per_hour, cost]
+    told = run_json(running)
+    assert [dollars(told["price_hourly"]), dollars(told["cost"])] == [per_hour, cost]
+
+
+def test_a_run_costs_what_all_of_its_attempts_cost() -> None:
+    plan = nodes_of(36.0)
+    first = replace(tried_again().attempts[0], plan=plan)
+    running = tried_again(plan=plan, attempts=(first,), attempt=1)
+    assert run_json(running)["cost"] == pytest.approx(0.3 + 0.6)
+    waiting = tried_again(plan=plan, attempts=(first,), attempt=0, status="pending", queued_at=None)
+    assert run_json(waiting)["cost"] == pytest.approx(0.3)
+    assert run_json(tried_again(plan=plan))["cost"] is None
+    (_, line) = runs_table([waiting], colour=False, wide=True).splitlines()
+    assert line.split()[-3:] == ["-", "$0.30", "-"]
 
 
 def test_the_attempts_of_a_run_are_told_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
