@@ -228,7 +228,7 @@ def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan, released_
         before, fleet = fleet, _fleet(context, row, record)
         new = new_nodes(before, fleet)
     seats = choose_seats(
-        context, task, fleet, free_only=True, failed=failed, released_at=None if made else released_at
+        context, task, fleet, answering=True, failed=failed, released_at=None if made else released_at
     )
     compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes, made=new))
     return _Attempt(compiled.plan.model_copy(update={"files": previous.files}), compiled.environments)

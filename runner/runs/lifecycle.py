@@ -171,7 +171,7 @@ def _seats(runner: RunnerContext, task: Task, fleet: FleetState) -> tuple[tuple[
         if (first := runner.ledger.line(fleet.name).before(None, task.priority)) is not None:
             place_task(task, fleet)  # a task that can never fit is told that instead
             raise behind(first, hint="`--wait` has this run wait in line, `priority` puts it further ahead")
-        return choose_seats(runner, task, fleet, free_only=waits), None
+        return choose_seats(runner, task, fleet, answering=waits), None
     except (NodesBusy, NodeCordoned, NodeUnfit, HostUnreachable) as error:
         if not waits:
             raise
