@@ -7,12 +7,22 @@ import json
 import sys
 import threading
 from dataclasses import fields, replace
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from support import until
 
-from orch.cli.output.run import Live, MessagePrinter, attempt_lines, dollars, run_json, runs_table, summary
+from orch.cli.output.run import (
+    FoldedLogs,
+    Live,
+    MessagePrinter,
+    attempt_lines,
+    dollars,
+    run_json,
+    runs_table,
+    summary,
+)
 from orch.runner.events import ImageProgress, LogLine, Notice, RunChanged
 from orch.runner.ledger.records import AttemptRow, RankRow, RunRow
 
@@ -181,3 +191,39 @@ def test_a_terminal_that_stands_still_keeps_nobody_who_drives_a_run(
     lines = screen.getvalue().splitlines()
     assert [line.split()[-1] for line in lines if "epoch" not in line] == ["one", "two", "three", "four"]
     assert [line for line in lines if "epoch" in line] == [f"[0 p5-0] {text}" for text in told]
+
+
+def folded(*lines: tuple[float, int, str]) -> list[str]:
+    out = io.StringIO()
+    logs = FoldedLogs(Live(out, colour=False))
+    for at, rank, text in lines:
+        stamp = datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
+        logs.handle(LogLine(rank, f"lab-{rank}", stamp, text))
+    logs.finish()
+    return out.getvalue().splitlines()
+
+
+def test_equal_lines_of_ranks_are_one() -> None:
+    said = [
+        (1.0, 0, "loading"),
+        (1.1, 2, "loading"),
+        (1.2, 0, "rank 0"),
+        (1.3, 1, "loading"),
+        (1.4, 2, "rank 2"),
+    ]
+    assert folded(*said) == ["[0-2] loading", "[0 lab-0] rank 0", "[2 lab-2] rank 2"]
+    # The lines of a rank keep their order, and none is lost.
+    assert folded((1.0, 0, "a"), (1.1, 0, "b"), (1.2, 1, "b"), (1.3, 1, "a")) == [
+        "[0 lab-0] a",
+        "[0-1] b",
+        "[1 lab-1] a",
+    ]
+    assert folded((1.0, 0, "a"), (1.1, 0, "a"), (1.2, 1, "a"), (1.3, 1, "a")) == ["[0-1] a", "[0-1] a"]
+    # Not those that were written at other times.
+    assert folded((1.0, 0, "step"), (4.0, 1, "step")) == ["[0 lab-0] step", "[1 lab-1] step"]
+
+
+def test_few_lines_wait_for_those_of_other_ranks() -> None:
+    many = [(1.0, 0, f"line {number}") for number in range(FoldedLogs.MOST + 1)]
+    assert folded(*many, (1.0, 1, "line 0"))[-1] == "[1 lab-1] line 0"
+    assert folded(*many, (1.0, 1, "line 1"))[1] == "[0-1] line 1"

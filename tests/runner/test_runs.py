@@ -209,10 +209,9 @@ def test_a_second_run_on_the_same_nodes_is_told_who_holds_them(
     first = submit(place, fleet, tmp_path, name="first", commands=["sleep 60"], stop_duration=2)
     lease = place.ledger.take(first.id, "a test")
     assert lease is not None
-    from orch.runner.runs.driver import Driver
-
     # A laptop with another ledger knows nothing of the first run: the nodes tell it.
     from orch.runner.ledger.ledger import open_ledger
+    from orch.runner.runs.driver import Driver
 
     elsewhere = RunnerContext(
         tmp_path / "elsewhere",
@@ -421,9 +420,9 @@ def test_torchrun_starts_all_processes_on_both_nodes(place: RunnerContext, lab: 
 def test_a_name_in_use_is_refused_while_its_run_is_active(
     place: RunnerContext, fleet: FleetState, tmp_path: Path
 ):
-    submit(place, fleet, tmp_path, commands=["true"])
+    submit(place, fleet, tmp_path, nodes=1, commands=["true"])
     with pytest.raises(RunConflict, match="a run named job is active"):
-        submit(place, fleet, tmp_path, commands=["true"])
+        submit(place, fleet, tmp_path, nodes=1, commands=["true"])
 
 
 def test_logs_can_be_read_during_and_after_a_run(
