@@ -50,7 +50,7 @@ def show(
 
         reconcile_once(runner)
         fleet = _fleet(project, runner, name)
-        row = next((each for each in runner.ledger.runs() if each.name == name), None)
+        row = _run(runner, name)
         if fleet is None and row is None:
             raise no_such_name(project, runner, name)
         on_fleet = [each for each in runner.ledger.runs(active_only=True) if fleet and each.fleet == name]
@@ -89,6 +89,15 @@ def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | Non
     except NoSuchFleet:
         return None
     return FleetRow(state, node_statuses(state, runner.connector), node_records(stack.recorded))
+
+
+def _run(runner: RunnerContext, name: str) -> RunRow | None:
+    from orch.runner.errors import UnknownRun
+
+    try:
+        return runner.ledger.get(name)
+    except UnknownRun:
+        return None
 
 
 def no_such_name(project: Project, runner: RunnerContext, name: str) -> NoSuchFleet:

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 Run = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="The run's name, as `orch ps -a` shows it.", autocompletion=completion.runs
+        metavar="RUN",
+        help="The run's name or id, as `orch ps -a` shows them.",
+        autocompletion=completion.runs,
     ),
 ]
 

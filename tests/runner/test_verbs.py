@@ -183,8 +183,22 @@ def test_a_second_run_on_busy_nodes_is_a_conflict_that_names_the_first(project: 
     same = project.orch("run", "count.yml", "--name", "first")
     assert same.code == 9
     assert "a run named first is active" in same.err
-    assert project.orch("stop", "first", "--abort").code == 0
+    # Its id stands for its name.
+    number = str(wait_for(project, "first", "running")["id"])
+    assert "line 1" in project.orch("logs", number, "--node", "laptop-1", "--no-fold").out
+    assert project.orch("show", number, "--json").json["run"]["run"] == "first"
+    assert project.orch("exec", number, "--rank", "1", "--", "hostname").code == 0
+    assert project.orch("stop", number, "--abort", "--json").json["run"] == "first"
+    assert project.orch("logs", "third", "--node", "laptop-7").code == 2
     wait_for(project, "third", "done")
+    folded = [line[1:].split("] ") for line in project.orch("logs", "third", "--fold").out.splitlines()]
+    both = [
+        (rank, text)
+        for head, text in folded
+        for rank in ("0-1" if " " not in head else head[0])
+        if rank != "-"
+    ]
+    assert sorted(both) == sorted((rank, f"line {i}") for rank in "01" for i in range(1, 13))
 
 
 def test_a_failing_job_gives_6_and_tells_rank_node_and_code(project: Folder) -> None:
