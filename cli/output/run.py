@@ -71,7 +71,11 @@ class Live:
 
     def show(self, line: LogLine, ranks: Sequence[int]) -> None:
         """Print a line that several ranks wrote: their numbers stand before it, no node."""
-        self._write(self.lines(line) if len(ranks) == 1 else self._led(line, fold(map(str, ranks)), ranks[0]))
+        self._write(
+            self.lines(line)
+            if len(ranks) == 1
+            else self._led(line, fold([str(rank) for rank in ranks]), ranks[0])
+        )
 
     def _write(self, text: str) -> None:
         with self._out_lock:
