@@ -163,7 +163,7 @@ def start(
                 if detach:
                     if agreed and runner.context(row).folder.has_launch:
                         drive_afresh(project, runner, row)
-                        tell(f"run {row.name}: nodes for later attempts are made with this shell's credentials")
+                        tell(f"run {row.name}: nodes for later attempts are made with the credentials here")
                     else:
                         drive_behind(runner, row)
                     _print_run(runner, row) if as_json else say(row.name)
