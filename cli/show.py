@@ -50,7 +50,7 @@ def show(
 
         reconcile_once(runner)
         fleet = _fleet(project, runner, name)
-        row = next((each for each in runner.ledger.runs() if each.name == name), None)
+        row = _run(runner, name)
         if fleet is None and row is None:
             raise no_such_name(project, runner, name)
         on_fleet = [each for each in runner.ledger.runs(active_only=True) if fleet and each.fleet == name]
@@ -91,13 +91,26 @@ def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | Non
     return FleetRow(state, node_statuses(state, runner.connector), node_records(stack.recorded))
 
 
+def _run(runner: RunnerContext, name: str) -> RunRow | None:
+    from orch.runner.errors import UnknownRun
+
+    try:
+        return runner.ledger.get(name)
+    except UnknownRun:
+        return None
+
+
 def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> str:
     from orch.cli.output.fleet import fleet_status, fleet_table
+    from orch.spec.state import hourly_price
+    from orch.spec.suggest import counted
 
     state = fleet.state
     locations = dict.fromkeys(node.zone or node.region for node in state.nodes if node.zone or node.region)
     types = dict.fromkeys(node.instance_type for node in state.nodes if node.instance_type)
-    hourly = sum(node.price_hourly or 0 for node in state.nodes) + (state.beside_hourly or 0)
+    prices = [hourly_price(state.backend, node.price_hourly) for node in state.nodes]
+    hourly = sum(price or 0 for price in prices) + (state.beside_hourly or 0)
+    unknown = f"; the price of {counted(prices.count(None), 'node')} is unknown" if None in prices else ""
     pairs: Pairs = [
         ("fleet", f"{state.name} ({fleet_status(fleet.statuses)})"),
         ("backend", state.backend + _simulated(state)),
@@ -108,7 +121,7 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
         ("interconnect", state.interconnect),
         ("image", state.image or ""),
         ("variables", ", ".join(state.env)),
-        ("costs", f"${hourly:.2f} an hour" if hourly else ""),
+        ("costs", f"${hourly:.2f} an hour{unknown}" if hourly or unknown else ""),
         ("runs", ", ".join(f"{row.name} ({row.status})" for row in runs) or "none"),
         ("state", project.state_url),
     ]
@@ -125,13 +138,14 @@ def _simulated(state: FleetState) -> str:
 def _run_text(runner: RunnerContext, row: RunRow) -> str:
     from orch.cli.output.run import (
         attempt_lines,
+        dollars,
         duration,
         moment,
         outputs_lines,
         place_text,
         rank_lines,
     )
-    from orch.runner.launch.run_plan import groups_and_tags
+    from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of
     from orch.runner.processes import describe_owner
     from orch.runner.runs.outputs import outputs_left
 
@@ -149,6 +163,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
         ("next attempt", "" if row.in_line else moment(row.next_at) or ""),
         ("started", moment(row.started_at) or "not yet"),
         ("took", duration(row.took_s) if row.took_s is not None else ""),
+        ("costs", f"{dollars(hourly_of(row.plan))} an hour, {dollars(cost_of(row))} so far"),
         (
             "driven by",
             describe_owner(row.owner) if row.held and row.owner else "nobody" if row.active else "",

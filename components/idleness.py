@@ -1,7 +1,8 @@
 """When nodes of a fleet end themselves, because nothing runs on them. Pure.
 
-The rule travels in the user data of the nodes, which act on it alone: nobody has to watch them. What became
-of one is asked of its cloud by the next plan.
+The rule travels in the user data of the nodes, which act on it alone: nobody has to watch them. A run that
+had a node made, and that wants a shorter time, has its start write that on the node. What became of a node is
+asked of its cloud by the next plan.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from orch.runner.launch.environment import fold
 from orch.runner.node.claims import ABANDONED_AFTER_S
-from orch.runner.node.commands import NODE_HOME
+from orch.runner.node.commands import IDLE_AFTER, NODE_HOME
 from orch.spec.models import Fleet
 from orch.templates import ShellText, render
 
@@ -46,7 +47,8 @@ class IdleRule:
             fleet=self.fleet,
             after_s=self.after_s,
             first_s=max(self.after_s, FIRST_JOB_S),
-            look_s=max(1, min(MOST_BETWEEN_LOOKS_S, self.after_s // 4)),
+            most_s=MOST_BETWEEN_LOOKS_S,
+            own=IDLE_AFTER,
             least=self.least,
             by=ENDED_BY,
             left_after_s=ABANDONED_AFTER_S,

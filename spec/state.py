@@ -271,6 +271,23 @@ class FleetState(_Frozen):
         return tuple(map(without_commands, nodes)) if info.data.get("backend") == "ssh" else nodes
 
 
+OF_THE_USER = ("local", "ssh")
+"""Backends whose nodes are the user's own: nobody is paid for an hour of them."""
+
+
+def hourly_price(backend: str, recorded: float | None) -> float | None:
+    """What a node costs in US dollars an hour, by its recorded price; None where that is not known."""
+    return 0.0 if recorded is None and backend in OF_THE_USER else recorded
+
+
+def new_nodes(before: FleetState, now: FleetState) -> frozenset[str]:
+    """Names of the nodes of a fleet that were made since; one that was made anew under its name is one."""
+    known = {(node.name, node.machine, node.access.machine) for node in before.nodes}
+    return frozenset(
+        node.name for node in now.nodes if (node.name, node.machine, node.access.machine) not in known
+    )
+
+
 def without_commands(node: NodeState) -> NodeState:
     """The same node with the names under which a command was found in place of the commands."""
     if not isinstance(node.access, SshAccess):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -268,14 +269,17 @@ def run_on(backend: str, **given: Any) -> Act:
                 patch("orch.stacks.fleets.known_fleets", lambda at: {n: StackState(at, n) for n in here}),
                 patch("orch.images.resolve", lambda image: image),
             ):
+                room = submission.fleets_with_room(
+                    find(folder), place, document, None, NewNodes(True, False, "")
+                )
+                # As if the nodes that it gets were made for it.
+                made = frozenset(node.name for fleet in here.values() for node in fleet.nodes)
                 row = submission.submit_task(
                     find(folder),
                     place,
                     document,
                     fleet_name=None,
-                    stacks=submission.fleets_with_room(
-                        find(folder), place, document, None, NewNodes(True, False, "")
-                    ),
+                    room=replace(room, made=made),
                     **{"arguments": (), "name": None, "variables": {}, **given},
                 )
             yield

@@ -14,7 +14,7 @@ from orch.runner.errors import HostUnreachable
 from orch.runner.node.connector import Address, Connector
 from orch.runner.node.status import NodeStatus
 from orch.spec.errors import OrchError, visible
-from orch.spec.state import FleetState, Gpus, NodeState
+from orch.spec.state import FleetState, Gpus, NodeState, hourly_price
 from orch.stacks.records import UNKNOWN, NodeRecord
 
 # A cordoned node is healthy: somebody keeps jobs off it. So is a fleet with one less that was idle.
@@ -46,7 +46,7 @@ def fleet_json(fleet: FleetRow) -> dict[str, Any]:
         "backend": fleet.state.backend,
         "status": fleet_status(fleet.statuses),
         "simulated": fleet.state.simulated,
-        "nodes": [_node_json(*each) for each in fleet.nodes()],
+        "nodes": [_node_json(fleet.state, *each) for each in fleet.nodes()],
     }
 
 
@@ -140,11 +140,16 @@ def _cells(
         "DISK": "-" if node.disk_mib is None else _gib(node.disk_mib),
         "BLOCKS": f"{status.busy_blocks}/{node.blocks}",
         "IP": node.internal_ip or "-",
-        "PRICE": f"${node.price_hourly or 0:g}",
+        "PRICE": _price(state, node),
         "SPOT": "yes" if record.spot else "no",
         "CREATED": age(record.created, now),
         "STATUS": _status_text(node, status),
     }
+
+
+def _price(state: FleetState, node: NodeState) -> str:
+    hourly = hourly_price(state.backend, node.price_hourly)
+    return "unknown" if hourly is None else f"${hourly:g}"
 
 
 def _reached(connector: Connector, node: NodeState) -> dict[str, str]:
@@ -156,7 +161,7 @@ def _reached(connector: Connector, node: NodeState) -> dict[str, str]:
     return {"ADDRESS": address.place, "USER": address.user, "JUMP": address.hops, "HOST KEY": address.key}
 
 
-def _node_json(node: NodeState, status: NodeStatus, record: NodeRecord) -> dict[str, Any]:
+def _node_json(state: FleetState, node: NodeState, status: NodeStatus, record: NodeRecord) -> dict[str, Any]:
     created = record.created
     return {
         "index": node.index,
@@ -170,7 +175,7 @@ def _node_json(node: NodeState, status: NodeStatus, record: NodeRecord) -> dict[
         "blocks": node.blocks,
         "busy_blocks": status.busy_blocks,
         "internal_ip": node.internal_ip,
-        "price_hourly": node.price_hourly or 0.0,
+        "price_hourly": hourly_price(state.backend, node.price_hourly),
         "spot": record.spot,
         "created_at": created.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if created else None,
     }

@@ -6,6 +6,7 @@ import io
 import re
 import sys
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -26,7 +27,8 @@ from orch.runner.events import (
     RunChanged,
 )
 from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import groups_and_tags
+from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of
+from orch.runner.node.clock import seconds_of
 from orch.runner.processes import describe_owner
 from orch.spec.confidential import hidden
 from orch.spec.errors import visible, visible_lines
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from orch.runner.runs.outputs import OutputsLeft
 
 SCHEMA = 1
-WIDE = ("COUNT", "LIMIT", "PRIORITY", "REASON")
+WIDE = ("COUNT", "LIMIT", "PRIORITY", "PER HOUR", "COST", "REASON")
 # One colour per rank, in turn; chosen to be told apart on light and dark grounds.
 _COLOURS = (36, 33, 35, 32, 34, 31)
 
@@ -59,14 +61,25 @@ class Live:
     def handle(self, event: Event, /) -> None:
         """Print an event. Only those who bring log lines wait for as long as nobody takes them."""
         if isinstance(event, LogLine | LogLines):
-            with self._out_lock:
-                print(self.lines(event), end="", file=self._out, flush=True)
+            self._write(self.lines(event))
             return
         with self._pending_lock:
             self._pending.hear(event)
         text = _event_text(event)
         if text is not None:
             self._messages.tell(text)
+
+    def show(self, line: LogLine, ranks: Sequence[int]) -> None:
+        """Print a line that several ranks wrote: their numbers stand before it, no node."""
+        self._write(
+            self.lines(line)
+            if len(ranks) == 1
+            else self._led(line, fold([str(rank) for rank in ranks]), ranks[0])
+        )
+
+    def _write(self, text: str) -> None:
+        with self._out_lock:
+            print(text, end="", file=self._out, flush=True)
 
     def status(self) -> str:
         """What a starting run waits for; "" when there is nothing to say."""
@@ -76,14 +89,83 @@ class Live:
     def lines(self, line: LogLine | LogLines) -> str:
         """Log lines, each led by its rank and node. What the job wrote stays as it is, colours and all, as
         `docker logs` has it."""
+        return self._led(line, f"{line.rank}", line.rank, line.node)
+
+    def _led(self, line: LogLine | LogLines, ranks: str, colour_of: int, node: str = "") -> str:
         texts = line.texts() if isinstance(line, LogLines) else [line.text]
         if not self._prefix:
             return "".join([f"{text}\n" for text in texts])
-        group = "" if line.group is None else f"{group_text(line.group)} "
-        head = f"[{line.rank} {group}{visible(line.node)}]"
+        group = "" if line.group is None else group_text(line.group)
+        head = f"[{' '.join(filter(None, (ranks.strip('[]'), group, visible(node))))}]"
         if self._colour:
-            head = f"\x1b[{_COLOURS[line.rank % len(_COLOURS)]}m{head}\x1b[0m"
+            head = f"\x1b[{_COLOURS[colour_of % len(_COLOURS)]}m{head}\x1b[0m"
         return "".join([f"{head} {text}\n" for text in texts])
+
+
+class FoldedLogs:
+    """Passes the lines of several ranks on, equal ones of different ranks as one: `[0-7] loading`.
+
+    Lines come sorted by time. One waits for those of other ranks for `WINDOW_S` of the log, and while no more
+    than `MOST` wait; it stands where the first of them was, and each rank's lines keep their order.
+    """
+
+    WINDOW_S = 2.0
+    MOST = 2_000
+
+    def __init__(self, shown: Live) -> None:
+        self._shown = shown
+        self._waiting: deque[_Folded] = deque()
+        self._by_text: dict[tuple[str, str | None], list[_Folded]] = {}
+        self._last: dict[int, int] = {}
+        self._count = 0
+
+    def handle(self, event: Event, /) -> None:
+        if isinstance(event, LogLines):
+            for line in event.each():
+                self._hear(line)
+        elif isinstance(event, LogLine):
+            self._hear(event)
+        else:
+            self._shown.handle(event)
+
+    def finish(self) -> None:
+        """Pass on what still waits."""
+        while self._waiting:
+            self._pass_on()
+
+    def _hear(self, line: LogLine) -> None:
+        at = seconds_of(line.time)
+        while self._waiting and at is not None and at - (self._waiting[0].at or at) > self.WINDOW_S:
+            self._pass_on()
+        last, key = self._last.get(line.rank, -1), (line.text, line.group)
+        found = next((each for each in self._by_text.get(key, ()) if each.number > last), None)
+        if found is None:
+            if len(self._waiting) >= self.MOST:
+                self._pass_on()
+            found = _Folded(self._count, at, line, [])
+            self._count += 1
+            self._waiting.append(found)
+            self._by_text.setdefault(key, []).append(found)
+        found.ranks.append(line.rank)
+        self._last[line.rank] = found.number
+
+    def _pass_on(self) -> None:
+        first = self._waiting.popleft()
+        key = (first.line.text, first.line.group)
+        self._by_text[key].remove(first)
+        if not self._by_text[key]:
+            del self._by_text[key]
+        self._shown.show(first.line, sorted(first.ranks))
+
+
+@dataclass
+class _Folded:
+    """A line that may be of more ranks yet."""
+
+    number: int
+    at: float | None
+    line: LogLine
+    ranks: list[int]
 
 
 class MessagePrinter:
@@ -175,6 +257,7 @@ def run_json(
     """One run as `run`, `attach`, `stop` and `ps` print it. A rank has `group` where the task has groups.
 
     `nodes` and `started_at` are of `attempt`, the latest one; `attempts` has those that ended before.
+    `price_hourly`, `cost`: of its nodes by the hour, and so far, in US dollars; null where that is not known.
     `forwards`: the ports that led to its jobs while the command was attached. `line`: of those that wait for
     nodes of its fleet. `left`: what of its outputs is not here.
     """
@@ -209,6 +292,8 @@ def run_json(
         "tags": tags,
         "submitted_by": row.submitted_by,
         "priority": row.priority,
+        "price_hourly": hourly_of(row.plan),
+        "cost": cost_of(row),
         "place_in_line": line.position(row.id) if line is not None and row.in_line else None,
         "attempt": row.attempt,
         "attempts": [
@@ -326,12 +411,21 @@ def time_limit_s(row: RunRow) -> int | None:
     return int(found[1]) if found else None
 
 
+def dollars(amount: float | None) -> str:
+    """`$12.50`, or `unknown`: what is not known is not nothing. Less than a cent shows two digits of it."""
+    if amount is None:
+        return "unknown"
+    return f"${amount:.2f}" if amount >= 0.01 or not amount else f"${amount:.2g}"
+
+
 def _wide(row: RunRow) -> tuple[str, ...]:
     limit = time_limit_s(row)
     return (
         str(len(row.ranks)),
         "-" if limit is None else duration(limit),
         str(row.priority),
+        "-" if row.status == "pending" else dollars(hourly_of(row.plan)),
+        dollars(cost_of(row)),
         (row.message if row.status != "done" else None) or row.reason or "-",
     )
 
@@ -342,7 +436,7 @@ def runs_table(
     """`lines`: of the fleets that runs wait for nodes of, by name.
 
     `wide`: with the columns that `squeue -l` has besides: nodes wanted, time limit, priority, and why a run
-    waits or how it ended.
+    waits or how it ended; and with what its nodes cost by the hour, and what they cost so far.
     """
     lines = lines or {}
     from rich.console import Console

@@ -58,7 +58,7 @@ def ps(
     output: Annotated[
         Output | None,
         typer.Option(
-            "--output", "-o", help="wide: with limits, priority and why a run waits; json: as --json."
+            "--output", "-o", help="wide: with limits, priority, costs and why a run waits; json: as --json."
         ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing them until Ctrl-C.")] = False,

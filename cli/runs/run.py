@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 Run = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="The run's name, as `orch ps -a` shows it.", autocompletion=completion.runs
+        metavar="RUN",
+        help="The run's name or id, as `orch ps -a` shows them.",
+        autocompletion=completion.runs,
     ),
 ]
 
@@ -144,7 +146,7 @@ def start(
                 check_name(runner, document, name)
                 if not detach:
                     hold_ports(held, document, other_ports)
-                stacks = fleets_with_room(project, runner, document, fleet, new_nodes)
+                room = fleets_with_room(project, runner, document, fleet, new_nodes)
                 with still(lambda: "asking the nodes and packing files"):
                     row = submit_task(
                         project,
@@ -155,12 +157,13 @@ def start(
                         name=name,
                         variables=variables,
                         wait=wait,
-                        stacks=stacks,
+                        room=room,
                         makes_nodes=agreed,
                     )
                 if detach:
                     if agreed and runner.context(row).folder.has_launch:
                         drive_afresh(project, runner, row)
+                        tell(f"run {row.name}: nodes for later attempts are made with the credentials here")
                     else:
                         drive_behind(runner, row)
                     _print_run(runner, row) if as_json else say(row.name)
@@ -182,7 +185,8 @@ def logs(
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     node: Annotated[
-        int | None, typer.Option("--rank", "--node", metavar="RANK", help="Only this rank.")
+        str | None,
+        typer.Option("--rank", "--node", metavar="RANK|NODE", help="Only this rank, or those on this node."),
     ] = None,
     tail: Annotated[
         int | None, typer.Option("--tail", min=0, help="Only the last lines of each rank.")
@@ -194,15 +198,23 @@ def logs(
         int | None,
         typer.Option("--attempt", min=0, metavar="N", help="Of an earlier attempt; the first is 0."),
     ] = None,
+    folded: Annotated[
+        bool | None,
+        typer.Option(
+            "--fold/--no-fold",
+            help="Equal lines of several ranks as one, `[0-7] text`; on a terminal, but for `-f`, by itself.",
+        ),
+    ] = None,
     rehearse: Rehearse = False,
 ) -> None:
     """Print the logs of a run, while it runs and after."""
+    if folded and follow:
+        raise typer.BadParameter("lines that are followed are shown as they come", param_hint="--fold")
     moment = None if since is None else _stamp(moment_of(since))
     with open_runner(None, as_json=False, rehearse=rehearse) as (_, runner):
         from dataclasses import replace
 
-        from orch.cli.output.run import Live
-        from orch.runner.errors import UnknownRank
+        from orch.cli.output.run import FoldedLogs, Live
         from orch.runner.runs.lifecycle import reconcile_once
         from orch.runner.runs.read_logs import Selection, of_attempt, read_logs
 
@@ -212,17 +224,34 @@ def logs(
         if attempt is not None:
             follow = follow and attempt == row.attempt
             row = of_attempt(row, attempt)
-        all_ranks = [rank.rank for rank in row.ranks]
-        if node is not None and node not in all_ranks:
-            raise UnknownRank(f"run {name} has no rank {node}", hint=f"its ranks are 0 to {all_ranks[-1]}")
-        ranks = all_ranks if node is None else [node]
+        ranks = _ranks_of(row, node)
         live = Live(sys.stdout, colour=coloured(sys.stdout), prefix=len(ranks) > 1)
-        read_logs(
-            replace(runner, processor=live),
-            row,
-            Selection(tuple(ranks), tail, moment),
-            follow=follow,
-        )
+        fold = not follow and len(ranks) > 1 and (sys.stdout.isatty() if folded is None else folded)
+        shown = FoldedLogs(live) if fold else live
+        read_logs(replace(runner, processor=shown), row, Selection(tuple(ranks), tail, moment), follow=follow)
+        if isinstance(shown, FoldedLogs):
+            shown.finish()
+
+
+def _ranks_of(row: RunRow, chosen: str | None) -> list[int]:
+    """The ranks of a run: all, one by its number, or those on a node by its name. Raises UnknownRank."""
+    from orch.runner.errors import UnknownRank
+    from orch.spec.errors import visible
+
+    everyone = [rank.rank for rank in row.ranks]
+    if chosen is None:
+        return everyone
+    ranks = [rank.rank for rank in row.ranks if chosen in (str(rank.rank), rank.node)]
+    if ranks:
+        return ranks
+    if chosen.isdigit():
+        raise UnknownRank(f"run {row.name} has no rank {chosen}", hint=f"its ranks are 0 to {everyone[-1]}")
+    from orch.runner.launch.environment import fold
+
+    raise UnknownRank(
+        f"run {row.name} has no rank on a node named {visible(chosen)}",
+        hint=f"its nodes are {fold([rank.node for rank in row.ranks])}",
+    )
 
 
 def attach(

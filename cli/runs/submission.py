@@ -35,6 +35,14 @@ _MAKING = threading.Lock()
 
 
 @dataclass(frozen=True)
+class Room:
+    """The fleets that are up, by name, and the names of the nodes that were made for the run."""
+
+    stacks: Mapping[str, StackState]
+    made: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class ProjectNow:
     """What is up in a project when it is asked; see `Provisioned` of the runner."""
 
@@ -99,11 +107,11 @@ def submit_task(
     fleet_name: str | None,
     name: str | None,
     variables: dict[str, str],
-    stacks: Mapping[str, StackState],
+    room: Room,
     wait: bool = False,
     makes_nodes: bool = False,
 ) -> RunRow:
-    """Submit a task to the best of the fleets that are up: those of `stacks`. `makes_nodes`: later attempts
+    """Submit a task to the best of the fleets that are up: those of `room`. `makes_nodes`: later attempts
     make the nodes that they lack, as the task permits."""
     from orch import images
     from orch.images import job_image
@@ -116,6 +124,7 @@ def submit_task(
     from orch.stacks.variables import with_variables
     from orch.stacks.volumes.attaching import volumes_for
 
+    stacks = room.stacks
     task, dev = task_of_document(document)
     try:
         if fleet_name is not None:
@@ -155,6 +164,7 @@ def submit_task(
                 wait=wait,
                 dev=dev,
                 makes_nodes=makes_nodes and task.creation_policy != "reuse",
+                made=room.made,
             )
     except VolumeMisfit as error:
         raise _as_diagnostic(error, project, document) from error
@@ -162,7 +172,7 @@ def submit_task(
 
 def fleets_with_room(
     project: Project, runner: RunnerContext, document: Document, fleet_name: str | None, new_nodes: NewNodes
-) -> Mapping[str, StackState]:
+) -> Room:
     """The fleets that are up, after nodes were made where the task finds too few and a fleet may have more.
 
     Raises NoFit as a diagnostic, and what making them raises."""
@@ -170,12 +180,13 @@ def fleets_with_room(
     from orch.components.node_count import may_grow
     from orch.runner.errors import NoFit
     from orch.runner.placement.rank_groups import on_fleet
-    from orch.stacks.fleets import known_fleets
+    from orch.spec import state
+    from orch.stacks.fleets import fleet_of, known_fleets
 
     task, _ = task_of_document(document)
-    stacks = lasting(known_fleets(project), fleet_name)
+    stacks, made = lasting(known_fleets(project), fleet_name), frozenset[str]()
     if not new_nodes.allowed or task.creation_policy == "reuse":
-        return stacks
+        return Room(stacks)
     try:
         if fleet_name is not None:
             task = on_fleet(task, fleet_name)
@@ -183,12 +194,27 @@ def fleets_with_room(
             candidates = _candidates(project, stacks, task, fleet_name)
             growth = growth_of(project, runner, task, candidates.values())
             done = growth is None or make(project, growth, new_nodes)
-            stacks = stacks if growth is None else lasting(known_fleets(project), fleet_name)
+            if growth is not None:
+                stacks, name = lasting(known_fleets(project), fleet_name), growth.state.name
+                if done and name in stacks:
+                    made = state.new_nodes(candidates[name], fleet_of(stacks[name]))
+                    _tell_of_idle_duration(task, stacks[name], made)
             if done:
                 break
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
-    return stacks
+    return Room(stacks, made)
+
+
+def _tell_of_idle_duration(task: Task, stack: StackState, made: Collection[str]) -> None:
+    """Say so where the nodes that were made for a run do not end themselves when it wants."""
+    from orch.components.idleness import may_end
+
+    if made and task.idle_duration_s is not None and not may_end(stack.outputs.get("pins") or {}):
+        tell(
+            f"note: nodes of the fleet {stack.name} do not end themselves: `idle_duration` of this run is "
+            f"without effect; `orch down {stack.name} -i INDEX` removes one"
+        )
 
 
 def lasting(stacks: dict[str, StackState], fleet_name: str | None) -> dict[str, StackState]:

@@ -69,7 +69,7 @@ class RunRequest:
     """The input of `compile_run`.
 
     `seats` are the nodes in rank order; `cli_env`, then `caller_env` fill bare names in `env`; `token` is
-    unique to this run.
+    unique to this run; `made`: names of nodes that were made for it.
     """
 
     task: Task
@@ -87,6 +87,7 @@ class RunRequest:
     repo: RepoName | None = None
     volumes: Volumes = NO_VOLUMES
     dev: DevPlan | None = None
+    made: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
                 ports=_ports(groups[rank]) if rank in leading else (),
                 group=groups[rank].name,
                 shm_size_mib=groups[rank].resources.shm_size_mib if task.groups else None,
+                idle_after_s=task.idle_duration_s if seat.node.name in request.made else None,
             )
         )
         job = values[rank]

@@ -109,7 +109,13 @@ class LaunchRecord(_Frozen):
         return Volumes(known)
 
     def request(
-        self, row: RunRow, *, fleet: FleetState, seats: tuple[Seat, ...], volumes: Volumes
+        self,
+        row: RunRow,
+        *,
+        fleet: FleetState,
+        seats: tuple[Seat, ...],
+        volumes: Volumes,
+        made: frozenset[str] = frozenset(),
     ) -> RunRequest:
         """The request of the next attempt of a run, with a fleet and volumes as they are now."""
         return RunRequest(
@@ -128,4 +134,5 @@ class LaunchRecord(_Frozen):
             repo=RepoName(*self.repo) if self.repo else None,
             volumes=volumes,
             dev=self.dev,
+            made=made,
         )

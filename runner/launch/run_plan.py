@@ -6,6 +6,7 @@ and no keys: those may be secret and stay in files of mode 0600 (`ledger/run_fol
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -15,7 +16,7 @@ from orch.runner.launch.launcher import Dialect, Elastic
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_names import RunName
 from orch.runner.node.accelerators import device_access
-from orch.spec.state import NodeState
+from orch.spec.state import NodeState, hourly_price
 from orch.spec.volume_state import VolumeState
 
 
@@ -99,6 +100,7 @@ class RankPort(_Frozen):
 class RankPlan(_Frozen):
     """One rank: its node, the blocks it takes there, and the shell text it runs.
 
+    `idle_after_s`: of a node that was made for this run, how long it waits for another job at most.
     `max_cpus`, `max_memory_mib`: upper ends of the task's `resources`, limits of the container beside those
     of its blocks. `group`: the group of the task that it is of, where that has groups; then `shm_size_mib` is
     the group's.
@@ -116,6 +118,7 @@ class RankPlan(_Frozen):
     ports: tuple[RankPort, ...] = ()
     group: str | None = None
     shm_size_mib: int | None = None
+    idle_after_s: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -283,3 +286,36 @@ def groups_and_tags(row: RunRow) -> tuple[dict[int, str], dict[str, str]]:
     except RunnerError:
         return {}, {}
     return {rank.rank: rank.group for rank in plan.ranks if rank.group is not None}, plan.tags
+
+
+def hourly_of(plan: str) -> float | None:
+    """What the nodes of a plan cost in US dollars an hour, of a shared node the part of its blocks.
+
+    By the prices that were recorded when they were made; None where one is not known. Plans of other versions
+    have that too, and the rest of a plan is not looked at, for there may be many.
+    """
+    try:
+        told = json.loads(plan)
+        backend, ranks = str(told["backend"]), list(told["ranks"])
+        parts = [
+            (hourly_price(backend, each["node"]["price_hourly"]), each["blocks"], each["node"]["blocks"])
+            for each in ranks
+        ]
+        if any(price is None for price, _, _ in parts):
+            return None
+        return sum(float(price or 0.0) * taken / max(1, of) for price, taken, of in parts)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def cost_of(row: RunRow) -> float | None:
+    """What the nodes of a run have cost in US dollars while its commands ran, earlier attempts included; None
+    where a price is not known."""
+    spans = [(each.plan, each.started_at, each.finished_at) for each in row.attempts]
+    if all(each.attempt != row.attempt for each in row.attempts):
+        spans.append((row.plan, row.started_at, row.finished_at or row.now))
+    hourly = [hourly_of(plan) for plan, _, _ in spans]
+    if any(price is None for price in hourly):
+        return None
+    seconds = (0.0 if began is None else max(0.0, ended - began) for _, began, ended in spans)
+    return sum((price or 0.0) * each / 3600 for price, each in zip(hourly, seconds, strict=True))

@@ -5,6 +5,7 @@ Who may act on a run is `lease.py`. No transaction stays open during SSH command
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -42,6 +43,8 @@ from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, process_owner
 from orch.spec.grammar.values import encodable, shown
 from orch.spec.suggest import hint_for
+
+_ID = re.compile(r"[0-9]{1,9}")
 
 # A node that was lost, or could run nothing, weighs as much as this many attempts that failed on it.
 LOST_WEIGHT = 10
@@ -171,14 +174,13 @@ class Ledger(Leases):
             return _read(db, lease.run_id)
 
     def get(self, name: str) -> RunRow:
-        """The newest run of that name. Raises UnknownRun."""
+        """The newest run of that name, or the run of that id. Raises UnknownRun."""
+        newest = select(schema.run.c.id).where(schema.run.c.status != RESERVED)
+        newest = newest.order_by(schema.run.c.id.desc()).limit(1)
         with self._reading() as db:
-            number = db.execute(
-                select(schema.run.c.id)
-                .where(schema.run.c.name == encodable(name), schema.run.c.status != RESERVED)
-                .order_by(schema.run.c.id.desc())
-                .limit(1)
-            ).scalar()
+            number = db.scalar(newest.where(schema.run.c.name == encodable(name)))
+            if number is None and _ID.fullmatch(name):  # no name of a run begins with a digit now
+                number = db.scalar(newest.where(schema.run.c.id == int(name)))
             if number is None:
                 names = db.scalars(
                     select(schema.run.c.name)

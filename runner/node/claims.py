@@ -48,8 +48,9 @@ class Claim:
 
     @property
     def holder(self) -> str:
-        """Its run, where others are named beside it."""
-        return f"{self.run}{self._ending}" if self.run else ""
+        """Its run, where others are named beside it; and its owner, where that is somebody else."""
+        owner = f" of {self.by}" if self.by and self.by != here() else ""
+        return f"{self.run}{owner}{self._ending}" if self.run else ""
 
     @property
     def _ending(self) -> str:

@@ -14,6 +14,8 @@ from orch.templates import ShellText
 
 # The state of runs on a node: `claims/BLOCK` and `runs/CONTAINER/`.
 NODE_HOME = "/var/lib/orch"
+# How long a node waits for another job, in seconds, where the run that it was made for says so.
+IDLE_AFTER = f"{NODE_HOME}/idle-after"
 
 
 @dataclass(frozen=True)

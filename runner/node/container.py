@@ -24,7 +24,7 @@ from orch.runner.launch.run_plan import RunPlan, watched
 from orch.runner.node.accelerators import DeviceAccess, device_access
 from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
 from orch.runner.node.clock import seconds_of
-from orch.runner.node.commands import LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
+from orch.runner.node.commands import IDLE_AFTER, LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
 from orch.runner.node.runtime import CloudNotice, FilesMissing, ImageMissing, ObservedRank, StartedRank
@@ -109,6 +109,8 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes]) -> Command
         ],
         access=access,
         scratch=scratch,
+        idle_after=IDLE_AFTER,
+        idle_after_s=rank_plan.idle_after_s,
         scratch_export=f"export ORCH_SCRATCH={shlex.quote(scratch.path)}" if scratch else "",
         part=None
         if access is None or (rank_plan.whole and access.whole)

@@ -25,11 +25,13 @@ from orch.runner.placement.placement import (
     unfit_message,
 )
 from orch.runner.placement.rank_groups import place_of_fleet, requested_fleets
+from orch.runner.processes import here
 from orch.spec.state import FleetState
 from orch.spec.suggest import counted, few, hint_for
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
+    from orch.runner.ledger.records import RunRow
     from orch.runner.runs.context import RunContext, RunnerContext
     from orch.spec.models import Task
 
@@ -104,15 +106,15 @@ def choose_seats(
     task: Task,
     fleet: FleetState,
     *,
-    free_only: bool = False,
+    answering: bool = False,
     failed: Mapping[str, int] = MappingProxyType({}),
     released_at: float | None = None,
 ) -> tuple[Seat, ...]:
-    """Seats for `task` by the present status of its fleet's nodes; of those that are
-    free, the ones with the least in `failed` are taken. `released_at`: when a run last left nodes; with it,
-    what the nodes said to this process a moment ago, and since then, will do.
+    """Seats for `task` on free nodes, by their present status; of those, the ones with the least in `failed`
+    are taken. `answering`: silent nodes are not waited for. `released_at`: when a run last left nodes; with
+    it, what the nodes said to this process a moment ago, and since then, will do.
 
-    Raises NoFit, NodeUnfit, NodeCordoned; with `free_only` NodesBusy where other runs have the nodes, and
+    Raises NoFit, NodeUnfit, NodeCordoned, NodesBusy where other runs have the nodes; with `answering`
     HostUnreachable where nodes that are needed do not answer, or can run nothing.
     """
     place_task(task, fleet)  # a task that can never fit fails without waiting for nodes
@@ -126,28 +128,40 @@ def choose_seats(
         for name, each in _availability(runner, fleet, statuses).items()
     }
     seats = place_task(task, fleet, availability)
-    if free_only:
-        _require_free(seats, availability)
+    if answering:
+        _require_answers(seats, availability)
+    _require_free(seats, availability)
     for message in filter(None, (cordoned_message(fleet, availability), unfit_message(fleet, availability))):
         runner.processor.handle(Notice(message, "warning"))
     return seats
 
 
-def _require_free(seats: Sequence[Seat], availability: Mapping[str, NodeAvailability]) -> None:
-    needed = f"the run needs {counted(len(seats), 'node')}"
+def _needed(seats: Sequence[Seat]) -> str:
+    return f"the run needs {counted(len(seats), 'node')}"
+
+
+def _require_answers(seats: Sequence[Seat], availability: Mapping[str, NodeAvailability]) -> None:
     silent = [seat.node.name for seat in seats if not availability[seat.node.name].usable]
     if silent:
         raise HostUnreachable(
-            f"{needed}, {len(seats) - len(silent)} can be used",
+            f"{_needed(seats)}, {len(seats) - len(silent)} can be used",
             detail=f"{fold(silent)} {'does' if len(silent) == 1 else 'do'} not answer, or can run nothing",
         )
+
+
+def _require_free(seats: Sequence[Seat], availability: Mapping[str, NodeAvailability]) -> None:
     # One that is still being prepared is waited for when the run starts.
     short = [seat for seat in seats if seat.node.blocks - availability[seat.node.name].busy < seat.blocks]
     if short:
         busy = fold([name for name, each in availability.items() if each.busy])
         holders = dict.fromkeys(run for each in availability.values() for run in each.holders if run)
         by = f" by {few(holders, 4)}" if holders else ""
-        raise NodesBusy(f"{needed}, {len(seats) - len(short)} are free", detail=f"in use: {busy}{by}")
+        free = len(seats) - len(short)
+        raise NodesBusy(
+            f"{_needed(seats)}, {free} {'is' if free == 1 else 'are'} free",
+            detail=f"in use: {busy}{by}",
+            hint="`--wait` has this run wait in line; `orch ps` shows the runs of this project",
+        )
 
 
 def _node_statuses(runner: RunnerContext | RunContext, fleet: FleetState) -> tuple[NodeStatus, ...]:
@@ -176,6 +190,11 @@ def _availability(
     return availability
 
 
+def _holder(row: RunRow) -> str:
+    """As `Claim.holder` names it."""
+    return row.name if row.submitted_by == here() else f"{row.name} of {row.submitted_by}"
+
+
 def _pending_claims(ledger: Ledger, fleet: str) -> dict[str, dict[str, tuple[str, int]]]:
     """Node name -> container -> run and blocks, of this ledger's active runs; some have not claimed theirs
     yet."""
@@ -186,7 +205,7 @@ def _pending_claims(ledger: Ledger, fleet: str) -> dict[str, dict[str, tuple[str
         except RunnerError:  # another version's; what it has claimed is seen on the nodes
             continue
         for rank in plan.ranks:
-            pending.setdefault(rank.node.name, {})[plan.container(rank.rank)] = row.name, rank.blocks
+            pending.setdefault(rank.node.name, {})[plan.container(rank.rank)] = _holder(row), rank.blocks
     return pending
 
 

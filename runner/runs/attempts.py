@@ -48,7 +48,7 @@ from orch.runner.runs.retry import (
     shortage_events,
 )
 from orch.spec.errors import OrchError
-from orch.spec.state import FleetState
+from orch.spec.state import FleetState, new_nodes
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
@@ -223,12 +223,14 @@ def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan, released_
     on_nodes = any(mount.kind != "network" for mount in task.volumes)
     failed = context.ledger.failed_nodes(row.id, lost_only=on_nodes)
     made = record.makes_nodes and _made_nodes(context, row, task, fleet)
+    new = frozenset[str]()
     if made:
-        fleet = _fleet(context, row, record)
+        before, fleet = fleet, _fleet(context, row, record)
+        new = new_nodes(before, fleet)
     seats = choose_seats(
-        context, task, fleet, free_only=True, failed=failed, released_at=None if made else released_at
+        context, task, fleet, answering=True, failed=failed, released_at=None if made else released_at
     )
-    compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes))
+    compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes, made=new))
     return _Attempt(compiled.plan.model_copy(update={"files": previous.files}), compiled.environments)
 
 

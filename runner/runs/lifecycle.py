@@ -81,13 +81,15 @@ def submit(
     wait: bool = False,
     dev: DevPlan | None = None,
     makes_nodes: bool = False,
+    made: frozenset[str] = frozenset(),
 ) -> RunRow:
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
     `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
     `volumes`: those of the project, where the task names some. A task that is tried again on `no-capacity`,
     and whose nodes are not free, waits in line for them; `wait`: any task does. `dev`: what a dev environment
-    has beside the task that carries it out. `makes_nodes`: whether later attempts may make nodes.
+    has beside the task that carries it out. `makes_nodes`: whether later attempts may make nodes; `made`:
+    names of those that were made for this one.
 
     Raises BadRunName, NameTaken, RunConflict (another run uses a volume), NodeCordoned, NodeUnfit,
     NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
@@ -118,6 +120,7 @@ def submit(
             repo=RepoName(repository.id, repository.label) if repository else None,
             volumes=volumes if waiting is None else dataclasses.replace(volumes, for_waiting=True),
             dev=dev,
+            made=made,
         )
         result = compile_run(request)
         plan, told = keep_files(runner.dot, result.plan, repository)
@@ -168,7 +171,7 @@ def _seats(runner: RunnerContext, task: Task, fleet: FleetState) -> tuple[tuple[
         if (first := runner.ledger.line(fleet.name).before(None, task.priority)) is not None:
             place_task(task, fleet)  # a task that can never fit is told that instead
             raise behind(first, hint="`--wait` has this run wait in line, `priority` puts it further ahead")
-        return choose_seats(runner, task, fleet, free_only=waits), None
+        return choose_seats(runner, task, fleet, answering=waits), None
     except (NodesBusy, NodeCordoned, NodeUnfit, HostUnreachable) as error:
         if not waits:
             raise

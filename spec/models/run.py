@@ -71,7 +71,7 @@ class Terms(Choosing):
     idle_duration_s: Annotated[int | None, duration()] = Field(
         default=None,
         validation_alias="idle_duration",
-        description="Of nodes made for it, when shorter than the fleet's.",
+        description="Of nodes above the minimum that are made for it, when shorter than the fleet's.",
     )
     creation_policy: Annotated[Literal["reuse", "reuse-or-create"], choice("reuse", "reuse-or-create")] = (
         Field(default="reuse-or-create", description="`reuse`: existing nodes only.")

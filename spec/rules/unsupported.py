@@ -73,7 +73,6 @@ ROWS: dict[str, dict[str, str | None]] = {
     },
     "task": {
         "array": None,
-        "idle_duration": None,
         "preempt": None,
         "schedule": None,
         "depends_on": None,

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import threading
 from dataclasses import fields, replace
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from support import until
 
-from orch.cli.output.run import Live, MessagePrinter, attempt_lines, run_json, runs_table, summary
+from orch.cli.output.run import (
+    FoldedLogs,
+    Live,
+    MessagePrinter,
+    attempt_lines,
+    dollars,
+    run_json,
+    runs_table,
+    summary,
+)
 from orch.runner.events import ImageProgress, LogLine, Notice, RunChanged
 from orch.runner.ledger.records import AttemptRow, RankRow, RunRow
 
@@ -68,6 +79,45 @@ def tried_again(**more: object) -> RunRow:
     base = row("running", 90.0, 180.0)
     given: dict[str, Any] = {"fleet": "lab", "plan": "", "now": 240.0, "attempt": 2, "attempts": attempts}
     return replace(base, **{**given, "finished_at": None, **more})
+
+
+def nodes_of(*prices: float | None, backend: str = "aws", blocks: int = 8) -> str:
+    """The plan of a run on nodes of eight blocks."""
+    ranks = [{"node": {"price_hourly": price, "blocks": 8}, "blocks": blocks} for price in prices]
+    return json.dumps({"backend": backend, "ranks": ranks})
+
+
+@pytest.mark.parametrize(
+    ("plan", "per_hour", "cost"),
+    [
+        (nodes_of(98.0, 98.0), "$196.00", "$3.27"),
+        (nodes_of(98.0, blocks=1), "$12.25", "$0.20"),
+        (nodes_of(0.01), "$0.01", "$0.00017"),
+        (nodes_of(98.0, None), "unknown", "unknown"),
+        (nodes_of(None, backend="ssh"), "$0.00", "$0.00"),
+        (nodes_of(None, backend="local"), "$0.00", "$0.00"),
+        ("of another version", "unknown", "unknown"),
+    ],
+)
+def test_what_the_nodes_of_a_run_cost_is_told(plan: str, per_hour: str, cost: str) -> None:
+    """They are paid for while commands run."""
+    running = tried_again(plan=plan, attempt=0, attempts=())
+    head, line = runs_table([running], colour=False, wide=True).splitlines()
+    assert line[head.index("PER HOUR") : head.index("REASON")].split() == [per_hour, cost]
+    told = run_json(running)
+    assert [dollars(told["price_hourly"]), dollars(told["cost"])] == [per_hour, cost]
+
+
+def test_a_run_costs_what_all_of_its_attempts_cost() -> None:
+    plan = nodes_of(36.0)
+    first = replace(tried_again().attempts[0], plan=plan)
+    running = tried_again(plan=plan, attempts=(first,), attempt=1)
+    assert run_json(running)["cost"] == pytest.approx(0.3 + 0.6)
+    waiting = tried_again(plan=plan, attempts=(first,), attempt=0, status="pending", queued_at=None)
+    assert run_json(waiting)["cost"] == pytest.approx(0.3)
+    assert run_json(tried_again(plan=plan))["cost"] is None
+    (_, line) = runs_table([waiting], colour=False, wide=True).splitlines()
+    assert line.split()[-3:] == ["-", "$0.30", "-"]
 
 
 def test_the_attempts_of_a_run_are_told_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,3 +191,39 @@ def test_a_terminal_that_stands_still_keeps_nobody_who_drives_a_run(
     lines = screen.getvalue().splitlines()
     assert [line.split()[-1] for line in lines if "epoch" not in line] == ["one", "two", "three", "four"]
     assert [line for line in lines if "epoch" in line] == [f"[0 p5-0] {text}" for text in told]
+
+
+def folded(*lines: tuple[float, int, str]) -> list[str]:
+    out = io.StringIO()
+    logs = FoldedLogs(Live(out, colour=False))
+    for at, rank, text in lines:
+        stamp = datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds")
+        logs.handle(LogLine(rank, f"lab-{rank}", stamp, text))
+    logs.finish()
+    return out.getvalue().splitlines()
+
+
+def test_equal_lines_of_ranks_are_one() -> None:
+    said = [
+        (1.0, 0, "loading"),
+        (1.1, 2, "loading"),
+        (1.2, 0, "rank 0"),
+        (1.3, 1, "loading"),
+        (1.4, 2, "rank 2"),
+    ]
+    assert folded(*said) == ["[0-2] loading", "[0 lab-0] rank 0", "[2 lab-2] rank 2"]
+    # The lines of a rank keep their order, and none is lost.
+    assert folded((1.0, 0, "a"), (1.1, 0, "b"), (1.2, 1, "b"), (1.3, 1, "a")) == [
+        "[0 lab-0] a",
+        "[0-1] b",
+        "[1 lab-1] a",
+    ]
+    assert folded((1.0, 0, "a"), (1.1, 0, "a"), (1.2, 1, "a"), (1.3, 1, "a")) == ["[0-1] a", "[0-1] a"]
+    # Not those that were written at other times.
+    assert folded((1.0, 0, "step"), (4.0, 1, "step")) == ["[0 lab-0] step", "[1 lab-1] step"]
+
+
+def test_few_lines_wait_for_those_of_other_ranks() -> None:
+    many = [(1.0, 0, f"line {number}") for number in range(FoldedLogs.MOST + 1)]
+    assert folded(*many, (1.0, 1, "line 0"))[-1] == "[1 lab-1] line 0"
+    assert folded(*many, (1.0, 1, "line 1"))[1] == "[0-1] line 1"

@@ -65,6 +65,12 @@ FETCHED = (
         # A new node waits ten minutes for the job that it was made for.
         ({}, 600),
         ({"at_300": CLAIM, "at_600": GIVEN_BACK}, 720),
+        # A run that it was made for wants less; a longer time, or none, is the fleet's.
+        ({"at_300": f"{CLAIM}; echo 60 > idle-after", "at_600": GIVEN_BACK}, 660),
+        ({"at_300": f"{CLAIM}; echo 0 > idle-after", "at_600": GIVEN_BACK}, 600),
+        ({"at_300": f"{CLAIM}; echo 900 > idle-after", "at_600": GIVEN_BACK}, 720),
+        ({"at_300": f"{CLAIM}; echo often > idle-after", "at_600": GIVEN_BACK}, 720),
+        ({"least": 2, "at_300": f"{CLAIM}; {GIVEN_BACK}; echo 0 > idle-after"}, None),
         # A job that came and went between two looks.
         ({"at_300": f"{CLAIM}; {GIVEN_BACK}"}, 420),
         # Its log and outputs wait for a client, an hour at most.

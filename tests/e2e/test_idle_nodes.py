@@ -17,25 +17,30 @@ FLEET = """
 type: fleet
 name: train
 nodes: 0..2
-idle_duration: 0s
+idle_duration: %s
 backends: [%s]
 instance_types: [%s]
 network: {bastion: false}
 """
-TASK = "type: task\nname: once\ncommands: [echo rank $ORCH_NODE_RANK]\n"
+TASK = "type: task\nname: once\nidle_duration: %s\ncommands: [echo rank $ORCH_NODE_RANK]\n"
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("cloud", "kind"), [(Cloud, "g6.xlarge"), (GcpCloud, L4)], ids=["aws", "gcp"])
+@pytest.mark.parametrize(
+    ("cloud", "kind", "of_fleet", "of_run"),
+    # On AWS it is the run that wants its nodes to end sooner, on GCP the fleet.
+    [(Cloud, "g6.xlarge", "1h", "0s"), (GcpCloud, L4, "0s", "1h")],
+    ids=["aws", "gcp"],
+)
 def test_a_node_that_a_run_made_ends_itself_after_it_and_no_plan_brings_it_back(
-    tmp_path: Path, cloud: type[SimulatedAccount], kind: str
+    tmp_path: Path, cloud: type[SimulatedAccount], kind: str, of_fleet: str, of_run: str
 ) -> None:
     (tmp_path / "orch.yml").write_text(f"project: tests\nbackends: [{{type: {cloud.name}}}]\n")
     account = tmp_path / ".orch" / "rehearsal" / f"{cloud.name}.db"
     stock_nodes(tmp_path, "job")
     folder = Folder(tmp_path)
-    folder.write("fleet.yml", FLEET % (cloud.name, kind))
-    folder.write("once.yml", TASK)
+    folder.write("fleet.yml", FLEET % (of_fleet, cloud.name, kind))
+    folder.write("once.yml", TASK % of_run)
     try:
         assert folder.orch("up", "fleet.yml", "--rehearse", "--yes", timeout=300).code == 0
         said = folder.orch("run", "once.yml", "--rehearse", "--yes", timeout=600)

@@ -563,12 +563,15 @@ def test_the_next_attempt_is_placed_on_the_fleet_as_it_is_then(
 def test_a_later_attempt_has_the_nodes_made_that_it_lacks_where_that_was_agreed_to(
     submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes
 ) -> None:
-    row = submit(makes_nodes=True, commands=["[ $ORCH_ATTEMPT = 1 ]"])
+    row = submit(makes_nodes=True, commands=["[ $ORCH_ATTEMPT = 1 ]"], idle_duration="90s")
     _drive_until_it_waits(place, row)
     whole = boxes.fleet()
     project = Now(whole.model_copy(update={"nodes": whole.nodes[:1]}), more=whole)
     ended = lifecycle.drive(replace(place, provisioned=project), place.ledger.by_id(row.id))
     assert (ended.status, ended.attempt, project.asked) == ("done", 1, 2)
+    # How long it wants nodes to wait for another job is for those that were made for it.
+    waits = {rank.node.name: rank.idle_after_s for rank in plan_of(ended).ranks}
+    assert waits == {"box-0": None, "box-1": 90}
     told = [each.text for each in events_of(place) if isinstance(each, Notice)]
     assert "no nodes are made for run job: no place has room for 2 nodes" in told
     kept = [text for _, kind, text in place.ledger.events(row.id) if kind == "no nodes made"]

@@ -12,7 +12,7 @@ from blocklab import begin, end_all, fleet, left_on, node, person, run, submit
 from hostlab import Room
 from labserver import Server, wait_until
 
-from orch.runner.errors import NodeCordoned
+from orch.runner.errors import NodeCordoned, NodesBusy
 from orch.runner.events import Notice, Recorder
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.records import RunRow
@@ -106,11 +106,14 @@ def check_race(tmp_path: Path, transport: SshConnector, gpu1: Server, gpus: int,
     assert left_on(gpu1) == ""
 
 
-def test_blocks_that_are_not_enough_are_given_back(place: RunnerContext, gpu1: Server, ended: None):
+def test_blocks_that_are_not_enough_are_given_back(
+    place: RunnerContext, somebody: RunnerContext, gpu1: Server, ended: None
+):
     on = fleet(node(gpu1, blocks=4))
-    begin(place, on, "one")
-    begin(place, on, "two")
-    row = lifecycle.drive(place, submit(place, on, commands=["true"], resources={"gpu": 6}))
+    row = submit(place, on, commands=["true"], resources={"gpu": 6})
+    begin(somebody, on, "one")
+    begin(somebody, on, "two")
+    row = lifecycle.drive(place, row)
     assert row.status == "failed"
     assert "3 of its 4 blocks are needed" in (row.message or "")
     assert "run one of" in (row.message or "")
@@ -119,15 +122,17 @@ def test_blocks_that_are_not_enough_are_given_back(place: RunnerContext, gpu1: S
 
 
 def test_two_fleets_that_cut_one_server_differently_never_share_it(
-    place: RunnerContext, gpu1: Server, ended: None
+    place: RunnerContext, somebody: RunnerContext, gpu1: Server, ended: None
 ):
+    rows = [
+        (blocks, one, submit(one, fleet(node(gpu1, blocks=blocks)), name="other", commands=["true"]))
+        for blocks, one in ((4, place), (1, somebody))
+    ]
     begin(place, fleet(node(gpu1, blocks=8)), "one")
-    for blocks in (4, 1):
-        row = lifecycle.drive(
-            place, submit(place, fleet(node(gpu1, blocks=blocks)), name="other", commands=["true"])
-        )
-        assert row.status == "failed"
-        assert f"it is cut into 8 blocks there, and into {blocks} by this fleet" in (row.message or "")
+    for blocks, one, row in rows:
+        ended_row = lifecycle.drive(one, row)
+        assert ended_row.status == "failed"
+        assert f"it is cut into 8 blocks there, and into {blocks} by this fleet" in (ended_row.message or "")
     end_all(place)
     assert run(place, fleet(node(gpu1, blocks=4)), commands=["echo in"]) == ["in"]
 
@@ -149,10 +154,14 @@ def test_the_claim_of_a_job_that_never_started_is_taken_over_after_an_hour(
     place: RunnerContext, gpu1: Server
 ):
     on = fleet(node(gpu1, blocks=1))
+    row = submit(place, on, name="early", commands=["true"])
     gpu1.run(
         "mkdir -p /var/lib/orch/claims; ln -s 'orch-lost-0-0|lost|eve@away|then|1' /var/lib/orch/claims/0"
     )
-    row = lifecycle.drive(place, submit(place, on, name="early", commands=["true"]))
+    with pytest.raises(NodesBusy) as refused:
+        submit(place, on, name="other", commands=["true"])
+    assert refused.value.detail == "in use: gpu1 by early, lost of eve@away"
+    row = lifecycle.drive(place, row)
     assert row.status == "failed"
     assert "run lost of eve@away since then" in (row.message or "")
     gpu1.run("touch -h -d '2 hours ago' /var/lib/orch/claims/0")
@@ -164,9 +173,10 @@ def test_the_block_of_a_job_that_ended_long_ago_is_taken_over_and_its_log_kept(
     place: RunnerContext, somebody: RunnerContext, gpu1: Server
 ):
     on = fleet(node(gpu1, blocks=1))
+    early = submit(place, on, name="early", commands=["true"])
     row = begin(somebody, on, "theirs", commands=["echo precious"])
     wait_until(lambda: "Exited" in gpu1.run("docker ps -a"), "their job has ended")
-    assert lifecycle.drive(place, submit(place, on, name="early", commands=["true"])).status == "failed"
+    assert lifecycle.drive(place, early).status == "failed"
     gpu1.put(
         "/usr/local/bin/docker",
         "#!/bin/sh\n"

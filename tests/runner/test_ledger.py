@@ -74,6 +74,12 @@ def test_one_active_run_per_name_and_any_number_of_ended_ones(any_ledger: Ledger
     any_ledger.finish(lease, "done", "all_jobs_done", None)
     second = new(any_ledger)
     assert any_ledger.get("job").id == second
+    # The id of a run stands for its name, also of one whose name another one has now.
+    assert any_ledger.get(str(first)).id == first
+    with pytest.raises(UnknownRun, match="no run named '987654321'"):
+        any_ledger.get("987654321")
+    with pytest.raises(UnknownRun):
+        any_ledger.get("9" * 40)
     assert [row.id for row in any_ledger.runs()] == [second, first]
     assert [row.id for row in any_ledger.runs(active_only=True)] == [second]
 

@@ -14,8 +14,9 @@ from nodelab import Lab, docker
 from stocked import stocked
 
 from orch import images
-from orch.runner.errors import BadTask, HostfileIncomplete, RunConflict
+from orch.runner.errors import BadTask, HostfileIncomplete, NodesBusy, RunConflict
 from orch.runner.events import LogLine, Notice, Recorder
+from orch.runner.launch.environment import fold
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.status import node_statuses
 from orch.runner.runs import lifecycle
@@ -208,15 +209,9 @@ def test_a_second_run_on_the_same_nodes_is_told_who_holds_them(
     first = submit(place, fleet, tmp_path, name="first", commands=["sleep 60"], stop_duration=2)
     lease = place.ledger.take(first.id, "a test")
     assert lease is not None
-    from orch.runner.runs.driver import Driver
-
-    driver = Driver(place.context(first), first, lease, follow_logs=False)
-    driver.step()
-    assert [status.status for status in node_statuses(fleet, transport)] == ["busy", "busy"]
-    assert "run first" in (node_statuses(fleet, transport)[0].reason or "")
-
     # A laptop with another ledger knows nothing of the first run: the nodes tell it.
     from orch.runner.ledger.ledger import open_ledger
+    from orch.runner.runs.driver import Driver
 
     elsewhere = RunnerContext(
         tmp_path / "elsewhere",
@@ -224,7 +219,21 @@ def test_a_second_run_on_the_same_nodes_is_told_who_holds_them(
         transport,
         Recorder(),
     )
-    second = lifecycle.drive(elsewhere, submit(elsewhere, fleet, tmp_path, name="second", commands=["true"]))
+    second = submit(elsewhere, fleet, tmp_path, name="second", commands=["true"])
+    driver = Driver(place.context(first), first, lease, follow_logs=False)
+    driver.step()
+    assert [status.status for status in node_statuses(fleet, transport)] == ["busy", "busy"]
+    assert "run first" in (node_statuses(fleet, transport)[0].reason or "")
+    # One that comes later is not submitted, one that was submitted before learns it when it starts.
+    with pytest.raises(NodesBusy) as refused:
+        submit(elsewhere, fleet, tmp_path, name="third", commands=["true"])
+    names = [node.name for node in fleet.nodes]
+    assert (refused.value.exit_code, refused.value.detail) == (
+        ExitCode.CONFLICT,
+        f"in use: {fold(names)} by first, second",
+    )
+    assert [row.name for row in elsewhere.ledger.runs()] == ["second"]
+    second = lifecycle.drive(elsewhere, second)
     assert second.status == "failed"
     assert "is busy with run first" in (second.message or "")
     assert {rank.reason for rank in second.ranks} == {"failed_to_start_due_to_no_capacity"}
@@ -245,9 +254,9 @@ def test_blocks_let_two_jobs_share_a_node_and_no_more(
     sliced = lab.fleet(pair[0].model_copy(update={"blocks": 2}))
     rows = [
         submit(place, sliced, tmp_path, name=name, nodes=1, commands=["sleep 30"], stop_duration=1)
-        for name in ("one", "two", "three")
+        for name in ("one", "two")
     ]
-    for row in rows[:2]:
+    for row in rows:
         lease = place.ledger.take(row.id, "a test")
         assert lease is not None
         from orch.runner.runs.driver import Driver
@@ -256,8 +265,9 @@ def test_blocks_let_two_jobs_share_a_node_and_no_more(
         place.ledger.release(lease)
     (status,) = node_statuses(sliced, transport)
     assert (status.status, status.busy_blocks) == ("busy", 2)
-    assert lifecycle.exit_code(lifecycle.drive(place, rows[2])) == ExitCode.CONFLICT
-    for row in rows[:2]:
+    with pytest.raises(NodesBusy, match="the run needs 1 node, 0 are free"):
+        submit(place, sliced, tmp_path, name="three", nodes=1, commands=["true"])
+    for row in rows:
         lifecycle.stop(place, place.ledger.by_id(row.id), abort=True)
     assert node_statuses(sliced, transport)[0].status == "idle"
 
@@ -410,9 +420,9 @@ def test_torchrun_starts_all_processes_on_both_nodes(place: RunnerContext, lab: 
 def test_a_name_in_use_is_refused_while_its_run_is_active(
     place: RunnerContext, fleet: FleetState, tmp_path: Path
 ):
-    submit(place, fleet, tmp_path, commands=["true"])
+    submit(place, fleet, tmp_path, nodes=1, commands=["true"])
     with pytest.raises(RunConflict, match="a run named job is active"):
-        submit(place, fleet, tmp_path, commands=["true"])
+        submit(place, fleet, tmp_path, nodes=1, commands=["true"])
 
 
 def test_logs_can_be_read_during_and_after_a_run(

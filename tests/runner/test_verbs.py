@@ -169,12 +169,36 @@ def test_a_second_run_on_busy_nodes_is_a_conflict_that_names_the_first(project: 
     project.write("long.yml", COUNT.replace("sleep 0.5", "sleep 20"))
     project.orch("run", "long.yml", "--detach", "--name", "first")
     wait_for(project, "first", "running")
-    second = project.orch("run", "count.yml", "--name", "second")
-    assert second.code == 9
-    assert "run first" in second.err
+    for more in ((), ("--detach",)):
+        second = project.orch("run", "count.yml", "--name", "second", *more)
+        assert second.code == 9, second.err
+        assert "the run needs 2 nodes, 0 are free" in second.err
+        assert "in use: laptop-[0-1] by first" in second.err
+        assert "`--wait` has this run wait in line" in second.err
+    # None of them is a run, and the one that waits begins when it is its turn.
+    assert "second" not in project.orch("ps", "-a").out
+    waits = project.orch("run", "count.yml", "--name", "third", "--detach", "--wait")
+    assert waits.code == 0, waits.err
+    assert wait_for(project, "third", "pending")["place_in_line"] == 1
     same = project.orch("run", "count.yml", "--name", "first")
     assert same.code == 9
     assert "a run named first is active" in same.err
+    # Its id stands for its name.
+    number = str(wait_for(project, "first", "running")["id"])
+    assert "line 1" in project.orch("logs", number, "--node", "laptop-1", "--no-fold").out
+    assert project.orch("show", number, "--json").json["run"]["run"] == "first"
+    assert project.orch("exec", number, "--rank", "1", "--", "hostname").code == 0
+    assert project.orch("stop", number, "--abort", "--json").json["run"] == "first"
+    assert project.orch("logs", "third", "--node", "laptop-7").code == 2
+    wait_for(project, "third", "done")
+    folded = [line[1:].split("] ") for line in project.orch("logs", "third", "--fold").out.splitlines()]
+    both = [
+        (rank, text)
+        for head, text in folded
+        for rank in ("0-1" if " " not in head else head[0])
+        if rank != "-"
+    ]
+    assert sorted(both) == sorted((rank, f"line {i}") for rank in "01" for i in range(1, 13))
 
 
 def test_a_failing_job_gives_6_and_tells_rank_node_and_code(project: Folder) -> None:

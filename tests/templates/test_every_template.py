@@ -166,12 +166,13 @@ def started(v: str) -> Iterator[Values]:
         "port_taken": 49,
         "find_port": True,
         "first_port": 29500,
+        "idle_after": "/var/lib/orch/idle-after",
     }
     for simulated in (True, False):
         for joined in (True, False):
             for blocks in (1, 2):
                 more = {"simulated": simulated, "left_out": v if simulated else "", "blocks": blocks}
-                more["privileged"] = simulated
+                more |= {"privileged": simulated, "idle_after_s": 60 if simulated else None}
                 more |= {"scratch": None, "scratch_export": v}
                 yield {**given, **more, "part": {**part, "joined": joined}}
     for check in ("mount", "folder", "none"):
@@ -248,7 +249,7 @@ def config(v: str) -> Iterator[Values]:
 
 def idle(v: str) -> Iterator[Values]:
     given = {"home": "/var/lib/orch", "script": "/nonexistent", "fleet": v, "by": v, "off": argv("off", v)}
-    times = {"after_s": 60, "first_s": 600, "look_s": 15, "left_after_s": 3600}
+    times = {"after_s": 60, "first_s": 600, "most_s": 15, "left_after_s": 3600, "own": v}
     for least in (0, 2):
         yield {**given, **times, "least": least}
 
