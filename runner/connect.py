@@ -27,6 +27,11 @@ def open_connector(
     return ConnectorByKind({"ssh": ssh})
 
 
+def load_connectors() -> None:
+    """Load what reaches nodes, before there is one to reach."""
+    import orch.runner.ssh.pool  # noqa: F401
+
+
 class ConnectorByKind:
     """Passes each node to the connector of its kind, which is created for the first such node."""
 

@@ -49,6 +49,12 @@ def render(template: str, /, **values: object) -> str:
     )
 
 
+def prepare(templates: Iterable[str]) -> None:
+    """Compile templates before they are needed."""
+    for template in templates:
+        environment(template.removesuffix(".j2").rpartition(".")[2]).get_template(template)
+
+
 @cache
 def environment(kind: str) -> Environment:
     """The environment of Jinja for templates of one kind: `sh` or `yml`."""

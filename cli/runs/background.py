@@ -145,14 +145,19 @@ def drive_behind(runner: RunnerContext, row: RunRow) -> None:
     code = int(ExitCode.BUG)
     try:
         os.setsid()
-        log = os.open(runner.context(row).folder.path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        null = os.open(os.devnull, os.O_RDONLY)
-        for target, source in ((0, null), (1, log), (2, log)):
-            os.dup2(source, target)
+        log_to(runner.context(row).folder.path / LOG)
         code = supervise(runner, row)
     finally:
         # Not sys.exit: the parent's clean-up handlers are not this process's to run.
         os._exit(code)
+
+
+def log_to(file: Path) -> None:
+    """Have this process write what it tells to a file, and read nothing. Raises OSError."""
+    log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, null), (1, log), (2, log)):
+        os.dup2(source, target)
 
 
 def supervise(runner: RunnerContext, row: RunRow) -> int:

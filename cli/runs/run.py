@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehears
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
 from orch.cli.runs.background import drive_afresh, drive_behind, see_through, supervise
+from orch.cli.runs.early import EarlyStart, connector_of, early_start
 from orch.cli.runs.new_nodes import NewNodes
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
 from orch.cli.runs.submission import ProjectNow, check_name, fleets_with_room, is_run, submit_task
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from orch.runner.events import PortForwarded
+    from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
+    from orch.runner.node.connector import Connector
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.runner.runs.run_secrets import Secrets
     from orch.spec import Document
@@ -115,10 +119,48 @@ def start(
         from orch.runner.ledger.run_names import RunName
 
         name = RunName.parse(name)
+    variables = variables_of(env)
+    with early_start(file, fleet, detach=detach and not mixed, rehearse=rehearse) as early:
+        _submit_all(
+            file,
+            arguments,
+            fleet=fleet,
+            name=name,
+            variables=variables,
+            detach=detach,
+            wait=wait,
+            as_json=as_json,
+            rehearse=rehearse,
+            mixed=mixed,
+            profile=profile,
+            other_ports=other_ports,
+            yes=yes,
+            provision=provision,
+            early=early,
+        )
+
+
+def _submit_all(
+    file: str,
+    arguments: Sequence[str],
+    *,
+    fleet: str | None,
+    name: str | None,
+    variables: dict[str, str],
+    detach: bool,
+    wait: bool,
+    as_json: bool,
+    rehearse: bool,
+    mixed: bool,
+    profile: str | None,
+    other_ports: tuple[RankPort, ...],
+    yes: bool,
+    provision: bool,
+    early: EarlyStart,
+) -> None:
     from orch.cli.output.run import nodes_text, place_text
     from orch.runner.access.forwards import LocalPorts
 
-    variables = variables_of(env)
     documents = _load(file, variables, profile)
     tasks = [document for document in documents if is_run(document)]
     if not tasks:
@@ -135,7 +177,8 @@ def start(
         _warn_of_unused(tasks)
     if len(documents) > len(tasks) and not mixed:
         tell("note: only tasks and dev environments are run; documents of other types are left out")
-    with open_runner(None if file == "-" else file, as_json=as_json, rehearse=rehearse) as (project, runner):
+    path = None if file == "-" else file
+    with open_runner(path, as_json=as_json, rehearse=rehearse, early=early) as (project, runner):
         yes = yes or project.nodes_for_runs == "always"
         # Who waits in line makes none without saying so.
         makes = provision and (yes or not (wait or project.nodes_for_runs == "never"))
@@ -164,7 +207,7 @@ def start(
                     if agreed and runner.context(row).folder.has_launch:
                         drive_afresh(project, runner, row)
                         tell(f"run {row.name}: nodes for later attempts are made with the credentials here")
-                    else:
+                    elif not early.drive(row.id):
                         drive_behind(runner, row)
                     _print_run(runner, row) if as_json else say(row.name)
                     continue
@@ -212,8 +255,6 @@ def logs(
         raise typer.BadParameter("lines that are followed are shown as they come", param_hint="--fold")
     moment = None if since is None else _stamp(moment_of(since))
     with open_runner(None, as_json=False, rehearse=rehearse) as (_, runner):
-        from dataclasses import replace
-
         from orch.cli.output.run import FoldedLogs, Live
         from orch.runner.runs.lifecycle import reconcile_once
         from orch.runner.runs.read_logs import Selection, of_attempt, read_logs
@@ -297,36 +338,41 @@ def stop(
 
 @contextmanager
 def open_runner(
-    path: str | None, *, as_json: bool, rehearse: bool = False
+    path: str | None, *, as_json: bool, rehearse: bool = False, early: EarlyStart | None = None
 ) -> Iterator[tuple[Project, RunnerContext]]:
-    """Open the project and the runner context of a verb; closes connections and ledger at the end."""
-    from orch.cli.output.run import Live
-    from orch.runner.connect import open_connector
-    from orch.runner.ledger.ledger import open_ledger
-    from orch.runner.runs.lifecycle import RunnerContext
-    from orch.stacks.volumes.attaching import project_volumes
+    """Open the project and the runner context of a verb; closes connections and ledger at the end.
 
+    `early`: what the verb has begun before."""
     project = project_at(path, rehearse=rehearse)
     project.prepare()
-    from orch.stacks.secrets.values import tunnels
-
-    ledger, connector = open_ledger(project.ledger_url), open_connector(tunnels=tunnels(project))
-    # With --json stdout holds one object, so live logs go to stderr.
-    live = Live(sys.stderr if as_json else sys.stdout, colour=coloured(sys.stderr if as_json else sys.stdout))
+    connector = early.connector if early is not None else None
+    runner = runner_of(project, connector or connector_of(project), as_json=as_json)
     try:
-        context = RunnerContext(
-            project.dot,
-            ledger,
-            connector,
-            live,
-            secrets=_secrets_of(project),
-            volumes=project_volumes(project),
-            provisioned=ProjectNow(project, ledger),
-        )
-        yield project, context
+        yield project, replace(runner, early_look=early.look) if early is not None else runner
     finally:
-        connector.close()
-        ledger.close()
+        runner.connector.close()
+        runner.ledger.close()
+
+
+def runner_of(project: Project, connector: Connector, *, as_json: bool = False) -> RunnerContext:
+    """The runner context of a project, with its ledger. Raises LedgerUnusable, NewerLedger."""
+    from orch.cli.output.run import Live
+    from orch.runner.ledger.ledger import open_ledger
+    from orch.runner.runs.context import RunnerContext
+    from orch.stacks.volumes.attaching import project_volumes
+
+    ledger = open_ledger(project.ledger_url)
+    # With --json stdout holds one object, so live logs go to stderr.
+    out = sys.stderr if as_json else sys.stdout
+    return RunnerContext(
+        project.dot,
+        ledger,
+        connector,
+        Live(out, colour=coloured(out)),
+        secrets=_secrets_of(project),
+        volumes=project_volumes(project),
+        provisioned=ProjectNow(project, ledger),
+    )
 
 
 def _secrets_of(project: Project) -> Secrets:

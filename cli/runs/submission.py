@@ -120,7 +120,7 @@ def submit_task(
     from orch.runner.node.registry import registry_of
     from orch.runner.placement.rank_groups import on_fleet
     from orch.runner.placement.seats import choose_fleet
-    from orch.runner.runs.lifecycle import submit
+    from orch.runner.runs.submit import submit
     from orch.stacks.variables import with_variables
     from orch.stacks.volumes.attaching import volumes_for
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.metric_samples import EVERY_S
 from orch.runner.ledger.records import RunRow
-from orch.runner.metrics.history import packed
-from orch.runner.metrics.reading import look, run_targets
 from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
@@ -27,6 +25,9 @@ def keep_sample(runner: RunnerContext, row: RunRow, until: threading.Event) -> N
     Nothing is kept where no node answers: another process may reach them. Raises OrchError."""
     if row.status != "running" or until.is_set() or not runner.ledger.sample_is_due(row.id):
         return
+    from orch.runner.metrics.history import packed
+    from orch.runner.metrics.reading import look, run_targets
+
     plan = plan_of(row)
     targets = run_targets(plan, [runner.runtime(node) for node in plan.nodes])
     readings = packed(look(targets, runner.connector, deadline_s=0.0, until=until))

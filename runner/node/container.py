@@ -58,6 +58,11 @@ _NO_SPACE = re.compile(
 )
 # What tar says last, after what was wrong.
 _TAR_ENDS = "Exiting with failure status due to previous errors"
+# What is filled in between the submission of a run and its first line; some takes a while to compile.
+START_TEMPLATES = (
+    *("node-start.sh.j2", "node-go.sh.j2", "claim-over.sh.j2"),
+    *("entry.sh.j2", "job-session.sh.j2", "torch-env.sh.j2", "ssh-client.sh.j2", "ssh-serve.sh.j2"),
+)
 # How Docker, and runc below it, say that a container's user or folder cannot be.
 _NO_USER = re.compile(r"unable to find (user|group) ([^:\s]+): no matching entries")
 _NO_FOLDER = re.compile(r"error during container init: (?:mkdir|chdir)|mkdir /|chdir to cwd|not a directory")

@@ -64,23 +64,26 @@ def node_statuses(
     runtimes: Mapping[str, JobRuntime] = RUNTIMES,
 ) -> tuple[NodeStatus, ...]:
     """The status of each node of `fleet`, in its order. A node that does not answer is `unreachable`."""
-
-    def look(node: NodeState) -> NodeStatus:
-        script = (
-            f"{status_script()}{{ {runtime_of(node, runtimes).health_check()}\n}} | sed 's/^/runtime /'\n"
-        )
-        command = Command(as_root(script), "look at the node", timeout_s=15.0)
-        try:
-            result = connector.run(node, command, deadline_s=deadline_s)
-        except (HostUnreachable, CommandTimeout) as error:
-            return NodeStatus("unreachable", error.detail or error.summary)
-        return read_status(result.stdout)
-
-    results = fan_out(fleet.nodes, look)
+    results = fan_out(
+        fleet.nodes, lambda node: node_status(node, connector, deadline_s=deadline_s, runtimes=runtimes)
+    )
     return tuple(
         result.value or NodeStatus("failure", result.error.summary if result.error else None)
         for result in results
     )
+
+
+def node_status(
+    node: NodeState, connector: Connector, *, deadline_s: float, runtimes: Mapping[str, JobRuntime] = RUNTIMES
+) -> NodeStatus:
+    """The status of one node; see `node_statuses`. Raises OrchError where nobody here can ask it."""
+    script = f"{status_script()}{{ {runtime_of(node, runtimes).health_check()}\n}} | sed 's/^/runtime /'\n"
+    command = Command(as_root(script), "look at the node", timeout_s=15.0)
+    try:
+        result = connector.run(node, command, deadline_s=deadline_s)
+    except (HostUnreachable, CommandTimeout) as error:
+        return NodeStatus("unreachable", error.detail or error.summary)
+    return read_status(result.stdout)
 
 
 def claims_of(

@@ -32,6 +32,7 @@ from orch.spec.suggest import counted, few, hint_for
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
+    from orch.runner.placement.early_look import EarlyLook
     from orch.runner.runs.context import RunContext, RunnerContext
     from orch.spec.models import Task
 
@@ -109,10 +110,12 @@ def choose_seats(
     answering: bool = False,
     failed: Mapping[str, int] = MappingProxyType({}),
     released_at: float | None = None,
+    early_look: EarlyLook | None = None,
 ) -> tuple[Seat, ...]:
     """Seats for `task` on free nodes, by their present status; of those, the ones with the least in `failed`
     are taken. `answering`: silent nodes are not waited for. `released_at`: when a run last left nodes; with
-    it, what the nodes said to this process a moment ago, and since then, will do.
+    it, what the nodes said to this process a moment ago, and since then, will do. `early_look`: one that has
+    begun, whose answer will do too.
 
     Raises NoFit, NodeUnfit, NodeCordoned, NodesBusy where other runs have the nodes; with `answering`
     HostUnreachable where nodes that are needed do not answer, or can run nothing.
@@ -120,7 +123,8 @@ def choose_seats(
     place_task(task, fleet)  # a task that can never fit fails without waiting for nodes
     recent = runner.recent_statuses
     if recent is None or released_at is None:
-        statuses = _node_statuses(runner, fleet)
+        known = early_look.answer(fleet) if early_look is not None else None
+        statuses = known if known is not None else _node_statuses(runner, fleet)
     else:
         statuses = recent.of(fleet, released_at, lambda: _node_statuses(runner, fleet))
     availability = {

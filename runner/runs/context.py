@@ -17,6 +17,7 @@ from orch.runner.node.connector import Connector
 from orch.runner.node.docker import RUNTIMES, runtime_of
 from orch.runner.node.runtime import JobRuntime
 from orch.runner.node.volumes import NO_VOLUMES, VolumeAttacher
+from orch.runner.placement.early_look import EarlyLook
 from orch.runner.placement.recent_statuses import RecentStatuses
 from orch.runner.runs.run_secrets import Secrets, no_store
 from orch.spec.state import FleetState, NodeState
@@ -75,7 +76,7 @@ class RunnerContext:
 
     `runtimes`: job runtimes by name (`NodeState.runtime`). `secrets` gives the values of the project's
     secrets, as they are when it is asked. `volumes` attaches disks of clouds to nodes. `provisioned`,
-    `recent_statuses`: as in `RunContext`.
+    `recent_statuses`: as in `RunContext`. `early_look`: one at a fleet's nodes that has begun.
     """
 
     dot: Path
@@ -87,6 +88,7 @@ class RunnerContext:
     volumes: VolumeAttacher = NO_VOLUMES
     provisioned: Provisioned | None = None
     recent_statuses: RecentStatuses | None = None
+    early_look: EarlyLook | None = None
 
     def runtime(self, node: NodeState) -> JobRuntime:
         """The job runtime of a node. Raises RunnerError."""

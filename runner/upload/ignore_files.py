@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pathspec import GitIgnoreSpec
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 NAMES = (".gitignore", ".dstackignore", ".orchignore")
 ALWAYS_WHY = {
@@ -43,7 +45,11 @@ def read_rules(folder: Path) -> IgnoreRules | None:
             lines += (folder / name).read_text("utf-8", "replace").splitlines()
         except OSError:
             continue  # not there, or no file
-    return IgnoreRules(folder, GitIgnoreSpec.from_lines(lines)) if lines else None
+    if not lines:
+        return None
+    from pathspec import GitIgnoreSpec
+
+    return IgnoreRules(folder, GitIgnoreSpec.from_lines(lines))
 
 
 def rules_of_parents(folder: Path) -> tuple[IgnoreRules, ...]:
@@ -78,7 +84,7 @@ def _for_named(rules: IgnoreRules, folder: Path) -> IgnoreRules:
         for pattern in rules.spec.patterns
         if not (pattern.include and any(pattern.match_file(name) for name in names))
     ]
-    return IgnoreRules(rules.folder, GitIgnoreSpec(kept))
+    return IgnoreRules(rules.folder, type(rules.spec)(kept))
 
 
 def _is_root(folder: Path) -> bool:

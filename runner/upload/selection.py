@@ -14,8 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadTask
 from orch.runner.upload.ignore_files import (
@@ -28,6 +27,9 @@ from orch.runner.upload.ignore_files import (
     rules_of_parents,
 )
 from orch.runner.upload.tree import FILE
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 SHOWN = 5
 """How many names a warning lists."""
@@ -126,6 +128,8 @@ def select_entries(source: Source) -> Selection:
     top = str(source.path)
     status = os.lstat(top)
     if stat.S_ISDIR(status.st_mode):
+        from pathspec import GitIgnoreSpec
+
         wanted = GitIgnoreSpec.from_lines([f"/{source.pattern}"]) if source.pattern else None
         selection.entries.append(SelectedEntry(top, "", status, private=False))
         rules = rules_of_parents(source.path)

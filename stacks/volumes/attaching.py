@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch.components.volumes import FolderVolumes, disks_of, volumes_of
 from orch.runner.launch.volumes import KnownVolume, Volumes, volume_uses
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.node.volumes import VolumeAttacher
 from orch.spec.state import NodeState
 from orch.spec.volume_state import VolumeState
 from orch.stacks.project import Project
-from orch.stacks.volumes.program import account_of
-from orch.stacks.volumes.state import known_volumes
 
 
 def volumes_for(project: Project, ledger: Ledger) -> Volumes:
     """The volumes that are up, and the active runs that use them. Raises StackError, VolumeError."""
+    from orch.components.volumes import FolderVolumes, volumes_of
+    from orch.stacks.volumes.state import known_volumes
+
     known: dict[str, KnownVolume] = {}
     for name, state in known_volumes(project).items():
         volumes = volumes_of(state.backend)
@@ -34,11 +34,17 @@ class ProjectVolumes:
 
     def attach(self, volume: VolumeState, node: NodeState, *, read_only: bool) -> tuple[str, ...]:
         """See `VolumeAttacher`."""
+        from orch.components.volumes import disks_of
+        from orch.stacks.volumes.program import account_of
+
         account = account_of(self.project)
         return disks_of(volume.backend).attach(account, volume, node, read_only=read_only).paths
 
     def detach(self, volume: VolumeState, node: NodeState) -> None:
         """See `VolumeAttacher`."""
+        from orch.components.volumes import disks_of
+        from orch.stacks.volumes.program import account_of
+
         disks_of(volume.backend).detach(account_of(self.project), volume, node)
 
 

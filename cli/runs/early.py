@@ -1,0 +1,119 @@
+"""What a run needs of its project as early as possible: its fleets, and connections to the nodes of the one
+that it can only go to. Nothing is told here: whoever does the same later tells what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from orch.cli.runs.standby import StandbyDriver, stand_by
+from orch.spec.errors import OrchError
+
+if TYPE_CHECKING:
+    from orch.runner.connect import ConnectorByKind
+    from orch.runner.placement.early_look import EarlyLook, Statuses
+    from orch.spec.state import FleetState
+    from orch.stacks.project import Project
+
+
+@dataclass(frozen=True)
+class KnownFleets:
+    """A project whose state is files of this machine, and its fleets by name."""
+
+    project: Project
+    fleets: dict[str, FleetState]
+
+    def only(self, requested: str | None) -> FleetState | None:
+        """The fleet that a run goes to: `requested`, or the one that there is."""
+        fleets = [fleet for name, fleet in self.fleets.items() if requested in (None, name)]
+        return fleets[0] if len(fleets) == 1 else None
+
+
+@dataclass(frozen=True)
+class EarlyStart:
+    """What has begun for a run: a look at nodes, over connections of this process or of its driver's."""
+
+    look: EarlyLook | None = None
+    connector: ConnectorByKind | None = None
+    driver: StandbyDriver | None = None
+
+    def drive(self, number: int) -> bool:
+        """Give a run to the driver that stands by. False: there is none."""
+        return self.driver is not None and self.driver.drive(number)
+
+
+@contextmanager
+def early_start(file: str, requested: str | None, *, detach: bool, rehearse: bool) -> Iterator[EarlyStart]:
+    """Begin what a run of a file needs; `requested`: the fleet of the command line.
+
+    `detach`: have a driver stand by, from a fork that nothing may be at work before.
+    """
+    if rehearse:  # its nodes are told by a simulated cloud
+        yield EarlyStart()
+        return
+    driver = StandbyDriver(stand_by) if detach else None
+    connector = None
+    try:
+        known = known_fleets(file)
+        fleet = known.only(requested) if known is not None else None
+        if known is not None and driver is not None:
+            yield EarlyStart(driver.prepare(known.project, fleet), driver=driver)
+        elif known is not None and fleet is not None and (connector := _connector(known.project)) is not None:
+            from orch.runner.placement.early_look import EarlyLook
+
+            yield EarlyStart(EarlyLook(fleet, begin_look(connector, fleet)), connector)
+        else:
+            yield EarlyStart()
+    finally:
+        if driver is not None:
+            driver.dismiss()
+        if connector is not None:
+            connector.close()
+
+
+def _connector(project: Project) -> ConnectorByKind | None:
+    try:
+        return connector_of(project)
+    except OrchError:  # who opens one later tells it
+        return None
+
+
+def known_fleets(file: str) -> KnownFleets | None:
+    """The fleets of the project of a file; None where they are not all known at once."""
+    from orch.stacks.fleets import fleet_of
+    from orch.stacks.fleets import known_fleets as fleets_up
+    from orch.stacks.project import find
+    from orch.stacks.state import in_plain_files, stacks
+
+    with suppress(OrchError, OSError):
+        project = find(None if file == "-" else file)
+        if project.local_state is not None and all(in_plain_files(project, name) for name in stacks(project)):
+            return KnownFleets(project, {name: fleet_of(stack) for name, stack in fleets_up(project).items()})
+    return None
+
+
+def connector_of(project: Project) -> ConnectorByKind:
+    """A connector for the nodes of a project. Raises StackError."""
+    from orch.runner.connect import open_connector
+
+    if not project.backends:  # no cloud whose tunnels have keys
+        return open_connector()
+    from orch.stacks.secrets.values import tunnels
+
+    return open_connector(tunnels=tunnels(project))
+
+
+def begin_look(connector: ConnectorByKind, fleet: FleetState) -> Callable[[], Statuses | None]:
+    """Begin to look at the nodes of a fleet; what is returned waits for the answer."""
+    from orch.runner.node.status import node_status
+    from orch.runner.placement import early_look
+    from orch.runner.placement.seats import CHOICE_S
+
+    for node in fleet.nodes[:1]:
+        with suppress(OrchError):
+            connector.of(node)  # loads what connects, so that no thread has to do it beside this one
+    return early_look.begin_look(fleet, partial(node_status, connector=connector, deadline_s=CHOICE_S))

@@ -1,0 +1,165 @@
+"""Submits a run: its nodes, its plan, its row in the ledger. Loads nothing of what drives one."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orch.runner.errors import (
+    HostUnreachable,
+    LedgerUnusable,
+    NodeCordoned,
+    NodesBusy,
+    NodeUnfit,
+    error_text,
+    nodes_in_use,
+)
+from orch.runner.events import Notice
+from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compile_run
+from orch.runner.launch.launch_record import LaunchRecord
+from orch.runner.launch.run_plan import DevPlan
+from orch.runner.launch.variables import set_variables
+from orch.runner.launch.volumes import NO_VOLUMES, Volumes
+from orch.runner.ledger.records import RunRow, Waiting
+from orch.runner.ledger.run_folder import open_folder
+from orch.runner.ledger.run_names import RunName
+from orch.runner.ledger.waiting_line import behind
+from orch.runner.placement.node_fit import Seat
+from orch.runner.placement.placement import place_task
+from orch.runner.placement.rank_groups import rank_groups
+from orch.runner.placement.seats import choose_seats
+from orch.runner.runs import retry
+from orch.runner.runs.context import RunnerContext
+from orch.runner.runs.run_secrets import names_in
+from orch.runner.upload.keep import check_sources, keep_files, repository_of
+from orch.spec.state import FleetState
+
+if TYPE_CHECKING:
+    from orch.spec.models import Task
+
+
+def check_task(task: Task, base: Path, caller_env: Mapping[str, str]) -> None:
+    """Check a task before there are nodes: unset variables, missing files. Raises BadTask."""
+    for group in rank_groups(task):
+        set_variables(group.env, caller_env)
+    check_sources(base, task)
+
+
+def submit(
+    runner: RunnerContext,
+    task: Task,
+    fleet: FleetState,
+    *,
+    image: str,
+    base: Path,
+    name: str | None = None,
+    stem: str = "run",
+    run_args: Sequence[str] = (),
+    cli_env: Mapping[str, str] | None = None,
+    caller_env: Mapping[str, str] | None = None,
+    volumes: Volumes = NO_VOLUMES,
+    wait: bool = False,
+    dev: DevPlan | None = None,
+    makes_nodes: bool = False,
+    made: frozenset[str] = frozenset(),
+) -> RunRow:
+    """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
+
+    `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
+    `volumes`: those of the project, where the task names some. A task that is tried again on `no-capacity`,
+    and whose nodes are not free, waits in line for them; `wait`: any task does. `dev`: what a dev environment
+    has beside the task that carries it out. `makes_nodes`: whether later attempts may make nodes; `made`:
+    names of those that were made for this one.
+
+    Raises BadRunName, NameTaken, RunConflict (another run uses a volume), NodeCordoned, NodeUnfit,
+    NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
+    """
+    if wait:
+        task = waiting_for_nodes(task)
+    requested_name = name if name is not None else task.name
+    run_name = RunName.generate(stem) if requested_name is None else RunName.parse(requested_name)
+    # A secret that is missing is told before anything is submitted.
+    runner.secrets(names_in(task, fleet))
+    seats, waiting = _seats(runner, task, fleet)
+    compiled: list[CompiledRun] = []
+    messages: list[str] = []
+
+    def build(number: int) -> str:
+        request = RunRequest(
+            task=task,
+            name=run_name,
+            number=number,
+            fleet=fleet,
+            seats=seats,
+            image=image,
+            base=base,
+            token=secrets.token_hex(8),
+            run_args=tuple(run_args),
+            cli_env=cli_env or {},
+            caller_env=caller_env or {},
+            repo=RepoName(repository.id, repository.label) if repository else None,
+            volumes=volumes if waiting is None else dataclasses.replace(volumes, for_waiting=True),
+            dev=dev,
+            made=made,
+        )
+        result = compile_run(request)
+        plan, told = keep_files(runner.dot, result.plan, repository)
+        messages.extend(told)
+        folder = open_folder(runner.dot, run_name, number)
+        try:
+            folder.write_environments(result.environments)
+            if task.retry is not None:
+                folder.write_launch(LaunchRecord.of(request, makes_nodes=makes_nodes).model_dump_json())
+            if task.registry_auth is not None:
+                folder.write_registry_auth(task.registry_auth.username, task.registry_auth.password)
+        except OSError as error:
+            raise LedgerUnusable(
+                "the folder of a run cannot be written",
+                where=str(folder.path),
+                detail=error.strerror or str(error),
+            ) from error
+        compiled.append(result)
+        return plan.model_dump_json()
+
+    with repository_of(runner.dot, base, task) as repository:
+        nodes = [seat.node.name for seat in seats]
+        row = runner.ledger.create(run_name, fleet.name, nodes, build, waiting, priority=task.priority)
+    for warning in compiled[0].warnings:
+        runner.processor.handle(Notice(warning, "warning"))
+    for line in messages:
+        level, _, text = line.partition(": ")
+        runner.processor.handle(Notice(text, level))
+    return row
+
+
+def waiting_for_nodes(task: Task) -> Task:
+    """The task as one that waits for free nodes; without a `retry` of its own for as long as that takes."""
+    from orch.spec.models.retry import Retry
+
+    if task.retry is None:
+        retry_policy = Retry.model_validate({"on_events": ["no-capacity"], "duration": "off"})
+    else:
+        events = ("no-capacity", *(event for event in task.retry.on_events if event != "no-capacity"))
+        retry_policy = task.retry.model_copy(update={"on_events": events})
+    return task.model_copy(update={"retry": retry_policy})
+
+
+def _seats(runner: RunnerContext, task: Task, fleet: FleetState) -> tuple[tuple[Seat, ...], Waiting | None]:
+    """Seats for a new run; with a reason to wait, those that it would have on a fleet without other runs."""
+    waits = task.retry is not None and "no-capacity" in task.retry.on_events
+    try:
+        if (first := runner.ledger.line(fleet.name).before(None, task.priority)) is not None:
+            place_task(task, fleet)  # a task that can never fit is told that instead
+            raise behind(first, hint="`--wait` has this run wait in line, `priority` puts it further ahead")
+        early_look = runner.early_look
+        return choose_seats(runner, task, fleet, answering=waits, early_look=early_look), None
+    except (NodesBusy, NodeCordoned, NodeUnfit, HostUnreachable) as error:
+        if not waits:
+            raise
+        reason = Waiting(
+            error_text(error), retry.DELAYS_S[0], None, 1, for_nodes=True, in_use=nodes_in_use(error)
+        )
+        return place_task(task, fleet), reason
