@@ -20,7 +20,7 @@ import postgres as servers
 import pytest
 from foldernodes import FolderLab, ProcessRuntime
 from postgres import Postgres
-from support import Said, until
+from support import Said, fork_server, until
 
 from orch.runner.errors import NodeDiskFull
 from orch.runner.events import Recorder
@@ -36,6 +36,7 @@ from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
 
 TESTS = Path(__file__).resolve().parents[1]
+ORCH_FOLDERS = TESTS / "orch_folders.py"
 
 
 @pytest.fixture
@@ -244,16 +245,15 @@ class Person:
     path: Path
     words: tuple[str, ...] = ()
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "HOME": str(self.path.parent), "USER": self.path.parent.name}
+
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*self.words, sys.executable, str(TESTS / "orch_folders.py"), *words],
+            [*self.words, sys.executable, str(ORCH_FOLDERS), *words],
             cwd=self.path,
-            env={
-                **os.environ,
-                "HOME": str(self.path.parent),
-                "USER": self.path.parent.name,
-                "PYTHONPATH": str(TESTS),
-            },
+            env={**self.environment, "PYTHONPATH": str(TESTS)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -262,6 +262,10 @@ class Person:
         )
 
     def orch(self, *words: str) -> Said:
+        if not self.words:
+            code = f"import runpy, sys; sys.path.insert(0, {str(TESTS)!r})"
+            code += f"\nrunpy.run_path({str(ORCH_FOLDERS)!r}, run_name='__main__')"
+            return Said(*fork_server().call(["orch", *words], self.path, self.environment, code=code))
         process = self.start(*words)
         out, err = process.communicate(timeout=240)
         return Said(process.returncode, out, err)
