@@ -10,6 +10,7 @@ from pathlib import Path
 
 import postgres as servers
 import pytest
+import statements
 import transit
 from forkserver import interpreter
 from hostlab import Room, server_room
@@ -25,6 +26,7 @@ pytest_plugins = ("workers",)
 os.environ |= {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
 use_memory()
 transit.use()
+statements.share()
 
 # How long an example takes on a machine that does other things as well says nothing.
 settings.register_profile("tests", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support import free_port
+from forkserver import Forked
+from support import ROOT, code_of, fork_server, free_port
 
 from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import CommandTimeout, HostUnreachable, NodesBusy, RunnerError
@@ -48,6 +49,14 @@ stamped() {{ while IFS= read -r line; do echo "$(date -u +%Y-%m-%dT%H:%M:%S.%NZ)
     (stamped >> {stage}/log; mv {stage}/ending {stage}/exit)
 }} </dev/null >/dev/null 2>&1 &
 """
+
+
+def driver(dot: Path, ledger: str, run: str, delay_s: float) -> Forked:
+    """A process that drives a run, in a session of its own."""
+    words = ["drive_folders.py", str(dot), ledger, run, str(delay_s)]
+    streams = (os.open(os.devnull, os.O_RDONLY), os.dup(1), os.dup(2))
+    code = code_of(ROOT / "tests/runner/drive_folders.py")
+    return fork_server().start(code, words, os.environ, streams)
 
 
 def folder_of(node: NodeState) -> Path:

@@ -30,6 +30,14 @@ def fork_server() -> ForkCalls:
     return server_of()
 
 
+def code_of(script: Path) -> str:
+    """Code that runs a script of the tests, for a process that is forked."""
+    return (
+        f"import runpy, sys; sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
+        f"runpy.run_path({str(script)!r}, run_name='__main__')\n"
+    )
+
+
 @dataclass(frozen=True)
 class Said:
     """What a command ended with."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import foldernodes
 import pytest
 from foldernodes import FolderLab, ProcessRuntime, folder_of, targets
 from postgres import Postgres
@@ -388,24 +387,17 @@ def _drive_until_it_waits(place: RunnerContext, row: RunRow) -> None:
     place.ledger.release(lease)
 
 
-def driving(place: RunnerContext, url: str, delay_s: float) -> subprocess.Popen[bytes]:
-    """A process that drives the run."""
-    script = Path(__file__).with_name("drive_folders.py")
-    return subprocess.Popen(
-        [sys.executable, str(script), str(place.dot), url, "job", str(delay_s)],
-        env={**os.environ, "PYTHONPATH": str(script.parents[1])},
-        start_new_session=True,
-    )
-
-
 @on_both
 def test_a_driver_that_is_killed_between_two_attempts_is_followed_by_another(
     submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes, url: str, tmp_path: Path
 ) -> None:
     row = submit(nodes=1, commands=["echo attempt $ORCH_ATTEMPT", "[ $ORCH_ATTEMPT = 1 ]"])
-    with driving(place, url, 600) as process:
-        until(lambda: place.ledger.by_id(row.id).status == "pending" or process.poll() is not None)
+    process = foldernodes.driver(place.dot, url, "job", 600)
+    try:
+        until(lambda: place.ledger.by_id(row.id).status == "pending" or process.ends(0))
+    finally:
         process.send_signal(signal.SIGKILL)
+        process.wait(60)
     waiting = place.ledger.by_id(row.id)
     assert (waiting.status, waiting.attempt, waiting.next_attempt, waiting.held) == ("pending", 0, 1, False)
     lifecycle.reconcile_once(place)
@@ -459,31 +451,31 @@ def test_who_follows_a_run_sees_the_logs_of_every_attempt(
     )
     ended: list[RunRow] = []
     followers = [replace(place, processor=Recorder()), replace(place, processor=Recorder())]
-    with driving(place, url, 0.1) as process:
-        until(lambda: place.ledger.by_id(row.id).status == "running" or process.poll() is not None)
-        present = place.ledger.by_id(row.id)
-        # One is attached, one reads the logs.
-        threads = [
-            threading.Thread(target=lambda: ended.append(lifecycle.drive(followers[0], present))),
-            threading.Thread(
-                target=read_logs, args=(followers[1], present, Selection((0,))), kwargs={"follow": True}
-            ),
-        ]
+    process = foldernodes.driver(place.dot, url, "job", 0.1)
+    until(lambda: place.ledger.by_id(row.id).status == "running" or process.ends(0))
+    present = place.ledger.by_id(row.id)
+    # One is attached, one reads the logs.
+    threads = [
+        threading.Thread(target=lambda: ended.append(lifecycle.drive(followers[0], present))),
+        threading.Thread(
+            target=read_logs, args=(followers[1], present, Selection((0,))), kwargs={"follow": True}
+        ),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        until(lambda: lines(followers[1]) == ["attempt 0"])
+        for file in place.dot.parent.glob("boxes/*/runs/*/pid"):
+            os.killpg(int(file.read_text()), signal.SIGKILL)
+        until(lambda: lines(followers[1])[-1] == "attempt 1")
+        # What was kept before it attached is not shown again.
+        until(lambda: lines(followers[0])[-1:] == ["attempt 1"])
+    finally:
+        (tmp_path / "gate-0").touch()
+        (tmp_path / "gate-1").touch()
         for thread in threads:
-            thread.start()
-        try:
-            until(lambda: lines(followers[1]) == ["attempt 0"])
-            for file in place.dot.parent.glob("boxes/*/runs/*/pid"):
-                os.killpg(int(file.read_text()), signal.SIGKILL)
-            until(lambda: lines(followers[1])[-1] == "attempt 1")
-            # What was kept before it attached is not shown again.
-            until(lambda: lines(followers[0])[-1:] == ["attempt 1"])
-        finally:
-            (tmp_path / "gate-0").touch()
-            (tmp_path / "gate-1").touch()
-            for thread in threads:
-                thread.join(60)
-        assert process.wait(60) == 0
+            thread.join(60)
+    assert process.wait(60) == 0
     assert [each.status for each in ended] == ["done"]
     told = [each.text for each in events_of(followers[0]) if isinstance(each, Notice)]
     assert any(each.startswith("run job: attempt 1 on box-") for each in told)

@@ -16,11 +16,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import foldernodes
 import postgres as servers
 import pytest
 from foldernodes import FolderLab, ProcessRuntime
 from postgres import Postgres
-from support import Said, until
+from support import Said, code_of, fork_server, until
 
 from orch.runner.errors import NodeDiskFull
 from orch.runner.events import Recorder
@@ -36,6 +37,7 @@ from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
 
 TESTS = Path(__file__).resolve().parents[1]
+ORCH_FOLDERS = TESTS / "orch_folders.py"
 
 
 @pytest.fixture
@@ -112,12 +114,12 @@ def test_two_controllers_do_everything_and_nothing_twice(
     gate, begun = tmp_path / "gate", tmp_path / "begun"
     commands = [f"echo $ORCH_RUN_NAME >> {begun}"]
     killed = submit(place, boxes, "killed", commands=[*commands, f"until [ -e {gate} ]; do sleep 0.1; done"])
-    script = [sys.executable, str(Path(__file__).with_name("drive_folders.py")), str(place.dot), ledger_url]
-    with subprocess.Popen(
-        [*script, "killed", "600"], env={**os.environ, "PYTHONPATH": str(TESTS)}, start_new_session=True
-    ) as process:
+    process = foldernodes.driver(place.dot, ledger_url, "killed", 600)
+    try:
         until(lambda: place.ledger.get("killed").status == "running", 120, "it runs")
+    finally:
         process.send_signal(signal.SIGKILL)
+        process.wait(60)
     for index in range(4):
         submit(place, boxes, f"run-{index}", nodes=1 + index % 2, commands=commands)
     (tmp_path / "orch.yml").write_text(f"project: team\nledger: {ledger_url}\n")
@@ -244,16 +246,15 @@ class Person:
     path: Path
     words: tuple[str, ...] = ()
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "HOME": str(self.path.parent), "USER": self.path.parent.name}
+
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*self.words, sys.executable, str(TESTS / "orch_folders.py"), *words],
+            [*self.words, sys.executable, str(ORCH_FOLDERS), *words],
             cwd=self.path,
-            env={
-                **os.environ,
-                "HOME": str(self.path.parent),
-                "USER": self.path.parent.name,
-                "PYTHONPATH": str(TESTS),
-            },
+            env={**self.environment, "PYTHONPATH": str(TESTS)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -262,6 +263,9 @@ class Person:
         )
 
     def orch(self, *words: str) -> Said:
+        if not self.words:
+            code = code_of(ORCH_FOLDERS)
+            return Said(*fork_server().call(["orch", *words], self.path, self.environment, code=code))
         process = self.start(*words)
         out, err = process.communicate(timeout=240)
         return Said(process.returncode, out, err)

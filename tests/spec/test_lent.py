@@ -49,7 +49,9 @@ def leaks(text: str, canary: str) -> bool:
     return any(part in told for part in parts(canary))
 
 
+@cache
 def every_form(found: tuple[Diagnostic, ...]) -> str:
+    """Most diagnostics are the same whatever the environment holds."""
     return "\n".join(form(found) for form in (render_human, render_json, render_github, render_sarif))
 
 
