@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.output.plan_tree import drift_lines, paint, tree
+from orch.review.tree import drift_lines, paint, tree
 from orch.stacks.provisioning.busy_nodes import Occupant, by_run
 from orch.stacks.pulumi.changes import Change, summary
 from orch.stacks.pulumi.kinds import counted_kinds
@@ -31,6 +31,15 @@ def plan_lines(plan: Plan, *, colour: bool, verbose: bool = False) -> list[str]:
         lines += [f"  {line}" for line in drift_lines(plan.drift)]
     lines += tree(plan.changes, plan.headline, colour=colour, verbose=verbose)
     return lines
+
+
+def reason_lines(plan: Plan, *, verbose: bool) -> list[str]:
+    """Why the plan is as it is. Of a fleet that is there and stays where it is they are what was decided
+    before, so they are shown when `verbose` asks for them; a line says that there are some."""
+    decided = not plan.headline.moves and any(change.op != "create" for change in plan.changes)
+    if verbose or not decided:
+        return [f"  · {reason}" for reason in plan.reasons]
+    return [f"  · why it is so: {len(plan.reasons)} reasons with -v"] if plan.reasons else []
 
 
 def counts(changes: Iterable[Change], *, done: bool = False, moves: bool = False) -> str:

@@ -1,0 +1,162 @@
+"""`orch preview` of a folder and as a review, through the real engine on a simulated account."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rehearsals import Rehearsed
+from support import Said
+
+SECRET = "hunter2-hunter2-hunter2"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, engine: None) -> Rehearsed:
+    """One fleet up, one changed in its file, one over its budget, one open to the world, a volume, a task,
+    and a file that does not read."""
+    there: Rehearsed = Rehearsed.make(tmp_path_factory.mktemp("folder"))
+    there.fleet(2, name="calm")
+    there.fleet(2, name="disk")
+    for name in ("calm", "disk"):
+        assert there.up(f"{name}.yml").code == 0
+    there.fleet(2, name="disk", resources={"disk": "700GB"})
+    there.fleet("1..9", name="dear", budget={"hourly": 100})
+    there.fleet(1, name="open", network={"ssh_cidrs": ["0.0.0.0/0"]}, env={"HF_TOKEN": SECRET})
+    there.write("broken.yml", f"type: fleet\nname: broken\nnodez: 3  # {SECRET}\nbackends: [aws]\nnodes: 1\n")
+    there.write("task.yml", "type: task\nname: train\ncommands: [date]\nnodes: 1\n")
+    there.write("other.yml", "kind: not ours\n")
+    return there
+
+
+def preview(folder: Rehearsed, *words: str) -> Said:
+    return folder.orch("preview", ".", "--rehearse", *words)
+
+
+@pytest.fixture(scope="module")
+def comment(folder: Rehearsed) -> Said:
+    return preview(folder, "--markdown")
+
+
+@pytest.fixture(scope="module")
+def data(folder: Rehearsed) -> Said:
+    return preview(folder, "--json")
+
+
+def test_each_stack_is_planned_and_a_failure_stands_in_its_place(comment: Said) -> None:
+    assert comment.code == 3, comment.err
+    cells = [line.strip("| ").split(" | ") for line in comment.out.splitlines() if line.startswith("| f")]
+    rows = {row[0]: row[1] for row in cells if len(row) == 7}
+    assert rows["file ./broken.yml"] == "no plan"
+    assert rows["fleet calm"] == "no changes"
+    assert rows["fleet dear"] == "refused"
+    assert rows["fleet disk"] == "dangerous"
+    assert rows["fleet open"] == "dangerous"
+
+
+def test_each_danger_is_in_the_first_lines(comment: Said) -> None:
+    first = "\n".join(comment.out.splitlines()[:25])
+    assert (
+        "disk-\\[0-1\\]: 2 running nodes are destroyed and made anew: root disk 100 GB -&gt; 700 GB" in first
+    )
+    assert "0.0.0.0/0 lets the whole world knock at SSH" in first
+    assert "over the budget of &#36;100" in first
+    assert "unknown property" in first or "nodez" in first
+
+
+def test_no_secret_reaches_the_comment_nor_the_json_nor_the_page(
+    folder: Rehearsed, comment: Said, data: Said
+) -> None:
+    page = preview(folder, "--html")
+    for said in (comment, page, data):
+        assert said.code == 3
+        assert SECRET not in said.out
+    assert page.out.startswith("<!DOCTYPE html>")
+
+
+def test_the_bytes_are_the_same_each_time_and_go_into_a_file(folder: Rehearsed, comment: Said) -> None:
+    again = preview(folder, "--markdown", "--out", "comment.md")
+    assert (again.code, again.out) == (3, "")
+    assert (folder.path / "comment.md").read_text() == comment.out
+    assert "written: comment.md" in again.err
+
+
+def test_the_json_of_a_folder_has_one_object_with_all_stacks(data: Said) -> None:
+    told = json.loads(data.out)
+    assert (told["schema"], told["path"], told["exit_code"]) == (1, ".", 3)
+    names = [each.get("fleet") or each.get("file") for each in told["stacks"]]
+    assert names == ["./broken.yml", "calm", "dear", "disk", "open"]
+    assert [each["exit_code"] for each in told["stacks"]] == [3, 0, 4, 0, 0]
+    assert [each["where"] for each in told["stacks"]][1:3] == ["./calm.yml:1", "./dear.yml:1"]
+    calm = told["stacks"][1]
+    assert calm["summary"]["same"] > 5
+    assert calm["verdict"] == "unchanged"
+    assert told["stacks"][2]["diagnostics"][0]["code"] == "ORCH281"
+
+
+def test_a_file_keeps_its_json(folder: Rehearsed) -> None:
+    said = folder.preview("calm.yml")
+    assert said.code == 0
+    assert list(json.loads(said.out))[:3] == ["schema", "fleet", "stack"]
+
+
+def test_the_text_of_a_folder_has_the_stacks_in_order(folder: Rehearsed) -> None:
+    said = preview(folder)
+    assert said.code == 3
+    heads = [line for line in said.out.splitlines() if line.startswith("fleet ")]
+    assert heads == ["fleet calm", "fleet dear", "fleet disk", "fleet open"]
+    assert "broken.yml:3:1: error" in said.err
+    assert "why it is so" not in [line for line in said.out.splitlines() if "fleet open" in line]
+
+
+def test_reasons_of_a_fleet_that_is_there_are_shown_with_v(folder: Rehearsed) -> None:
+    short, long = (folder.orch("preview", "calm.yml", "--rehearse", *more) for more in ((), ("-v",)))
+    assert [line for line in short.out.splitlines() if line.startswith("  · ")] == [
+        f"  · why it is so: {sum(line.startswith('  · ') for line in long.out.splitlines())} reasons with -v"
+    ]
+    new = folder.orch("preview", "open.yml", "--rehearse")
+    assert sum(line.startswith("  · ") for line in new.out.splitlines()) > 5
+
+
+def test_one_file_as_a_review_is_that_stack_alone(folder: Rehearsed) -> None:
+    said = folder.orch("preview", "calm.yml", "--rehearse", "--markdown")
+    assert said.code == 0, said.err
+    assert said.out.splitlines()[0] == "<!-- orch:plan v1 project=tests path=calm.yml -->"
+    assert said.out.splitlines()[1].startswith("### ✅ no changes")
+    assert "<details>" not in said.out
+
+
+def test_pending_changes_give_10_only_where_nothing_is_worse(folder: Rehearsed, tmp_path: Path) -> None:
+    ways = {"calm.yml": 0, "disk.yml": 10}
+    for file, code in ways.items():
+        said = folder.orch(
+            "preview", file, "--rehearse", "--exit-code", "--html", "--out", str(tmp_path / "x.html")
+        )
+        assert said.code == code, said.err
+    assert preview(folder, "--exit-code").code == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--markdown", "--html"], "it does not go with --markdown"),
+        (["--json", "--markdown"], "it does not go with --json"),
+        (["--out", "plan.json"], "say what to write: --markdown, --html or --json"),
+        (["--untrusted", "--markdown"], "do not go with it"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    folder: Rehearsed, words: list[str], told: str
+) -> None:
+    said = folder.orch("preview", ".", *words)
+    assert (said.code, said.out) == (2, "")
+    assert told in " ".join(said.err.split())
+    assert not (folder.path / "plan.json").exists()
+
+
+def test_a_file_that_cannot_be_written_is_told(folder: Rehearsed) -> None:
+    said = folder.orch("preview", "calm.yml", "--rehearse", "--markdown", "--out", "nowhere/comment.md")
+    assert said.code == 2
+    assert "nowhere/comment.md: error: the file cannot be written\n  No such file or directory\n" in said.err
+    assert "hint: name a file in a folder that you may write to" in said.err
