@@ -229,7 +229,8 @@ class Review:
 
     @property
     def verdict(self) -> Verdict:
-        return min((each.verdict for each in self.stacks), key=VERDICTS.index, default="unchanged")
+        none: Verdict = "unchanged"
+        return min((each.verdict for each in self.stacks), key=VERDICTS.index, default=none)
 
     @property
     def dangers(self) -> tuple[Danger, ...]:

@@ -156,6 +156,9 @@ def _review(target: str, project: Project, done: Sequence[Previewed]) -> Review:
 
 
 def _json(target: str, done: Sequence[Previewed], code: ExitCode) -> str:
+    """One object for a folder; for a file one for each of its stacks, as without `--out`."""
+    if not os.path.isdir(target):
+        return "".join(json.dumps(each.data, indent=2, ensure_ascii=False) + "\n" for each in done)
     data = {
         "schema": SCHEMA,
         "path": target,
@@ -260,7 +263,8 @@ def _run(jobs: Sequence[Job], project: Project, loaded: Loaded, wanted: Wanted) 
                 process.join()
                 tell(f"planned {len(done)} of {len(jobs)}: {jobs[at].kind} {jobs[at].name}")
     finally:
-        for _, process in running.values():
+        for ours, (_, process) in running.items():
+            ours.close()
             process.terminate()
         for _, process in running.values():
             process.join()
@@ -297,16 +301,19 @@ def _child(answer: Connection, job: Job, project: Project, loaded: Loaded, wante
     """Preview one stack in a process of its own. Ctrl-C is the parent's, who passes it on as SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
-    if wanted.rehearse:
-        # Its account has an open database, which no two processes may share.
-        from orch.rehearsal.project import rehearse
-        from orch.stacks.project import find
+    code = ExitCode.OK
+    try:
+        if wanted.rehearse:
+            # Its account has an open database, which no two processes may share.
+            from orch.rehearsal.project import rehearse
+            from orch.stacks.project import find
 
-        project = rehearse(find(project.root)).project
-    answer.send(_previewed(job, project, loaded, wanted))
-    answer.close()
+            project = rehearse(find(project.root)).project
+        answer.send(_previewed(job, project, loaded, wanted))
+    except (KeyboardInterrupt, OSError):  # the parent was stopped, and waits for no answer
+        code = ExitCode.INTERRUPTED
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def _ended(job: Job, code: int | None) -> Previewed:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from rehearsals import Rehearsed
-from support import Said
+from support import Folder, Said, kill, until
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -160,3 +162,35 @@ def test_a_file_that_cannot_be_written_is_told(folder: Rehearsed) -> None:
     assert said.code == 2
     assert "nowhere/comment.md: error: the file cannot be written\n  No such file or directory\n" in said.err
     assert "hint: name a file in a folder that you may write to" in said.err
+
+
+def test_sigterm_ends_all_engines_and_writes_nothing(folder: Rehearsed) -> None:
+    words = ("preview", ".", "--rehearse", "--markdown", "--out", "stopped.md")
+    process = Folder(folder.path).start(*words)
+    until(lambda: bool(folder.at_work("--non-interactive")), 60, "an engine is at work")
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert "Traceback" not in told
+    assert not (folder.path / "stopped.md").exists()
+    until(lambda: not folder.at_work("--non-interactive"), 30, "no engine is left")
+
+
+@pytest.mark.skipif(
+    (os.cpu_count() or 1) < 2, reason="one core plans one stack after the other, in one process"
+)
+def test_a_process_that_is_killed_is_a_failure_of_its_stack_alone(folder: Rehearsed) -> None:
+    process = Folder(folder.path).start("preview", ".", "--rehearse", "--json")
+
+    def children() -> list[int]:
+        task = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        return [int(each) for each in task.read_text().split()]
+
+    until(lambda: len(folder.at_work("--non-interactive")) > 0 and len(children()) > 0, 60, "a child plans")
+    kill(children()[0])
+    out, told = process.communicate(timeout=120)
+    data = json.loads(out)
+    verdicts = [each["verdict"] for each in data["stacks"][1:]]
+    assert verdicts.count("failed") == 1, told
+    assert data["exit_code"] == process.returncode
+    assert process.returncode == 5
