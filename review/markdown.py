@@ -113,7 +113,7 @@ def markdown(review: Review, most: int = MOST_BYTES) -> str:
         ),
     ]
     details = [block for stack in review.stacks for block in _details(stack)]
-    end = Block(["", f"Apply it with {_code(review.command)}."])
+    end = Block(["", _ending(review)])
     shortened = _shortened(9_999_999, 9_999_999)
     blocks = [dangers, *tables, *details, end]
     order = [*reversed(details), *reversed(tables), dangers]
@@ -126,7 +126,8 @@ def _top(review: Review) -> list[str]:
     """The hidden marker by which the comment is found again, the verdict, and the sums."""
     of = f"{review.project} {review.path}".strip()
     sums = [f"{review.total(op)} to {word}" for op, word in _OPS.items() if review.total(op)]
-    numbers = ", ".join(sums) or "nothing to do"
+    unplanned = review.verdict == "failed" or any(each.failure is not None for each in review.stacks)
+    numbers = ", ".join(sums) or ("nothing is planned" if unplanned else "nothing to do")
     verdicts = ""
     if len(review.stacks) > 1:
         words = [
@@ -139,7 +140,7 @@ def _top(review: Review) -> list[str]:
         f"<!-- orch:plan v1 project={marked(review.project)} path={marked(review.path)} -->",
         f"### {VERDICT_WORDS[review.verdict]}: orch plan of {escape(of, _CELL)}",
         "",
-        f"{numbers}.{verdicts} {escape(cost_line(review), _LONG)}",
+        f"{numbers}.{verdicts} {escape(cost_line(review), _LONG)}".rstrip(),
     ]
 
 
@@ -294,6 +295,12 @@ def _shortened(rows: int, blocks: int) -> list[str]:
         f"> **Shortened: {several('row', rows)}{details} left out. Do not approve from this comment:** "
         "read the whole plan, `orch preview --html`.",
     ]
+
+
+def _ending(review: Review) -> str:
+    if review.verdict in ("failed", "refused"):
+        return f"{_code(review.command)} does not apply this as it is."
+    return f"Apply it with {_code(review.command)}."
 
 
 def _code(text: str) -> str:

@@ -229,8 +229,8 @@ class Review:
 
     @property
     def verdict(self) -> Verdict:
-        none: Verdict = "unchanged"
-        return min((each.verdict for each in self.stacks), key=VERDICTS.index, default=none)
+        found: list[Verdict] = [each.verdict for each in self.stacks] or ["unchanged"]
+        return found[min(range(len(found)), key=lambda at: VERDICTS.index(found[at]))]
 
     @property
     def dangers(self) -> tuple[Danger, ...]:

@@ -12,6 +12,10 @@ from rehearsals import Rehearsed
 from support import Folder, Said, kill, until
 
 SECRET = "hunter2-hunter2-hunter2"
+VOLUME = (
+    "type: volume\nname: data\nbackend: aws\nregion: us-east-1\navailability_zone: {zone}\nsize: 100GB\n"
+    "protect: false\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +25,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, engine: None) -> Rehearsed:
     there: Rehearsed = Rehearsed.make(tmp_path_factory.mktemp("folder"))
     there.fleet(2, name="calm")
     there.fleet(2, name="disk")
-    for name in ("calm", "disk"):
-        assert there.up(f"{name}.yml").code == 0
+    there.write("data.yml", VOLUME.format(zone="use1-az2"))
+    for name in ("calm", "disk", "data"):
+        said = there.up(f"{name}.yml")
+        assert said.code == 0, said.err
+    there.write("data.yml", VOLUME.format(zone="use1-az4"))
     there.fleet(2, name="disk", resources={"disk": "700GB"})
     there.fleet("1..9", name="dear", budget={"hourly": 100})
     there.fleet(1, name="open", network={"ssh_cidrs": ["0.0.0.0/0"]}, env={"HF_TOKEN": SECRET})
@@ -59,12 +66,13 @@ def test_each_stack_is_planned_and_a_failure_stands_in_its_place(comment: Said) 
 
 def test_each_danger_is_in_the_first_lines(comment: Said) -> None:
     first = "\n".join(comment.out.splitlines()[:25])
+    assert "**data** · volume data: the volume is destroyed and made anew" in first
     assert (
         "disk-\\[0-1\\]: 2 running nodes are destroyed and made anew: root disk 100 GB -&gt; 700 GB" in first
     )
     assert "0.0.0.0/0 lets the whole world knock at SSH" in first
     assert "over the budget of &#36;100" in first
-    assert "unknown property" in first or "nodez" in first
+    assert "nodez" in first
 
 
 def test_no_secret_reaches_the_comment_nor_the_json_nor_the_page(
@@ -87,14 +95,14 @@ def test_the_bytes_are_the_same_each_time_and_go_into_a_file(folder: Rehearsed, 
 def test_the_json_of_a_folder_has_one_object_with_all_stacks(data: Said) -> None:
     told = json.loads(data.out)
     assert (told["schema"], told["path"], told["exit_code"]) == (1, ".", 3)
-    names = [each.get("fleet") or each.get("file") for each in told["stacks"]]
-    assert names == ["./broken.yml", "calm", "dear", "disk", "open"]
-    assert [each["exit_code"] for each in told["stacks"]] == [3, 0, 4, 0, 0]
-    assert [each["where"] for each in told["stacks"]][1:3] == ["./calm.yml:1", "./dear.yml:1"]
+    names = [each.get("fleet") or each.get("volume") or each.get("file") for each in told["stacks"]]
+    assert names == ["./broken.yml", "calm", "data", "dear", "disk", "open"]
+    assert [each["exit_code"] for each in told["stacks"]] == [3, 0, 0, 4, 0, 0]
+    assert [each["where"] for each in told["stacks"]][1:3] == ["./calm.yml:1", "./data.yml:1"]
     calm = told["stacks"][1]
     assert calm["summary"]["same"] > 5
     assert calm["verdict"] == "unchanged"
-    assert told["stacks"][2]["diagnostics"][0]["code"] == "ORCH281"
+    assert told["stacks"][3]["diagnostics"][0]["code"] == "ORCH281"
 
 
 def test_a_file_keeps_its_json(folder: Rehearsed) -> None:
