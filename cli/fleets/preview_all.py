@@ -356,7 +356,6 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
         key_lines,
         plan_json,
         plan_lines,
-        reason_lines,
         run_lines,
         warning_lines,
     )
@@ -406,7 +405,7 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
         (
             *plan_lines(plan, colour=False, verbose=wanted.verbose),
             *key_lines(plan.new_keys),
-            *reason_lines(plan, verbose=wanted.verbose),
+            *(f"  · {reason}" for reason in plan.reasons),
             f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}",
             *run_lines(occupants),
         ),

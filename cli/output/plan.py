@@ -33,15 +33,6 @@ def plan_lines(plan: Plan, *, colour: bool, verbose: bool = False) -> list[str]:
     return lines
 
 
-def reason_lines(plan: Plan, *, verbose: bool) -> list[str]:
-    """Why the plan is as it is. Of a fleet that is there and stays where it is they are what was decided
-    before, so they are shown when `verbose` asks for them; a line says that there are some."""
-    decided = not plan.headline.moves and any(change.op != "create" for change in plan.changes)
-    if verbose or not decided:
-        return [f"  · {reason}" for reason in plan.reasons]
-    return [f"  · why it is so: {len(plan.reasons)} reasons with -v"] if plan.reasons else []
-
-
 def counts(changes: Iterable[Change], *, done: bool = False, moves: bool = False) -> str:
     """`4 to create, 2 unchanged`, or `no changes (4 resources)`. A fleet that `moves` is replaced as a whole.
 

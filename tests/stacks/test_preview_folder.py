@@ -117,16 +117,6 @@ def test_the_text_of_a_folder_has_the_stacks_in_order(folder: Rehearsed) -> None
     heads = [line for line in said.out.splitlines() if line.startswith("fleet ")]
     assert heads == ["fleet calm", "fleet dear", "fleet disk", "fleet open"]
     assert "broken.yml:3:1: error" in said.err
-    assert "why it is so" not in [line for line in said.out.splitlines() if "fleet open" in line]
-
-
-def test_reasons_of_a_fleet_that_is_there_are_shown_with_v(folder: Rehearsed) -> None:
-    short, long = (folder.orch("preview", "calm.yml", "--rehearse", *more) for more in ((), ("-v",)))
-    assert [line for line in short.out.splitlines() if line.startswith("  · ")] == [
-        f"  · why it is so: {sum(line.startswith('  · ') for line in long.out.splitlines())} reasons with -v"
-    ]
-    new = folder.orch("preview", "open.yml", "--rehearse")
-    assert sum(line.startswith("  · ") for line in new.out.splitlines()) > 5
 
 
 def test_one_file_as_a_review_is_that_stack_alone(folder: Rehearsed) -> None:
