@@ -21,6 +21,7 @@ from orch.review.markdown import markdown
 from orch.review.model import PolicyResult, Review, StackReview, worst_first
 from orch.spec import Diagnostic, InvalidConfiguration, Severity, Span
 from orch.spec.models import Fleet
+from orch.stacks.errors import StackError
 from orch.stacks.plan import Plan
 from orch.stacks.provisioning.busy_nodes import Occupant
 from orch.stacks.pulumi.changes import Change, Op, PropertyChange, PropertyDrift
@@ -204,6 +205,16 @@ def budget_refused() -> Review:
     return review(failed_review("fleet", "p5", "infra/p5.yml:1", error))
 
 
+def file_system_refused() -> Review:
+    """A fleet's file no longer has its file system: the plan is refused, and says what would be lost."""
+    error = StackError(
+        "the Lustre file system at /data (fs-0a1b) would be deleted, and all data on it lost",
+        hint="write in `mounts` what the file system has now; `orch down p5` deletes the fleet with its data",
+        code="ORCH275",
+    )
+    return review(failed_review("fleet", "p5", "infra/p5.yml:1", error))
+
+
 def price_unknown() -> Review:
     """Of one fleet the price is not known, of the other it is, of the third a reservation pays."""
     stacks: list[StackReview] = []
@@ -290,6 +301,7 @@ CASES: Mapping[str, tuple[Callable[[], Review], str]] = {
     "ssh-opened": (ssh_opened, "lets the whole world"),
     "budget-at-max-nodes": (budget_at_max_nodes, "is passed: only with 16 nodes"),
     "budget-refused": (budget_refused, "over the budget of &#36;400"),
+    "file-system-refused": (file_system_refused, "would be deleted, and all data on it lost"),
     "price-unknown": (price_unknown, "no price is known of lab-\\[0-1\\]"),
     "drift-mixed-in": (drift_mixed_in, "changed outside orch before this change"),
     "hostile-names": (hostile_names, "goes under it"),
