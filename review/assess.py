@@ -133,9 +133,9 @@ def volume_review(outcome: VolumeOutcome, where: str, diagnostics: Sequence[Diag
             Danger("data", title, f"the volume is destroyed and made anew{why}: all data on it is lost")
         )
     dangers += _drift_dangers(title, outcome.drift)
-    monthly = outcome.monthly
-    hourly = round((monthly or 0.0) / 730, 6)
-    unknown = (f"{outcome.name} (its price)",) if monthly is None else ()
+    now, after = (round((each or 0.0) / 730, 6) for each in (outcome.was_monthly, outcome.monthly))
+    unpriced = None in (outcome.was_monthly, outcome.monthly)
+    unknown = (f"{outcome.name} (the volume)",) if unpriced else ()
     lost = tuple(
         Loss(
             "replace" if change.op == "replace" else "delete",
@@ -163,9 +163,7 @@ def volume_review(outcome: VolumeOutcome, where: str, diagnostics: Sequence[Diag
         dangers=tuple(dangers),
         approvals=tuple(approvals),
         losses=lost,
-        cost=Cost(hourly, hourly, None if monthly is None else hourly, 0, 0, unknown=unknown)
-        if not _is_new(changes)
-        else Cost(0.0, hourly, None if monthly is None else hourly, 0, 0, unknown=unknown),
+        cost=Cost(now, after, None if unpriced else after, 0, 0, unknown=unknown),
         remarks=tuple(map(_remark, diagnostics)),
         reasons=tuple(map(cover_text, outcome.reasons)),
         drift=tuple(drift_rows(outcome.drift, changes)),
@@ -276,10 +274,6 @@ def _verdict(pending: bool, dangers: Iterable[Danger], *, refused: bool) -> Verd
     if any(each.kind != "drift" for each in dangers):
         return "danger"
     return "changes" if pending else "unchanged"
-
-
-def _is_new(changes: Sequence[Change]) -> bool:
-    return bool(changes) and all(change.op == "create" for change in changes)
 
 
 # Dangers

@@ -153,7 +153,7 @@ def cost_line(review: Review) -> str:
     ceilings = [each.ceiling for each in costs]
     most = "not known" if None in ceilings else f"${sum(each or 0.0 for each in ceilings):.2f}"
     unknown = sum(len(each.unknown) for each in costs)
-    missing = f"; {unknown} prices are not known" if unknown else ""
+    missing = f"; {unknown} {'price is' if unknown == 1 else 'prices are'} not known" if unknown else ""
     change = signed(after - now)
     return f"Cost an hour: ${now:.2f} now, ${after:.2f} after ({change}), {most} at the most{missing}."
 

@@ -131,7 +131,9 @@ def data_volume_deleted() -> Review:
         "data",
         PropertyChange("availabilityZone", "us-east-1a", "us-east-1b", replaces=True),
     )
-    volume = volume_review(VolumeOutcome("data", (disk,), monthly=80.0, loses_data=True), "infra/data.yml:1")
+    volume = volume_review(
+        VolumeOutcome("data", (disk,), monthly=80.0, was_monthly=40.0, loses_data=True), "infra/data.yml:1"
+    )
     file_system = change("delete", "aws:fsx/lustreFileSystem:LustreFileSystem", "p5-fs-0")
     after = compiled(4)
     lost = fleet_review(subject(plan([file_system], after, 4), fleet(), after, 4))

@@ -212,7 +212,7 @@ def test_costs_keep_spot_reserved_and_unknown_apart() -> None:
     assert (costs["p5"].spot, costs["p5"].on_demand, costs["p5"].unknown) == (110.08, 0.0, ())
     assert (costs["res"].reserved, costs["res"].reserved_nodes, costs["res"].spot) == (110.08, 2, 0.0)
     text = markdown(CASES["price-unknown"][0]())
-    assert "not known at the most; 1 prices are not known" in text
+    assert "not known at the most; 1 price is not known" in text
     (largest,) = CASES["budget-at-max-nodes"][0]().stacks
     assert largest.cost is not None
     assert (largest.cost.now, largest.cost.after, largest.cost.ceiling) == (55.04, 110.08, 880.64)
