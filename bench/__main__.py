@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import cluster, fanout, launch, output, preview, queue, startup, upload, validate
+from bench import cluster, fanout, folder, launch, output, preview, queue, startup, upload, validate
 
 ALL = {
     "startup": startup.figures,
     "validate": validate.figures,
     "preview": preview.figures,
+    "folder": folder.figures,
     "launch": launch.figures,
     "output": output.figures,
     "queue": queue.figures,

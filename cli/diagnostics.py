@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orch.cli.errors import tell
 
 if TYPE_CHECKING:
-    from orch.spec import Document
+    from orch.spec import Document, Loaded
     from orch.spec.defaults import Common
     from orch.spec.models.backends.base import BackendSettings
 
@@ -29,10 +29,30 @@ def load(
     property that this version would ignore. `untrusted`, `backends`: as in `load_paths`; `profile`: the one
     of orch.yml that tasks are read with. Raises UnknownProfile.
     """
-    from orch.spec import load_paths
     from orch.spec.diagnostics import render_human
 
-    loaded = load_paths(
+    loaded = read(
+        path, launch=launch, environ=environ, untrusted=untrusted, backends=backends, profile=profile
+    ).require()
+    if loaded.diagnostics:
+        tell(render_human(loaded.diagnostics))
+    return loaded.documents
+
+
+def read(
+    path: str,
+    *,
+    launch: Iterable[str] = (),
+    environ: Mapping[str, str] | None = None,
+    untrusted: Iterable[str] | None = None,
+    backends: Iterable[str] = (),
+    profile: str | None = None,
+) -> Loaded:
+    """What a file or folder holds, as `load` reads it: the valid documents, and all that is wrong. Raises
+    UnknownProfile."""
+    from orch.spec import load_paths
+
+    return load_paths(
         [path],
         launch=launch,
         environ=environ,
@@ -40,10 +60,7 @@ def load(
         backends=backends,
         secrets=None if untrusted is not None else partial(secrets_near, path),
         common=settings_near(profile=profile, untrusted=untrusted is not None),
-    ).require()
-    if loaded.diagnostics:
-        tell(render_human(loaded.diagnostics))
-    return loaded.documents
+    )
 
 
 def secrets_near(path: str, *, local_only: bool = False) -> frozenset[str] | None:

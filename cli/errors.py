@@ -75,7 +75,7 @@ def run(app: Callable[[], object]) -> NoReturn:
         sys.exit(0)
     except Exception as error:  # noqa: BLE001 - the border: a bug is told in one line, its trace goes to a file
         tell(f"error: this is a bug in orch: {type(error).__name__}: {masked(str(error))}")
-        trace = _written(masked(traceback.format_exc()))
+        trace = written_trace()
         tell(f"  the full trace is in {trace}; please report it with that file")
         sys.exit(int(ExitCode.BUG))
     sys.exit(code if isinstance(code, int) else 0)
@@ -98,7 +98,9 @@ def _command(context: Any) -> str:
     return context.command_path if context else "orch"
 
 
-def _written(trace: str) -> str:
+def written_trace() -> str:
+    """The file with the trace of the error that is being handled, without secrets."""
+    trace = masked(traceback.format_exc())
     with tempfile.NamedTemporaryFile("w", prefix="orch-bug-", suffix=".txt", delete=False) as file:
         file.write(trace)
     return file.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.request import CloudAnswer, NewHostKey, NodeProblem, NodeWarning
@@ -54,6 +54,24 @@ class Queue:
     words: str
     patience_s: float
     ask: Callable[[], CloudAnswer | bool | None]
+
+
+@dataclass(frozen=True)
+class PricedNodes:
+    """Nodes of a plan that are of one type, in one place and at one price.
+
+    `price`: US dollars an hour of one node, None where no list has it. The market `reserved`: a reservation
+    that the file names.
+    """
+
+    backend: str
+    nodes: tuple[str, ...]
+    machine: str
+    place: str
+    market: Literal["on-demand", "spot", "reserved"]
+    price: float | None
+    gpus: int = 0
+    gpu: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,5 +126,7 @@ class Deployment:
     makers: Mapping[str, str] = field(default_factory=dict[str, str])
     only: Callable[[Collection[str], Collection[str]], Deployment] | None = None
     locked: frozenset[str] = frozenset()
+    # Its nodes by type, place and price, where they cost money.
+    priced: tuple[PricedNodes, ...] = ()
     # What a node that comes to it has, in words of `NodeState`, as far as placing a run asks.
     new_node: Mapping[str, Any] | None = None

@@ -7,10 +7,14 @@ into its own log is the job's, and passes as it is.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable
 
 MASK = "(secret)"
+
+SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.I)
+"""How the names of variables and properties look whose values are secret."""
 
 SHORTEST = 6
 """Characters of the shortest value that is masked: shorter ones occur anywhere by chance."""

@@ -25,13 +25,15 @@ class FleetRecord:
 class Headline:
     """The first lines of a plan. `covered`: traits that they name, so that leaves need not repeat them.
 
-    `moves`: the whole fleet is removed in one place, then made in another.
+    `moves`: the whole fleet is removed in one place, then made in another. `forced_by`: why nodes are
+    replaced or the fleet moves, each reason in words.
     """
 
     lines: tuple[str, ...] = ()
     covered: frozenset[str] = frozenset()
     moves: bool = False
     explained: Explained = NOTHING
+    forced_by: tuple[str, ...] = ()
 
     def is_redundant(self, change: Change, leaf: PropertyChange) -> bool:
         """Whether a leaf tells people nothing new: it follows from another leaf, or the headline names it."""
@@ -71,7 +73,7 @@ class _HeadlineText:
         nodes = self._nodes()
         if self.compiled.moves:
             lines = [*self._moved(differing), *self._data_lost()]
-            return Headline(tuple(lines), frozenset(differing), True, explained)
+            return Headline(tuple(lines), frozenset(differing), True, explained, tuple(differing.values()))
         created, removed, replaced = (
             {name: change for name, change in nodes.items() if change.op == op}
             for op in ("create", "delete", "replace")
@@ -91,7 +93,7 @@ class _HeadlineText:
             *(f"{words}, in place on {self._updated_in_place(trait)}" for trait, words in in_place.items()),
         ]
         covered = {*reasons, *in_place, *(("nodes",) if created or removed else ())}
-        return Headline(tuple(lines), frozenset(covered), False, explained)
+        return Headline(tuple(lines), frozenset(covered), False, explained, tuple(reasons.values()))
 
     def _template(self) -> Iterator[str]:
         """A line for a plan that changes the template alone: running nodes do not follow it."""

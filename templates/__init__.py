@@ -1,8 +1,8 @@
-"""Text that is filled in and sent elsewhere: shell scripts for nodes and job containers, and cloud-configs.
-One `*.j2` file each.
+"""Text that is filled in and sent elsewhere: shell scripts for nodes and job containers, cloud-configs, and
+pages for people. One `*.j2` file each.
 
 Imports nothing of orch. `render` is the only way in, and it quotes every `{{ value }}`: as one shell word in
-`*.sh.j2`, as one double-quoted scalar in `*.yml.j2`. In a shell template
+`*.sh.j2`, as one double-quoted scalar in `*.yml.j2`, as text in `*.html.j2`. In a shell template
 
 - `{{ values | words }}` is one word for each of several values,
 - `{{ value | comment }}` is the value on one line, for `#` lines, which would end at a newline,
@@ -57,9 +57,19 @@ def prepare(templates: Iterable[str]) -> None:
 
 @cache
 def environment(kind: str) -> Environment:
-    """The environment of Jinja for templates of one kind: `sh` or `yml`."""
+    """The environment of Jinja for templates of one kind: `sh`, `yml` or `html`."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
+    if kind == "html":
+        return Environment(
+            loader=FunctionLoader(_source),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            autoescape=True,
+            finalize=_shown,
+        )
     quote = {"sh": _shell_word, "yml": yaml_scalar}[kind]
     made = Environment(
         loader=FunctionLoader(_source),
@@ -110,6 +120,18 @@ def _finished(value: object, quote: Callable[[str], str]) -> object:
     if isinstance(value, Undefined):
         return value  # printing it is what raises, with its name
     raise TypeError(f"a template shows text and numbers, not a {type(value).__name__}")
+
+
+def _shown(value: object) -> object:
+    """A value for a page: text, whose characters that do not print are their numbers, or a number."""
+    from jinja2 import Undefined
+    from markupsafe import Markup
+
+    if isinstance(value, (int, float, Undefined, Markup)) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"a template shows text and numbers, not a {type(value).__name__}")
+    return "".join(each if each.isprintable() or each == "\n" else f"<{ord(each):02x}>" for each in value)
 
 
 def _shell_word(text: str) -> str:

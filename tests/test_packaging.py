@@ -18,6 +18,7 @@ SHIPPED = (
     "components",
     "providers",
     "rehearsal",
+    "review",
     "stacks",
     "runner",
     "templates",

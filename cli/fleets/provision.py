@@ -133,13 +133,32 @@ def preview(
     rehearse: Rehearse = False,
     untrusted: Untrusted = False,
     allow: Allow = None,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="The review as a comment of a pull request.")
+    ] = False,
+    as_html: Annotated[bool, typer.Option("--html", help="The review as one HTML file.")] = False,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE", help="Write the review or the JSON there.")
+    ] = None,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing.
 
+    Of a folder: all fleets and volumes of it; one that has no plan keeps no other from its own.
     With --untrusted: what the fleets would be, from files and catalogue alone; nothing is asked or run.
     """
     allowed = strangers(untrusted, allow)
+    given = (("--json", as_json), ("--markdown", as_markdown), ("--html", as_html))
+    formats = [word for word, is_given in given if is_given]
+    if len(formats) > 1:
+        raise typer.BadParameter(f"it does not go with {formats[0]}", param_hint=formats[1])
+    if out is not None and not formats:
+        raise typer.BadParameter("say what to write: --markdown, --html or --json", param_hint="--out")
     if allowed is not None:
+        if as_markdown or as_html or out is not None:
+            raise typer.BadParameter(
+                "nothing is compared: --markdown, --html and --out do not go with it",
+                param_hint="--untrusted",
+            )
         if exit_code or rehearse or accept_new_host_keys:
             raise typer.BadParameter(
                 "nothing is looked at: --exit-code, --rehearse and --accept-new-host-keys do not go with it",
@@ -149,12 +168,17 @@ def preview(
 
         untrusted_preview(file, allowed, as_json=as_json)
         return
+    if as_markdown or as_html or out is not None or os.path.isdir(file):
+        from orch.cli.fleets.preview_all import Wanted, preview_all
+
+        wanted = Wanted(rehearse, accept_new_host_keys, verbose)
+        end(preview_all(file, wanted, formats[0] if formats else None, out, exit_code=exit_code))
     from orch.cli.hosts.host_keys import planned
     from orch.cli.output.plan import cost_line, counts, plan_json, run_lines
-    from orch.cli.output.plan_tree import paint
     from orch.cli.output.progress import watching
     from orch.cli.output.review import on_nodes_that_go, shown_lines, tell_problems
     from orch.components.request import Approvals
+    from orch.review.tree import paint
     from orch.spec.diagnostics import render_human
     from orch.stacks import operations
 
@@ -370,8 +394,8 @@ def refresh(target: FileOrName, as_json: Json = False, rehearse: Rehearse = Fals
 def _show_drift(
     target: str, operation: Any, *, as_json: bool, code: ExitCode, rehearse: bool = False
 ) -> None:
-    from orch.cli.output.plan_tree import drift_lines
     from orch.cli.output.progress import watching
+    from orch.review.tree import drift_lines
 
     any_drift = False
     source = FleetFile(target, rehearse=rehearse) if is_file(target) else None

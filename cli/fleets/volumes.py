@@ -113,8 +113,8 @@ def delete(project: Project, name: str, *, as_json: bool) -> None:
 
 def drift(volumes: Volumes, *, as_json: bool, record: bool) -> bool:
     """Show the drift of the volumes of a file that are up; whether there is any. `record`: it is recorded."""
-    from orch.cli.output.plan_tree import drift_lines
     from orch.cli.output.progress import watching
+    from orch.review.tree import drift_lines
     from orch.stacks.volumes.operations import drift_of_volume
 
     any_drift = False

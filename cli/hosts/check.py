@@ -144,7 +144,7 @@ def _groups(hosts: Iterable[HostReport]) -> Groups:
 
 
 def _matrix(groups: Groups, colour: bool) -> list[str]:
-    from orch.cli.output.plan_tree import paint
+    from orch.review.tree import paint
 
     if not groups:
         return []
@@ -165,7 +165,7 @@ def _matrix(groups: Groups, colour: bool) -> list[str]:
 
 def _tally(host: HostReport, colour: bool) -> str:
     """`pass 12  warn 1 host.disk  fail 1 docker.engine  skipped 7`."""
-    from orch.cli.output.plan_tree import paint
+    from orch.review.tree import paint
 
     counts = Counter(c.result.value for c in host.checks)
     parts: list[str] = []
@@ -180,7 +180,7 @@ def _tally(host: HostReport, colour: bool) -> str:
 
 def _details(hosts: Sequence[HostReport], colour: bool) -> list[str]:
     """Failures, then warnings, then skipped checks; equal ones of several hosts once."""
-    from orch.cli.output.plan_tree import paint
+    from orch.review.tree import paint
     from orch.stacks.summary import fold
 
     hosts_of: dict[CheckResult, list[str]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.output.plan_tree import drift_lines, paint, tree
+from orch.review.tree import drift_lines, paint, tree
 from orch.stacks.provisioning.busy_nodes import Occupant, by_run
 from orch.stacks.pulumi.changes import Change, summary
 from orch.stacks.pulumi.kinds import counted_kinds

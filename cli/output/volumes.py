@@ -101,7 +101,7 @@ def _users(usage: VolumeUsage) -> str:
 def outcome_lines(outcome: VolumeOutcome, *, verbose: bool) -> list[str]:
     """A plan for people."""
     from orch.cli.output.plan import counts
-    from orch.cli.output.plan_tree import drift_lines, paint, tree
+    from orch.review.tree import drift_lines, paint, tree
     from orch.stacks.summary import NO_HEADLINE
 
     colour = coloured(sys.stdout)

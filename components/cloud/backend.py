@@ -28,7 +28,7 @@ from orch.components.cloud.node_groups import (
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud_errors import CloudError
-from orch.components.deployment import Deployment, Queue, SharedNetworks
+from orch.components.deployment import Deployment, PricedNodes, Queue, SharedNetworks
 from orch.components.node_count import live_indices, own_pins
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import PlanErrors
@@ -229,6 +229,20 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
             makers=self.makers(plan),
             nodes=tuple(node.name for node in plan.all_nodes),
             locked=frozenset(self.image_pins),
+            priced=tuple(self._priced(request, group) for group in plan.node_groups),
+        )
+
+    def _priced(self, request: PlanRequest, group: CloudPlan) -> PricedNodes:
+        reserved = request.fleet.reservation is not None
+        return PricedNodes(
+            self.name,
+            tuple(node.name for node in group.nodes),
+            group.instance_type,
+            group.zone,
+            "reserved" if reserved else "spot" if group.spot else "on-demand",
+            group.price,
+            int(group.gpus.get("count") or 0),
+            str(group.gpus.get("name") or ""),
         )
 
     def prior(self, request: PlanRequest) -> PriorState:

@@ -35,12 +35,14 @@ ANSWER_S = 5.0
 @dataclass(frozen=True)
 class Occupant:
     """A run on one node, or, where `node` is empty, one that waits for nodes of the fleet. `own`: this
-    project's ledger has it as active; else only the node reports it."""
+    project's ledger has it as active; else only the node reports it. `gpus`: those of the whole run, on all
+    of its nodes; None where only the node reports it."""
 
     node: str
     run: str
     by: str
     own: bool
+    gpus: int | None = None
 
     def __str__(self) -> str:
         return f"run {self.run or '?'} of {self.by or '?'}"
@@ -175,7 +177,8 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
                     [row for row, _ in _on(ledger, name, machines)],
                 )
                 for row, nodes in _on(ledger, name, machines):
-                    own += [Occupant(node, row.name, row.submitted_by, own=True) for node in nodes]
+                    gpus = _gpus(row)
+                    own += [Occupant(node, row.name, row.submitted_by, own=True, gpus=gpus) for node in nodes]
                     containers |= _containers(row)
         theirs = [
             Occupant(node, claim.run, claim.by, own=False)
@@ -280,6 +283,18 @@ def _nodes_of(row: RunRow) -> dict[str, str | None]:
         return {node.name: node.access.machine for node in plan_of(row).nodes}
     except RunnerError:
         return dict.fromkeys(rank.node for rank in row.ranks)
+
+
+def _gpus(row: RunRow) -> int | None:
+    """The GPUs of a run on all of its nodes; None when its plan cannot be read."""
+    from orch.runner.errors import RunnerError
+    from orch.runner.launch.run_plan import plan_of
+
+    try:
+        ranks = plan_of(row).ranks
+    except RunnerError:
+        return None
+    return sum(rank.node.gpus.count * rank.blocks // max(rank.node.blocks, 1) for rank in ranks)
 
 
 def _containers(row: RunRow) -> set[str]:

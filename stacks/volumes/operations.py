@@ -35,7 +35,8 @@ _OWN = ("protect", "auto_cleanup_s", "read_only", "sharing")
 class VolumeOutcome:
     """What `up` or `down` of a volume would do, or did. `loses_data`: a disk of orch's own is replaced.
 
-    `recorded`: properties that are orch's alone and change, such as `protect`.
+    `recorded`: properties that are orch's alone and change, such as `protect`. `monthly`: US dollars of it
+    afterwards, `was_monthly` before, None where no price is known.
     """
 
     name: str
@@ -44,6 +45,7 @@ class VolumeOutcome:
     reasons: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     monthly: float | None = 0.0
+    was_monthly: float | None = 0.0
     loses_data: bool = False
     recorded: tuple[str, ...] = ()
 
@@ -148,6 +150,7 @@ def _outcome(
         find_drift(run.events),
         plan.reasons,
         monthly=plan.state.monthly,
+        was_monthly=before.monthly if before is not None else 0.0,
         loses_data=own and any(change.op == "replace" for change in found),
         recorded=tuple(
             name for name in _OWN if before is not None and getattr(before, name) != getattr(plan.state, name)

@@ -192,6 +192,7 @@ def test_every_verb_says_what_it_says_so() -> None:
         "doctor.py: f'export {key}={shlex.quote(value)}'",  # for a shell
         r"errors.py: f'{visible_lines(hidden(text))}\n'",
         "errors.py: visible_lines(hidden(text))",
+        "preview_all.py: text",  # a review, whose text is escaped, or JSON
         "main.py: f'orch {__version__}'",
         "run.py: self.lines(event)",  # a job's log
         "run.py: visible_lines(hidden(text))",

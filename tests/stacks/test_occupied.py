@@ -15,10 +15,10 @@ from orch.runner.ledger.records import RunRow, Waiting
 from orch.runner.node.status import read_claims
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.spec.state import FleetState, NodeState
+from orch.spec.state import FleetState, Gpus, NodeState
 from orch.stacks.errors import Conflict
 from orch.stacks.project import Project, find
-from orch.stacks.provisioning.busy_nodes import lost_nodes, refuse_occupied
+from orch.stacks.provisioning.busy_nodes import lost_nodes, occupants, refuse_occupied
 from orch.stacks.pulumi.changes import Change
 from orch.stacks.state import StackState
 from orch.stacks.volumes.attaching import ProjectVolumes
@@ -121,6 +121,16 @@ def test_a_run_on_machines_that_were_there_before_holds_no_node_of_the_same_name
     bring_up(folder)
     start(find(folder.path), "old", node(1, key="ssh-ed25519 BBBB"))
     assert told(find(folder.path), "lab-1") is None
+
+
+def test_a_run_counts_with_the_gpus_of_all_of_its_nodes(folder: Folder) -> None:
+    bring_up(folder)
+    four = Gpus(count=4, vendor="nvidia", name="H100")
+    whole, half = (node(index).model_copy(update={"gpus": four, "blocks": index}) for index in (1, 2))
+    start(find(folder.path), "train", whole, half)
+    (occupant,) = occupants(StackState(find(folder.path), "lab"), ["lab-1"], lambda _: None)
+    # All four of the one, and two of the other, of which the run has one of two blocks.
+    assert (occupant.node, occupant.gpus, occupant.own) == ("lab-1", 6, True)
 
 
 def test_several_runs_are_each_named_with_their_nodes(folder: Folder) -> None:

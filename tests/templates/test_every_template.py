@@ -28,7 +28,8 @@ from orch.runner.preparation.mounts import unmount
 from orch.templates import ShellText, environment, render
 
 FOLDER = Path(orch.templates.__file__).parent
-NAMES = sorted(path.name for path in FOLDER.glob("*.j2"))
+# Pages for people have tests of their own (tests/review).
+NAMES = sorted(path.name for path in FOLDER.glob("*.j2") if ".html." not in path.name)
 Values = dict[str, Any]
 
 HOSTILE = (

@@ -35,7 +35,7 @@ def tree(
     changed = [change for change in changes if change.op != "same"]
     if headline.moves and not verbose:
         return ["  ± every resource of it; -v names them"]
-    return [line for group in _groups(changed, headline, verbose) for line in group.lines(colour, verbose)]
+    return [line for group in groups(changed, headline, verbose) for line in group.lines(colour, verbose)]
 
 
 def drift_lines(drifted: Iterable[PropertyDrift]) -> list[str]:
@@ -45,7 +45,7 @@ def drift_lines(drifted: Iterable[PropertyDrift]) -> list[str]:
         token = type_of(each.urn)
         # Resources of a cloud may share a name, so the kind is added; ours have names of their own.
         kind = "" if token.startswith("orch:") else f"{kind_of(token)} "
-        registered, observed = _value(each.registered), _value(each.observed)
+        registered, observed = value_text(each.registered), value_text(each.observed)
         groups.setdefault((kind, each.path, registered, observed), []).append(each.name)
     return [
         f"  {kind}{fold(names)}: {path}: registered {registered}, found {observed}"
@@ -60,7 +60,7 @@ def paint(text: str, colour: str, on: bool) -> str:
 
 
 @dataclass(frozen=True)
-class _Group:
+class Group:
     """Resources with the same change, and the leaves that all of them have."""
 
     members: tuple[Change, ...]
@@ -76,11 +76,11 @@ class _Group:
         token = f"  {types[0]}" if len(types) == 1 and verbose else ""
         gone = " (drift: the one before is gone)" if first.op == "create" and _is_gone(first) else ""
         yield paint(f"  {MARKS[first.op]} {names}  {kind}{number}{token}{gone}", COLOURS[first.op], colour)
-        for leaf in _folded(self.leaves, counting=not verbose):
-            yield f"      {_leaf(leaf, WIDEST if not verbose else None)}"
+        for leaf in folded(self.leaves, counting=not verbose):
+            yield f"      {leaf_text(leaf, WIDEST if not verbose else None)}"
 
 
-def _groups(changes: Sequence[Change], headline: Headline, verbose: bool) -> list[_Group]:
+def groups(changes: Sequence[Change], headline: Headline, verbose: bool) -> list[Group]:
     """Folded by type and leaves, then those of several types whose leaves are the same."""
     by_type: dict[tuple[Any, ...], list[Change]] = {}
     leaves: dict[tuple[Any, ...], tuple[PropertyChange, ...]] = {}
@@ -95,13 +95,13 @@ def _groups(changes: Sequence[Change], headline: Headline, verbose: bool) -> lis
     for key in by_type:
         alike = not verbose and (key[3] or key[0] == "update")
         across.setdefault((key[0], *key[2:]) if alike else key, []).append(key)
-    groups: list[_Group] = []
+    found: list[Group] = []
     for keys in across.values():
         if sum(len(by_type[key]) for key in keys) < MANY or len(keys) == 1:
-            groups += [_Group(tuple(by_type[key]), leaves[key]) for key in keys]
+            found += [Group(tuple(by_type[key]), leaves[key]) for key in keys]
         else:
-            groups.append(_Group(tuple(each for key in keys for each in by_type[key]), leaves[keys[0]]))
-    return groups
+            found.append(Group(tuple(each for key in keys for each in by_type[key]), leaves[keys[0]]))
+    return found
 
 
 def _of_people(change: Change, headline: Headline) -> Iterator[PropertyChange]:
@@ -135,7 +135,7 @@ def _parts(leaf: PropertyChange) -> Iterator[PropertyChange]:
             yield from _parts(replace(leaf, path=f"{leaf.path}{step}", old=before, new=after))
 
 
-def _folded(leaves: Sequence[PropertyChange], *, counting: bool) -> Iterator[PropertyChange]:
+def folded(leaves: Sequence[PropertyChange], *, counting: bool) -> Iterator[PropertyChange]:
     """Equal changes of a list's members as one: `networkInterfaces[1-31]`.
 
     `counting`: members that are added or removed as a whole are counted, whatever they hold.
@@ -210,21 +210,22 @@ def _comparable(leaf: PropertyChange) -> tuple[Any, ...]:
     return (leaf.path, str(leaf.old), str(leaf.new), leaf.replaces, drift)
 
 
-def _leaf(leaf: PropertyChange, widest: int | None) -> str:
+def leaf_text(leaf: PropertyChange, widest: int | None) -> str:
+    """`path: old -> new`, with whether it replaces the resource and whether it drifted."""
     suffix = " (replaces it)" if leaf.replaces else ""
     drift = ""
     if leaf.drift is not None:
-        registered = _value(leaf.drift.registered, widest)
-        restores = registered == _value(leaf.new, widest)
+        registered = value_text(leaf.drift.registered, widest)
+        restores = registered == value_text(leaf.new, widest)
         drift = " (drift: changed outside orch)" if restores else f" (drift: registered {registered})"
     if isinstance(leaf.new, _Word):
         return f"{leaf.path}: {leaf.new.text}{suffix}{drift}"
     if leaf.old == leaf.new == HIDDEN:
         return f"{leaf.path}: another secret{suffix}{drift}"
-    return f"{leaf.path}: {_value(leaf.old, widest)} -> {_value(leaf.new, widest)}{suffix}{drift}"
+    return f"{leaf.path}: {value_text(leaf.old, widest)} -> {value_text(leaf.new, widest)}{suffix}{drift}"
 
 
-def _value(value: Any, widest: int | None = None) -> str:
+def value_text(value: Any, widest: int | None = None) -> str:
     """A value on one line, as YAML writes it."""
     text = _flow(value)
     return text if widest is None or len(text) <= widest else f"{text[: widest - 1]}…"

@@ -1,0 +1,490 @@
+"""`orch preview` of a folder, and of anything as a review: a plan for each stack, several at once.
+
+A stack that has no plan is told in its place, and the others go on. Each stack is planned in a process of
+its own, which ends with it: the SDKs of clouds, imported before, are shared, and no more than a few are
+there at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orch.cli.context import project_at
+from orch.cli.errors import UsageError, say, tell, written_trace
+from orch.spec.errors import ExitCode, OrchError
+
+if TYPE_CHECKING:
+    from orch.review.model import Review, StackReview
+    from orch.spec import Diagnostic, Document, Loaded
+    from orch.stacks.project import Project
+    from orch.stacks.pulumi.operation import Progress
+
+SCHEMA = 1
+
+MOST_AT_ONCE = 4
+"""An engine and its providers take a few hundred MiB each."""
+
+WORST = (
+    ExitCode.INTERRUPTED,
+    ExitCode.BUG,
+    ExitCode.PROVISION,
+    ExitCode.CONFLICT,
+    ExitCode.CONFIG,
+    ExitCode.POLICY,
+    ExitCode.HOSTS,
+    ExitCode.CHANGES,
+)
+"""Exit codes, the worst first: what could not be looked at, then what is wrong or refused, then what is to
+do."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How stacks are previewed."""
+
+    rehearse: bool = False
+    accept_new_host_keys: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stack to preview: a fleet or a volume of a document."""
+
+    kind: str
+    name: str
+    document: Document
+
+    @property
+    def where(self) -> str:
+        span = self.document.span()
+        return f"{span.file}:{span.line}"
+
+
+@dataclass(frozen=True)
+class Previewed:
+    """What became of a job: the review, what a terminal shows and is told, the JSON, the exit code."""
+
+    review: StackReview
+    data: dict[str, Any]
+    code: ExitCode = ExitCode.OK
+    shown: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    pending: bool = False
+
+
+@dataclass
+class _Notes:
+    """A listener that keeps what is told beside the plan."""
+
+    texts: list[str] = field(default_factory=list[str])
+
+    def __call__(self, event: Progress) -> None:
+        from orch.stacks.pulumi.operation import Note
+
+        if isinstance(event, Note):
+            self.texts.append(event.text)
+
+
+def preview_all(
+    target: str, wanted: Wanted, form: str | None, out: str | None, *, exit_code: bool
+) -> ExitCode:
+    """Preview all stacks of a file or folder and print or write them; the worst exit code of them.
+
+    Raises ProjectError when it has neither a fleet nor a volume, UsageError for a file that cannot be
+    written.
+    """
+    from orch.cli.diagnostics import read
+    from orch.review.html import html
+    from orch.review.markdown import markdown
+    from orch.spec.diagnostics import render_human
+    from orch.spec.models import Fleet, Volume
+    from orch.stacks.errors import ProjectError
+
+    project = project_at(None if target == "-" else target, rehearse=wanted.rehearse)
+    loaded = read(target, backends=[each.type for each in project.backends])
+    if loaded.diagnostics:
+        tell(render_human(loaded.diagnostics))
+    jobs = [
+        Job("fleet" if isinstance(each.model, Fleet) else "volume", each.model.name, each)
+        for each in loaded.documents
+        if isinstance(each.model, Fleet | Volume)
+    ]
+    broken = list(_broken(loaded))
+    if not jobs and not broken:
+        raise ProjectError("there is no fleet in it", where=target, hint="a fleet begins with `type: fleet`")
+    jobs.sort(key=lambda each: (each.name, each.kind, each.where))
+    done = [*broken, *_run(jobs, project, loaded, wanted)]
+    code = worst(each.code for each in done)
+    if code == ExitCode.INTERRUPTED:
+        tell("interrupted")
+        return code
+    if code == ExitCode.OK and exit_code and any(each.pending for each in done):
+        code = ExitCode.CHANGES
+    if form is None:
+        _print(done)
+    elif form == "--json":
+        _give(_json(target, done, code), out)
+    else:
+        review = _review(target, project, done)
+        _give((markdown if form == "--markdown" else html)(review), out)
+        _tell(done)
+    return code
+
+
+def worst(codes: Iterator[ExitCode]) -> ExitCode:
+    found = set(codes)
+    return next((each for each in WORST if each in found), ExitCode.OK)
+
+
+def _review(target: str, project: Project, done: Sequence[Previewed]) -> Review:
+    from orch.review.model import Review, worst_first
+
+    path = os.path.relpath(target, project.root) if target != "-" else "-"
+    stacks = worst_first([each.review for each in done])
+    return Review(project.name, path, stacks, f"orch up {path}")
+
+
+def _json(target: str, done: Sequence[Previewed], code: ExitCode) -> str:
+    """One object for a folder; for a file one for each of its stacks, as without `--out`."""
+    if not os.path.isdir(target):
+        return "".join(json.dumps(each.data, indent=2, ensure_ascii=False) + "\n" for each in done)
+    data = {
+        "schema": SCHEMA,
+        "path": target,
+        "stacks": [
+            {
+                "where": each.review.where,
+                "verdict": each.review.verdict,
+                "exit_code": int(each.code),
+                **each.data,
+            }
+            for each in done
+        ],
+        "exit_code": int(code),
+    }
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _give(text: str, out: str | None) -> None:
+    """Print a text, or write it to a file that has all of it or stays as it was. Raises UsageError."""
+    if out is None:
+        print(text, end="")
+        return
+    path = Path(out)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise UsageError(
+            "the file cannot be written",
+            where=out,
+            detail=error.strerror or str(error),
+            hint="name a file in a folder that you may write to",
+        ) from error
+    tell(f"written: {out}")
+
+
+def _print(done: Sequence[Previewed]) -> None:
+    for each in done:
+        for line in each.shown:
+            say(line)
+        for line in each.told:
+            tell(line)
+
+
+def _tell(done: Sequence[Previewed]) -> None:
+    for each in done:
+        for line in each.told:
+            tell(line)
+
+
+def _broken(loaded: Loaded) -> Iterator[Previewed]:
+    """A failure for each file with errors; its valid documents are previewed all the same."""
+    from orch.review.assess import failed_review
+    from orch.spec import InvalidConfiguration, Severity
+
+    of_file: dict[str, list[Diagnostic]] = {}
+    for each in loaded.diagnostics:
+        of_file.setdefault(each.span.file, []).append(each)
+    for file, diagnostics in of_file.items():
+        first = next((each for each in diagnostics if each.severity is Severity.ERROR), None)
+        if first is None:
+            continue
+        review = failed_review("file", file, f"{file}:{first.span.line}", InvalidConfiguration(diagnostics))
+        data = {"schema": SCHEMA, "file": file, "diagnostics": [each.as_dict() for each in diagnostics]}
+        yield Previewed(review, data, ExitCode.CONFIG)
+
+
+# Processes
+
+
+def _run(jobs: Sequence[Job], project: Project, loaded: Loaded, wanted: Wanted) -> list[Previewed]:
+    """The jobs in their order, a few at a time. One that ends without an answer is a failure."""
+    at_once = min(len(jobs), os.cpu_count() or 1, MOST_AT_ONCE)
+    if at_once < 2 or sys.platform != "linux":
+        return [_previewed(job, project, loaded, wanted) for job in jobs]
+    _import_before(jobs, project)
+    context = multiprocessing.get_context("fork")
+    done: dict[int, Previewed] = {}
+    running: dict[Connection, tuple[int, Any]] = {}
+    waiting = list(enumerate(jobs))
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                at, job = waiting.pop(0)
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(target=_child, args=(theirs, job, project, loaded, wanted))
+                process.start()
+                theirs.close()
+                running[ours] = (at, process)
+            for each in wait(list(running)):
+                at, process = running.pop(each)  # type: ignore[arg-type]
+                try:
+                    done[at] = each.recv()  # type: ignore[union-attr]
+                except EOFError:
+                    process.join()
+                    done[at] = _ended(jobs[at], process.exitcode)
+                each.close()  # type: ignore[union-attr]
+                process.join()
+                tell(f"planned {len(done)} of {len(jobs)}: {jobs[at].kind} {jobs[at].name}")
+    finally:
+        for ours, (_, process) in running.items():
+            ours.close()
+            process.terminate()
+        for _, process in running.values():
+            process.join()
+        signal.signal(signal.SIGTERM, before)
+    return [done[at] for at in sorted(done)]
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _import_before(jobs: Sequence[Job], project: Project) -> None:
+    """Import what the processes need, once for all of them."""
+    import orch.stacks.operations
+    import orch.stacks.volumes.operations  # noqa: F401
+    from orch.components.registry import backend
+    from orch.spec.models import Fleet
+    from orch.spec.models.backends import effective
+
+    settings = tuple(each.type for each in project.backends)
+    fleets = [job.document.model for job in jobs if isinstance(job.document.model, Fleet)]
+    names = {
+        "ssh" if fleet.ssh_config is not None else name
+        for fleet in fleets
+        for name in (effective(fleet.written_backends, settings) or ("",))[:1]
+    }
+    for name in sorted(names - {""}):
+        # One that cannot be imported is told where its fleet is planned.
+        with suppress(OrchError, ImportError):
+            backend(name).module("resources")
+
+
+def _child(answer: Connection, job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> None:
+    """Preview one stack in a process of its own. Ctrl-C is the parent's, who passes it on as SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _interrupt)
+    code = ExitCode.OK
+    try:
+        if wanted.rehearse:
+            # Its account has an open database, which no two processes may share.
+            from orch.rehearsal.project import rehearse
+            from orch.stacks.project import find
+
+            project = rehearse(find(project.root)).project
+        answer.send(_previewed(job, project, loaded, wanted))
+    except (KeyboardInterrupt, OSError):  # the parent was stopped, and waits for no answer
+        code = ExitCode.INTERRUPTED
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _ended(job: Job, code: int | None) -> Previewed:
+    from orch.stacks.errors import StackError
+
+    error = StackError(
+        f"the process that planned the {job.kind} {job.name} ended ({code})",
+        hint="run it alone; the system's log may tell what ended it",
+        code="ORCH346",
+    )
+    return _failed(job, error)
+
+
+# One stack
+
+
+def _previewed(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previewed:
+    """One stack: no error of it reaches the others."""
+    from orch.cli.output.redaction import mask
+
+    try:
+        result = (_fleet if job.kind == "fleet" else _volume)(job, project, loaded, wanted)
+    except OrchError as error:
+        result = _failed(job, error)
+    except KeyboardInterrupt:
+        result = replace(_failed(job, OrchError("interrupted")), code=ExitCode.INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - a bug with one stack is told in its place
+        bug = OrchError(
+            f"this is a bug in orch: {type(error).__name__}: {error}",
+            hint=f"the full trace is in {written_trace()}; please report it with that file",
+        )
+        result = _failed(job, bug)
+    return _cleaned(result, mask())
+
+
+def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previewed:
+    from orch.cli.output.plan import (
+        cost_line,
+        counts,
+        key_lines,
+        plan_json,
+        plan_lines,
+        run_lines,
+        warning_lines,
+    )
+    from orch.cli.output.review import on_nodes_that_go
+    from orch.components.request import Approvals
+    from orch.review.assess import FleetSubject, fleet_review
+    from orch.review.model import PolicyResult
+    from orch.spec.diagnostics import render_human
+    from orch.spec.findings import PlanError
+    from orch.spec.models import Fleet
+    from orch.stacks import operations
+    from orch.stacks.request import FleetRequest
+
+    document, fleet, notes = job.document, job.document.model, _Notes()
+    if not isinstance(fleet, Fleet):
+        raise TypeError(f"{job.name} is no fleet")
+    warnings = document.effective()
+    file = document.file.absolute() if document.file.name != "<stdin>" else None
+    approvals = Approvals(unseen="all" if wanted.accept_new_host_keys else "none")
+    request = FleetRequest(fleet, document.directory.absolute(), approvals, file)
+    try:
+        plan = operations.preview(project, request, notes)
+    except PlanError as error:
+        raise error.placed(document) from error
+    occupants = on_nodes_that_go(project, plan, notes)
+    found = [*warnings, *(each.placed(document) for each in plan.findings)]
+    data = plan_json(plan, document, occupants)
+    prepared = plan.prepared
+    review = fleet_review(
+        FleetSubject(
+            plan,
+            fleet,
+            job.where,
+            prepared.compiled if prepared else None,
+            prepared.stack.nodes if prepared else (),
+            occupants,
+            [*_warnings_of(document, loaded), *found],
+            [PolicyResult.of(each) for each in data["policies"]],
+            _prices({each.backend for each in prepared.compiled.priced} if prepared else set()),
+        )
+    )
+    told = [*notes.texts, *([render_human(found)] if found else []), *warning_lines(plan.warnings)]
+    return Previewed(
+        review,
+        data,
+        ExitCode.HOSTS if plan.problems else ExitCode.OK,
+        (
+            *plan_lines(plan, colour=False, verbose=wanted.verbose),
+            *key_lines(plan.new_keys),
+            *(f"  · {reason}" for reason in plan.reasons),
+            f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}",
+            *run_lines(occupants),
+        ),
+        (*told, *(each.text() for each in plan.problems)),
+        plan.pending,
+    )
+
+
+def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previewed:
+    from orch.cli.output.volumes import outcome_json, outcome_lines
+    from orch.review.assess import volume_review
+    from orch.spec.diagnostics import render_human
+    from orch.spec.findings import PlanError
+    from orch.spec.models import Volume
+    from orch.stacks.volumes.operations import preview_volume
+
+    document, volume, notes = job.document, job.document.model, _Notes()
+    if not isinstance(volume, Volume):
+        raise TypeError(f"{job.name} is no volume")
+    warnings = document.effective()
+    try:
+        outcome = preview_volume(project, volume, notes)
+    except PlanError as error:
+        raise error.placed(document) from error
+    found = [*warnings, *(each.placed(document) for each in outcome.findings)]
+    review = volume_review(outcome, job.where, [*_warnings_of(document, loaded), *found])
+    told = (*notes.texts, *([render_human(found)] if found else []))
+    shown = tuple(outcome_lines(outcome, verbose=wanted.verbose))
+    return Previewed(review, outcome_json(outcome), ExitCode.OK, shown, told, outcome.pending)
+
+
+def _failed(job: Job, error: OrchError) -> Previewed:
+    from orch.cli.output.plan import refused_json
+    from orch.review.assess import failed_review
+    from orch.spec import InvalidConfiguration
+
+    problems = getattr(error, "problems", ())
+    data = refused_json(job.name, error, problems)
+    if isinstance(error, InvalidConfiguration):
+        data["diagnostics"] = [each.as_dict() for each in error.diagnostics]
+    if job.kind == "volume":
+        data = {"schema": SCHEMA, "volume": job.name, "summary": None, "diagnostics": data["diagnostics"]}
+    review = failed_review(job.kind, job.name, job.where, error)
+    shown = (f"{job.kind} {job.name}", "plan: none, see the message")
+    return Previewed(review, data, ExitCode(error.exit_code), shown, (error.text(),))
+
+
+def _warnings_of(document: Document, loaded: Loaded) -> list[Diagnostic]:
+    """Warnings of the file that are about this document."""
+    span = document.draft.node.span
+    return [
+        each
+        for each in loaded.diagnostics
+        if each.span.file == span.file and span.line <= each.span.line <= span.end_line
+    ]
+
+
+def _prices(backends: set[str]) -> str:
+    """Which price lists the prices are from, and of when."""
+    from orch.catalog.load import catalog
+
+    lists = [catalog().lists[each] for each in sorted(backends) if each in catalog().lists]
+    return ", ".join(
+        f"list of {each.backend}, {each.as_of}{' (fetched to this machine)' if each.refreshed else ''}"
+        for each in lists
+    )
+
+
+def _cleaned(value: Any, mask: Callable[[str], str]) -> Any:
+    """The same with all text masked, however deep it is."""
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, dict):
+        return {_cleaned(key, mask): _cleaned(item, mask) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_cleaned(item, mask) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{each.name: _cleaned(getattr(value, each.name), mask) for each in fields(value)}
+        )
+    return value

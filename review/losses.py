@@ -1,0 +1,124 @@
+"""What a plan destroys or replaces, the property that forces it, and what stops with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from orch.review.model import Danger, Loss
+from orch.review.tree import leaf_text
+from orch.stacks.plan import Plan
+from orch.stacks.provisioning.busy_nodes import Occupant
+from orch.stacks.pulumi.changes import Change
+from orch.stacks.pulumi.kinds import kind_of, several
+from orch.stacks.summary import fold
+
+WORLD = ("0.0.0.0/0", "::/0")
+
+_WIDEST = 120
+"""Characters of a value in a reason."""
+
+
+def losses(
+    plan: Plan, gpus: Mapping[str, int], occupants: Sequence[Occupant], makers: Mapping[str, str]
+) -> Iterator[Loss]:
+    """What the plan of a fleet destroys: its nodes first, then what else goes, equal ones in one row.
+
+    `gpus`: the GPUs of each node that is there; `makers`: each with the resource that made it.
+    """
+    explained = plan.headline.explained
+    by_maker = {maker: node for node, maker in makers.items()}
+    nodes: dict[tuple[str, str], list[tuple[str, Change]]] = {}
+    others: dict[tuple[str, str, str], list[Change]] = {}
+    for change in plan.changes:
+        if change.op not in ("delete", "replace"):
+            continue
+        node = by_maker.get(change.name)
+        if node in plan.lost_nodes and not change.type.startswith("orch:fleet:"):
+            nodes.setdefault((change.op, kind_of(change.type)), []).append((str(node), change))
+        else:
+            reason = forced_by(change, plan)
+            others.setdefault((change.op, change.type, reason), []).append(change)
+    for (op, _), members in nodes.items():
+        names = list(dict.fromkeys(name for name, _ in members))
+        reason = "; ".join(plan.headline.forced_by) if op == "replace" or plan.headline.moves else ""
+        reason = reason or forced_by(members[0][1], plan)
+        stops = "; ".join(_stops(plan, names, gpus, occupants))
+        yield Loss(_op(op), fold(names), explained.noun, len(names), reason, stops, is_nodes=True)
+    for (op, type_, reason), changes in others.items():
+        lost = "all data on it" if type_ in explained.holds_data else ""
+        yield Loss(_op(op), fold(each.name for each in changes), kind_of(type_), len(changes), reason, lost)
+
+
+def run_dangers(stack: str, occupants: Sequence[Occupant]) -> Iterator[Danger]:
+    """A sentence for each run that stops."""
+    of_run: dict[tuple[str, str, int | None], list[str]] = {}
+    for each in occupants:
+        of_run.setdefault((each.run, each.by, each.gpus), []).append(each.node)
+    for (run, by, gpus), nodes in of_run.items():
+        whole = f" of {several('GPU', gpus)}" if gpus else ""
+        names = list(dict.fromkeys(nodes))
+        yield Danger(
+            "runs",
+            stack,
+            f"run {run or '?'} of {by or '?'}{whole} stops: {fold(names)} "
+            f"{'goes' if len(names) == 1 else 'go'} under it",
+        )
+
+
+def forced_by(change: Change, plan: Plan) -> str:
+    """The properties of a resource that cannot change in place; why it goes, where it is no longer
+    planned."""
+    if change.op == "delete":
+        return "the file no longer asks for it"
+    explained = plan.headline.explained
+    leaves = [leaf for leaf in change.diff if leaf.replaces and not leaf.follows]
+    words = [
+        leaf_text(leaf, _WIDEST).removesuffix(" (replaces it)")
+        for leaf in leaves
+        if (row := explained.row(change.type, leaf.path)) is None or row.trait is not None
+    ]
+    if not words and any(leaf.replaces for leaf in change.diff):
+        following = ", ".join(leaf.path for leaf in change.diff if leaf.replaces)
+        return "; ".join(plan.headline.forced_by) or f"{following} follows from what is replaced before it"
+    return "; ".join(words)
+
+
+def opened(changes: Sequence[Change]) -> Iterator[tuple[Change, str]]:
+    """Properties of firewalls that newly let the whole world in, each with its text."""
+    for change in changes:
+        kind = kind_of(change.type)
+        if "firewall" not in kind and "security group" not in kind:
+            continue
+        for leaf in change.diff:
+            if is_open(leaf.new) and not is_open(leaf.old) and "egress" not in leaf.path.lower():
+                yield change, leaf_text(leaf, _WIDEST)
+
+
+def is_open(value: Any) -> bool:
+    """Whether a value names the whole world."""
+    if isinstance(value, Mapping):
+        return any(map(is_open, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(is_open, value))
+    return value in WORLD
+
+
+def _stops(
+    plan: Plan, names: Sequence[str], gpus: Mapping[str, int], occupants: Sequence[Occupant]
+) -> Iterator[str]:
+    """Runs, GPUs and data that go with these nodes."""
+    runs = dict.fromkeys((each.run or "?", each.by) for each in occupants if each.node in names)
+    if runs:
+        yield f"runs {', '.join(f'{run} of {by}' if by else run for run, by in runs)}"
+    if number := sum(gpus.get(name, 0) for name in names):
+        yield several("GPU", number)
+    explained = plan.headline.explained
+    if explained.owned_by_user:
+        yield "the machines stay as they are"
+    else:
+        yield explained.lost
+
+
+def _op(op: str) -> Any:
+    return op

@@ -1,0 +1,263 @@
+"""What a reviewer must know of plans, as data. Text in it is plain: whoever renders it escapes it.
+
+`assess.py` makes it; `markdown.py` and `html.py` show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Verdict = Literal["failed", "refused", "danger", "changes", "unchanged"]
+
+VERDICTS: tuple[Verdict, ...] = ("failed", "refused", "danger", "changes", "unchanged")
+"""The worst first."""
+
+Kind = Literal["data", "runs", "nodes", "exposure", "policy", "cost", "failure", "hosts", "drift"]
+
+KINDS: tuple[Kind, ...] = (
+    "data",
+    "runs",
+    "nodes",
+    "exposure",
+    "policy",
+    "cost",
+    "failure",
+    "hosts",
+    "drift",
+)
+"""Kinds of dangers, the worst first."""
+
+OPS = ("delete", "replace", "create", "update", "same")
+
+
+@dataclass(frozen=True)
+class Danger:
+    """One reason to look twice, as a sentence."""
+
+    kind: Kind
+    stack: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Approval:
+    """Who has to agree, to what, and how `up` is told so."""
+
+    who: str
+    to: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Resources of one kind that are destroyed, or destroyed and made anew. `forced_by`: the property that
+    forces it; `stops`: what ends or is lost with them. `is_nodes`: they are nodes of the fleet."""
+
+    op: Literal["delete", "replace"]
+    names: str
+    kind: str
+    number: int
+    forced_by: str
+    stops: str
+    is_nodes: bool = False
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of one type in one place. `gpus` of each; `price`: US dollars an hour of each, None: not
+    known."""
+
+    names: tuple[str, ...]
+    machine: str
+    place: str
+    market: Literal["on-demand", "spot", "reserved", "none"] = "none"
+    price: float | None = 0.0
+    gpus: int = 0
+    gpu: str = ""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """US dollars an hour. `ceiling`: with as many nodes as the file allows, None where a price is not known.
+
+    `spot` and `on_demand` are what nodes cost after the change by their market, `reserved` is what those of
+    a reservation would cost on demand, which is not in `after` where the cloud has it paid for. `unknown`:
+    nodes whose price no list has; `not_counted`: what else costs money. `prices`: which list they are from,
+    and of when.
+    """
+
+    now: float
+    after: float
+    ceiling: float | None
+    nodes: int
+    most_nodes: int
+    on_demand: float = 0.0
+    spot: float = 0.0
+    reserved: float = 0.0
+    reserved_nodes: int = 0
+    unknown: tuple[str, ...] = ()
+    not_counted: tuple[str, ...] = ()
+    budget: float | None = None
+    prices: str = ""
+
+    @property
+    def delta(self) -> float:
+        return round(self.after - self.now, 6) + 0.0
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A finding of a plan. `where`: file:line:col, or the host that it is about."""
+
+    severity: str
+    code: str
+    where: str
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class DriftRow:
+    """A difference that was there before this change. `then`: what `up` makes of it."""
+
+    names: str
+    number: int
+    path: str
+    registered: str
+    observed: str
+    then: str
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """What a policy says of a plan, as the list `policies` of a plan's JSON has it."""
+
+    name: str
+    level: str
+    message: str
+    urn: str = ""
+    file: str = ""
+    line: int | None = None
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> PolicyResult:
+        line = record.get("line")
+        return cls(
+            str(record["name"]),
+            str(record["level"]),
+            str(record["message"]),
+            str(record.get("urn") or ""),
+            str(record.get("file") or ""),
+            int(line) if line else None,
+        )
+
+    @property
+    def refuses(self) -> bool:
+        return self.level == "mandatory"
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}" if self.file and self.line else self.file or self.urn
+
+
+@dataclass(frozen=True)
+class ChangeGroup:
+    """Resources with the same change: their folded names, their kind, and the properties of one of them."""
+
+    op: str
+    names: str
+    kind: str
+    number: int
+    leaves: tuple[str, ...] = ()
+    mends_drift: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no plan."""
+
+    code: str
+    summary: str
+    where: str
+    detail: str
+    hint: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class StackReview:
+    """The review of one stack. `where`: file:line of its document; `name`: of the fleet, volume or file."""
+
+    kind: Literal["fleet", "volume", "file"]
+    name: str
+    where: str
+    verdict: Verdict
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    headline: tuple[str, ...] = ()
+    dangers: tuple[Danger, ...] = ()
+    approvals: tuple[Approval, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    cost: Cost | None = None
+    capacity: tuple[Remark, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    reasons: tuple[str, ...] = ()
+    drift: tuple[DriftRow, ...] = ()
+    policies: tuple[PolicyResult, ...] = ()
+    groups: tuple[ChangeGroup, ...] = ()
+    before: tuple[NodeGroup, ...] = ()
+    after: tuple[NodeGroup, ...] = ()
+    failure: Failure | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Review:
+    """The reviews of the stacks of a file or folder, the worst first.
+
+    `project` and `path` tell which comment it is; `command` is what applies it.
+    """
+
+    project: str
+    path: str
+    stacks: tuple[StackReview, ...]
+    command: str
+
+    @property
+    def verdict(self) -> Verdict:
+        found: list[Verdict] = [each.verdict for each in self.stacks] or ["unchanged"]
+        return found[min(range(len(found)), key=lambda at: VERDICTS.index(found[at]))]
+
+    @property
+    def dangers(self) -> tuple[Danger, ...]:
+        """Of all stacks, the worst first."""
+        found = [danger for each in self.stacks for danger in each.dangers]
+        return tuple(sorted(found, key=lambda each: (KINDS.index(each.kind), each.stack, each.text)))
+
+    @property
+    def approvals(self) -> tuple[Approval, ...]:
+        return tuple(dict.fromkeys(approval for each in self.stacks for approval in each.approvals))
+
+    def number(self, verdict: Verdict) -> int:
+        return sum(each.verdict == verdict for each in self.stacks)
+
+    def total(self, op: str) -> int:
+        return sum(each.counts.get(op, 0) for each in self.stacks)
+
+    def costs(self) -> Iterator[tuple[StackReview, Cost]]:
+        for each in self.stacks:
+            if each.cost is not None:
+                yield each, each.cost
+
+
+def worst_first(stacks: Sequence[StackReview]) -> tuple[StackReview, ...]:
+    order = {"volume": 0, "fleet": 1, "file": 2}
+    return tuple(
+        sorted(
+            stacks, key=lambda each: (VERDICTS.index(each.verdict), order[each.kind], each.name, each.where)
+        )
+    )
