@@ -13,7 +13,7 @@ from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import coloured, print_json, say
 from orch.cli.runs.exec import no_such_name
-from orch.cli.runs.run import open_runner
+from orch.cli.runs.opening import open_runner
 from orch.spec.errors import visible
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _last_lines(runner: RunnerContext, row: RunRow, rank: int) -> list[str]:
 
 def _entry_json(runner: RunnerContext, row: RunRow) -> dict[str, str | None] | None:
     """How a dev environment is entered from here."""
-    from orch.runner.runs.entry import opened_entry
+    from orch.runner.access.entry import opened_entry
 
     entry = opened_entry(runner.context(row).folder)
     return {"command": entry.command, "link": entry.link} if entry is not None else None

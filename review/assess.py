@@ -13,8 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orch.components.deployment import Deployment
-from orch.review.cost import cost_of, gpus_of, planned_groups, recorded_groups
-from orch.review.losses import is_open, losses, opened, run_dangers
+from orch.review.impact import (
+    cost_of,
+    gpus_of,
+    is_open,
+    losses,
+    opened,
+    planned_groups,
+    recorded_groups,
+    run_dangers,
+)
 from orch.review.model import (
     OPS,
     Approval,

@@ -99,7 +99,7 @@ def fleet_delete(
 
 def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> None:
     from orch.cli.output.fleet import FleetRow, fleet_json, fleet_table, with_ended
-    from orch.cli.runs.run import open_runner
+    from orch.cli.runs.opening import open_runner
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
     from orch.stacks.fleets import fleet_of, known_fleets

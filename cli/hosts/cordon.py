@@ -33,7 +33,7 @@ def cordon(
 ) -> None:
     """Keep new jobs off nodes. Jobs that run there stay, and everybody who uses the nodes sees the mark."""
     from orch.cli.hosts.node_names import nodes_named
-    from orch.cli.runs.run import open_runner
+    from orch.cli.runs.opening import open_runner
     from orch.runner.launch.environment import fold
     from orch.runner.node.cordon import mark, unmark
     from orch.stacks.fleets import fleet_of, known_fleets

@@ -63,7 +63,7 @@ def execute(
     cannot be reached counts as 7. In one container, and typed on a terminal, the command has that.
     """
     from orch.cli.runs import exec as in_run
-    from orch.cli.runs.run import open_runner
+    from orch.cli.runs.opening import open_runner
     from orch.runner.launch.run_plan import plan_of
     from orch.runner.node.commands import as_root
     from orch.spec.state import FleetState

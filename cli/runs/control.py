@@ -13,8 +13,8 @@ import typer
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import end, tell
 from orch.cli.runs.background import begins_elsewhere
+from orch.cli.runs.opening import open_runner
 from orch.cli.runs.ports import Address, address_of, cannot_listen
-from orch.cli.runs.run import open_runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from orch.cli import completion
 from orch.cli.context import Rehearse
 from orch.cli.errors import UsageError, tell
 from orch.cli.output.ticking import still
-from orch.cli.runs.run import open_runner
+from orch.cli.runs.opening import open_runner
 
 if TYPE_CHECKING:
     from orch.runner.access.copying import Copied, Place, Side

@@ -14,8 +14,9 @@ from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
 from orch.cli.runs.exec import fleet_or_run, with_containers
+from orch.cli.runs.opening import open_runner
 from orch.cli.runs.ports import Address, address_of, cannot_listen
-from orch.cli.runs.run import moment_of, open_runner
+from orch.cli.runs.run import moment_of
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:

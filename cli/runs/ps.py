@@ -16,7 +16,7 @@ from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import UsageError, coloured, say, tell
 from orch.cli.runs.background import LOG, begins_elsewhere, why_undriven
-from orch.cli.runs.run import open_runner
+from orch.cli.runs.opening import open_runner
 
 if TYPE_CHECKING:
     from orch.runner.ledger.controllers import Controller

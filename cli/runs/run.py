@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orch.cli import completion
-from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, Variables, project_at
+from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, Variables
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
 from orch.cli.runs.background import drive_afresh, drive_behind, see_through, supervise
-from orch.cli.runs.early import EarlyStart, connector_of, early_start
 from orch.cli.runs.new_nodes import NewNodes
+from orch.cli.runs.opening import EarlyStart, early_start, open_runner
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
-from orch.cli.runs.submission import ProjectNow, check_name, fleets_with_room, is_run, submit_task
+from orch.cli.runs.submission import check_name, fleets_with_room, is_run, submit_task
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -30,12 +28,8 @@ if TYPE_CHECKING:
     from orch.runner.events import PortForwarded
     from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
-    from orch.runner.node.connector import Connector
     from orch.runner.runs.lifecycle import RunnerContext
-    from orch.runner.runs.run_secrets import Secrets
     from orch.spec import Document
-    from orch.stacks.project import Project
-    from orch.stacks.secrets.values import ProjectSecrets
 
 Run = Annotated[
     str,
@@ -334,57 +328,6 @@ def stop(
         if not row.active and not as_json:
             tell(f"run {name} has ended already: {row.status}")
         _show_end(runner, lifecycle.stop(runner, row, abort=abort), as_json=as_json)
-
-
-@contextmanager
-def open_runner(
-    path: str | None, *, as_json: bool, rehearse: bool = False, early: EarlyStart | None = None
-) -> Iterator[tuple[Project, RunnerContext]]:
-    """Open the project and the runner context of a verb; closes connections and ledger at the end.
-
-    `early`: what the verb has begun before."""
-    project = project_at(path, rehearse=rehearse)
-    project.prepare()
-    connector = early.connector if early is not None else None
-    runner = runner_of(project, connector or connector_of(project), as_json=as_json)
-    try:
-        yield project, replace(runner, early_look=early.look) if early is not None else runner
-    finally:
-        runner.connector.close()
-        runner.ledger.close()
-
-
-def runner_of(project: Project, connector: Connector, *, as_json: bool = False) -> RunnerContext:
-    """The runner context of a project, with its ledger. Raises LedgerUnusable, NewerLedger."""
-    from orch.cli.output.run import Live
-    from orch.runner.ledger.ledger import open_ledger
-    from orch.runner.runs.context import RunnerContext
-    from orch.stacks.volumes.attaching import project_volumes
-
-    ledger = open_ledger(project.ledger_url)
-    # With --json stdout holds one object, so live logs go to stderr.
-    out = sys.stderr if as_json else sys.stdout
-    return RunnerContext(
-        project.dot,
-        ledger,
-        connector,
-        Live(out, colour=coloured(out)),
-        secrets=_secrets_of(project),
-        volumes=project_volumes(project),
-        provisioned=ProjectNow(project, ledger),
-    )
-
-
-def _secrets_of(project: Project) -> Secrets:
-    """What decrypts secrets of the project for its runs, and opens its store when the first is needed."""
-
-    @cache
-    def store() -> ProjectSecrets:
-        from orch.stacks.secrets.values import ProjectSecrets
-
-        return ProjectSecrets(project)
-
-    return lambda names: store().values(names) if names else {}
 
 
 def _load(file: str, variables: dict[str, str], profile: str | None) -> tuple[Document, ...]:

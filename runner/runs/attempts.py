@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from orch.runner.access.entry import close_entry
 from orch.runner.errors import (
     BadTask,
     HostfileIncomplete,
@@ -35,7 +36,6 @@ from orch.runner.ledger.waiting_line import Line, behind
 from orch.runner.placement.seats import choose_seats
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import Phase, Verdict
-from orch.runner.runs.entry import close_entry
 from orch.runner.runs.ranks import LOOK_DEADLINE_S, collect_ranks, stop_ranks
 from orch.runner.runs.retry import (
     GiveUp,

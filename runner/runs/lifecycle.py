@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orch.runner.access.entry import close_entry
 from orch.runner.errors import BadRunName, RunnerError
 from orch.runner.events import Notice
 from orch.runner.launch.run_plan import plan_of
@@ -21,7 +22,6 @@ from orch.runner.runs.attempts import end_waiting, remove_earlier_attempts
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.decide import Verdict
 from orch.runner.runs.driver import Driver
-from orch.runner.runs.entry import close_entry
 from orch.runner.runs.follow import follow
 from orch.runner.runs.ranks import collect_ranks
 from orch.runner.runs.submit import check_task, submit, waiting_for_nodes

@@ -31,13 +31,12 @@ from orch.runner.errors import (
 )
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Address, Completed
-from orch.runner.ssh.channel import CommandChannel, unreachable
 from orch.runner.ssh.connect import Patience, dial_command, dial_tcp, dial_through, forwarded
 from orch.runner.ssh.endpoint import SshEndpoint, describe_address, of_jump, of_node
 from orch.runner.ssh.host_keys import RevokedKeys
 from orch.runner.ssh.identities import Keyring
 from orch.runner.ssh.login import log_in, ssh_words
-from orch.runner.ssh.protocol import Stream
+from orch.runner.ssh.protocol import CommandChannel, Stream, unreachable
 from orch.runner.ssh.user_config import UserConfig
 from orch.spec.state import Jump, NodeState
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orch.cli.runs.early import KnownFleets
-from orch.cli.runs.standby import Link, StandbyDriver
+from orch.cli.runs.background import Link, StandbyDriver
+from orch.cli.runs.opening import KnownFleets
 from orch.runner.node.status import NodeStatus
 from orch.spec.state import FleetState
 from orch.stacks.project import find

@@ -22,8 +22,8 @@ from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.node.commands import Command, StdinSource, argv, as_root
 from orch.runner.node.connector import fan_out
 from orch.runner.node.status import node_statuses
-from orch.runner.ssh.channel import CommandChannel
 from orch.runner.ssh.pool import Patience, SshConnector
+from orch.runner.ssh.protocol import CommandChannel
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState, Jump, NodeState
 
@@ -121,7 +121,7 @@ def test_a_node_that_freezes_between_two_commands_is_given_up(lab: Lab, monkeypa
     freeze(node.name)
     began = time.monotonic()
     with monkeypatch.context() as patched:
-        patched.setattr("orch.runner.ssh.channel.ACCEPT_S", 1.0)
+        patched.setattr("orch.runner.ssh.protocol.ACCEPT_S", 1.0)
         with pytest.raises(HostUnreachable):
             CommandChannel(node, Command("true"), channel, on_lines=None, until=None, started=began).run()
     with pytest.raises(HostUnreachable):

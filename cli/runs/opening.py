@@ -1,23 +1,85 @@
-"""What a run needs of its project as early as possible: its fleets, and connections to the nodes of the one
-that it can only go to. Nothing is told here: whoever does the same later tells what is wrong.
+"""Opens what the verbs on runs need of a project: its ledger, connections to its nodes, its secrets.
+
+A run needs some of that as early as possible: the fleets, and connections to the nodes of the one that it can
+only go to. Nothing is told by what begins early: whoever does the same later tells what is wrong.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from orch.cli.runs.standby import StandbyDriver, stand_by
+from orch.cli.context import project_at
+from orch.cli.errors import coloured
+from orch.cli.runs.background import LOG, Link, StandbyDriver, log_to, supervise
+from orch.cli.runs.submission import ProjectNow
 from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
     from orch.runner.connect import ConnectorByKind
+    from orch.runner.node.connector import Connector
     from orch.runner.placement.early_look import EarlyLook, Statuses
+    from orch.runner.runs.context import RunnerContext
+    from orch.runner.runs.run_secrets import Secrets
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
+    from orch.stacks.secrets.values import ProjectSecrets
+
+
+@contextmanager
+def open_runner(
+    path: str | None, *, as_json: bool, rehearse: bool = False, early: EarlyStart | None = None
+) -> Iterator[tuple[Project, RunnerContext]]:
+    """Open the project and the runner context of a verb; closes connections and ledger at the end.
+
+    `early`: what the verb has begun before."""
+    project = project_at(path, rehearse=rehearse)
+    project.prepare()
+    connector = early.connector if early is not None else None
+    runner = runner_of(project, connector or connector_of(project), as_json=as_json)
+    try:
+        yield project, replace(runner, early_look=early.look) if early is not None else runner
+    finally:
+        runner.connector.close()
+        runner.ledger.close()
+
+
+def runner_of(project: Project, connector: Connector, *, as_json: bool = False) -> RunnerContext:
+    """The runner context of a project, with its ledger. Raises LedgerUnusable, NewerLedger."""
+    from orch.cli.output.run import Live
+    from orch.runner.ledger.ledger import open_ledger
+    from orch.runner.runs.context import RunnerContext
+    from orch.stacks.volumes.attaching import project_volumes
+
+    ledger = open_ledger(project.ledger_url)
+    # With --json stdout holds one object, so live logs go to stderr.
+    out = sys.stderr if as_json else sys.stdout
+    return RunnerContext(
+        project.dot,
+        ledger,
+        connector,
+        Live(out, colour=coloured(out)),
+        secrets=_secrets_of(project),
+        volumes=project_volumes(project),
+        provisioned=ProjectNow(project, ledger),
+    )
+
+
+def _secrets_of(project: Project) -> Secrets:
+    """What decrypts secrets of the project for its runs, and opens its store when the first is needed."""
+
+    @cache
+    def store() -> ProjectSecrets:
+        from orch.stacks.secrets.values import ProjectSecrets
+
+        return ProjectSecrets(project)
+
+    return lambda names: store().values(names) if names else {}
 
 
 @dataclass(frozen=True)
@@ -117,3 +179,35 @@ def begin_look(connector: ConnectorByKind, fleet: FleetState) -> Callable[[], St
         with suppress(OrchError):
             connector.of(node)  # loads what connects, so that no thread has to do it beside this one
     return early_look.begin_look(fleet, partial(node_status, connector=connector, deadline_s=CHOICE_S))
+
+
+def stand_by(link: Link) -> int:
+    """Get ready to drive a run, drive it, and give the exit code."""
+    from orch.runner.connect import load_connectors
+
+    load_connectors()  # first: log-ins go on by themselves
+    project, fleet = link.receive()
+    connector = connector_of(project)
+    if fleet is not None:
+        statuses = begin_look(connector, fleet)
+        threading.Thread(target=_tell, args=(link, statuses), name="orch-tell", daemon=True).start()
+    # What a driver uses, so that a run which was submitted waits for none of it.
+    import orch.cli.output.run
+    import orch.runner.ledger.ledger
+    import orch.runner.runs.lifecycle  # noqa: F401
+    from orch.runner.node.container import START_TEMPLATES
+    from orch.templates import prepare
+
+    prepare(START_TEMPLATES)
+    number = link.receive()
+    runner = runner_of(project, connector)
+    row = runner.ledger.by_id(number)
+    log_to(runner.context(row).folder.path / LOG)
+    link.send(number)
+    link.close()
+    return supervise(runner, row)
+
+
+def _tell(link: Link, statuses: Callable[[], Statuses | None]) -> None:
+    with suppress(OSError):
+        link.send(statuses())
