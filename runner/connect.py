@@ -29,7 +29,7 @@ def open_connector(
 
 def load_connectors() -> None:
     """Load what reaches nodes, before there is one to reach."""
-    import orch.runner.ssh.pool  # noqa: F401
+    from orch.runner.ssh import pool  # noqa: F401
 
 
 class ConnectorByKind:

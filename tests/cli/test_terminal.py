@@ -93,7 +93,7 @@ def test_rows_of_a_ledger_that_others_write_too_are_shown_as_what_they_are(folde
         assert (said.code, [run["run"] for run in said.json["runs"]]) == (0, names), said.err
         assert all(run["submitted_at"] and run["time_limit_s"] == 90 for run in said.json["runs"])
     wide = folder.orch("ps", "-a", "-o", "wide").out.splitlines()
-    assert wide[0].split()[-4:] == ["COUNT", "LIMIT", "PRIORITY", "REASON"]
+    assert wide[0].split()[-6:] == ["LIMIT", "PRIORITY", "PER", "HOUR", "COST", "REASON"]
     assert all("1m 30s" in line and "bad<1b>[2J" in line for line in wide[1:]), wide
     for words in (("--watch",), ("-t", "ending")):
         assert folder.orch("ps", *words).code == 2
@@ -194,6 +194,6 @@ def test_every_verb_says_what_it_says_so() -> None:
         "errors.py: visible_lines(hidden(text))",
         "preview_all.py: text",  # a review, whose text is escaped, or JSON
         "main.py: f'orch {__version__}'",
-        "run.py: self.lines(event)",  # a job's log
+        "run.py: text",  # a job's log
         "run.py: visible_lines(hidden(text))",
     ]
