@@ -160,7 +160,7 @@ def test_the_claim_of_a_job_that_never_started_is_taken_over_after_an_hour(
     )
     with pytest.raises(NodesBusy) as refused:
         submit(place, on, name="other", commands=["true"])
-    assert refused.value.detail == "in use: gpu1 by early, lost of eve@away"
+    assert refused.value.detail == "in use: gpu1 by lost of eve@away, early"
     row = lifecycle.drive(place, row)
     assert row.status == "failed"
     assert "run lost of eve@away since then" in (row.message or "")
