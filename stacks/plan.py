@@ -17,7 +17,7 @@ from orch.stacks.provisioning.busy_nodes import lost_nodes
 from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
 from orch.stacks.pulumi.operation import EngineCall
 from orch.stacks.pulumi.recovery import same_state
-from orch.stacks.state import StackExport, StackState
+from orch.stacks.state import REASONS, StackExport, StackState
 from orch.stacks.summary import NO_HEADLINE, FleetRecord, Headline, headline
 
 FRESH_S = 30.0
@@ -61,7 +61,8 @@ class Plan:
     `problems` are nodes that are kept out, or failed while the others did not; `unpriced` names costs that
     are not in `hourly`. `drift` is what the refresh before it found; `headline` sums the changes up.
     `lost_nodes`: present nodes that it removes or replaces. `unrecorded`: the stack has another `nodes` than
-    the file, or nodes that ended themselves. `prepared`: what `up` needs to apply this plan.
+    the file, or nodes that ended themselves. `former_reasons`: those of the last `up`. `prepared`: what `up`
+    needs to apply this plan.
     """
 
     fleet: str
@@ -79,27 +80,37 @@ class Plan:
     headline: Headline = NO_HEADLINE
     lost_nodes: frozenset[str] = frozenset()
     unrecorded: bool = False
+    former_reasons: frozenset[str] = frozenset()
     prepared: PreparedPlan | None = field(default=None, compare=False, repr=False)
 
     @property
     def pending(self) -> bool:
         return any(change.op != "same" for change in self.changes)
 
+    @property
+    def new_reasons(self) -> tuple[str, ...]:
+        """The reasons that the last `up` did not have; none of a plan that changes nothing."""
+        if self.former_reasons and not self.pending and not self.unrecorded:
+            return ()
+        return tuple(reason for reason in self.reasons if reason not in self.former_reasons)
+
 
 @dataclass(frozen=True)
 class PriorFleet:
-    """The fleet of a stack before a plan, with its price in US dollars an hour, and the `nodes` that it was
-    made for."""
+    """The fleet of a stack before a plan, with its price in US dollars an hour, the `nodes` that it was made
+    for, and the explanations of its last `up`."""
 
     hourly: float
     fleet: FleetRecord
     nodes: str | None = None
+    reasons: frozenset[str] = frozenset()
 
 
 def prior_fleet(stack: StackState) -> PriorFleet:
     pins: Mapping[str, object] = stack.outputs.get("pins") or {}
     nodes = str(pins[NODES_PIN]) if NODES_PIN in pins else None
-    return PriorFleet(stack.hourly, FleetRecord(known(stack.outputs), stack.makers), nodes)
+    reasons = frozenset(map(str, stack.outputs.get(REASONS) or ()))
+    return PriorFleet(stack.hourly, FleetRecord(known(stack.outputs), stack.makers), nodes, reasons)
 
 
 def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCall) -> Plan:
@@ -136,6 +147,7 @@ def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCal
         lost_nodes=lost_nodes(before.fleet.nodes, compiled, applied),
         unrecorded=bool(compiled.ended)
         or (before.nodes is not None and compiled.pins.get(NODES_PIN) != before.nodes),
+        former_reasons=before.reasons,
     )
 
 

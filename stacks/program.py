@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from orch.stacks.lockfile import read_lock
 from orch.stacks.project import find, scope_of
 from orch.stacks.pulumi.process import without_source_positions
 from orch.stacks.secrets.values import backends_with_secrets, with_secrets
-from orch.stacks.state import StackState, deployment, refuse_newer
+from orch.stacks.state import REASONS, StackState, deployment, refuse_newer
 from orch.stacks.state import outputs as state_outputs
 from orch.stacks.variables import values_of, without_values
 
@@ -40,8 +40,11 @@ if TYPE_CHECKING:
     pass
 
 
-def register(compiled: Deployment) -> None:
-    """Register the resources of a plan, and export what a runner needs."""
+def register(compiled: Deployment, explained: Sequence[str] | None = None) -> None:
+    """Register the resources of a plan, and export what a runner needs.
+
+    `explained`: the explanations of the last `orch up`, which `pulumi` by hand leaves as they are.
+    """
     import pulumi
 
     for problem in compiled.problems:
@@ -55,6 +58,7 @@ def register(compiled: Deployment) -> None:
     pulumi.export("env", state.apply(_encrypted))
     pulumi.export("pins", compiled.pins)
     pulumi.export("traits", dict(compiled.traits))
+    pulumi.export(REASONS, list(compiled.reasons if explained is None else explained))
     if identity is not None:
         pulumi.export("identity", pulumi.Output.secret(identity))
 
@@ -150,4 +154,4 @@ def main(root: Path | str = ".") -> None:
             raise error.placed(document) from error
     except OrchError as error:
         raise pulumi.RunError(error.text()) from error  # without a stack trace
-    register(compiled)
+    register(compiled, outputs.get(REASONS))

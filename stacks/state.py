@@ -18,6 +18,9 @@ from orch.stacks.pulumi.process import call
 
 StackExport = dict[str, Any]
 
+REASONS = "reasons"
+"""The output with the explanations of the last `up`."""
+
 
 def deployment(project: Project, stack: str) -> StackExport | None:
     """The recorded state of a stack, or None when there is no such stack.

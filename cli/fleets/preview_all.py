@@ -356,6 +356,7 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
         key_lines,
         plan_json,
         plan_lines,
+        reason_lines,
         run_lines,
         warning_lines,
     )
@@ -405,7 +406,7 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
         (
             *plan_lines(plan, colour=False, verbose=wanted.verbose),
             *key_lines(plan.new_keys),
-            *(f"  · {reason}" for reason in plan.reasons),
+            *reason_lines(plan, colour=False, verbose=wanted.verbose),
             f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}",
             *run_lines(occupants),
         ),

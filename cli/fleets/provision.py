@@ -174,11 +174,10 @@ def preview(
         wanted = Wanted(rehearse, accept_new_host_keys, verbose)
         end(preview_all(file, wanted, formats[0] if formats else None, out, exit_code=exit_code))
     from orch.cli.hosts.host_keys import planned
-    from orch.cli.output.plan import cost_line, counts, plan_json, run_lines
+    from orch.cli.output.plan import cost_line, counts, plan_json, reason_lines, run_lines
     from orch.cli.output.progress import watching
     from orch.cli.output.review import on_nodes_that_go, shown_lines, tell_problems
     from orch.components.request import Approvals
-    from orch.review.tree import paint
     from orch.spec.diagnostics import render_human
     from orch.stacks import operations
 
@@ -202,8 +201,8 @@ def preview(
             continue
         for line in shown_lines(plan, verbose=verbose):
             say(line)
-        for reason in plan.reasons:
-            say(paint(f"  · {reason}", "2", coloured(sys.stdout)))
+        for line in reason_lines(plan, colour=coloured(sys.stdout), verbose=verbose):
+            say(line)
         say(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
         for line in run_lines(occupants):
             say(line)

@@ -33,6 +33,16 @@ def plan_lines(plan: Plan, *, colour: bool, verbose: bool = False) -> list[str]:
     return lines
 
 
+def reason_lines(plan: Plan, *, colour: bool, verbose: bool = False) -> list[str]:
+    """Why the plan is as it is: what the last `up` did not say, or all of it."""
+    reasons = plan.reasons if verbose else plan.new_reasons
+    lines = [f"· {reason}" for reason in reasons]
+    if len(reasons) < len(plan.reasons):
+        what = "the rest" if reasons else "everything"
+        lines.append(f"· {what} is decided as before (`-v` explains it)")
+    return [paint(f"  {line}", "2", colour) for line in lines]
+
+
 def counts(changes: Iterable[Change], *, done: bool = False, moves: bool = False) -> str:
     """`4 to create, 2 unchanged`, or `no changes (4 resources)`. A fleet that `moves` is replaced as a whole.
 

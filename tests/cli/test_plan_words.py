@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from recorded_plans import EVENTS, EXPLAINED, Preview
 
-from orch.cli.output.plan import cost_line, counts, plan_json, plan_lines
+from orch.cli.output.plan import cost_line, counts, plan_json, plan_lines, reason_lines
 from orch.components.deployment import Deployment
 from orch.stacks.plan import Plan
 from orch.stacks.pulumi.changes import Change, PropertyChange
@@ -333,3 +333,28 @@ def test_nodes_do_not_follow_what_new_ones_start_with_and_a_plan_says_so(backend
     assert headline((template,), FleetRecord(), compiled).lines == ()
     other = Change("update", "x:y:Z", "z", "urn:z")
     assert headline((template, other), up, compiled).lines == ()
+
+
+# Why it is so
+
+WHY = ("2 x g6.xlarge in us-east-1", "addresses: private ones only")
+
+
+@pytest.mark.parametrize(
+    ("former", "op", "verbose", "shown"),
+    [
+        ((), "create", False, WHY),
+        ((), "same", False, WHY),  # A version before recorded none.
+        (WHY, "same", False, ("everything is decided as before (`-v` explains it)",)),
+        (WHY[1:], "update", False, (WHY[0], "the rest is decided as before (`-v` explains it)")),
+        (WHY[1:], "same", False, ("everything is decided as before (`-v` explains it)",)),
+        (WHY, "update", True, WHY),
+        (WHY, "same", True, WHY),
+    ],
+)
+def test_explanations_are_those_that_the_last_up_did_not_have(
+    former: tuple[str, ...], op: Any, verbose: bool, shown: tuple[str, ...]
+) -> None:
+    change = Change(op, "aws:ec2/instance:Instance", "p5-0", "urn:p5-0")
+    plan = Plan("p5", "p5", (change,), WHY, hourly=1.0, delta=0.0, former_reasons=frozenset(former))
+    assert reason_lines(plan, colour=False, verbose=verbose) == [f"  · {line}" for line in shown]

@@ -336,6 +336,7 @@ def test_pulumi_by_hand_sees_no_change_and_its_up_is_none_for_orch(up: Folder) -
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        assert verb.startswith("up") or "reasons" not in done.stdout, done.stdout
     said = up.orch("preview", "fleet.yml", "--json", "--exit-code")
     assert said.code == 0, said.out
 
