@@ -1,13 +1,13 @@
 """All rules, what `orch.yml` says of them, and which of their breaches count.
 
-Nothing here reads a clock: the date on which exemptions are judged comes in.
+No verdict reads a clock: the date on which exemptions are judged comes in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from orch.policies.plan_rules import PLAN_CHECKS, TASK_CHECKS, PlanFacts
 from orch.policies.resource_rules import CHECKS
 from orch.policies.rule import Breach, Level, Resource, Rule, matches
-from orch.spec.diagnostics import Diagnostic, Severity
+from orch.spec.diagnostics import Diagnostic, RuleText, Severity
+from orch.spec.findings import Finding
 from orch.spec.grammar.values import Problem, shown
 from orch.spec.models.project import Exemption, Policy, ProjectSettings
 from orch.spec.suggest import few, hint_for
@@ -24,6 +25,8 @@ from orch.spec.suggest import few, hint_for
 if TYPE_CHECKING:
     from orch.spec import Document
     from orch.spec.models import Task
+
+CODE = "ORCH285"
 
 RULES: Mapping[str, Rule] = {
     rule.name: rule
@@ -53,7 +56,7 @@ class Setting:
 class Violation:
     """A breach that counts. `path`: the property in the file of the fleet; `resources`: folded names.
 
-    `exempt`: who answers for it; then it refuses nothing.
+    `exempt`: who answers for it; then it refuses nothing. `lapsed`: who did, until an exemption was over.
     """
 
     rule: Rule
@@ -63,6 +66,7 @@ class Violation:
     resources: str = ""
     urn: str = ""
     exempt: Exemption | None = None
+    lapsed: Exemption | None = None
 
     @property
     def refuses(self) -> bool:
@@ -71,6 +75,13 @@ class Violation:
     @property
     def message(self) -> str:
         return f"{self.resources}: {self.text}" if self.resources else self.text
+
+    @property
+    def lapse_words(self) -> str | None:
+        lapsed = self.lapsed
+        return (
+            f"the exemption of {lapsed.owner} is over since {lapsed.expires}" if lapsed is not None else None
+        )
 
     @property
     def hint(self) -> str:
@@ -113,8 +124,7 @@ class Settings:
     def refuses_by_engine(self) -> bool:
         """Whether a rule that refuses needs to see what the engine would do."""
         return bool(self.packs) or any(
-            each.rule.kind == "resource" or (each.rule.operations and each.rule.name != "runs-on-nodes")
-            for each in self.active(mandatory=True)
+            each.rule.kind == "resource" or each.rule.operations for each in self.active(mandatory=True)
         )
 
     def of_resource(self, resource: Resource) -> Iterator[tuple[Setting, Breach]]:
@@ -143,15 +153,23 @@ class Settings:
 DEFAULTS = Settings()
 
 
+def rule_texts() -> dict[str, RuleText]:
+    """The rules as reports describe them."""
+    return {
+        rule.name: RuleText(rule.description, rule.remediation, rule.severity, rule.url)
+        for rule in RULES.values()
+    }
+
+
 def violations(found: Iterable[tuple[Setting, Breach]], subject: Subject) -> tuple[Violation, ...]:
     """The violations in the order of the rules. The same one of several resources comes once."""
-    groups: dict[tuple[str, str, str, Exemption | None], list[Breach]] = {}
+    groups: dict[tuple[str, str, str, Exemption | None, Exemption | None], list[Breach]] = {}
     settings: dict[str, Setting] = {}
     for setting, breach in found:
         settings[setting.rule.name] = setting
-        exempt = exemption_for(setting, breach, subject)
-        groups.setdefault((setting.rule.name, breach.text, breach.path, exempt), []).append(breach)
-    order = list(RULES)
+        exempt, lapsed = exemptions_for(setting, breach, subject)
+        groups.setdefault((setting.rule.name, breach.text, breach.path, exempt, lapsed), []).append(breach)
+    order = [*RULES, *(name for name in settings if name not in RULES)]
     return tuple(
         Violation(
             settings[name].rule,
@@ -161,29 +179,55 @@ def violations(found: Iterable[tuple[Setting, Breach]], subject: Subject) -> tup
             folded([each.resource for each in breaches if each.resource]),
             min(each.urn for each in breaches),
             exempt,
+            lapsed,
         )
-        for (name, text, path, exempt), breaches in sorted(
+        for (name, text, path, exempt, lapsed), breaches in sorted(
             groups.items(), key=lambda each: (order.index(each[0][0]), str(each[0][3]), each[0][1])
         )
     )
 
 
-def exemption_for(setting: Setting, breach: Breach, subject: Subject) -> Exemption | None:
-    """The exemption that covers a breach on that day. All that it names must fit."""
-    for each in setting.exemptions:
-        if each.expires < subject.today:
-            continue
-        pairs = (
-            (each.resource, (breach.resource, breach.urn)),
-            (each.fleet, (subject.name,)),
-            (each.path, (subject.file,)),
-        )
-        if all(
-            pattern is None or any(value and matches(value, (pattern,)) for value in values)
-            for pattern, values in pairs
-        ):
-            return each
-    return None
+def exemptions_for(
+    setting: Setting, breach: Breach, subject: Subject
+) -> tuple[Exemption | None, Exemption | None]:
+    """The exemption that covers a breach on that day; else the one that did until it was over."""
+    fitting = [each for each in setting.exemptions if _fits(each, breach, subject)]
+    valid = next((each for each in fitting if each.expires >= subject.today), None)
+    return valid, max(fitting, key=lambda each: each.expires, default=None) if valid is None else None
+
+
+def _fits(each: Exemption, breach: Breach, subject: Subject) -> bool:
+    """Whether an exemption is for a breach: all that it names must fit."""
+    pairs = (
+        (each.resource, (breach.resource, breach.urn)),
+        (each.fleet, (subject.name,)),
+        (each.path, (subject.file,)),
+    )
+    return all(
+        pattern is None or any(value and matches(value, (pattern,)) for value in values)
+        for pattern, values in pairs
+    )
+
+
+def finding_of(violation: Violation) -> Finding:
+    """A violation as a finding at its property: an error, a warning, or a note where it is exempt."""
+    exempt = violation.exempt
+    severity = Severity.ERROR if violation.refuses else Severity.WARNING
+    return Finding(
+        CODE,
+        violation.path,
+        f"policy {violation.rule.name}: {violation.message}",
+        detail=f"{exempt.owner} answers for it until {exempt.expires}: {exempt.reason}"
+        if exempt is not None
+        else violation.lapse_words,
+        hint=violation.hint or None,
+        severity=Severity.NOTE if exempt is not None else severity,
+    )
+
+
+def today() -> date:
+    """The day on which exemptions are judged, in UTC. For those who call: nothing else here reads a clock."""
+    return datetime.now(timezone.utc).date()
 
 
 def folded(names: Sequence[str]) -> str:
@@ -251,6 +295,20 @@ def check(document: Document, today: date) -> Iterator[Diagnostic]:
                     severity=Severity.WARNING,
                     hint="remove it, or have it renewed",
                 )
+
+
+def require_valid(documents: Iterable[Document]) -> None:
+    """Raises InvalidConfiguration where policies of an `orch.yml` have errors."""
+    from orch.spec import InvalidConfiguration
+
+    found = [
+        each
+        for document in documents
+        for each in check(document, date.max)
+        if each.severity is Severity.ERROR
+    ]
+    if found:
+        raise InvalidConfiguration(found)
 
 
 def _parameters(document: Document, rule: Rule, policy: Policy) -> Iterator[Diagnostic]:
