@@ -136,10 +136,26 @@ def task_violations(document: Document, settings: Settings, root: str) -> Iterat
     from orch.spec.models import Task
 
     if isinstance(document.model, Task):
-        file = os.path.relpath(document.draft.source.file, root)
+        source = document.draft.source.file
+        file = os.path.relpath(source, root) if source != "<stdin>" else ""
         subject = Subject(document.model.name or "", file, today())
         for each in violations(settings.of_task(document.model), subject):
             yield finding_of(each).placed(document)
+
+
+def require_allowed(documents: Iterable[Document], settings: Settings, root: str) -> None:
+    """Tell what policies say of tasks. Raises InvalidConfiguration, which exits with 4, where one refuses."""
+    from orch.spec import InvalidConfiguration, Severity
+    from orch.spec.diagnostics import render_human
+    from orch.spec.errors import ExitCode
+
+    found = [each for document in documents for each in task_violations(document, settings, root)]
+    if any(each.severity is Severity.ERROR for each in found):
+        error = InvalidConfiguration(found)
+        error.exit_code = ExitCode.POLICY  # type: ignore[misc]
+        raise error
+    if found:
+        tell(render_human(found))
 
 
 def backend_settings(

@@ -337,11 +337,11 @@ def _parameters(document: Document, rule: Rule, policy: Policy) -> Iterator[Diag
             yield draft.diagnostic(
                 "ORCH284",
                 (*at, *problem.at),
-                f"`{name}` of the policy {rule.name} is a {parameter.type.words}: {problem.summary}",
+                f"`{name}` of the policy {rule.name}: {problem.summary}",
                 hint=problem.hint,
             )
-    setting = _setting(rule, policy)
-    if policy.level in (None, "mandatory", "advisory") and rule.idle(setting.parameters):
+    written = any(name in policy.parameters for name in rule.needs)
+    if policy.level != "disabled" and rule.needs and not written:
         yield draft.diagnostic(
             "ORCH284",
             ("policies", rule.name),

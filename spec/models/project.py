@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SkipValidation
 
-from orch.spec.grammar.characters import check_image, check_line, check_path
+from orch.spec.grammar.characters import check_characters, check_image, check_line, check_path
 from orch.spec.grammar.values import Problem, Problems, shown
 from orch.spec.models.backends import AnyBackend, settings_model
 from orch.spec.models.backends.base import BackendSettings
@@ -58,6 +58,27 @@ class Exemption(Section):
         return "write `{resource: NAME, owner: NAME, reason: TEXT, expires: 2027-03-31}`"
 
 
+def _parameters(value: object) -> object:
+    """Parameters as they are written: which ones there are, and of what kind, knows the policy."""
+    _check_all(value, ())
+    return value
+
+
+def _check_all(value: object, at: Path) -> None:
+    if isinstance(value, str):
+        try:
+            check_characters(value)
+        except Problem as problem:
+            problem.at = at
+            raise
+    elif isinstance(value, dict):
+        for key, item in cast("dict[str, object]", value).items():
+            _check_all(item, (*at, key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(cast("list[object]", value)):
+            _check_all(item, (*at, index))
+
+
 class Policy(Section):
     """A policy's level, its parameters, and what is exempt from it."""
 
@@ -68,7 +89,9 @@ class Policy(Section):
         default=None,
         description="What a violation does: stops, is told, or nothing; the policy's own if not given.",
     )
-    parameters: dict[str, object] = Field(default={}, description="The policy's own.")
+    parameters: Annotated[dict[str, object], Reads(_parameters, json_schema.SETTINGS)] = Field(
+        default={}, description="The policy's own."
+    )
     exempt: Annotated[tuple[Exemption, ...], rows("exemptions")] = Field(
         default=(), description="Violations that do not count."
     )
