@@ -13,7 +13,7 @@ from orch.components.file_systems import words_of
 from orch.components.request import DATA_TYPES
 from orch.policies.plan_rules import Loss, NodePrice, PlanFacts, ends_itself
 from orch.policies.settings import Subject, Violation, finding_of, today, violations
-from orch.spec.findings import PlanErrors
+from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks.errors import EngineFailed
 from orch.stacks.fleets import known_fleets
@@ -108,6 +108,25 @@ class Judgement:
     def after(self, inspection: Inspection) -> tuple[Violation, ...]:
         """What is told after an `up`, whose engine call registered all resources."""
         return self.found if self.whole else (*violations(inspection.found(), self.subject), *self.found)
+
+
+def of_volume(
+    project: Project, name: str, inspection: Inspection, engine_changes: Iterable[Change], *, own: bool
+) -> tuple[Finding, ...]:
+    """What policies say of what becomes of a volume. `own`: orch made its disk, whose data goes with it.
+
+    Raises PlanErrors where one refuses.
+    """
+    settings = project.policies
+    lost = tuple(
+        Loss(each.name, each.urn, each.op, f"the volume {name}")
+        for each in engine_changes
+        if own and each.op in ("delete", "replace") and each.type in (*DATA_TYPES, *DISKS)
+    )
+    rules = (*inspection.found(), *settings.of_plan(PlanFacts(lost_data=lost)))
+    found = violations(rules, Subject(name, "", today()))
+    refuse(found)
+    return tuple(finding_of(each) for each in found)
 
 
 def refuse(found: Iterable[Violation]) -> None:
