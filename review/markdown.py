@@ -95,7 +95,7 @@ def markdown(review: Review, most: int = MOST_BYTES) -> str:
             "Policies",
             ("policy", "level", "message", "where"),
             [
-                (each.name, each.level, each.message, each.where)
+                (each.name, each.level_words, each.message, each.where)
                 for stack in review.stacks
                 for each in sorted(stack.policies, key=lambda each: not each.refuses)
             ],

@@ -18,6 +18,7 @@ from orch.stacks.provisioning.bring_up import bring_up
 from orch.stacks.provisioning.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.provisioning.gang import parallel
 from orch.stacks.provisioning.kept_data import compare, is_protected, unprotect, unprotect_agreed
+from orch.stacks.provisioning.policies import compared, refuse_violations
 from orch.stacks.provisioning.shared_networks import (
     all_shared,
     drift_shared,
@@ -55,8 +56,8 @@ def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan
     run = EngineCall(listener, planning=True)
     listener(Activity(f"the engine compares the fleet {request.name} with its resources"))
     recorded = stack.recorded
-    compare(stack, compiled, parallel(compiled), request.approvals.lose_data, run)
-    plan = plan_of(request.name, before, compiled, run)
+    violations = compared(stack, request, compiled, run)
+    plan = replace(plan_of(request.name, before, compiled, run), policies=violations)
     return replace(plan, prepared=PreparedPlan(stack, recorded, compiled, files, matches_record(run.events)))
 
 
@@ -79,7 +80,7 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
 
     `plan`: a plan of `preview` that is not `outdated`. It is applied without new requests to the cloud or the
     hosts. Raises StackError naming each resource that failed, NoCapacity, Conflict (somebody else is at work
-    on the fleet, or runs are on nodes that it removes), Interrupted.
+    on the fleet, or runs are on nodes that it removes), PlanErrors (a policy refuses it), Interrupted.
     """
     project = _with_force(project, request.approvals.force)
     project.prepare()
@@ -95,6 +96,7 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
         listener(Activity(f"planning the fleet {request.name}"))
         compiled = compile_for(stack, request)
     before = prior_fleet(stack)
+    judgement = refuse_violations(stack, request, compiled, listener, plan=plan)
     existing = frozenset(before.fleet.nodes.values())
     listener(ExpectedNodes(frozenset(compiled.makers.get(node, node) for node in compiled.nodes) - existing))
     if not request.approvals.force and plan is not None:
@@ -117,7 +119,8 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
     images = {key: value for key, value in applied.pins.items() if key in applied.locked}
     if applied.locked:
         write_lock(project.lock_file, request.name, images)
-    return plan_of(request.name, before, applied, call)
+    result = plan_of(request.name, before, applied, call)
+    return replace(result, policies=judgement.after(call.inspection))
 
 
 def _over(name: str, ended: int) -> Plan:

@@ -50,11 +50,14 @@ do."""
 
 @dataclass(frozen=True)
 class Wanted:
-    """How stacks are previewed."""
+    """How stacks are previewed. `findings`: the format of a report of all that is found, which goes into the
+    file `findings_out`, or in place of the plan to stdout."""
 
     rehearse: bool = False
     accept_new_host_keys: bool = False
     verbose: bool = False
+    findings: str | None = None
+    findings_out: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Previewed:
-    """What became of a job: the review, what a terminal shows and is told, the JSON, the exit code."""
+    """What became of a job: the review, what a terminal shows and is told, the JSON, the exit code.
+
+    `findings`: what reports of findings have, with the names of policies as codes.
+    """
 
     review: StackReview
     data: dict[str, Any]
@@ -81,6 +87,7 @@ class Previewed:
     shown: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     pending: bool = False
+    findings: tuple[Diagnostic, ...] = ()
 
 
 @dataclass
@@ -131,7 +138,12 @@ def preview_all(
         return code
     if code == ExitCode.OK and exit_code and any(each.pending for each in done):
         code = ExitCode.CHANGES
-    if form is None:
+    if wanted.findings is not None:
+        found = (*loaded.diagnostics, *(diagnostic for each in done for diagnostic in each.findings))
+        _give(_report(wanted.findings, found), wanted.findings_out)
+    if wanted.findings is not None and wanted.findings_out is None:
+        _tell(done)
+    elif form is None:
         _print(done)
     elif form == "--json":
         _give(_json(target, done, code), out)
@@ -174,6 +186,19 @@ def _json(target: str, done: Sequence[Previewed], code: ExitCode) -> str:
         "exit_code": int(code),
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _report(form: str, found: Sequence[Diagnostic]) -> str:
+    """A report of findings for a code host."""
+    from orch.cli.validate import repository
+    from orch.policies.settings import rule_texts
+    from orch.spec.diagnostics import render_github, render_gitlab, render_sarif
+
+    if form == "github":
+        text = render_github(found, repository())
+    else:
+        text = (render_sarif if form == "sarif" else render_gitlab)(found, repository(), rule_texts())
+    return f"{text}\n" if text else ""
 
 
 def _give(text: str, out: str | None) -> None:
@@ -360,8 +385,9 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
         run_lines,
         warning_lines,
     )
-    from orch.cli.output.review import on_nodes_that_go
+    from orch.cli.output.review import judged_with_runs, on_nodes_that_go
     from orch.components.request import Approvals
+    from orch.policies.settings import finding_of
     from orch.review.assess import FleetSubject, fleet_review
     from orch.review.model import PolicyResult
     from orch.spec.diagnostics import render_human
@@ -382,7 +408,10 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     except PlanError as error:
         raise error.placed(document) from error
     occupants = on_nodes_that_go(project, plan, notes)
+    plan = judged_with_runs(plan, project, request, occupants)
     found = [*warnings, *(each.placed(document) for each in plan.findings)]
+    violated = [finding_of(each).placed(document) for each in plan.policies]
+    named = zip(violated, (each.rule.name for each in plan.policies), strict=True)
     data = plan_json(plan, document, occupants)
     prepared = plan.prepared
     review = fleet_review(
@@ -398,11 +427,13 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
             _prices({each.backend for each in prepared.compiled.priced} if prepared else set()),
         )
     )
-    told = [*notes.texts, *([render_human(found)] if found else []), *warning_lines(plan.warnings)]
+    shown = [*found, *violated]
+    told = [*notes.texts, *([render_human(shown)] if shown else []), *warning_lines(plan.warnings)]
+    refused = any(each.refuses for each in plan.policies)
     return Previewed(
         review,
         data,
-        ExitCode.HOSTS if plan.problems else ExitCode.OK,
+        ExitCode.POLICY if refused else ExitCode.HOSTS if plan.problems else ExitCode.OK,
         (
             *plan_lines(plan, colour=False, verbose=wanted.verbose),
             *key_lines(plan.new_keys),
@@ -412,6 +443,7 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
         ),
         (*told, *(each.text() for each in plan.problems)),
         plan.pending,
+        (*found, *(replace(each, code=name) for each, name in named)),
     )
 
 
@@ -435,7 +467,7 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
     review = volume_review(outcome, job.where, [*_warnings_of(document, loaded), *found])
     told = (*notes.texts, *([render_human(found)] if found else []))
     shown = tuple(outcome_lines(outcome, verbose=wanted.verbose))
-    return Previewed(review, outcome_json(outcome), ExitCode.OK, shown, told, outcome.pending)
+    return Previewed(review, outcome_json(outcome), ExitCode.OK, shown, told, outcome.pending, tuple(found))
 
 
 def _failed(job: Job, error: OrchError) -> Previewed:
@@ -451,7 +483,16 @@ def _failed(job: Job, error: OrchError) -> Previewed:
         data = {"schema": SCHEMA, "volume": job.name, "summary": None, "diagnostics": data["diagnostics"]}
     review = failed_review(job.kind, job.name, job.where, error)
     shown = (f"{job.kind} {job.name}", "plan: none, see the message")
-    return Previewed(review, data, ExitCode(error.exit_code), shown, (error.text(),))
+    found = (
+        error.diagnostics
+        if isinstance(error, InvalidConfiguration)
+        else (
+            job.document.diagnostic(
+                error.code or "ORCH346", "", error.summary, detail=error.detail, hint=error.hint
+            ),
+        )
+    )
+    return Previewed(review, data, ExitCode(error.exit_code), shown, (error.text(),), findings=tuple(found))
 
 
 def _warnings_of(document: Document, loaded: Loaded) -> list[Diagnostic]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +41,12 @@ if TYPE_CHECKING:
     from orch.stacks.request import FleetRequest
 
 SCHEMA = 1
+
+
+class FindingsFormat(str, Enum):
+    GITHUB = "github"
+    SARIF = "sarif"
+    GITLAB = "gitlab"
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,18 @@ def preview(
     out: Annotated[
         str | None, typer.Option("--out", metavar="FILE", help="Write the review or the JSON there.")
     ] = None,
+    findings_format: Annotated[
+        FindingsFormat | None,
+        typer.Option(
+            "--findings-format",
+            help="Report violations of policies and other findings, in place of the plan.",
+            show_default=False,
+        ),
+    ] = None,
+    findings_out: Annotated[
+        str | None,
+        typer.Option("--findings-out", metavar="FILE", help="Write that report there, beside the plan."),
+    ] = None,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing.
 
@@ -153,7 +172,17 @@ def preview(
         raise typer.BadParameter(f"it does not go with {formats[0]}", param_hint=formats[1])
     if out is not None and not formats:
         raise typer.BadParameter("say what to write: --markdown, --html or --json", param_hint="--out")
+    if findings_out is not None and findings_format is None:
+        raise typer.BadParameter("say how: --findings-format", param_hint="--findings-out")
+    if findings_format is not None and findings_out is None and formats and out is None:
+        raise typer.BadParameter(
+            f"{formats[0]} is on stdout: add --findings-out", param_hint="--findings-format"
+        )
     if allowed is not None:
+        if findings_format is not None:
+            raise typer.BadParameter(
+                "nothing is planned; `orch validate --untrusted --format` reports", param_hint="--untrusted"
+            )
         if as_markdown or as_html or out is not None:
             raise typer.BadParameter(
                 "nothing is compared: --markdown, --html and --out do not go with it",
@@ -168,15 +197,16 @@ def preview(
 
         untrusted_preview(file, allowed, as_json=as_json)
         return
-    if as_markdown or as_html or out is not None or os.path.isdir(file):
+    if as_markdown or as_html or out is not None or findings_format is not None or os.path.isdir(file):
         from orch.cli.fleets.preview_all import Wanted, preview_all
 
-        wanted = Wanted(rehearse, accept_new_host_keys, verbose)
+        report = findings_format.value if findings_format is not None else None
+        wanted = Wanted(rehearse, accept_new_host_keys, verbose, report, findings_out)
         end(preview_all(file, wanted, formats[0] if formats else None, out, exit_code=exit_code))
     from orch.cli.hosts.host_keys import planned
     from orch.cli.output.plan import cost_line, counts, plan_json, reason_lines, run_lines
     from orch.cli.output.progress import watching
-    from orch.cli.output.review import on_nodes_that_go, shown_lines, tell_problems
+    from orch.cli.output.review import judged_with_runs, on_nodes_that_go, shown_lines, tell_problems
     from orch.components.request import Approvals
     from orch.spec.diagnostics import render_human
     from orch.stacks import operations
@@ -184,6 +214,7 @@ def preview(
     approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
     source = FleetFile(file, rehearse=rehearse)
     pending, unfit = volumes.preview(source.volumes(), as_json=as_json, verbose=verbose), False
+    refused = False
     for project, document, fleet in source.fleets():
         if warnings := document.effective():
             tell(render_human(warnings))
@@ -195,6 +226,8 @@ def preview(
                 as_json=as_json,
             )
             occupants = on_nodes_that_go(project, plan, listener)
+        plan = judged_with_runs(plan, project, request, occupants)
+        refused = refused or any(each.refuses for each in plan.policies)
         pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
         if as_json:
             print_json(plan_json(plan, document, occupants))
@@ -207,6 +240,8 @@ def preview(
         for line in run_lines(occupants):
             say(line)
         tell_problems(plan, document)
+    if refused:
+        end(ExitCode.POLICY)
     if unfit:
         end(ExitCode.HOSTS)
     end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)

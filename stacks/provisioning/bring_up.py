@@ -15,6 +15,7 @@ from orch.spec.errors import OrchError
 from orch.spec.suggest import counted
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
 from orch.stacks.provisioning.gang import Gang, events_except
+from orch.stacks.provisioning.policies import refuse_violations
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note
 from orch.stacks.pulumi.process import Event
@@ -71,6 +72,8 @@ def bring_up(
             continue
         try:
             compiled = place.compile()
+            if compiled is not first:
+                refuse_violations(stack, request, compiled, listener)
         except OrchError as error:
             if not tried:
                 raise

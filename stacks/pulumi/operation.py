@@ -11,6 +11,7 @@ from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, EngineFailed, EngineGone, Interrupted, StackError, StackLocked
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
+from orch.stacks.pulumi.inspection import Inspection
 from orch.stacks.pulumi.lock_holders import LockMark
 from orch.stacks.pulumi.locks import going_on, stack_locked, subject
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
@@ -68,17 +69,20 @@ Listener = Callable[[Progress], None]
 class EngineCall:
     """One engine call: keeps its events, reports its progress to `listener`.
 
-    `isolated`: resource types whose failure does not fail the call.
+    `isolated`: resource types whose failure does not fail the call. `inspection`: what the project's policies
+    find of its resources.
     """
 
     listener: Listener
     planning: bool
     isolated: frozenset[str] = frozenset()
     events: list[Event] = field(default_factory=list)
+    inspection: Inspection = field(default_factory=Inspection)
     errors: dict[str, str] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
+        self.inspection.see(event)
         self.events.append(without_values(event))
         diagnostic = event.get("diagnosticEvent")
         if diagnostic and diagnostic["severity"] == "error":
@@ -144,6 +148,7 @@ def engine(
     Raises StackLocked, Conflict (jobs run on hosts to be removed), Interrupted, EngineFailed, StackError.
     """
     executable, project, name = engines.require(), stack.project, stack.name
+    run.inspection.settings = project.policies
     folder = work_folder(project, name)
     environment = project.environment(executable)
     if not project.rehearsal:

@@ -7,10 +7,10 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from orch.components.volumes import DiskVolumes, VolumePlan, VolumeRequest, plan_volume, volumes_of
+from orch.components.volumes import STACK, DiskVolumes, VolumePlan, VolumeRequest, plan_volume, volumes_of
 from orch.runner.launch.volumes import VolumeUse, volume_uses
 from orch.runner.ledger.ledger import open_ledger
 from orch.spec.findings import Finding
@@ -20,6 +20,7 @@ from orch.stacks.errors import Conflict, ProjectError
 from orch.stacks.fleets import known_fleets
 from orch.stacks.operations import ensure_images
 from orch.stacks.project import Project, scope_of
+from orch.stacks.provisioning.policies import of_volume
 from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
@@ -63,7 +64,8 @@ def preview_volume(project: Project, volume: Volume, listener: Listener) -> Volu
     run = EngineCall(listener, planning=True)
     listener(Activity(f"the engine compares the volume {volume.name} with its disk"))
     engine(stack, ["preview"], run, volume_program(plan))
-    return _outcome(stack, plan, run)
+    outcome = _outcome(stack, plan, run)
+    return replace(outcome, findings=(*outcome.findings, *_judged(stack, run)))
 
 
 def up_volume(project: Project, volume: Volume, listener: Listener) -> VolumeOutcome:
@@ -73,11 +75,23 @@ def up_volume(project: Project, volume: Volume, listener: Listener) -> VolumeOut
     recover(stack, listener)
     plan = _planned(stack, volume)
     before = _recorded(stack)
+    if project.policies.refuses_by_engine:
+        preview = EngineCall(listener, planning=True)
+        engine(stack, ["preview"], preview, volume_program(plan))
+        _judged(stack, preview)
     ensure_images(plan.images, listener)
     listener(Activity(f"bringing up the volume {volume.name}"))
     run = EngineCall(listener, planning=False)
     engine(stack, ["up", "--yes", "--skip-preview"], run, volume_program(plan))
     return _outcome(stack, plan, run, before)
+
+
+def _judged(stack: StackState, run: EngineCall) -> tuple[Finding, ...]:
+    """What policies say of a plan of the engine. Raises PlanErrors where one refuses."""
+    before = _recorded(stack)
+    name = stack.name.removeprefix(STACK)
+    own = before is None or not before.external
+    return of_volume(stack.project, name, run.inspection, changes(run.events), own=own)
 
 
 def down_volume(project: Project, name: str, listener: Listener) -> VolumeOutcome:
