@@ -68,7 +68,8 @@ Listener = Callable[[Progress], None]
 class EngineCall:
     """One engine call: keeps its events, reports its progress to `listener`.
 
-    `isolated`: resource types whose failure does not fail the call.
+    `isolated`: resource types whose failure does not fail the call. `observer` sees the events with all their
+    values, before they are kept without.
     """
 
     listener: Listener
@@ -77,8 +78,11 @@ class EngineCall:
     events: list[Event] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
+    observer: Callable[[Event], None] | None = None
 
     def __call__(self, event: Event) -> None:
+        if self.observer is not None:
+            self.observer(event)
         self.events.append(without_values(event))
         diagnostic = event.get("diagnosticEvent")
         if diagnostic and diagnostic["severity"] == "error":
