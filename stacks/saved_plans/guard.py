@@ -51,6 +51,7 @@ class Guard:
         self._recorded, self._exact, self._engine_plan = recorded, exact, engine_plan
         self._serial = serial_of(stack)
         self._attempt = secrets.token_hex(3)
+        self._marks = Marks()
         self._entered = False
 
     def begin(self) -> None:
@@ -58,12 +59,14 @@ class Guard:
         was begun before."""
         if self.begun:
             return
-        refuse_used(self.stack, self.plan, read_marks(self.stack))
+        self._marks = read_marks(self.stack)
+        refuse_used(self.stack, self.plan, self._marks)
         self.mark("begun")
         self.begun = True
 
     def mark(self, word: Word) -> None:
-        write_mark(self.stack, Mark(self.plan, word, self._attempt))
+        """Record what became of the plan. Raises StackError."""
+        write_mark(self.stack, Mark(self.plan, word, self._attempt), self._marks)
 
     def enter(self) -> None:
         """Once, before anything changes. Raises Conflict when the state moved, or somebody else applies this
@@ -111,7 +114,8 @@ class Guard:
         return failed
 
     def _require_unchanged(self) -> None:
-        mark = read_marks(self.stack).of_plan(self.plan)
+        self._marks = read_marks(self.stack)
+        mark = self._marks.of_plan(self.plan)
         if mark is None or mark.attempt != self._attempt:
             raise Conflict(
                 f"somebody else applies this plan of {self.stack.name}",

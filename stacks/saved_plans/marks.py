@@ -61,15 +61,25 @@ class Marks:
 
 
 def read_marks(stack: StackState) -> Marks:
-    """The marks as they are now. Raises StackError."""
+    """The marks as they are now. A state in files has the tags in one of their own, any other is asked through
+    the engine. Raises StackError."""
+    checkpoint = stack.project.checkpoint(stack.name)
+    if checkpoint is not None:
+        try:
+            data = json.loads(checkpoint.with_name(f"{stack.name}.pulumi-tags").read_text())
+            return Marks.of({str(key): str(value) for key, value in data["tags"].items()})
+        except FileNotFoundError:
+            return Marks()
+        except (ValueError, KeyError, TypeError, AttributeError):
+            pass  # half written, or of another engine: that one reads it
     if not stack.exists:
         return Marks()
     return Marks.of(json.loads(plain(stack, ["stack", "tag", "ls", "--json"]).stdout or "{}"))
 
 
-def write_mark(stack: StackState, mark: Mark) -> None:
-    """Record what became of a plan. Raises StackError."""
-    plain(stack, ["stack", "tag", "set", PLANS_TAG, read_marks(stack).adding(mark)])
+def write_mark(stack: StackState, mark: Mark, marks: Marks) -> None:
+    """Record what became of a plan beside the others of `marks`. Raises StackError."""
+    plain(stack, ["stack", "tag", "set", PLANS_TAG, marks.adding(mark)])
 
 
 def lineage_of(stack: StackState) -> str | None:
