@@ -72,8 +72,7 @@ def fleet_agreed(
     refuse_used(stack, approved.id, read_marks(stack))
     with _engine_plan(project, request.name) as file:
         recorder = Recorder(file)
-        early = _early(stack, approved, file_digests(project, request))
-        with _planning_for(approved, early):
+        with _planning_for(approved, stack, lambda: file_digests(project, request)):
             plan = operations.preview(project, request, listener, recorder=recorder)
         now = fleet_plan(project, request, plan, recorder, approved.origin)
         _require_equal(approved, now, listener)
@@ -86,12 +85,14 @@ def apply_fleet(project: Project, request: FleetRequest, approved: Approved, lis
 
     Raises as `fleet_agreed` and `operations.up`; a plan that failed is void from then on.
     """
-    for attempt in range(TRIES):
+    reason: str | None = None
+    for _ in range(TRIES):
         with fleet_agreed(project, request, approved, listener) as agreed:
             plan = agreed.made
             if plan.prepared is None or not (plan.pending or plan.unrecorded):
                 return plan
-            if operations.outdated(plan, request, listener) is not None and attempt + 1 < TRIES:
+            if (reason := operations.outdated(plan, request, listener)) is not None:
+                listener(Note(f"the plan is compared again: {reason}"))
                 continue
             guard = Guard(
                 plan.prepared.stack,
@@ -103,7 +104,7 @@ def apply_fleet(project: Project, request: FleetRequest, approved: Approved, lis
             return _guarded(
                 guard, lambda p=plan, g=guard: operations.up(project, request, listener, plan=p, guard=g)
             )
-    raise AssertionError("the last attempt returns or raises")
+    raise _refused(approved, f"it was compared {TRIES} times, and each time {reason}")
 
 
 @contextmanager
@@ -117,8 +118,7 @@ def volume_agreed(
     scope = approved.plan.decisions.scope
     with _engine_plan(project, stack.name) as file:
         recorder = Recorder(file)
-        early = _early(stack, approved, volume_files(project, approved.origin))
-        with _planning_for(approved, early):
+        with _planning_for(approved, stack, lambda: volume_files(project, approved.origin)):
             outcome = preview_volume(project, volume, listener, scope=scope, recorder=recorder)
         now = volume_plan(project, outcome, recorder, approved.origin, scope=scope)
         _require_equal(approved, now, listener)
@@ -177,21 +177,21 @@ def _refused(approved: Approved, detail: str) -> Conflict:
 
 
 @contextmanager
-def _planning_for(approved: Approved, early: StackPlan) -> Iterator[None]:
-    """Where no plan can be made any more, what differs of its inputs says why."""
+def _planning_for(
+    approved: Approved, stack: StackState, files: Callable[[], dict[str, str | None]]
+) -> Iterator[None]:
+    """Where no plan can be made any more, what differs of its inputs says why. `files`: their digests now."""
     try:
         yield
     except OrchError as error:
-        if found := inputs_differ(approved.plan, early):
+        now = {
+            "files": files(),
+            "states": {**approved.plan.states, stack.name: state_of(stack, stack.recorded)},
+            "lineage": shown_lineage(read_marks(stack).lineage),
+        }
+        if found := inputs_differ(approved.plan, approved.plan.model_copy(update=now)):
             raise _refused(approved, f"{rows(found)}\nno plan is made now: {error.summary}") from error
         raise
-
-
-def _early(stack: StackState, approved: Approved, files: dict[str, str | None]) -> StackPlan:
-    """The approved plan with the files and the state as they are now."""
-    lineage = shown_lineage(read_marks(stack).lineage)
-    states = {**approved.plan.states, stack.name: state_of(stack, stack.recorded)}
-    return approved.plan.model_copy(update={"files": files, "states": states, "lineage": lineage})
 
 
 @contextmanager

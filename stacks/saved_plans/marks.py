@@ -61,8 +61,8 @@ class Marks:
 
 
 def read_marks(stack: StackState) -> Marks:
-    """The marks as they are now. A state in files has the tags in one of their own, any other is asked through
-    the engine. Raises StackError."""
+    """The marks as they are now. A state in files has the tags in one of their own, any other is asked
+    through the engine. Raises StackError."""
     checkpoint = stack.project.checkpoint(stack.name)
     if checkpoint is not None:
         try:
