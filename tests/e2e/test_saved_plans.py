@@ -68,8 +68,8 @@ def copied(there: Rehearsed, folder: Path) -> Rehearsed:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory, engine: None) -> tuple[Rehearsed, Said, Said]:
-    """A fleet of one node and a volume, made by a saved plan in another checkout than it was made in: what the
-    preview and the `up` said."""
+    """A fleet of one node and a volume, made by a saved plan in another checkout than that of the plan: what
+    the preview and the `up` said."""
     folder = tmp_path_factory.mktemp("first")
     there: Rehearsed = Rehearsed.make(folder / "planned")
     write(there, 1)
@@ -100,10 +100,9 @@ def test_a_plan_is_applied_as_it_was_approved(first: tuple[Rehearsed, Said, Said
 
 def test_the_file_and_the_comment_tell_what_was_planned(first: tuple[Rehearsed, Said, Said]) -> None:
     there = first[0]
-    text = (
-        there.path / "first.json" if (there.path / "first.json").exists() else there.path / PLAN
-    ).read_text()
-    (planned,) = json.loads(text)["stacks"]
+    text = (there.path / "first.json").read_text()
+    assert [each["name"] for each in json.loads(text)["stacks"]] == ["data", "p5"]
+    planned = json.loads(text)["stacks"][1]
     assert planned["summary"]["create"] == len(planned["operations"])
     assert planned["states"]["p5"]["resources"] == {}
     assert SECRET not in text
