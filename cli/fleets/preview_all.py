@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from orch.spec import Diagnostic, Document, Loaded
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Progress
-    from orch.stacks.saved_plans.record import Commit, SavedPlan, StackPlan
+    from orch.stacks.saved_plans.record import Commit, SavedPlan, StackPlan, Terms
 
 SCHEMA = 1
 
@@ -55,7 +55,7 @@ do."""
 @dataclass(frozen=True)
 class Wanted:
     """How stacks are previewed. `saves`: a saved plan is made of them, which is valid for `expires_s`
-    seconds; `basis`: what they stand on is told."""
+    seconds; `basis`: what they stand on is told; `terms` are the saved plan's."""
 
     rehearse: bool = False
     accept_new_host_keys: bool = False
@@ -63,6 +63,7 @@ class Wanted:
     saves: bool = False
     expires_s: int = 0
     basis: bool = False
+    terms: Terms | None = None
 
 
 Form = Literal["markdown", "html", "json", "plan"]
@@ -164,6 +165,8 @@ def preview_all(
     if not jobs and not broken:
         raise ProjectError("there is no fleet in it", where=target, hint="a fleet begins with `type: fleet`")
     jobs.sort(key=lambda each: (each.name, each.kind, each.where))
+    if wanted.saves:
+        wanted = replace(wanted, terms=_terms(project, wanted, jobs))
     done = [*broken, *_run(jobs, project, loaded, wanted)]
     code = worst(each.code for each in done)
     if code == ExitCode.INTERRUPTED:
@@ -176,28 +179,45 @@ def preview_all(
     elif any(each.form != "json" for each in outputs):
         _tell(done)
     if outputs:
-        made = datetime.now(timezone.utc).replace(microsecond=0)
-        _write(Written(target, project, done, wanted, made), outputs, code)
+        _write(Written(target, project, done, wanted), outputs, code)
     return code
+
+
+def _terms(project: Project, wanted: Wanted, jobs: Sequence[Job]) -> Terms:
+    from orch import __version__
+    from orch.stacks.pulumi.install import require
+    from orch.stacks.saved_plans.record import Terms
+
+    made = datetime.now(timezone.utc).replace(microsecond=0)
+    expires = made + timedelta(seconds=wanted.expires_s)
+    return Terms(
+        project=project.name,
+        rehearsal=project.rehearsal,
+        made=made,
+        expires=expires,
+        orch=__version__,
+        engine=require().version,
+        stacks=tuple(f"{each.kind} {each.name}" for each in jobs),
+    )
 
 
 @dataclass(frozen=True)
 class Written:
-    """What outputs are made of. `made`: when."""
+    """What outputs are made of."""
 
     target: str
     project: Project
     done: Sequence[Previewed]
     wanted: Wanted
-    made: datetime
 
 
 def _write(written: Written, outputs: Sequence[Output], code: ExitCode) -> None:
     from orch.review.html import html
     from orch.review.markdown import markdown
 
-    commit = _commit(written) if written.wanted.basis else None
-    saved = _saved(written, commit) if written.wanted.saves else None
+    wanted = written.wanted
+    commit = _commit(written) if wanted.basis else None
+    saved = _saved(written, wanted.terms, commit) if wanted.terms is not None else None
     file = next((each.file for each in outputs if each.form == "plan"), None)
     review = _review(written, commit, saved, file)
     for each in outputs:
@@ -222,19 +242,12 @@ def _commit(written: Written) -> Commit | None:
     return commit_of(written.project.root, sorted(files))
 
 
-def _saved(written: Written, commit: Commit | None) -> SavedPlan:
-    from orch import __version__
-    from orch.stacks.pulumi.install import require
+def _saved(written: Written, terms: Terms, commit: Commit | None) -> SavedPlan:
     from orch.stacks.saved_plans.record import SavedPlan, Unplanned
 
     return SavedPlan(
-        project=written.project.name,
         path=os.path.relpath(written.target),
-        rehearsal=written.project.rehearsal,
-        made=written.made,
-        expires=written.made + timedelta(seconds=written.wanted.expires_s),
-        orch=__version__,
-        engine=require().version,
+        terms=terms,
         git=commit,
         stacks=tuple(each.saved for each in written.done if each.saved is not None),
         unplanned=tuple(
@@ -266,7 +279,7 @@ def _review(written: Written, commit: Commit | None, saved: SavedPlan | None, fi
         base=(commit.base or "") if commit else "",
         dirty=commit.dirty if commit else False,
         plan=saved.id if saved else "",
-        valid_until=stamp(saved.expires) if saved else "",
+        valid_until=stamp(saved.terms.expires) if saved else "",
     )
     command = f"orch up --plan {file}" if saved and file else f"orch up {path}"
     return Review(written.project.name, path, stacks, command, basis)
@@ -496,14 +509,16 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     file = document.file.absolute() if document.file.name != "<stdin>" else None
     approvals = Approvals(unseen="all" if wanted.accept_new_host_keys else "none")
     request = FleetRequest(fleet, document.directory.absolute(), approvals, file)
-    recorder = Recorder() if wanted.saves else None
+    terms = wanted.terms
+    recorder = Recorder() if terms is not None else None
     try:
         plan = operations.preview(project, request, notes, recorder=recorder)
     except PlanError as error:
         raise error.placed(document) from error
     saved = None
-    if recorder is not None:
-        saved = fleet_plan(project, request, plan, recorder, Origin(job.where, document.file.absolute()))
+    if recorder is not None and terms is not None:
+        origin = Origin(job.where, document.file.absolute(), terms)
+        saved = fleet_plan(project, request, plan, recorder, origin)
     occupants = on_nodes_that_go(project, plan, notes)
     found = [*warnings, *(each.placed(document) for each in plan.findings)]
     data = plan_json(plan, document, occupants)
@@ -557,14 +572,15 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
     if not isinstance(volume, Volume):
         raise TypeError(f"{job.name} is no volume")
     warnings = document.effective()
-    recorder = Recorder() if wanted.saves else None
+    terms = wanted.terms
+    recorder = Recorder() if terms is not None else None
     try:
         outcome = preview_volume(project, volume, notes, recorder=recorder)
     except PlanError as error:
         raise error.placed(document) from error
     saved = None
-    if recorder is not None:
-        origin = Origin(job.where, document.file.absolute())
+    if recorder is not None and terms is not None:
+        origin = Origin(job.where, document.file.absolute(), terms)
         saved = volume_plan(project, outcome, recorder, origin)
     found = [*warnings, *(each.placed(document) for each in outcome.findings)]
     review = volume_review(outcome, job.where, [*_warnings_of(document, loaded), *found])

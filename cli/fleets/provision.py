@@ -308,7 +308,12 @@ def up(
                 raise typer.BadParameter(
                     "it changes what is planned: it does not go with --plan", param_hint=word
                 )
-        apply_saved(plan, file, force=force, as_json=as_json, rehearse=rehearse)
+
+        def documents(target: str) -> tuple[Project, tuple[Document, ...]]:
+            launch = ("fleet", "volume")
+            return FleetFile(target, launch=launch, rehearse=rehearse, mixed=True).read()
+
+        apply_saved(plan, file, documents, force=force, as_json=as_json, rehearse=rehearse)
         return
     if file is None:
         raise typer.BadParameter("Missing argument 'FILE'.")

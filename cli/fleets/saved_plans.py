@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.cli.errors import end, print_json, say, tell
-from orch.cli.fleets.provision import FleetFile
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
@@ -52,7 +51,13 @@ class Job:
         )
 
 
-def apply_saved(plan: str, file: str | None, *, force: bool, as_json: bool, rehearse: bool) -> None:
+Documents = Callable[[str], "tuple[Project, tuple[Document, ...]]"]
+"""Reads the documents of a file or folder, with the project that it belongs to."""
+
+
+def apply_saved(
+    plan: str, file: str | None, documents: Documents, *, force: bool, as_json: bool, rehearse: bool
+) -> None:
     """Apply a saved plan exactly, or refuse it. `file`: the file or folder that it is of, by default as the
     plan names it.
 
@@ -69,7 +74,7 @@ def apply_saved(plan: str, file: str | None, *, force: bool, as_json: bool, rehe
         from orch.cli.errors import UsageError
 
         raise UsageError("a saved plan is of a file", hint="name the file or folder that it was made of")
-    jobs = _jobs(saved, plan, target, rehearse=rehearse)
+    jobs = _jobs(saved, plan, target, documents, rehearse=rehearse)
     approvals = Approvals(force=force)
     if len(jobs) > 1:
         _compare_all(jobs, approvals, as_json=as_json)
@@ -102,11 +107,12 @@ def _refuse_outdated(saved: SavedPlan, plan: str) -> None:
     from orch.stacks.saved_plans.guard import AGAIN
     from orch.stacks.saved_plans.record import stamp
 
-    if saved.is_expired(datetime.now(timezone.utc)):
+    terms = saved.terms
+    if terms.is_expired(datetime.now(timezone.utc)):
         raise Conflict(
             f"plan {saved.id} has expired; nothing was changed",
             where=plan,
-            detail=f"it was made at {stamp(saved.made)} and was valid until {stamp(saved.expires)}",
+            detail=f"it was made at {stamp(terms.made)} and was valid until {stamp(terms.expires)}",
             hint=AGAIN,
             code="ORCH394",
         )
@@ -118,7 +124,15 @@ def _refuse_outdated(saved: SavedPlan, plan: str) -> None:
             hint=f"mend them, then {AGAIN}",
             code="ORCH392",
         )
-    versions = {"orch": (saved.orch, __version__), "engine": (saved.engine, require().version)}
+    if terms.stacks != tuple(each.title for each in saved.stacks):
+        raise ProjectError(
+            f"plan {saved.id} was edited",
+            where=plan,
+            detail=f"it was made of {', '.join(terms.stacks)}",
+            hint=AGAIN,
+            code="ORCH392",
+        )
+    versions = {"orch": (terms.orch, __version__), "engine": (terms.engine, require().version)}
     if other := [Difference(name, *each) for name, each in versions.items() if each[0] != each[1]]:
         raise Conflict(
             f"plan {saved.id} was made with other versions; nothing was changed",
@@ -129,7 +143,7 @@ def _refuse_outdated(saved: SavedPlan, plan: str) -> None:
         )
 
 
-def _jobs(saved: SavedPlan, plan: str, target: str, *, rehearse: bool) -> list[Job]:
+def _jobs(saved: SavedPlan, plan: str, target: str, read: Documents, *, rehearse: bool) -> list[Job]:
     """The stacks of the plan, volumes first, each with its document. Raises ProjectError, Conflict."""
     from orch.spec import InvalidConfiguration
     from orch.spec.models import Fleet, Volume
@@ -145,16 +159,16 @@ def _jobs(saved: SavedPlan, plan: str, target: str, *, rehearse: bool) -> list[J
             hint="call it where `orch preview` was called, or name it: `orch up FILE --plan PLAN`",
             code="ORCH392",
         )
-    if saved.rehearsal != rehearse:
+    terms = saved.terms
+    if terms.rehearsal != rehearse:
         raise ProjectError(
-            f"plan {saved.id} is {'of a rehearsal' if saved.rehearsal else 'of no rehearsal'}",
+            f"plan {saved.id} is {'of a rehearsal' if terms.rehearsal else 'of no rehearsal'}",
             where=plan,
-            hint="add `--rehearse`" if saved.rehearsal else "leave `--rehearse` out",
+            hint="add `--rehearse`" if terms.rehearsal else "leave `--rehearse` out",
             code="ORCH392",
         )
-    source = FleetFile(target, launch=("fleet", "volume"), rehearse=rehearse, mixed=True)
     try:
-        project, documents = source.read()
+        project, documents = read(target)
     except InvalidConfiguration as error:
         raise Conflict(
             f"the files of plan {saved.id} are not as they were planned; nothing was changed",
@@ -163,9 +177,9 @@ def _jobs(saved: SavedPlan, plan: str, target: str, *, rehearse: bool) -> list[J
             hint=AGAIN,
             code="ORCH393",
         ) from error
-    if project.name != saved.project:
+    if project.name != terms.project:
         raise ProjectError(
-            f"plan {saved.id} is of the project {saved.project}, this one is {project.name}",
+            f"plan {saved.id} is of the project {terms.project}, this one is {project.name}",
             where=plan,
             hint="name the file that it was made of: `orch up FILE --plan PLAN`",
             code="ORCH392",
@@ -194,8 +208,8 @@ def _jobs(saved: SavedPlan, plan: str, target: str, *, rehearse: bool) -> list[J
             from orch.spec.diagnostics import render_human
 
             tell(render_human(warnings))
-        origin = Origin(stack.where, document.file.absolute())
-        return Job(project, document, model, Approved(saved.id, stack, origin))
+        origin = Origin(stack.where, document.file.absolute(), terms)
+        return Job(project, document, model, Approved(stack, origin))
 
     return [job(each) for each in sorted(saved.stacks, key=lambda each: (each.kind != "volume", each.name))]
 

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from orch.spec.errors import OrchError
 from orch.spec.models import Volume
 from orch.stacks import operations
-from orch.stacks.errors import Conflict, EngineFailed, StackLocked
+from orch.stacks.errors import Conflict, EngineFailed, ProjectError, StackLocked
 from orch.stacks.plan import Plan
 from orch.stacks.project import Project
 from orch.stacks.pulumi.operation import Listener, Note
@@ -42,9 +42,8 @@ Made = TypeVar("Made", Plan, VolumeOutcome)
 
 @dataclass(frozen=True)
 class Approved:
-    """A stack of an approved plan. `id`: the plan's; `own`: stacks that this call has brought up before."""
+    """A stack of an approved plan. `own`: stacks that this call has brought up before."""
 
-    id: str
     plan: StackPlan
     origin: Origin
     own: frozenset[str] = frozenset()
@@ -69,7 +68,7 @@ def fleet_agreed(
     """
     stack = StackState(project, request.name)
     project.prepare()
-    refuse_used(stack, approved.id, read_marks(stack))
+    _require_own(stack, approved)
     with _engine_plan(project, request.name) as file:
         recorder = Recorder(file)
         with _planning_for(approved, stack, lambda: file_digests(project, request)):
@@ -96,7 +95,7 @@ def apply_fleet(project: Project, request: FleetRequest, approved: Approved, lis
                 continue
             guard = Guard(
                 plan.prepared.stack,
-                approved.id,
+                approved.plan.id,
                 plan.prepared.recorded,
                 exact=plan.prepared.as_recorded,
                 engine_plan=agreed.engine_plan,
@@ -114,7 +113,7 @@ def volume_agreed(
     """The same of a volume. Raises as `fleet_agreed`."""
     stack = stack_of(project, volume.name)
     project.prepare()
-    refuse_used(stack, approved.id, read_marks(stack))
+    _require_own(stack, approved)
     scope = approved.plan.decisions.scope
     with _engine_plan(project, stack.name) as file:
         recorder = Recorder(file)
@@ -131,7 +130,7 @@ def apply_volume(project: Project, volume: Volume, approved: Approved, listener:
         if not agreed.made.pending:
             return agreed.made
         stack = stack_of(project, volume.name)
-        guard = Guard(stack, approved.id, stack.recorded, exact=False, engine_plan=agreed.engine_plan)
+        guard = Guard(stack, approved.plan.id, stack.recorded, exact=False, engine_plan=agreed.engine_plan)
         scope = approved.plan.decisions.scope
         return _guarded(guard, lambda: up_volume(project, volume, listener, scope=scope, guard=guard))
 
@@ -149,7 +148,7 @@ def _guarded(guard: Guard, work: Callable[[], Made]) -> Made:
         if guard.error is not None or not guard.begun:
             raise
         guard.mark("failed")
-        told = f"plan {guard.plan} is void; {present(guard.stack)}"
+        told = f"the plan is void; {present(guard.stack)}"
         error.detail = f"{error.detail}\n{told}" if error.detail else told
         if not isinstance(error, EngineFailed) and error.hint is not None:
             raise
@@ -157,6 +156,24 @@ def _guarded(guard: Guard, work: Callable[[], Made]) -> Made:
         raise
     guard.mark("applied")
     return done
+
+
+def _require_own(stack: StackState, approved: Approved) -> None:
+    """Raises Conflict when the plan was begun before, or is of a stack that is gone, ProjectError when
+    somebody without the key of the stack has written it."""
+    marks = read_marks(stack)
+    plan = approved.plan
+    refuse_used(stack, plan.id, marks)
+    if shown_lineage(marks.lineage) != plan.lineage:
+        raise _refused(approved, f"stack {stack.name}: as planned -> removed since, or another state")
+    if not plan.is_sealed(approved.origin.terms, marks.lineage or ""):
+        raise ProjectError(
+            f"the plan of the {plan.title} was edited",
+            where=plan.where,
+            detail="its seal is another one than the stack's own key makes",
+            hint=AGAIN,
+            code="ORCH392",
+        )
 
 
 def _require_equal(approved: Approved, now: StackPlan, listener: Listener) -> None:

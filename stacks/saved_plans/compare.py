@@ -77,7 +77,7 @@ def _short(digest: str | None) -> str:
 
 
 def _states(approved: StackPlan, now: StackPlan, own: frozenset[str]) -> Iterator[Difference]:
-    if approved.lineage != now.lineage and None not in (approved.lineage, now.lineage):
+    if approved.lineage != now.lineage:
         yield Difference(f"stack {approved.stack}", "as planned", "removed since, and made anew")
     for name in sorted({*approved.states, *now.states} - own):
         before = approved.states.get(name, RecordedState(serial=None, resources={}))

@@ -30,6 +30,7 @@ from orch.stacks.saved_plans.record import (
     PriceList,
     RecordedState,
     StackPlan,
+    Terms,
 )
 from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.state import StackExport, StackState
@@ -40,10 +41,11 @@ from orch.stacks.volumes.state import stack_of
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a stack is described: `where` is file:line, `file` its file."""
+    """Where a stack is described, `where` is file:line, `file` its file; and the terms of the plan."""
 
     where: str
     file: Path
+    terms: Terms
 
 
 def fleet_plan(
@@ -86,7 +88,7 @@ def fleet_plan(
         reasons=plan.reasons,
         summary=summary(plan.changes),
         pending=plan.pending or plan.unrecorded,
-    )
+    ).sealed(origin.terms, lineage)
 
 
 def volume_plan(
@@ -114,7 +116,7 @@ def volume_plan(
         reasons=outcome.reasons,
         summary=summary(outcome.changes),
         pending=outcome.pending,
-    )
+    ).sealed(origin.terms, lineage)
 
 
 def decisions_of(project: Project, request: FleetRequest, compiled: Deployment | None) -> Decisions:
@@ -132,7 +134,7 @@ def decisions_of(project: Project, request: FleetRequest, compiled: Deployment |
     )
 
 
-def operations_of(changes: Iterable[Change], recorder: Recorder, key: str | None) -> tuple[Operation, ...]:
+def operations_of(changes: Iterable[Change], recorder: Recorder, key: str) -> tuple[Operation, ...]:
     return tuple(
         Operation(
             urn=each.urn,

@@ -151,7 +151,7 @@ def refuse_used(stack: StackState, plan: str, marks: Marks) -> None:
         "applied": "was applied already",
     }[mark.word]
     raise Conflict(
-        f"plan {plan} of {stack.name} {words}",
+        f"this plan of {stack.name} {words}",
         detail=present(stack) if mark.word != "applied" else None,
         hint=AGAIN if mark.word != "applied" else "nothing is left to do of it",
         code="ORCH394",

@@ -1,8 +1,9 @@
 """What a stack remembers of saved plans: tags of the engine, which lie beside the state, for every machine.
 
 `orch:lineage` is a random word that a stack gets with its first saved plan and keeps until it is removed. It
-is also the key of the digests of inputs in saved plans: who reads a plan but not the state cannot try out
-values. `orch:plans` tells what became of the last plans.
+is also the key of the seals of saved plans, and of their digests of inputs: who reads or writes a plan but not
+the state cannot make one, nor try out values.
+`orch:plans` tells what became of the last plans.
 """
 
 from __future__ import annotations
@@ -82,21 +83,25 @@ def write_mark(stack: StackState, mark: Mark, marks: Marks) -> None:
     plain(stack, ["stack", "tag", "set", PLANS_TAG, marks.adding(mark)])
 
 
-def lineage_of(stack: StackState) -> str | None:
-    """The stack's lineage, made where it has none; None where this caller may not write tags."""
-    found = read_marks(stack).lineage
-    if found is not None or not stack.exists:
+def lineage_of(stack: StackState) -> str:
+    """The stack's lineage, made where it has none. Raises StackError where this caller may not write it."""
+    if (found := read_marks(stack).lineage) is not None:
         return found
     try:
         plain(stack, ["stack", "tag", "set", LINEAGE_TAG, secrets.token_hex(16)])
-    except StackError:
-        return None
-    return read_marks(stack).lineage  # of two processes, the last one wins
+    except StackError as error:
+        raise StackError(
+            f"no plan of {stack.name} can be saved: its stack cannot be marked",
+            detail=error.detail or error.summary,
+            hint="save one plan of it with credentials that may write the state; others need to read it only",
+            code="ORCH346",
+        ) from error
+    return read_marks(stack).lineage or ""  # of two processes, the last one wins
 
 
-def shown_lineage(lineage: str | None) -> str | None:
+def shown_lineage(lineage: str | None) -> str:
     """What a plan says of it: it leads nowhere."""
-    return None if lineage is None else hashlib.sha256(f"lineage {lineage}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"lineage {lineage}".encode()).hexdigest()[:16]
 
 
 def serial_of(stack: StackState) -> int | None:

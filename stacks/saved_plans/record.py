@@ -1,13 +1,14 @@
 """The file of a saved plan: what was approved, as far as it can be compared, without secrets.
 
-A digest over all of it finds a file that was cut short or edited. It is no signature: who edits the file can
-make the digest anew. What protects is that `up --plan` plans again and compares: a file that says anything
-but what the fleet's own files lead to is refused.
+A digest over all of it finds a file that was cut short or edited by accident: who edits the file can make the
+digest anew. What each stack has beside it is a seal: an HMAC whose key lies at the state. A plan has
+decisions that are taken from it, such as a machine image, so only who may write the state may write a plan.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from datetime import datetime
 from pathlib import Path
@@ -100,6 +101,21 @@ class DriftRecord(_Record):
     observed: str
 
 
+class Terms(_Record):
+    """What holds for all stacks of a plan: which these are, versions, and when it may be applied."""
+
+    project: str
+    rehearsal: bool
+    made: AwareDatetime
+    expires: AwareDatetime
+    orch: str
+    engine: str
+    stacks: tuple[str, ...]
+
+    def is_expired(self, now: datetime) -> bool:
+        return now >= self.expires
+
+
 class StackPlan(_Record):
     """The plan of one fleet or volume.
 
@@ -114,7 +130,7 @@ class StackPlan(_Record):
     where: str
     file: str
     files: dict[str, str | None]
-    lineage: str | None
+    lineage: str
     states: dict[str, RecordedState]
     decisions: Decisions
     place: str | None = None
@@ -133,6 +149,25 @@ class StackPlan(_Record):
     reasons: tuple[str, ...] = ()
     summary: dict[str, int] = {}
     pending: bool = False
+    seal: str = ""
+
+    def sealed(self, terms: Terms, key: str) -> StackPlan:
+        """The same with the seal that `key` makes."""
+        return self.model_copy(update={"seal": self._seal(terms, key)})
+
+    def is_sealed(self, terms: Terms, key: str) -> bool:
+        """Whether it is as it was when it was sealed with this key. Reasons are for people, and left out."""
+        return hmac.compare_digest(self.seal.encode(), self._seal(terms, key).encode())
+
+    def _seal(self, terms: Terms, key: str) -> str:
+        own = self.model_dump(mode="json", exclude={"seal", "reasons"})
+        text = _canonical({"terms": terms.model_dump(mode="json"), "stack": own})
+        return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits by which its stack remembers it."""
+        return self.seal[:12]
 
     @property
     def stack(self) -> str:
@@ -166,17 +201,12 @@ class Commit(_Record):
 
 
 class SavedPlan(_Record):
-    """A saved plan. `path`: what was planned, relative to the project's root; `engine`: its version."""
+    """A saved plan. `path`: what was planned, from the folder of the call."""
 
     format: Literal["orch-plan"] = FORMAT
     schema_: int = Field(default=SCHEMA, alias="schema")
-    project: str
     path: str
-    rehearsal: bool
-    made: AwareDatetime
-    expires: AwareDatetime
-    orch: str
-    engine: str
+    terms: Terms
     git: Commit | None
     stacks: tuple[StackPlan, ...]
     unplanned: tuple[Unplanned, ...] = ()
@@ -187,7 +217,7 @@ class SavedPlan(_Record):
 
     @property
     def id(self) -> str:
-        """Twelve hex digits that tell it from other plans."""
+        """Twelve hex digits that tell its file from others, for people."""
         return self.digest.removeprefix("sha256:")[:12]
 
     def text(self) -> str:
@@ -195,13 +225,13 @@ class SavedPlan(_Record):
         data = self.model_dump(mode="json", by_alias=True)
         return json.dumps({**data, "digest": _digest(data)}, indent=2, ensure_ascii=False) + "\n"
 
-    def is_expired(self, now: datetime) -> bool:
-        return now >= self.expires
-
 
 def _digest(data: dict[str, Any]) -> str:
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+    return f"sha256:{hashlib.sha256(_canonical(data).encode()).hexdigest()}"
+
+
+def _canonical(data: dict[str, Any]) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def stamp(moment: datetime) -> str:

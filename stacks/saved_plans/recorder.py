@@ -51,11 +51,11 @@ class Recorder:
         """Arguments of the engine's `preview`."""
         return ["--save-plan", str(self.engine_plan)] if self.engine_plan else []
 
-    def digests(self, urn: str, key: str | None) -> dict[str, str]:
+    def digests(self, urn: str, key: str) -> dict[str, str]:
         """Digests of a resource's inputs, keyed so that nobody without the key tries out values."""
         return {
             name: (LATER if each.startswith(LATER) else "")
-            + hmac.new((key or "").encode(), f"{urn} {name} {each}".encode(), hashlib.sha256).hexdigest()[:16]
+            + hmac.new(key.encode(), f"{urn} {name} {each}".encode(), hashlib.sha256).hexdigest()[:16]
             for name, each in sorted(self.inputs.get(urn, {}).items())
         }
 

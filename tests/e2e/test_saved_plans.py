@@ -110,7 +110,7 @@ def test_the_file_and_the_comment_tell_what_was_planned(first: tuple[Rehearsed, 
     last = (there.path / "comment.md").read_text().splitlines()[-1]
     assert last.startswith("Plan ")
     assert "serial of the state: data 0, p5 0" in last
-    assert json.loads(text)["expires"] in last
+    assert json.loads(text)["terms"]["expires"] in last
 
 
 def test_what_was_applied_is_not_applied_again(lab: Rehearsed) -> None:
@@ -237,7 +237,7 @@ def test_a_plan_that_expired_is_refused(lab: Rehearsed, tmp_path: Path) -> None:
     said = lab.orch("preview", "p5.yml", "--rehearse", "--out", "short.json", "--expires", "1s")
     assert said.code == 0, said.err
     expires = datetime.fromisoformat(
-        json.loads((lab.path / "short.json").read_text())["expires"].replace("Z", "+00:00")
+        json.loads((lab.path / "short.json").read_text())["terms"]["expires"].replace("Z", "+00:00")
     )
     while datetime.now(timezone.utc) < expires:
         time.sleep(0.1)

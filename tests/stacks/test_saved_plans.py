@@ -27,6 +27,7 @@ from orch.stacks.saved_plans.record import (
     RecordedState,
     SavedPlan,
     StackPlan,
+    Terms,
     read,
 )
 from orch.stacks.saved_plans.recorder import Recorder
@@ -67,15 +68,23 @@ def stack(**more: Any) -> StackPlan:
     return StackPlan(**{**known, **more})
 
 
-def saved(**more: Any) -> SavedPlan:
+def terms(**more: Any) -> Terms:
     known: dict[str, Any] = {
         "project": "tests",
-        "path": "p5.yml",
         "rehearsal": True,
         "made": MADE,
         "expires": MADE + timedelta(days=1),
         "orch": "1.0",
         "engine": "3.259.0",
+        "stacks": ("fleet p5",),
+    }
+    return Terms(**{**known, **more})
+
+
+def saved(**more: Any) -> SavedPlan:
+    known: dict[str, Any] = {
+        "path": "p5.yml",
+        "terms": terms(),
         "git": Commit(commit="c" * 40, dirty=True),
         "stacks": (stack(),),
     }
@@ -90,10 +99,22 @@ def test_a_plan_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     file.write_text(saved().text())
     assert read(file) == saved()
     assert re.fullmatch(r"[0-9a-f]{12}", saved().id)
-    assert saved().id != saved(orch="1.1").id
-    assert json.loads(file.read_text())["made"] == "2026-11-25T13:00:00Z"
-    assert not saved().is_expired(MADE)
-    assert saved().is_expired(MADE + timedelta(days=1))
+    assert saved().id != saved(terms=terms(orch="1.1")).id
+    assert json.loads(file.read_text())["terms"]["made"] == "2026-11-25T13:00:00Z"
+    assert not terms().is_expired(MADE)
+    assert terms().is_expired(MADE + timedelta(days=1))
+
+
+def test_only_who_has_the_key_of_the_stack_can_write_a_plan() -> None:
+    sealed = stack().sealed(terms(), "key")
+    assert sealed.is_sealed(terms(), "key")
+    assert stack(**sealed.model_dump()).is_sealed(terms(), "key")
+    assert sealed.model_copy(update={"reasons": ("for people",)}).is_sealed(terms(), "key")
+    assert not sealed.is_sealed(terms(), "other")
+    assert not sealed.is_sealed(terms(expires=MADE + timedelta(days=9)), "key")
+    other = Decisions(scope="abc123", images={"image": "ami-of-mallory"})
+    assert not sealed.model_copy(update={"decisions": other}).is_sealed(terms(), "key")
+    assert not stack().is_sealed(terms(), "key")
 
 
 def test_every_edit_of_a_file_is_found(tmp_path: Path) -> None:
