@@ -138,13 +138,17 @@ def apply_volume(project: Project, volume: Volume, approved: Approved, listener:
 def _guarded(guard: Guard, work: Callable[[], Made]) -> Made:
     """The result of an `up` under a guard, and the mark of what became of the plan.
 
-    A call that another one stopped before it changed anything leaves the mark to that one.
+    A call that another one stopped before it changed anything leaves no mark.
     """
     try:
         done = work()
     except StackLocked:
+        if guard.begun:
+            guard.withdraw()
         raise
     except OrchError as error:
+        if guard.error is not None:
+            guard.withdraw()
         if guard.error is not None or not guard.begun:
             raise
         guard.mark("failed")

@@ -20,7 +20,7 @@ from orch.stacks.errors import Conflict
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.process import Program
 from orch.stacks.pulumi.recovery import same_state
-from orch.stacks.saved_plans.marks import Mark, Marks, Word, read_marks, serial_of, write_mark
+from orch.stacks.saved_plans.marks import Mark, Marks, Word, read_marks, serial_of, write_marks
 from orch.stacks.state import StackExport, StackState, deployment
 
 AGAIN = "make a new plan, `orch preview FILE --out plan.json`, and have it approved"
@@ -66,7 +66,13 @@ class Guard:
 
     def mark(self, word: Word) -> None:
         """Record what became of the plan. Raises StackError."""
-        write_mark(self.stack, Mark(self.plan, word, self._attempt), self._marks)
+        write_marks(self.stack, self._marks.adding(Mark(self.plan, word, self._attempt)))
+
+    def withdraw(self) -> None:
+        """Take the mark back: another call holds the stack, and this one has not touched it."""
+        marks = read_marks(self.stack)
+        if (mark := marks.of_plan(self.plan)) is not None and mark.attempt == self._attempt:
+            write_marks(self.stack, marks.without(self.plan))
 
     def enter(self) -> None:
         """Once, before anything changes. Raises Conflict when the state moved, or somebody else applies this

@@ -1,8 +1,8 @@
 """What a stack remembers of saved plans: tags of the engine, which lie beside the state, for every machine.
 
 `orch:lineage` is a random word that a stack gets with its first saved plan and keeps until it is removed. It
-is also the key of the seals of saved plans, and of their digests of inputs: who reads or writes a plan but not
-the state cannot make one, nor try out values.
+is also the key of the seals of saved plans, and of their digests of inputs: who reads or writes a plan but
+not the state cannot make one, nor try out values.
 `orch:plans` tells what became of the last plans.
 """
 
@@ -60,6 +60,10 @@ class Marks:
         others = [each for each in self.plans if each.plan != mark.plan]
         return " ".join(map(str, [*others[-(MOST - 1) :], mark]))
 
+    def without(self, plan: str) -> str:
+        """The value of the tag without a mark of this plan."""
+        return " ".join(str(each) for each in self.plans if each.plan != plan) or "none"
+
 
 def read_marks(stack: StackState) -> Marks:
     """The marks as they are now. A state in files has the tags in one of their own, any other is asked
@@ -78,9 +82,9 @@ def read_marks(stack: StackState) -> Marks:
     return Marks.of(json.loads(plain(stack, ["stack", "tag", "ls", "--json"]).stdout or "{}"))
 
 
-def write_mark(stack: StackState, mark: Mark, marks: Marks) -> None:
-    """Record what became of a plan beside the others of `marks`. Raises StackError."""
-    plain(stack, ["stack", "tag", "set", PLANS_TAG, marks.adding(mark)])
+def write_marks(stack: StackState, value: str) -> None:
+    """Record what became of plans. Raises StackError."""
+    plain(stack, ["stack", "tag", "set", PLANS_TAG, value])
 
 
 def lineage_of(stack: StackState) -> str:
