@@ -236,10 +236,10 @@ def _write(written: Written, outputs: Sequence[Output], code: ExitCode) -> None:
 def _commit(written: Written) -> Commit | None:
     from orch.stacks.saved_plans.fingerprint import commit_of
 
-    done = written.done
+    done, root = written.done, written.project.root
     files = {file for each in done if each.saved is not None for file in each.saved.files if " (" not in file}
-    files |= {each.review.where.rpartition(":")[0] or each.review.where for each in done}
-    return commit_of(written.project.root, sorted(files))
+    files |= {os.path.relpath(each.review.where.partition(":")[0], root) for each in done}
+    return commit_of(root, sorted(file for file in files if not file.startswith(("..", "/"))))
 
 
 def _saved(written: Written, terms: Terms, commit: Commit | None) -> SavedPlan:

@@ -275,7 +275,7 @@ def _without_ciphertext(value: Any) -> Any:
 
 
 def commit_of(root: Path, files: Iterable[str]) -> Commit | None:
-    """The commit that the files of a plan are of; None without git or a commit."""
+    """The commit that the files of a plan are of, relative to `root`; None without git or a commit."""
     try:
         head = run_git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"], root)
     except OSError:
@@ -288,7 +288,7 @@ def commit_of(root: Path, files: Iterable[str]) -> Commit | None:
         if not done.returncode:
             base = done.stdout.strip()
             break
-    listed = [each for each in files if not Path(each).is_absolute()]
+    listed = list(files)
     status = run_git(["status", "--porcelain", "--", *listed], root) if listed else None
     dirty = status is not None and bool(status.returncode or status.stdout.strip())
     return Commit(commit=head.stdout.strip(), base=base, dirty=dirty)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from orch.spec.errors import ExitCode
 from orch.stacks.errors import ProjectError
 from orch.stacks.pulumi.masking import UNKNOWN
 from orch.stacks.saved_plans import compare
+from orch.stacks.saved_plans.fingerprint import commit_of
 from orch.stacks.saved_plans.marks import MOST, Mark, Marks
 from orch.stacks.saved_plans.record import (
     Commit,
@@ -355,3 +357,36 @@ def test_a_stack_remembers_the_last_plans_in_what_a_tag_holds() -> None:
     assert len(again.plans) == MOST
     assert (found := again.of_plan(f"{19:012x}")) is not None
     assert found.word == "failed"
+
+
+# Git
+
+
+def test_a_plan_tells_its_commit_and_base(tmp_path: Path) -> None:
+    def git(folder: Path, *words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
+        return subprocess.run(
+            ["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    assert commit_of(origin, ["p5.yml"]) is None
+    git(origin, "init", "-q")
+    assert commit_of(origin, ["p5.yml"]) is None
+    (origin / "p5.yml").write_text("a")
+    git(origin, "add", ".")
+    git(origin, "commit", "-qm", "one")
+    base = git(origin, "rev-parse", "HEAD")
+    assert commit_of(origin, ["p5.yml"]) == Commit(commit=base)
+    here = tmp_path / "here"
+    git(tmp_path, "clone", "-q", str(origin), "here")
+    git(here, "checkout", "-qb", "change")
+    (here / "p5.yml").write_text("b")
+    git(here, "commit", "-qam", "two")
+    head = git(here, "rev-parse", "HEAD")
+    assert commit_of(here, ["p5.yml"]) == Commit(commit=head, base=base)
+    (here / "other.yml").write_text("not of the plan")
+    assert commit_of(here, ["p5.yml"]) == Commit(commit=head, base=base)
+    (here / "p5.yml").write_text("c")
+    assert commit_of(here, ["p5.yml"]) == Commit(commit=head, base=base, dirty=True)
