@@ -56,6 +56,8 @@ def notes(approved: StackPlan, now: StackPlan) -> Iterator[str]:
                 f"of {listed.as_of}" if listed.as_of == other.as_of else f"{listed.as_of} -> {other.as_of}"
             )
             yield f"the price list of {name} is another one ({dates}); no price of this plan differs"
+    known = set(approved.reasons)
+    yield from (f"decided for another reason now: {each}" for each in now.reasons if each not in known)
 
 
 def rows(found: Sequence[Difference]) -> str:
