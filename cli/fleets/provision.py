@@ -27,7 +27,7 @@ from orch.cli.context import (
     strangers,
 )
 from orch.cli.diagnostics import load
-from orch.cli.errors import coloured, end, print_json, say, tell
+from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
 from orch.cli.fleets import volumes
 from orch.spec.errors import ExitCode
 
@@ -316,7 +316,7 @@ def up(
         apply_saved(plan, file, documents, force=force, as_json=as_json, rehearse=rehearse)
         return
     if file is None:
-        raise typer.BadParameter("Missing argument 'FILE'.")
+        raise UsageError("no FILE is given", hint="`orch up FILE`, or `orch up --plan PLAN`")
     bring_up(
         FleetFile(file, launch=("fleet", "volume"), rehearse=rehearse),
         Approvals(

@@ -250,7 +250,7 @@ def read(path: Path) -> SavedPlan:
             path,
             "the plan cannot be read",
             error.strerror or str(error),
-            "`orch preview FILE --out plan.json`",
+            "`orch preview FILE --out plan.json` writes one",
         ) from error
     again = "take the file that `orch preview FILE --out plan.json` wrote, as it was"
     try:
