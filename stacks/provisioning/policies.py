@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,13 +34,19 @@ DISKS = ("aws:ebs/volume:Volume", "gcp:compute/disk:Disk", "gcp:compute/regionDi
 
 
 def compared(
-    stack: StackState, request: FleetRequest, compiled: Deployment, run: EngineCall
+    stack: StackState,
+    request: FleetRequest,
+    compiled: Deployment,
+    run: EngineCall,
+    *,
+    words: Sequence[str] = (),
 ) -> tuple[Violation, ...]:
-    """Have the engine plan what `compiled` changes, as `compare` does, and judge it.
+    """Have the engine plan what `compiled` changes, as `compare` does, and judge it. `words`: more options of
+    the engine.
 
     A policy pack that refuses makes the engine fail after it has told all of the plan: that is a violation.
     """
-    words = [*parallel(compiled), *pack_words(stack.project)]
+    words = [*parallel(compiled), *words, *pack_words(stack.project)]
     try:
         compare(stack, compiled, words, request.approvals.lose_data, run)
     except EngineFailed:

@@ -70,7 +70,7 @@ class EngineCall:
     """One engine call: keeps its events, reports its progress to `listener`.
 
     `isolated`: resource types whose failure does not fail the call. `inspection`: what the project's policies
-    find of its resources.
+    find of its resources. `observer` sees the events with all their values, before they are kept without.
     """
 
     listener: Listener
@@ -80,9 +80,12 @@ class EngineCall:
     inspection: Inspection = field(default_factory=Inspection)
     errors: dict[str, str] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
+    observer: Callable[[Event], None] | None = None
 
     def __call__(self, event: Event) -> None:
         self.inspection.see(event)
+        if self.observer is not None:
+            self.observer(event)
         self.events.append(without_values(event))
         diagnostic = event.get("diagnosticEvent")
         if diagnostic and diagnostic["severity"] == "error":
