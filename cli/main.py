@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -17,6 +18,7 @@ from orch import __version__
 from orch.cli import errors
 from orch.cli.context import FileCommand
 from orch.cli.output.redaction import cover_arguments
+from orch.cli.runs.standby import begin_early
 
 # Headings of `orch --help`, in the order in which their first verbs stand below.
 FILES = "Files"
@@ -355,7 +357,16 @@ def main() -> None:
     gc.set_threshold(100_000, 20, 100)
     atexit.register(gc.freeze)
     cover_arguments()
-    errors.run(lambda: commands()(standalone_mode=False))
+    early = begin_early(sys.argv[1:])
+    errors.run(lambda: _run(early=early))
+
+
+def _run(*, early: bool) -> object:
+    if early:
+        from orch.cli.runs.opening import begin_before_reading
+
+        begin_before_reading()
+    return commands()(standalone_mode=False)
 
 
 if __name__ == "__main__":
