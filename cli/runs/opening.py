@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, cast
 
-from orch.cli.context import project_at
 from orch.cli.errors import coloured
 from orch.cli.runs.background import LOG, log_to, supervise
 from orch.cli.runs.standby import (
@@ -40,6 +39,10 @@ if TYPE_CHECKING:
     from orch.stacks.secrets.values import ProjectSecrets
 
 
+SWITCH_S = 0.0005
+"""How long a thread of a driver that gets ready keeps the others waiting."""
+
+
 @contextmanager
 def open_runner(
     path: str | None, *, as_json: bool, rehearse: bool = False, early: EarlyStart | None = None
@@ -47,11 +50,19 @@ def open_runner(
     """Open the project and the runner context of a verb; closes connections and ledger at the end.
 
     `early`: what the verb has begun before."""
+    from orch.cli.context import project_at
+
     project = project_at(path, rehearse=rehearse)
     project.prepare()
     connector = early.connector if early is not None else None
     driver = early.driver if early is not None else None
-    ledger = cast("Ledger", LentLedger(driver, project.ledger_url)) if driver is not None else None
+    ledger = None
+    if driver is not None:
+        # What comes next, while the driver opens the ledger.
+        import orch.cli.runs.new_nodes
+        import orch.runner.runs.submit  # noqa: F401
+
+        ledger = cast("Ledger", LentLedger(driver, project.ledger_url))
     runner = runner_of(project, connector or connector_of(project), as_json=as_json, ledger=ledger)
     try:
         yield project, replace(runner, early_look=early.look) if early is not None else runner
@@ -234,13 +245,14 @@ def stand_by(link: Link) -> int:
 
     load_connectors()  # first: log-ins go on by themselves
     import orch.runner.placement.seats
-    import orch.stacks.project  # noqa: F401
+    import orch.stacks.project
 
-    loading = threading.Thread(target=_load_driver, name="orch-load", daemon=True)
-    loading.start()
+    # Threads that talk to nodes need little time, and soon.
+    sys.setswitchinterval(SWITCH_S)
     project, fleet = link.receive()
     connector = connector_of(project)
     statuses = begin_look(connector, fleet) if fleet is not None else lambda: None
+    import orch.runner.ledger.ledger  # noqa: F401
 
     @cache
     def ledger() -> Ledger:
@@ -252,6 +264,8 @@ def stand_by(link: Link) -> int:
     if project.local_ledger is None or project.local_ledger.is_file():
         with suppress(OrchError):
             ledger()
+    loading = threading.Thread(target=_load_driver, name="orch-load", daemon=True)
+    loading.start()
     number = serve(link, ledger, statuses)
     loading.join()
     runner = runner_of(project, connector, ledger=ledger())
@@ -264,10 +278,9 @@ def stand_by(link: Link) -> int:
 
 def _load_driver() -> None:
     """What a driver uses, so that a run which was submitted waits for none of it."""
-    import orch.runner.ledger.ledger
-    import orch.runner.runs.lifecycle
+    import orch.cli.output.run
+    import orch.runner.runs.lifecycle  # noqa: F401
     from orch.runner.node.container import START_TEMPLATES
     from orch.templates import prepare
 
     prepare(START_TEMPLATES)
-    import orch.cli.output.run  # noqa: F401
