@@ -81,7 +81,7 @@ def run(app: Callable[[], object]) -> NoReturn:
 
 
 def _typer() -> Any:
-    """Loaded where a command line is read; what an `except` names is only asked for when there is an error."""
+    """Loaded where a command line is read: what an `except` names is asked for when there is an error."""
     import typer
     import typer.exceptions
 

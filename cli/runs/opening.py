@@ -229,9 +229,8 @@ def connector_of(project: Project) -> ConnectorByKind:
 
 def begin_look(connector: ConnectorByKind, fleet: FleetState) -> Callable[[], Statuses | None]:
     """Begin to look at the nodes of a fleet; what is returned waits for the answer."""
-    from orch.runner.node.status import node_status
+    from orch.runner.node.status import CHOICE_S, node_status
     from orch.runner.placement import early_look
-    from orch.runner.placement.seats import CHOICE_S
 
     for node in fleet.nodes[:1]:
         with suppress(OrchError):
@@ -241,18 +240,13 @@ def begin_look(connector: ConnectorByKind, fleet: FleetState) -> Callable[[], St
 
 def stand_by(link: Link) -> int:
     """Get ready to drive a run, drive it, and give the exit code. Raises Ended with the command."""
-    from orch.runner.connect import load_connectors
-
-    load_connectors()  # first: log-ins go on by themselves
-    import orch.runner.placement.seats
-    import orch.stacks.project
-
+    _load_look()
     # Threads that talk to nodes need little time, and soon.
+    usual_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     project, fleet = link.receive()
     connector = connector_of(project)
     statuses = begin_look(connector, fleet) if fleet is not None else lambda: None
-    import orch.runner.ledger.ledger  # noqa: F401
 
     @cache
     def ledger() -> Ledger:
@@ -268,12 +262,24 @@ def stand_by(link: Link) -> int:
     loading.start()
     number = serve(link, ledger, statuses)
     loading.join()
+    sys.setswitchinterval(usual_s)
     runner = runner_of(project, connector, ledger=ledger())
     row = runner.ledger.by_id(number)
     log_to(runner.context(row).folder.path / LOG)
     link.send(("done", None))
     link.close()
     return supervise(runner, row)
+
+
+def _load_look() -> None:
+    """What looks at nodes: it comes first, for log-ins go on by themselves."""
+    from orch.runner.connect import load_connectors
+
+    load_connectors()
+    import orch.stacks.project  # noqa: F401
+    from orch.runner.node.status import status_script
+
+    status_script()
 
 
 def _load_driver() -> None:
