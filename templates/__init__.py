@@ -14,16 +14,22 @@ template's own. In YAML `{{ text | block(6) }}` keeps the lines of a text, where
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 import shlex
+import stat
 import textwrap
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import BytecodeCache, Environment
+    from jinja2.bccache import Bucket
 
 
 class ShellText(str):
@@ -77,6 +83,7 @@ def environment(kind: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        bytecode_cache=_compiled(kind),
         autoescape=False,
         finalize=lambda value: _finished(value, quote),
     )
@@ -84,6 +91,29 @@ def environment(kind: str) -> Environment:
         {"shell": _shell, "words": _words, "comment": _comment} if kind == "sh" else {"block": _block}
     )
     return made
+
+
+def _compiled(kind: str) -> BytecodeCache | None:
+    """What keeps compiled templates in the user's cache, as Python does its modules: compiling those of a run
+    takes as long as a log-in. None where that folder is not this user's alone: what is in it is executed."""
+    from jinja2 import FileSystemBytecodeCache
+    from platformdirs import user_cache_path
+
+    class Compiled(FileSystemBytecodeCache):
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            with suppress(OSError):  # a disk that is full
+                super().dump_bytecode(bucket)
+
+    # What is put in is made ready when a template is compiled, by the functions here.
+    version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    folder = user_cache_path("orch") / "templates"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return Compiled(str(folder), f"{kind}-{version}-%s") if own else None
 
 
 FIRST_BOOT = ("cloud-init-", "gcp-", "init-", "claim-over")

@@ -216,7 +216,10 @@ class ProcessRuntime:
         del connector, image, processor, login
         return tuple(NodeResult(node) for node in nodes)
 
-    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
+    def start(
+        self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: bool
+    ) -> StartedRank:
+        del begin  # each waits at its barrier
         name = plan.container(rank)
         claim = Claim.now(name, plan.run, plan.ranks[rank].node.blocks).line
         trees = tuple(file.tree for file in plan.files)

@@ -284,10 +284,10 @@ def _serve(listener: socket.socket, alive: socket.socket, loaded: Sequence[str])
         for name in loaded:
             runpy.run_path(name) if name.endswith(".py") else importlib.import_module(name)
         if "orch.cli.main" in loaded:
-            main = importlib.import_module("orch.cli.main")
-            for verb in main.VERBS:
-                main.load(verb.name)
-            main.commands()
+            verbs = importlib.import_module("orch.cli.verbs")
+            for verb in verbs.VERBS:
+                verbs.load(verb.name)
+            verbs.commands()
         gc.collect()
         gc.freeze()  # else each fork copies all of it when it ends
     lines: dict[int, socket.socket] = {}

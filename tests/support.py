@@ -176,7 +176,7 @@ def processes(*words: str) -> list[int]:
 
 def verbs() -> list[tuple[str, ...]]:
     """The words of every verb of the command line."""
-    from orch.cli.main import VERBS, load
+    from orch.cli.verbs import VERBS, load
 
     found: list[tuple[str, ...]] = []
     for verb in VERBS:

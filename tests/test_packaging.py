@@ -76,7 +76,7 @@ def test_the_wheel_has_both_commands(wheel: Path) -> None:
     [
         ("import orch.cli.main", NOT_FOR_HELP),
         # A shell that completes a verb's options, and the verb's own `--help`, load it without calling it.
-        ("from orch.cli.main import VERBS, load; [load(verb.name) for verb in VERBS]", NOT_FOR_HELP),
+        ("from orch.cli.verbs import VERBS, load; [load(verb.name) for verb in VERBS]", NOT_FOR_HELP),
         ("import orch.spec", ["pulumi", "fabric", "paramiko", "docker", "sqlalchemy", "rich", "typer"]),
         ("import orch.runner", ["pulumi", "orch.stacks", "orch.components"]),
         ("import orch.providers.orch.plugin", ["docker", "fabric", "paramiko"]),
