@@ -289,6 +289,7 @@ def _serve(listener: socket.socket, alive: socket.socket, loaded: Sequence[str])
             for verb in main.VERBS:
                 main.load(verb.name)
             main.commands()
+            importlib.import_module("orch.catalog.load").catalog()
         gc.collect()
         gc.freeze()  # else each fork copies all of it when it ends
     lines: dict[int, socket.socket] = {}
