@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Mapping
+from pathlib import Path
 from types import FrameType
 
 import forkserver
@@ -120,6 +121,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing
         return None  # another way was asked for
     config.option.loadscopereorder = False
     return Sharing(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of WITH_PARTS are not even imported by a run of quick tests, unless one says that it is quick."""
+    if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+        return None
+    at = collection_path.relative_to(config.rootpath).as_posix()
+    left_out = at.startswith(WITH_PARTS) and "mark.quick" not in collection_path.read_text("utf-8")
+    return left_out or None
 
 
 @pytest.hookimpl(tryfirst=True)
