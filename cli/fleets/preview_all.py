@@ -135,6 +135,14 @@ def preview_all(
         _print(done)
     elif form == "--json":
         _give(_json(target, done, code), out)
+    elif form == "--review" and out is not None:
+        review = _review(target, project, done)
+        with suppress(OSError):  # which the first file tells
+            os.makedirs(out, exist_ok=True)
+        _give(markdown(review), os.path.join(out, "comment.md"))
+        _give(html(review), os.path.join(out, "review.html"))
+        _give(_json(target, done, code, whole=True), os.path.join(out, "review.json"))
+        _tell(done)
     else:
         review = _review(target, project, done)
         _give((markdown if form == "--markdown" else html)(review), out)
@@ -155,9 +163,9 @@ def _review(target: str, project: Project, done: Sequence[Previewed]) -> Review:
     return Review(project.name, path, stacks, f"orch up {path}")
 
 
-def _json(target: str, done: Sequence[Previewed], code: ExitCode) -> str:
-    """One object for a folder; for a file one for each of its stacks, as without `--out`."""
-    if not os.path.isdir(target):
+def _json(target: str, done: Sequence[Previewed], code: ExitCode, *, whole: bool = False) -> str:
+    """One object for a folder, or with `whole`; for a file one for each of its stacks, as without `--out`."""
+    if not whole and not os.path.isdir(target):
         return "".join(json.dumps(each.data, indent=2, ensure_ascii=False) + "\n" for each in done)
     data = {
         "schema": SCHEMA,

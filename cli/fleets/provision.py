@@ -140,6 +140,10 @@ def preview(
     out: Annotated[
         str | None, typer.Option("--out", metavar="FILE", help="Write the review or the JSON there.")
     ] = None,
+    review: Annotated[
+        str | None,
+        typer.Option("--review", metavar="DIR", help="Write comment.md, review.html and review.json there."),
+    ] = None,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing.
 
@@ -147,16 +151,21 @@ def preview(
     With --untrusted: what the fleets would be, from files and catalogue alone; nothing is asked or run.
     """
     allowed = strangers(untrusted, allow)
-    given = (("--json", as_json), ("--markdown", as_markdown), ("--html", as_html))
+    given = (
+        ("--json", as_json),
+        ("--markdown", as_markdown),
+        ("--html", as_html),
+        ("--review", review is not None),
+    )
     formats = [word for word, is_given in given if is_given]
     if len(formats) > 1:
         raise typer.BadParameter(f"it does not go with {formats[0]}", param_hint=formats[1])
     if out is not None and not formats:
         raise typer.BadParameter("say what to write: --markdown, --html or --json", param_hint="--out")
     if allowed is not None:
-        if as_markdown or as_html or out is not None:
+        if as_markdown or as_html or review is not None or out is not None:
             raise typer.BadParameter(
-                "nothing is compared: --markdown, --html and --out do not go with it",
+                "nothing is compared: --markdown, --html, --review and --out do not go with it",
                 param_hint="--untrusted",
             )
         if exit_code or rehearse or accept_new_host_keys:
@@ -168,11 +177,13 @@ def preview(
 
         untrusted_preview(file, allowed, as_json=as_json)
         return
-    if as_markdown or as_html or out is not None or os.path.isdir(file):
+    if review is not None and out is not None:
+        raise typer.BadParameter("it does not go with --review", param_hint="--out")
+    if as_markdown or as_html or review is not None or out is not None or os.path.isdir(file):
         from orch.cli.fleets.preview_all import Wanted, preview_all
 
         wanted = Wanted(rehearse, accept_new_host_keys, verbose)
-        end(preview_all(file, wanted, formats[0] if formats else None, out, exit_code=exit_code))
+        end(preview_all(file, wanted, formats[0] if formats else None, review or out, exit_code=exit_code))
     from orch.cli.hosts.host_keys import planned
     from orch.cli.output.plan import cost_line, counts, plan_json, run_lines
     from orch.cli.output.progress import watching
