@@ -118,8 +118,8 @@ class Findings(BaseModel):
 
     @property
     def verdict(self) -> Verdict | None:
-        found = [plan.verdict for plan in self.plans if plan.verdict is not None]
-        return min(found, key=VERDICTS.index) if found else None
+        found = {plan.verdict for plan in self.plans}
+        return next((each for each in VERDICTS if each in found), None)
 
     @property
     def conclusion(self) -> Conclusion:
@@ -199,7 +199,7 @@ def objects_of(path: str, most: int = MOST_JSON) -> list[Mapping[str, Any]]:
 _LEVELS: dict[str, Level] = {"error": "failure", "warning": "warning", "note": "notice"}
 
 
-def annotations(findings: Findings) -> list[Annotation]:
+def annotations_of(findings: Findings) -> list[Annotation]:
     """Those at lines of files of the repository, errors first."""
     found: list[Annotation] = []
     for each in findings.all():

@@ -123,18 +123,19 @@ class GitHub:
             annotations[at : at + MOST_ANNOTATIONS] for at in range(0, len(annotations), MOST_ANNOTATIONS)
         ] or [[]]
         output: dict[str, Any] = {"title": check.title, "summary": check.summary[:MOST_SUMMARY]}
-        more = {"details_url": check.details_url} if check.details_url else {}
+        more: dict[str, Any] = {"details_url": check.details_url} if check.details_url else {}
+        whole: dict[str, Any] = {"status": "completed", "conclusion": check.conclusion}
+        begun: dict[str, Any] = {"status": "in_progress"}
         with self._asking():
             run = self._repository.create_check_run(
                 check.name,
                 check.head,
-                status="in_progress" if len(pages) > 1 else "completed",
                 output={**output, "annotations": pages[0]},
                 **more,
-                **({} if len(pages) > 1 else {"conclusion": check.conclusion}),
+                **(begun if len(pages) > 1 else whole),
             )
             for at, page in enumerate(pages[1:], 2):
-                end = {"status": "completed", "conclusion": check.conclusion} if at == len(pages) else {}
+                end = whole if at == len(pages) else {}
                 run.edit(output={**output, "annotations": page}, **end)
 
     def issues(self, label: str) -> Iterator[Issue]:

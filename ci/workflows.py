@@ -67,6 +67,11 @@ class PipelineFacts:
         return f"{self.environment}-nightly"
 
     @property
+    def suffix(self) -> str:
+        """Of names of files: several projects of one repository have workflows of their own."""
+        return "" if self.root == "." else "-" + self.root.replace("/", "-")
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """Patterns of files whose change plans again."""
         ends = ("*.yml", "*.yaml", "orch.lock")
@@ -80,6 +85,7 @@ class PipelineFacts:
             "environment": self.environment,
             "nightly": self.nightly,
             "root": self.root,
+            "suffix": self.suffix,
             "title": "" if self.root == "." else f" ({self.root})",
             "folders": self.folders,
             "clouds": self.clouds,
@@ -127,7 +133,7 @@ def gathered(
             detail="identities of jobs have its name in them, and there is no remote `origin`",
             hint="give --repo OWNER/NAME, or add the remote first",
         )
-    names = [_relative(each, top) for each in folders]
+    names = [relative(each, top) for each in folders]
     branch = branch or _default_branch(top)
     shape = r"[\w.-]+/[\w.-]+" if forge == "github" else r"[\w.-]+(?:/[\w.-]+)+"
     if not re.fullmatch(shape, repo):
@@ -155,7 +161,7 @@ def gathered(
         branch,
         environment,
         runner,
-        _relative(project.root, top),
+        relative(project.root, top),
         tuple(names),
         clouds,
         tuple(_secrets(project)),
@@ -186,14 +192,13 @@ def folders_with_stacks(root: Path) -> tuple[Path, ...]:
 def files_of(facts: PipelineFacts) -> dict[str, str]:
     """Path from the root of the repository -> text."""
     values = facts.values()
-    # Several projects of one repository have workflows of their own.
-    of = "" if facts.root == "." else "-" + facts.root.replace("/", "-")
+    of = facts.suffix
     if facts.forge == "github":
         files = {
             f".github/workflows/orch-{name}{of}.yml": render(f"ci/github/{name}.yml.j2", **values)
             for name in ("preview", "fork", "apply", "drift", "nightly")
         }
-        files[".github/actions/orch/action.yml"] = render("ci/github/action.yml.j2", **values)
+        files[f".github/actions/orch{of}/action.yml"] = render("ci/github/action.yml.j2", **values)
         beside = f".github/orch{of}"
     else:
         files = {gitlab_file(facts): render("ci/gitlab/pipeline.yml.j2", **values)}
@@ -218,7 +223,7 @@ def files_of(facts: PipelineFacts) -> dict[str, str]:
 
 def gitlab_file(facts: PipelineFacts) -> str:
     """The file that `.gitlab-ci.yml` includes."""
-    return f".gitlab/orch{'' if facts.root == '.' else '-' + facts.root.replace('/', '-')}.gitlab-ci.yml"
+    return f".gitlab/orch{facts.suffix}.gitlab-ci.yml"
 
 
 def aws_trust(facts: PipelineFacts, subjects: Sequence[str]) -> str:
@@ -373,7 +378,8 @@ def _has_stack(file: Path) -> bool:
         return False
 
 
-def _relative(path: Path, top: Path) -> str:
+def relative(path: Path, top: Path) -> str:
+    """A path from the root of the repository. Raises CannotWrite for one outside."""
     try:
         return path.resolve().relative_to(top.resolve()).as_posix()
     except ValueError:

@@ -107,6 +107,8 @@ def init(
     workflows.require_shared_state(project)
     top = workflows.repository_of(project.root)
     folders = [Path(each) for each in folder or ()] or list(workflows.folders_with_stacks(project.root))
+    for each in folders:
+        workflows.relative(each, top)
     facts = workflows.gathered(
         project,
         _backends(project, folders),
@@ -210,7 +212,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Post a check of the commit, with each finding at its line; on GitLab the status of the commit."""
-    from orch.ci.findings import annotations, code_quality_report, read_findings, summary_of
+    from orch.ci.findings import annotations_of, code_quality_report, read_findings, summary_of
     from orch.ci.forge import Check
 
     if not findings:
@@ -221,7 +223,7 @@ def check(
     read = read_findings(findings, untrusted=untrusted)
     if code_quality is not None:
         _write(code_quality, code_quality_report(read))
-    at_lines = annotations(read)
+    at_lines = annotations_of(read)
     service = pipeline.forge(author)
     service.post_check(
         Check(
