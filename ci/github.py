@@ -141,7 +141,8 @@ class GitHub:
     def issues(self, label: str) -> Iterator[Issue]:
         with self._asking():
             for each in self._repository.get_issues(state="all", labels=[label], sort="created"):
-                if each.pull_request is None:
+                # `pull_request` is absent from issues, and asking for it would be a request for each.
+                if "/pull/" not in each.html_url:
                     yield Issue(
                         each.number, each.user.login, each.title, each.body or "", each.state == "open"
                     )

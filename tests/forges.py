@@ -325,6 +325,7 @@ class GitHubServer(Server):
             "id": number + 5000,
             "number": number,
             "url": f"{self.url}/repos/{self.repo}/issues/{number}",
+            "html_url": f"https://github.com/{self.repo}/issues/{number}",
             "title": data["title"],
             "body": _body(data),
             "state": "open",

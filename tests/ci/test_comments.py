@@ -419,6 +419,7 @@ def test_drift_has_one_issue_a_stack_that_opens_changes_closes_and_opens_again(
     github.issues[3] = {
         "number": 3,
         "url": f"{github.url}/repos/{github.repo}/issues/3",
+        "html_url": f"https://github.com/{github.repo}/issues/3",
         "title": "Drift: fleet pool",
         "body": "<!-- orch:drift v1 project=tests stack=fleet/pool -->\nfake",
         "state": "open",
