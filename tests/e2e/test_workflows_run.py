@@ -3,8 +3,8 @@ GitHub's API.
 
 What is no step of ours is a stub, and these are all: `actions/setup-python` (the Python of the tests is on
 PATH), `actions/upload-artifact` and `actions/download-artifact` (a folder holds what they carry).
-`actions/checkout` is act's own: it copies the repository. Fleets are of the backend `local`, so no job logs in to
-a cloud.
+`actions/checkout` is act's own: it copies the repository. Fleets are of the backend `local`, so no job logs
+in to a cloud.
 """
 
 from __future__ import annotations
