@@ -321,6 +321,28 @@ def test_a_policy_stands_at_its_line(github: GitHubServer, folder: Folder) -> No
     assert found == {("no-ssh", 4), ("ORCH1", 1)}
 
 
+def test_a_review_is_three_files_of_one_plan_and_goes_to_a_comment_and_a_check(
+    github: GitHubServer, folder: Folder
+) -> None:
+    (folder.path / "infra").mkdir()
+    folder.write("infra/pool.yml", "type: fleet\nname: pool\nnodes: many\n")
+    assert folder.orch("preview", "infra", "--review", "out").code == 3
+    assert sorted(each.name for each in (folder.path / "out").iterdir()) == [
+        *("comment.md", "review.html", "review.json")
+    ]
+    assert folder.orch("preview", "infra", "--review", "out", "--json").code == 2
+    assert folder.orch("preview", "infra", "--review", "/proc/no").code == 2
+    assert actions(github, folder, "comment", "--body-file", "out/comment.md").code == 0
+    assert (
+        github.comments[5][0]["body"].splitlines()[2].startswith("### ⛔ no plan: orch plan of tests infra")
+    )
+    assert actions(github, folder, "check", "--findings", "out/review.json").code == 0
+    (check,) = github.checks.values()
+    assert check["conclusion"] == "failure"
+    (row,) = check["output"]["annotations"]
+    assert (row["path"], row["start_line"], row["annotation_level"]) == ("infra/pool.yml", 3, "failure")
+
+
 def forks_findings(folder: Folder) -> None:
     (folder.path / "fork").mkdir()
     folder.write("fork/pool.yml", "type: fleet\nname: pool\nbackend: local\nnodes: 2\nplacment: cluster\n")
