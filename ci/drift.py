@@ -116,7 +116,12 @@ def sync_issues(
             continue
         body = issue_body(project, stack)
         if issue is None:
-            yield stack, "opened", forge.add_issue(stack.title, body, label)
+            number = forge.add_issue(stack.title, body, label)
+            if forge.author() != author:
+                # Written under another login than was looked for: an older one of that may be there.
+                yield from sync_issues(forge, project, stacks, label)
+                return
+            yield stack, "opened", number
         elif not issue.is_open:
             forge.edit_issue(issue, stack.title, body, is_open=True)
             yield stack, "opened again", issue.number

@@ -76,7 +76,8 @@ class Forge(Protocol):
     """What it calls a pull request."""
 
     def author(self) -> str:
-        """The login under which this process writes."""
+        """The login under which this process writes. Where the API does not tell it is a guess, until the
+        forge answers to something that was written."""
         ...
 
     def comments(self, number: int) -> Iterator[Comment]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 TOKEN = "GITHUB_TOKEN"
 ACTIONS = "github-actions[bot]"
-"""Who writes with the token of a workflow; the API does not tell, `GET /user` is not for such tokens."""
+"""Who writes with the token of a workflow. `GET /user` is not for tokens of apps, of which this is one."""
 
 MOST_ANNOTATIONS = 50
 """In one request; those of later requests are appended. Source: REST API, "Update a check run"."""
@@ -55,6 +56,7 @@ class GitHub:
 
     def __post_init__(self) -> None:
         github = require_library("github", "GitHub")
+        logging.getLogger("github").setLevel(logging.CRITICAL)  # errors are told once, by us
         # POST is left out: what was made before its answer got lost would be made twice.
         retry = github.GithubRetry(
             total=TRIES,
@@ -96,7 +98,8 @@ class GitHub:
 
     def add_comment(self, number: int, body: str) -> None:
         with self._asking(number):
-            self._repository.get_issue(number).create_comment(body)
+            made = self._repository.get_issue(number).create_comment(body)
+            self._author = made.user.login
 
     def edit_comment(self, number: int, comment: int, body: str) -> None:
         with self._asking(number):
@@ -150,6 +153,7 @@ class GitHub:
     def add_issue(self, title: str, body: str, label: str) -> int:
         with self._asking():
             made = self._repository.create_issue(title, body, labels=[label])
+            self._author = made.user.login
             # Who may not set labels gets an issue without them, and no error; it would never be found again.
             if label not in (each.name for each in made.labels):
                 made.edit(state="closed")

@@ -117,6 +117,22 @@ def test_a_comment_is_found_on_the_third_page_and_only_its_author_s(
     assert [each.method for each in github.writes()] == ["PATCH"]
 
 
+def test_another_app_finds_its_own_comment_and_issue_too(github: GitHubServer, folder: Folder) -> None:
+    github.logins["app"] = "cluster-app[bot]"
+    tag = {"urn": "u", "name": "net", "path": "tags", "registered": "a", "observed": "b"}
+    drift_json(folder, ("pool", [tag]))
+    for number in (2, 3, 4):
+        write(folder, BODY.replace("2", str(number)))
+        said = actions(github, folder, "comment", "--body-file", "comment.md", GITHUB_TOKEN="app")
+        assert said.code == 0, said.err
+        said = actions(github, folder, "drift-issue", "drift.json", GITHUB_TOKEN="app")
+        assert said.code == 0, said.err
+    (made,) = github.comments[5]
+    assert made["user"]["login"] == "cluster-app[bot]"
+    assert "4 to create" in made["body"]
+    assert [each["number"] for each in github.issues.values() if each["state"] == "open"] == [6]
+
+
 def test_doubles_are_deleted(github: GitHubServer, folder: Folder) -> None:
     first = github.add_comment(5, BOT, BODY)
     github.add_comment(5, BOT, BODY)
@@ -145,6 +161,10 @@ def test_no_body_is_too_long_for_github(github: GitHubServer, folder: Folder, te
     assert "**Shortened: the end is left out. Do not approve" in "\n".join(body.splitlines()[:6])
     assert body.count("<details") == body.count("</details>")
     assert sum(line.startswith("```") for line in body.splitlines()) % 2 == 0
+    struck = stale(body, "main has moved")
+    assert struck is not None
+    assert len(struck.encode()) <= MOST_BYTES
+    assert struck.count("<details") == struck.count("</details>")
     assert actions(github, folder, "comment", "--body-file", "comment.md").out.endswith("unchanged\n")
 
 
