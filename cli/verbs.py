@@ -268,6 +268,12 @@ VERBS = (
         "cd infra && orch init",
     ),
     Verb(
+        "ci",
+        "ci:app",
+        "Pipelines: write the workflows of this project; post their comments, checks and issues.",
+        FILES,
+    ),
+    Verb(
         "fleet",
         "fleets.fleet:app",
         "Fleets that are up: list, show, ids, delete.",

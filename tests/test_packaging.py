@@ -12,6 +12,7 @@ from support import ROOT
 
 SHIPPED = (
     "cli",
+    "ci",
     "spec",
     "catalog",
     "offers",

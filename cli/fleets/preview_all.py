@@ -70,12 +70,13 @@ class Wanted:
     findings_out: str | None = None
 
 
-Form = Literal["markdown", "html", "json", "plan"]
+Form = Literal["markdown", "html", "json", "object", "plan"]
 
 
 @dataclass(frozen=True)
 class Output:
-    """A form of the plans, and the file that gets it; None is stdout."""
+    """A form of the plans, and the file that gets it; None is stdout. `object` is JSON that is one object, also
+    of a single file."""
 
     form: Form
     file: str | None = None
@@ -99,6 +100,18 @@ def outputs_of(forms: Sequence[Form], files: Sequence[str]) -> list[Output]:
             param_hint="--out",
         )
     return [Output(_ENDINGS[Path(each).suffix.lower()], each) for each in files]
+
+
+def review_in(folder: str) -> tuple[Output, ...]:
+    """The whole review in a folder, which is made."""
+    with suppress(OSError):  # which the first file tells
+        os.makedirs(folder, exist_ok=True)
+    names: tuple[tuple[Form, str], ...] = (
+        ("markdown", "comment.md"),
+        ("html", "review.html"),
+        ("object", "review.json"),
+    )
+    return tuple(Output(form, os.path.join(folder, name)) for form, name in names)
 
 
 @dataclass(frozen=True)
@@ -233,8 +246,8 @@ def _write(written: Written, outputs: Sequence[Output], code: ExitCode) -> None:
     file = next((each.file for each in outputs if each.form == "plan"), None)
     review = _review(written, commit, saved, file)
     for each in outputs:
-        if each.form == "json":
-            text = _json(written.target, written.done, code)
+        if each.form in ("json", "object"):
+            text = _json(written.target, written.done, code, whole=each.form == "object")
         elif each.form == "plan":
             text = saved.text() if saved is not None else ""
         else:
@@ -297,9 +310,9 @@ def _review(written: Written, commit: Commit | None, saved: SavedPlan | None, fi
     return Review(written.project.name, path, stacks, command, basis)
 
 
-def _json(target: str, done: Sequence[Previewed], code: ExitCode) -> str:
-    """One object for a folder; for a file one for each of its stacks, as without `--out`."""
-    if not os.path.isdir(target):
+def _json(target: str, done: Sequence[Previewed], code: ExitCode, *, whole: bool = False) -> str:
+    """One object for a folder, or with `whole`; for a file one for each of its stacks, as without `--out`."""
+    if not whole and not os.path.isdir(target):
         return "".join(json.dumps(each.data, indent=2, ensure_ascii=False) + "\n" for each in done)
     data = {
         "schema": SCHEMA,

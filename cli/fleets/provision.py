@@ -30,10 +30,10 @@ from orch.cli.context import (
 from orch.cli.diagnostics import load
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
 from orch.cli.fleets import volumes
-from orch.spec.errors import ExitCode
+from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from orch.components.request import Approvals
     from orch.spec import Document
@@ -172,6 +172,10 @@ def preview(
         str | None,
         typer.Option("--findings-out", metavar="FILE", help="Write that report there, beside the plan."),
     ] = None,
+    review: Annotated[
+        str | None,
+        typer.Option("--review", metavar="DIR", help="Write comment.md, review.html and review.json there."),
+    ] = None,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing.
 
@@ -179,7 +183,12 @@ def preview(
     With --untrusted: what the fleets would be, from files and catalogue alone; nothing is asked or run.
     """
     allowed = strangers(untrusted, allow)
-    given = (("--json", as_json), ("--markdown", as_markdown), ("--html", as_html))
+    given = (
+        ("--json", as_json),
+        ("--markdown", as_markdown),
+        ("--html", as_html),
+        ("--review", review is not None),
+    )
     formats = [word for word, is_given in given if is_given]
     if len(formats) > 1:
         raise typer.BadParameter(f"it does not go with {formats[0]}", param_hint=formats[1])
@@ -194,9 +203,9 @@ def preview(
             raise typer.BadParameter(
                 "nothing is planned; `orch validate --untrusted --format` reports", param_hint="--untrusted"
             )
-        if as_markdown or as_html or out:
+        if as_markdown or as_html or review is not None or out:
             raise typer.BadParameter(
-                "nothing is compared: --markdown, --html and --out do not go with it",
+                "nothing is compared: --markdown, --html, --review and --out do not go with it",
                 param_hint="--untrusted",
             )
         if exit_code or rehearse or accept_new_host_keys:
@@ -208,11 +217,15 @@ def preview(
 
         untrusted_preview(file, allowed, as_json=as_json)
         return
-    if as_markdown or as_html or out or expires or findings_format is not None or os.path.isdir(file):
-        from orch.cli.fleets.preview_all import Form, Wanted, outputs_of, preview_all
+    as_review = as_markdown or as_html or review is not None
+    if as_review or out or expires or findings_format is not None or os.path.isdir(file):
+        from orch.cli.fleets.preview_all import Form, Wanted, outputs_of, preview_all, review_in
 
-        forms: list[Form] = [word.removeprefix("--") for word in formats]  # type: ignore[misc]
+        kinds = [word.removeprefix("--") for word in formats if word != "--review"]
+        forms: list[Form] = kinds  # type: ignore[assignment]
         outputs = outputs_of(forms, out or ())
+        if review is not None:
+            outputs = [*review_in(review), *outputs]
         saves = any(each.form == "plan" for each in outputs)
         wanted = Wanted(
             rehearse,
@@ -488,7 +501,10 @@ def remove(
 
 
 def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
-    """List what has changed since the last `up`. Changes nothing."""
+    """List what has changed since the last `up`. Changes nothing.
+
+    Of a folder: one that is not up is left out, and one that cannot be looked at keeps no other from it.
+    """
     from orch.stacks import operations
 
     _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
@@ -504,26 +520,56 @@ def refresh(target: FileOrName, as_json: Json = False, rehearse: Rehearse = Fals
 def _show_drift(
     target: str, operation: Any, *, as_json: bool, code: ExitCode, rehearse: bool = False
 ) -> None:
+    source = FleetFile(target, rehearse=rehearse) if is_file(target) else None
+    looks: list[tuple[str, Callable[[], bool]]] = []
+    record = code == ExitCode.OK
+    for each in source.volumes() if source else ():
+        look = partial(volumes.drift, [each], as_json=as_json, record=record)
+        looks.append((f"volume {each[2].name}", look))
+    for project, name in _fleets_of(source) if source else _targets(target, rehearse=rehearse):
+        look = partial(_drift_of, project, name, operation, as_json=as_json)
+        looks.append((f"fleet {name}", look))
+    found = [_looked(title, look, go_on=os.path.isdir(target)) for title, look in looks]
+    failed = next((each for each in found if isinstance(each, OrchError)), None)
+    end(failed.exit_code if failed is not None else code if any(found) else ExitCode.OK)
+
+
+def _looked(title: str, look: Callable[[], bool], *, go_on: bool) -> bool | OrchError:
+    """Whether something has drifted. With `go_on` what is not up has not; an error is told and returned."""
+    from orch.stacks.errors import Interrupted, NoSuchFleet
+
+    try:
+        return look()
+    except NoSuchFleet:
+        if not go_on:
+            raise
+        tell(f"note: {title} is not up")
+        return False
+    except Interrupted:
+        raise
+    except OrchError as error:
+        if not go_on:
+            raise
+        tell(error.text())
+        return error
+
+
+def _drift_of(project: Project, name: str, operation: Any, *, as_json: bool) -> bool:
+    """Show the drift of a fleet; whether there is any."""
     from orch.cli.output.progress import watching
     from orch.review.tree import drift_lines
 
-    any_drift = False
-    source = FleetFile(target, rehearse=rehearse) if is_file(target) else None
-    if source is not None:
-        any_drift = volumes.drift(source.volumes(), as_json=as_json, record=code == ExitCode.OK)
-    for project, name in _fleets_of(source) if source else _targets(target, rehearse=rehearse):
-        with watching(as_json=as_json) as listener:
-            drifts = operation(project, name, listener)
-        any_drift = any_drift or bool(drifts)
-        if as_json:
-            print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in drifts]})
-            continue
-        say(f"fleet {name}: {'drifted' if drifts else 'as registered'}")
-        for line in drift_lines(drifts):
-            say(line)
-        if drifts:
-            say("`orch up` mends what it can; `orch up --accept-drift` takes existing hosts as they are")
-    end(code if any_drift else ExitCode.OK)
+    with watching(as_json=as_json) as listener:
+        drifts = operation(project, name, listener)
+    if as_json:
+        print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in drifts]})
+        return bool(drifts)
+    say(f"fleet {name}: {'drifted' if drifts else 'as registered'}")
+    for line in drift_lines(drifts):
+        say(line)
+    if drifts:
+        say("`orch up` mends what it can; `orch up --accept-drift` takes existing hosts as they are")
+    return bool(drifts)
 
 
 def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> None:
