@@ -75,8 +75,8 @@ Form = Literal["markdown", "html", "json", "object", "plan"]
 
 @dataclass(frozen=True)
 class Output:
-    """A form of the plans, and the file that gets it; None is stdout. `object` is JSON that is one object, also
-    of a single file."""
+    """A form of the plans, and the file that gets it; None is stdout. `object` is JSON that is one object,
+    also of a single file."""
 
     form: Form
     file: str | None = None
