@@ -15,6 +15,7 @@ SHIPPED = (
     "spec",
     "catalog",
     "offers",
+    "policies",
     "components",
     "providers",
     "rehearsal",

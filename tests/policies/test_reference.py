@@ -25,8 +25,8 @@ def row(rule: Rule) -> str:
     source = f"[{rule.framework}]({rule.url})" if rule.framework else "-"
     level = f"{rule.level}; nothing without a parameter" if rule.needs else rule.level
     return (
-        f"| `{rule.name}` | {rule.kind} | {rule.severity} | {level} | {rule.description} | {parameters or '-'} "
-        f"| {rule.remediation} | {source} |"
+        f"| `{rule.name}` | {rule.kind} | {rule.severity} | {level} | {rule.description} "
+        f"| {parameters or '-'} | {rule.remediation} | {source} |"
     )
 
 
