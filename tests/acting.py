@@ -328,10 +328,10 @@ def nobody_answers() -> Iterator[None]:
 
 
 def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
+    judge(Settings(cast(ProjectSettings, document.model).policies))
+    yield
     project = find(folder)
     tunnels(project)
-    yield
-    judge(Settings(cast(ProjectSettings, document.model).policies))
     yield
     # Ranges are told apart as objects, and the project has read its own.
     of_document = cast(ProjectSettings, document.model).configured

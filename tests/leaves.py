@@ -35,7 +35,6 @@ BESIDE: dict[str, tuple[dict[str, object], ...]] = {
     "Mount": ({}, {"source": "server:/export"}, {"type": "fsx-lustre"}, {"type": "filestore"}),
     "VolumeMount": ({}, {"instance_path": "/data"}, {"name": "data"}),
     "InitStep": ({}, {"run": "true"}),
-    "Exemption": ({}, {"fleet": "lab"}),
     "InstanceRef": ({}, {"fleet": "lab"}, {"instance": "1"}),
     "Torchrun": ({}, {"program": "train.py"}),
     "Repo": ({}, {"local_path": "."}),
