@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -517,6 +518,8 @@ def _prices(backends: set[str]) -> str:
 
 def _cleaned(value: Any, mask: Callable[[str], str]) -> Any:
     """The same with all text masked, however deep it is."""
+    if isinstance(value, Enum):
+        return value
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, dict):

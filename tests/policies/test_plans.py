@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from support import ROOT, Said
 from orch.stacks.pulumi import install
 
 PLAIN = "project: tests\n"
+# Commands of tests have a folder of their own in place of that of Python; packs are started by its name.
+WITH_PYTHON = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
 TYPE = {"instance_types": ["g6.xlarge"], "placement": "any"}
 
 
@@ -148,7 +152,7 @@ def test_the_pack_of_plain_pulumi_shows_the_same(aws: Rehearsed, host: None) -> 
     }
     said = pulumi(aws, "preview", "--stack", "lab", "--policy-pack", str(ROOT / "policies"))
     assert said.code != 0
-    assert {words for words in said_by_pack(said.out) if words[1] != "disabled"} == own
+    assert said_by_pack(said.out) == own, said.out + said.err
     policies(aws, "policies: {public-node: disabled}\n")
     said = pulumi(aws, "preview", "--stack", "lab", "--policy-pack", str(ROOT / "policies"))
     assert said.code == 0, said.out + said.err
@@ -158,7 +162,7 @@ def test_the_pack_of_plain_pulumi_shows_the_same(aws: Rehearsed, host: None) -> 
 def pulumi(there: Rehearsed, *words: str) -> Said:
     """Plain `pulumi` in the environment of `orch engine env --rehearse`, in the folder of a project."""
     assert there.orch("init").code == 0
-    lines = there.orch("engine", "env", "--rehearse").out.splitlines()
+    lines = there.orch("engine", "env", "--rehearse", env=WITH_PYTHON).out.splitlines()
     pairs = (shlex.split(line.removeprefix("export "))[0].partition("=") for line in lines)
     environment = {**os.environ, **{name: value for name, _, value in pairs}}
     engine = install.require().command
@@ -171,12 +175,8 @@ def pulumi(there: Rehearsed, *words: str) -> Said:
 
 def said_by_pack(out: str) -> set[tuple[str, str]]:
     """Names and levels of the violations in the text of `pulumi preview`."""
-    found: set[tuple[str, str]] = set()
-    for line in out.splitlines():
-        level, _, rest = line.strip().removeprefix("- ").partition("]")
-        if level in ("[advisory", "[mandatory"):
-            found.add((rest.split()[0], level.removeprefix("[")))
-    return found
+    lines = re.findall(r"^\s+- \[(advisory|mandatory)\](?:\s+\[severity: \w+\])?\s+(\S+)", out, re.M)
+    return {(name, level) for level, name in lines}
 
 
 OWN_PACK = """
@@ -226,13 +226,13 @@ def test_a_pack_of_the_project_refuses_too(aws: Rehearsed, host: None) -> None:
     (aws.path / "house" / "PulumiPolicy.yaml").write_text("runtime: python\nversion: 1.0.0\n")
     (aws.path / "house" / "__main__.py").write_text(OWN_PACK)
     policies(aws, "policies: {public-node: disabled}\npolicy_packs: [house]\n")
-    said = aws.preview("lab.yml")
+    said = aws.orch("preview", "lab.yml", "--rehearse", "--json", env=WITH_PYTHON)
     assert said.code == 4, said.err
     (found,) = said.json["policies"]
     assert (found["name"], found["level"]) == ("house/no-vpc", "mandatory")
     assert "networks are made by others" in found["message"]
     assert said.json["summary"]["create"] > 5
-    said = aws.up("lab.yml")
+    said = aws.orch("up", "lab.yml", "--yes", "--rehearse", env=WITH_PYTHON)
     assert said.code == 4, said.err
     assert "policy house/no-vpc" in said.err
     assert aws.cloud.everything() == {}
