@@ -16,6 +16,7 @@ SHIPPED = (
     "spec",
     "catalog",
     "offers",
+    "policies",
     "components",
     "providers",
     "rehearsal",
