@@ -72,8 +72,8 @@ class EngineCall:
     """One engine call: keeps its events, reports its progress to `listener`.
 
     `isolated`: resource types whose failure does not fail the call. `observer` sees the events with all their
-    values, before they are kept without. `unseen`: steps of an update plan that did not come, which the engine
-    tells after each failure too.
+    values, before they are kept without. `unseen`: steps of an update plan that did not come, which the
+    engine tells after each failure too.
     """
 
     listener: Listener
