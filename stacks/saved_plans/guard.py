@@ -18,6 +18,7 @@ from orch.spec.errors import OrchError
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict
 from orch.stacks.pulumi.changes import name_of
+from orch.stacks.pulumi.operation import UNSEEN
 from orch.stacks.pulumi.process import Program
 from orch.stacks.pulumi.recovery import same_state
 from orch.stacks.saved_plans.marks import Mark, Marks, Word, read_marks, serial_of, write_marks
@@ -25,7 +26,7 @@ from orch.stacks.state import StackExport, StackState, deployment
 
 AGAIN = "make a new plan, `orch preview FILE --out plan.json`, and have it approved"
 
-ENGINE_REFUSES = ("violates plan", "not allowed by the plan", "expected resource operations for")
+ENGINE_REFUSES = ("violates plan", "not allowed by the plan", UNSEEN)
 """The engine's words for a step that its own plan does not have."""
 
 
