@@ -197,7 +197,7 @@ def test_plans_onto_an_older_commit_are_struck_out_in_all_pull_requests(
     for number in range(6, 140):
         github.add_pull(number, f"{number:040x}")
     github.add_pull(200, "f" * 40, base="release")
-    old, current = composed(BODY, _footing("1" * 40, BASE)), composed(BODY, _footing("2" * 40, new))
+    old, current = composed(BODY, _footing("1" * 40, BASE)), composed(BODY, _footing(f"{7:040x}", new))
     for number, body in ((6, old), (7, current), (139, old), (200, old)):
         github.add_comment(number, BOT, body)
     said = actions(
