@@ -162,6 +162,7 @@ CODES = {
     # money
     "ORCH281": "The fleet is over the budget",
     "ORCH282": "The budget cannot be checked",
+    "ORCH289": "Most of the fleet's budget is spent",
     # the project
     "ORCH301": "A shared state has no key for its secrets",
     "ORCH302": "The project's files cannot be used",
