@@ -103,7 +103,7 @@ def compile_fleet(request: PlanRequest) -> Deployment:
     request = with_node_count(request)
     deployment = _planned(request, candidates_of(request))
     refusals = list(_distinct_refusals(request))
-    findings = _of_total_budget(request, deployment)
+    findings = check_total_budget(request, deployment)
     reasons = [
         f"not on {place}: {error.summary}" for place, error in refusals if isinstance(error, PlanErrors)
     ]
@@ -123,16 +123,17 @@ def compile_fleet(request: PlanRequest) -> Deployment:
     )
 
 
-def _of_total_budget(request: PlanRequest, deployment: Deployment) -> tuple[Finding, ...]:
+def check_total_budget(request: PlanRequest, deployment: Deployment) -> tuple[Finding, ...]:
     """Warnings on what the fleet has cost so far. Raises PlanErrors where it may get no new node."""
-    if request.spent is None or request.fleet.budget is None:
+    budget = request.fleet.budget
+    if budget is None or budget.total is None or request.spent is None:
         return ()
     from orch.components.cloud.sizing import total_budget_findings
 
     recorded = frozenset(node.name for node in request.previous.nodes)
     existing = recorded if request.previous.existing_nodes is None else request.previous.existing_nodes
     new = len(set(deployment.nodes) - existing)
-    return settle(total_budget_findings(request.fleet.budget, request.spent, new))
+    return settle(total_budget_findings(budget, request.spent, new))
 
 
 def ended_nodes(

@@ -187,14 +187,14 @@ def total_budget_findings(budget: Budget, spent: Spent, new: int) -> Iterator[Fi
         yield Finding(
             "ORCH281",
             path,
-            f"{so_far}, which is its budget of {money(bound)}: {nodes} would add to it",
+            f"{so_far}, its budget is {money(bound)}: {nodes} would add to it",
             hint="raise `budget.total`, or bring it up with the nodes that it has; `orch cost` tells of what",
         )
     elif spent.dollars >= bound * WARN_AT:
         yield Finding(
             "ORCH289",
             path,
-            f"{so_far}, {spent.dollars / bound:.0%} of its budget of {money(bound)}",
+            f"{so_far}, {int(spent.dollars / bound * 100)}% of its budget of {money(bound)}",
             hint="once all of it is spent, the fleet gets no new node; those that it has go on costing",
             severity=Severity.WARNING,
         )
