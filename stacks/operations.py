@@ -245,8 +245,7 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDr
     words = ["refresh", "--yes", "--skip-preview"]
     listener(Activity(f"the engine refreshes the fleet {name}"))
     shared = drift_shared(stack, words, listener)
-    with accounted(stack, listener):
-        engine(stack, words, run)
+    engine(stack, words, run)
     return _found(run, shared, ended)
 
 

@@ -18,7 +18,7 @@ from orch.spec.models import Fleet
 from orch.spec.state import OF_THE_USER, hourly_price, machine_of
 from orch.stacks.fleets import documents_of
 from orch.stacks.project import Project, scope_of
-from orch.stacks.pulumi.changes import changes, name_of
+from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import EngineCall, Listener, Note
 from orch.stacks.records import node_records, parse_time
 from orch.stacks.state import StackState, stacks
@@ -58,8 +58,7 @@ def accounted(
     try:
         yield account
     finally:
-        events = account.call.events if account.call is not None else ()
-        deleted = {each.name for each in changes(events) if each.op in ("delete", "replace")}
+        deleted = _deleted_by(account.call) if account.call is not None else frozenset[str]()
         removed = frozenset(node for node, maker in makers.items() if maker in deleted and node not in ended)
         removed |= deleted & {bastion_of(stack.name)}
         try:
@@ -68,6 +67,13 @@ def accounted(
                 ledger.record_nodes(stack.project.name, scope(stack.project), look)
         except OrchError as error:
             listener(Note(f"warning: {_unrecorded(stack.name, error)}"))
+
+
+def _deleted_by(call: EngineCall) -> frozenset[str]:
+    """Names of the resources that an engine call deleted: what its refresh found gone is not among them."""
+    begun = (event.get("resourcePreEvent") for event in call.events)
+    steps = (each["metadata"] for each in begun if each is not None)
+    return frozenset(name_of(each["urn"]) for each in steps if each["op"] in ("delete", "delete-replaced"))
 
 
 @dataclass

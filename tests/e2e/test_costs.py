@@ -99,7 +99,7 @@ def test_a_fleet_from_its_first_node_to_its_end(there: Costs) -> None:
     assert there.rows() != []
 
 
-def test_what_is_spent_bars_new_nodes_until_the_budget_is_raised(there: Costs) -> None:
+def test_what_is_spent_bars_new_nodes_and_no_removal(there: Costs) -> None:
     spent = there.cost("--since", "30d")["total"]["cost"]
     assert spent > 100
     write(there, 3, budget={"total": f"{spent - 50:.2f}"})
@@ -119,9 +119,6 @@ def test_what_is_spent_bars_new_nodes_until_the_budget_is_raised(there: Costs) -
         ("p5-1", False, 1),
         ("p5-0", True, 1),
     ]
-    write(there, 2, budget={"total": f"{spent * 2:.2f}"})
-    assert there.up().code == 0
-    assert len(there.nodes()) == 2
 
 
 def test_a_fleet_of_an_earlier_version_counts_from_the_creation_of_its_nodes(there: Costs) -> None:
@@ -157,7 +154,7 @@ def test_down_ends_all_and_nothing_is_left_to_come(there: Costs) -> None:
     found = there.cost()
     assert (found["forecast"]["hourly"], found["forecast"]["more"]) == (0, 0)
     assert found["forecast"]["spent"] == pytest.approx(found["total"]["cost"], abs=0.01)
-    assert there.orch("cost", "nosuch", "--rehearse").code == 5
+    assert there.orch("cost", "nosuch", "--rehearse").code == 3
     for words in (["--by", "moon"], ["--by", "fleet=x"], ["--since", "yesterday"], ["--since", "2999-01-01"]):
         said = there.orch("cost", *words, "--rehearse")
         assert said.code == 2, (words, said.err)
