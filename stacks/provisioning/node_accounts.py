@@ -6,6 +6,7 @@ What cannot be written keeps nothing from being done: a warning tells it, and th
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -117,15 +118,18 @@ def record_all(project: Project, ledger: Ledger, ended: Callable[[StackState], C
 def spent_by(stack: StackState) -> Spent:
     """What the nodes of a fleet have cost so far, those that are there included. Writes nothing."""
     from orch.runner import costs
+    from orch.runner.ledger.node_lives import compare
 
     project = stack.project
     try:
         look = _look(stack, None)
-        if project.local_ledger is not None and not project.local_ledger.exists() and not look.present:
-            return Spent(0.0)
-        with _ledger(project) as ledger:
-            lives = ledger.compared_nodes(project.name, scope(project), look)
-            amounts = costs.spent(lives, ledger.now())
+        if project.local_ledger is not None and not project.local_ledger.exists():
+            now = time.time()
+            amounts = costs.spent(compare((), look, now).lives, now)
+        else:
+            with _ledger(project) as ledger:
+                lives = ledger.compared_nodes(project.name, scope(project), look)
+                amounts = costs.spent(lives, ledger.now())
     except OrchError as error:
         return Spent(None, problem=error.summary)
     return Spent(amounts.dollars, amounts.unpriced_node_s / 3600)
