@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from orch.runner.ledger.node_lives import NodeLife
 from orch.runner.ledger.records import TimedPlan
@@ -203,13 +204,17 @@ def month_of(now: float) -> tuple[float, float]:
 
 def week_of(moment: float) -> str:
     """The week of a moment, as ISO 8601 counts them, and its Monday: `2026-W48 (23 Nov)`."""
-    monday = datetime.fromtimestamp(moment - (moment - _MONDAY_S) % WEEK_S, timezone.utc)
+    return _week(int((moment - _MONDAY_S) // WEEK_S))
+
+
+@cache
+def _week(number_since_epoch: int) -> str:
+    monday = datetime.fromtimestamp(number_since_epoch * WEEK_S + _MONDAY_S, timezone.utc)
     year, number, _ = monday.isocalendar()
     return f"{year}-W{number:02d} ({monday.day} {monday:%b})"
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A part of the time of a node: `seconds` of all of it, for one run, or for nobody."""
 
     began: float
