@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from orch.components.lifetime import ends_of
@@ -21,7 +21,7 @@ from orch.stacks.fleets import documents_of
 from orch.stacks.project import Project, scope_of
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import EngineCall, Listener, Note
-from orch.stacks.records import node_records, parse_time
+from orch.stacks.records import NodeRecord, node_records, parse_time
 from orch.stacks.state import StackState, stacks
 
 if TYPE_CHECKING:
@@ -187,57 +187,66 @@ def _look(
 
 
 def present_nodes(stack: StackState) -> tuple[PresentNode, ...]:
-    """The nodes that a stack records, and the machine that it has beside them."""
-    from orch.runner.ledger.node_lives import PresentNode
-
+    """The nodes that a stack records, and the machine that it has beside them. Of nodes of an `up` that was
+    not finished no price is known."""
     fleet: dict[str, Any] = stack.outputs.get("fleet") or {}
     backend = str(fleet.get("backend", ""))
     records = node_records(stack.recorded)
     counted = not (fleet.get("simulated") and backend in OF_THE_USER)
-    nodes: list[PresentNode] = []
-    for node in stack.nodes:
-        name = str(node["name"])
-        record = records[name]
-        created = None if record.created is None else record.created.timestamp()
-        nodes.append(
-            PresentNode(
-                name,
-                _identity(node, record.id, created),
-                backend,
-                "own"
-                if backend in OF_THE_USER
-                else "spot"
-                if record.spot
-                else "reserved"
-                if node.get("reservation")
-                else "on-demand",
-                instance_type=node.get("instance_type"),
-                # Local nodes may count GPUs that are not there.
-                gpus=int((node.get("gpus") or {}).get("count") or 0) if counted else 0,
-                price_hourly=hourly_price(backend, node.get("price_hourly")),
-                created=created,
-            )
-        )
-    if (beside := fleet.get("beside_hourly")) is not None:
-        bastion = bastion_of(stack.name)
-        for each in stack.resources:
-            if each.get("id") and not each.get("delete") and name_of(each["urn"]) == bastion:
-                moment = parse_time(each.get("created"))
-                created = None if moment is None else moment.timestamp()
-                identity = _identity({}, str(each["id"]), created)
-                nodes.append(
-                    PresentNode(
-                        bastion,
-                        identity,
-                        backend,
-                        "on-demand",
-                        "beside",
-                        price_hourly=float(beside),
-                        created=created,
-                    )
-                )
-                break
+    nodes = [_recorded_node(node, backend, records[node["name"]], counted=counted) for node in stack.nodes]
+    known = {each.node for each in nodes} | {node.get("made_by") for node in stack.nodes}
+    beside, others = bastion_of(stack.name), stack.node_names - known
+    for each in stack.resources:
+        name = name_of(each["urn"])
+        if not each.get("id") or each.get("delete") or name not in (beside, *others):
+            continue
+        if name == beside:
+            price = fleet.get("beside_hourly")
+            node = _bare_node(name, each, None if price is None else float(price))
+            nodes.append(replace(node, kind="beside"))
+        else:
+            nodes.append(_bare_node(name, each, None))
+        others, beside = others - {name}, "" if name == beside else beside
     return tuple(nodes)
+
+
+def _recorded_node(
+    node: Mapping[str, Any], backend: str, record: NodeRecord, *, counted: bool
+) -> PresentNode:
+    """A node of a fleet's outputs. `counted`: its GPUs are there: local nodes may pretend some."""
+    from orch.runner.ledger.node_lives import PresentNode
+
+    created = None if record.created is None else record.created.timestamp()
+    market = "spot" if record.spot else "reserved" if node.get("reservation") else "on-demand"
+    return PresentNode(
+        str(node["name"]),
+        _identity(node, record.id, created),
+        backend,
+        "own" if backend in OF_THE_USER else market,
+        instance_type=node.get("instance_type"),
+        gpus=int((node.get("gpus") or {}).get("count") or 0) if counted else 0,
+        price_hourly=hourly_price(backend, node.get("price_hourly")),
+        created=created,
+    )
+
+
+def _bare_node(name: str, resource: Mapping[str, Any], price: float | None) -> PresentNode:
+    """A machine of which the stack has the resource alone."""
+    from orch.runner.ledger.node_lives import PresentNode
+
+    moment = parse_time(resource.get("created"))
+    created = None if moment is None else moment.timestamp()
+    package, _, rest = str(resource["type"]).partition(":")
+    backend = rest.partition(":")[0] if package == "orch" else package
+    own = backend in OF_THE_USER
+    return PresentNode(
+        name,
+        _identity({}, str(resource["id"]), created),
+        backend,
+        "own" if own else "on-demand",
+        price_hourly=hourly_price(backend, price),
+        created=created,
+    )
 
 
 def bastion_of(fleet: str) -> str:
