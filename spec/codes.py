@@ -166,6 +166,7 @@ CODES = {
     "ORCH283": "The policy is unknown",
     "ORCH284": "A parameter or an exemption of a policy does not hold",
     "ORCH285": "A policy is violated",
+    "ORCH289": "Most of the fleet's budget is spent",
     # the project
     "ORCH301": "A shared state has no key for its secrets",
     "ORCH302": "The project's files cannot be used",

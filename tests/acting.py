@@ -41,8 +41,8 @@ from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.node_count import with_node_count
-from orch.components.registry import compile_fleet
-from orch.components.request import PlanRequest, PriorState
+from orch.components.registry import check_total_budget, compile_fleet
+from orch.components.request import PlanRequest, PriorState, Spent
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.facts import ask as ask_hosts
 from orch.components.ssh.plan import plan as plan_ssh
@@ -138,7 +138,9 @@ def plan_on_cloud(
     scripts(case.fleet, folder)
     yield
     request = request_of(case.fleet, case.settings, folder=folder, session=object())
-    plan = backend.deploy(request, places[0], case.plan(places[0])).plan
+    deployment = backend.deploy(request, places[0], case.plan(places[0]))
+    plan = deployment.plan
+    check_total_budget(replace(request, spent=Spent(0.0)), deployment)
     yield
     return plan
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, insert, select, update
+from sqlalchemy import Connection, delete, exists, insert, or_, select, update
 
 from orch.runner.errors import LedgerUnusable, NameTaken, UnknownRun
-from orch.runner.ledger import controllers, metric_samples, schema
+from orch.runner.ledger import controllers, metric_samples, node_lives, schema
 from orch.runner.ledger.controllers import Controller
 from orch.runner.ledger.database import open_engine
 from orch.runner.ledger.lease import (
@@ -27,6 +27,7 @@ from orch.runner.ledger.lease import (
     waiting_values,
 )
 from orch.runner.ledger.metric_samples import Sample
+from orch.runner.ledger.node_lives import Look, NodeLife
 from orch.runner.ledger.records import (
     ACTIVE,
     RESERVED,
@@ -35,6 +36,7 @@ from orch.runner.ledger.records import (
     Lease,
     RankRow,
     RunRow,
+    TimedPlan,
     Waiting,
     lease_holds,
 )
@@ -285,6 +287,64 @@ class Ledger(Leases):
         """What was kept of an attempt since a moment, the oldest first."""
         with self._reading() as db:
             return metric_samples.read(db, number, attempt, since)
+
+    def record_nodes(self, project: str, scope: str, look: Look) -> None:
+        """Bring the lives of a fleet's nodes to what somebody saw of it. `scope`: which state of a project of
+        this name."""
+        with self._begin() as db:
+            node_lives.record(db, project, scope, look)
+
+    def node_lives(
+        self, project: str, *, since: float = 0.0, fleets: Collection[str] | None = None
+    ) -> tuple[NodeLife, ...]:
+        """The lives of a project's nodes that had not ended at a moment, oldest first."""
+        with self._reading() as db:
+            return node_lives.read(db, project, since, fleets)
+
+    def compared_nodes(self, project: str, scope: str, look: Look) -> tuple[NodeLife, ...]:
+        """All lives of a fleet's nodes, as they would be with this look. Writes nothing."""
+        with self._reading() as db:
+            rows = node_lives.rows_of(
+                db, project, look.fleet, scope, [each.identity for each in look.present]
+            )
+            lives = {row.id: row for row in node_lives.read(db, project, 0.0, [look.fleet])}
+            compared = node_lives.compare(rows, look, float(db.scalar(select(clock())) or 0.0))
+        lives |= {row.id: row for row in (*compared.ended, *compared.seen)}
+        return (*lives.values(), *compared.begun)
+
+    def fleets_with_nodes(self, project: str, scope: str) -> frozenset[str]:
+        """The fleets of which a node was there when it was last looked at."""
+        with self._reading() as db:
+            return node_lives.open_fleets(db, project, scope)
+
+    def now(self) -> float:
+        """The present, by the database's clock."""
+        with self._reading() as db:
+            return float(db.scalar(select(clock())) or 0.0)
+
+    def timed_plans(
+        self, since: float, until: float, fleets: Collection[str] | None = None
+    ) -> Iterator[TimedPlan]:
+        """The attempts whose commands ran between two moments, one after the other: there may be many."""
+        run, attempt = schema.run, schema.attempt
+        columns = (run.c.id, run.c.name, run.c.fleet, run.c.submitted_by)
+        earlier = select(*columns, attempt.c.plan, attempt.c.started_at, attempt.c.finished_at).where(
+            attempt.c.run_id == run.c.id, attempt.c.started_at < until, attempt.c.finished_at > since
+        )
+        # A run that waits for its next attempt still has the times of the last one, which is among those.
+        over = exists().where(attempt.c.run_id == run.c.id, attempt.c.attempt == run.c.attempt)
+        latest = select(*columns, run.c.plan, run.c.started_at, run.c.finished_at).where(
+            run.c.started_at < until, or_(run.c.finished_at.is_(None), run.c.finished_at > since), ~over
+        )
+        with self._reading() as db:
+            for attempts in (earlier, latest):
+                query = attempts
+                if fleets is not None:
+                    query = attempts.where(run.c.fleet.in_(sorted(fleets)))
+                # Plans are large: they come a few at a time.
+                options = {"stream_results": True, "max_row_buffer": 50}
+                for row in db.execute(query, execution_options=options):
+                    yield TimedPlan(*row)
 
     def failed_nodes(self, number: int, *, lost_only: bool = False) -> dict[str, int]:
         """Node name -> how much speaks against it: 1 for every attempt of a run in which its rank failed by

@@ -28,6 +28,7 @@ from orch.runner.ledger import lease as leases
 from orch.runner.ledger import ledger as module
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.ledger import LOST_WEIGHT, Ledger, open_ledger
+from orch.runner.ledger.node_lives import Look, PresentNode
 from orch.runner.ledger.records import Waiting
 from orch.runner.processes import here, process_owner
 from orch.spec.errors import ExitCode
@@ -517,7 +518,7 @@ def journal(path: Path) -> str:
         db.close()
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, version: int):
     ledger = open_ledger(ledger_url)
     number = new(ledger)
@@ -526,7 +527,9 @@ def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, v
         for added in range(version + 1, schema.SCHEMA_VERSION + 1):
             for column in schema.ADDED.get(added, ()):
                 db.execute(text(f"ALTER TABLE {column.table.name} DROP COLUMN {column.name}"))
-        db.execute(text("DROP TABLE sample"))
+        db.execute(text("DROP TABLE node_life"))
+        if version < 5:
+            db.execute(text("DROP TABLE sample"))
         if version < 4:
             db.execute(text("DROP TABLE controller"))
         if version < 2:
@@ -550,6 +553,8 @@ def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, v
     assert ledger.controllers() == ()
     ledger.add_sample(number, 0, 2, "[]")
     assert [each.readings for each in ledger.samples(number, 0)] == ["[]"]
+    ledger.record_nodes("demo", "", Look("lab", (PresentNode("lab-0", "i", "local", "own"),)))
+    assert [life.node for life in ledger.node_lives("demo")] == ["lab-0"]
     ledger.close()
 
 
