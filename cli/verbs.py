@@ -213,7 +213,7 @@ VERBS = (
     ),
     Verb(
         "cost",
-        "cost:cost",
+        "fleets.cost:cost",
         "What nodes cost and for whom, what of it was idle, and what the month comes to.",
         BOTH,
         "orch cost --by user --since 30d",
