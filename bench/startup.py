@@ -14,7 +14,7 @@ VERB = '@app.command("verb{i}")\ndef verb{i}(file: str, flag: bool = False) -> N
 
 
 def figures() -> Iterator[Figure]:
-    from orch.cli.main import VERBS
+    from orch.cli.verbs import VERBS
 
     verbs = len(VERBS)
     with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,6 @@ from typing import Literal, cast
 from orch.catalog.errors import BadCatalogFile
 from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, PriceList
 from orch.catalog.unpriced import with_reference_prices
-from orch.spec.models.backends import installed
 
 SHIPPED = Path(__file__).parent
 AWS_TYPES = SHIPPED / "types-aws.csv"
@@ -69,6 +68,8 @@ def _catalog(folder: Path) -> Catalog:
 
 def _of_other_packages() -> Iterator[tuple[str, Path]]:
     """Backends of other packages that bring machine types and prices (`Backend.catalog`)."""
+    from orch.spec.models.backends import installed
+
     for name, entry in installed().items():
         try:
             folder = getattr(entry.load(), "catalog", None)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from orch.cli.errors import tell
 
 if TYPE_CHECKING:
-    from orch.spec import Document, Loaded
+    from orch.policies.settings import Settings
+    from orch.spec import Diagnostic, Document, Loaded
     from orch.spec.defaults import Common
     from orch.spec.models.backends.base import BackendSettings
 
@@ -101,6 +103,59 @@ def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Cal
         )
 
     return settings
+
+
+def policies_near(*, untrusted: bool = False) -> Callable[[str], tuple[Settings, str]]:
+    """What the nearest `orch.yml` upwards from a file says of policies, and its folder; the defaults where
+    there is none, or none that can be read: that is told where it is read itself."""
+    from orch.policies.settings import DEFAULTS, Settings
+    from orch.spec import load_paths
+    from orch.spec.defaults import nearest_project_file
+    from orch.spec.loader.fence import fence_around
+    from orch.spec.models.project import ProjectSettings
+
+    known: dict[str, Settings] = {}
+
+    def settings(path: str) -> tuple[Settings, str]:
+        path = "-" if path == "<stdin>" else path
+        file = nearest_project_file(path, fence_around(path, frozenset()) if untrusted else None)
+        if file is None:
+            return DEFAULTS, os.getcwd()
+        if file not in known:
+            loaded = load_paths([file], untrusted=() if untrusted else None)
+            models = [model for _, model in loaded.of(ProjectSettings)]
+            known[file] = Settings(models[0].policies) if models else DEFAULTS
+        return known[file], os.path.dirname(file)
+
+    return settings
+
+
+def task_violations(document: Document, settings: Settings, root: str) -> Iterator[Diagnostic]:
+    """What policies say of a task, each at its line; it is an error where a policy refuses."""
+    from orch.policies.settings import Subject, finding_of, today, violations
+    from orch.spec.models import Task
+
+    if isinstance(document.model, Task):
+        source = document.draft.source.file
+        file = os.path.relpath(source, root) if source != "<stdin>" else ""
+        subject = Subject(document.model.name or "", file, today())
+        for each in violations(settings.of_task(document.model), subject):
+            yield finding_of(each).placed(document)
+
+
+def require_allowed(documents: Iterable[Document], settings: Settings, root: str) -> None:
+    """Tell what policies say of tasks. Raises InvalidConfiguration, which exits with 4, where one refuses."""
+    from orch.spec import InvalidConfiguration, Severity
+    from orch.spec.diagnostics import render_human
+    from orch.spec.errors import ExitCode
+
+    found = [each for document in documents for each in task_violations(document, settings, root)]
+    if any(each.severity is Severity.ERROR for each in found):
+        error = InvalidConfiguration(found)
+        error.exit_code = ExitCode.POLICY  # type: ignore[misc]
+        raise error
+    if found:
+        tell(render_human(found))
 
 
 def backend_settings(

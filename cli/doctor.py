@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from orch.cli.context import Json, project_at
+from orch.cli.context import Json, Rehearse, project_at
 from orch.cli.errors import end, say, tell
 from orch.spec.errors import ExitCode
 from orch.spec.grammar.values import Problem, check_name
@@ -128,11 +128,16 @@ def engine_version() -> None:
 @engine.command("env", epilog='Example: eval "$(orch engine env)" && pulumi preview --stack laptop')
 def engine_env(
     folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="A project; default here.")] = ".",
+    *,
+    rehearse: Rehearse = False,
 ) -> None:
-    """Print the environment in which `pulumi` by hand sees the same stacks, as shell commands."""
+    """Print the environment in which `pulumi` by hand sees the same stacks, as shell commands.
+
+    With --rehearse: the stacks and the simulated account of `--rehearse`.
+    """
     from orch.stacks.pulumi import install as engines
 
-    project = project_at(folder)
+    project = project_at(folder, rehearse=rehearse)
     project.prepare()
     for key, value in project.environment(engines.require()).items():
         print(f"export {key}={shlex.quote(value)}")

@@ -11,9 +11,6 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import IO, Any, NoReturn
 
-import typer
-from typer.exceptions import TyperException
-
 from orch.cli.output.redaction import masked
 from orch.spec.confidential import hidden
 from orch.spec.errors import ExitCode, OrchError, visible_lines
@@ -30,6 +27,8 @@ def print_json(data: dict[str, Any]) -> None:
 
 
 def end(code: int) -> NoReturn:
+    import typer
+
     raise typer.Exit(code)
 
 
@@ -54,10 +53,10 @@ def run(app: Callable[[], object]) -> NoReturn:
     mask_threads()
     try:
         code = app()
-    except typer.Abort:  # Ctrl-C, as Typer passes it on
+    except _typer().Abort:  # Ctrl-C, as Typer passes it on
         tell("interrupted")
         sys.exit(int(ExitCode.INTERRUPTED))
-    except TyperException as error:
+    except _typer().exceptions.TyperException as error:
         context = getattr(error, "ctx", None)
         usage = f"{context.get_usage()}\n" if context else ""
         if message := error.format_message():  # without one, only the help was shown
@@ -79,6 +78,14 @@ def run(app: Callable[[], object]) -> NoReturn:
         tell(f"  the full trace is in {trace}; please report it with that file")
         sys.exit(int(ExitCode.BUG))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _typer() -> Any:
+    """Loaded where a command line is read: what an `except` names is asked for when there is an error."""
+    import typer
+    import typer.exceptions
+
+    return typer
 
 
 def mask_threads(more: Iterable[str] = ()) -> None:

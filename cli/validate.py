@@ -34,6 +34,7 @@ class Format(str, Enum):
     JSON = "json"
     GITHUB = "github"
     SARIF = "sarif"
+    GITLAB = "gitlab"
 
 
 def command(
@@ -67,11 +68,13 @@ def validate(
     People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
     from orch.cli.diagnostics import settings_near
+    from orch.policies.settings import rule_texts
     from orch.spec import load_paths
     from orch.spec.diagnostics import (
         Severity,
         ordered,
         render_github,
+        render_gitlab,
         render_human,
         render_json,
         render_sarif,
@@ -82,16 +85,20 @@ def validate(
     settings = settings_near(untrusted=untrusted is not None)
     secrets = None if untrusted is not None else partial(_known_secrets, paths)
     loaded = load_paths(paths, untrusted=untrusted, common=settings, secrets=secrets)
-    diagnostics = ordered((*loaded.diagnostics, *_advice(loaded.documents, names=untrusted is None)))
+    advice = _advice(loaded.documents, names=untrusted is None)
+    policies = _policies(loaded.documents, untrusted=untrusted is not None)
+    diagnostics = ordered((*loaded.diagnostics, *advice, *policies))
     diagnostics = as_errors(diagnostics) if strict else diagnostics
     failed = any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
     if format is Format.JSON:
         print(render_json(diagnostics))
     elif format is Format.SARIF:
-        print(render_sarif(diagnostics, _repository()))
+        print(render_sarif(diagnostics, repository(), rule_texts()))
+    elif format is Format.GITLAB:
+        print(render_gitlab(diagnostics, repository(), rule_texts()))
     elif format is Format.GITHUB:
         if diagnostics:
-            print(render_github(diagnostics, _repository()))
+            print(render_github(diagnostics, repository()))
         tell(_summary(diagnostics, len(loaded.documents)))
     else:
         if diagnostics:
@@ -119,7 +126,7 @@ def _known_secrets(paths: list[str]) -> frozenset[str] | None:
     return frozenset[str]().union(*names) if len(names) == len(known) else None
 
 
-def _repository() -> Path:
+def repository() -> Path:
     """Where a repository begins: the nearest folder upwards with a `.git`, else this one."""
     here = Path.cwd()
     return next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
@@ -176,6 +183,19 @@ def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnos
             except CatalogError as error:  # a file is no worse for it
                 names = False
                 tell(f"note: names were not looked up in the catalogue: {error.text()}")
+
+
+def _policies(documents: tuple[Document, ...], *, untrusted: bool) -> Iterator[Diagnostic]:
+    """What is wrong with the policies of an `orch.yml`, and what policies say of tasks."""
+    from orch.cli.diagnostics import policies_near, task_violations
+    from orch.policies.settings import check, today
+    from orch.spec.models import Task
+
+    settings = policies_near(untrusted=untrusted)
+    for document in documents:
+        yield from check(document, today()) if document.kind == "project" else ()
+        if isinstance(document.model, Task):
+            yield from task_violations(document, *settings(document.draft.source.file))
 
 
 def _summary(diagnostics: tuple[Diagnostic, ...], documents: int) -> str:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.models.backends import effective
-from orch.spec.models.backends.base import BackendSettings
 from orch.spec.state import NodeState
 
 if TYPE_CHECKING:
     from orch.spec.models import Fleet
+    from orch.spec.models.backends.base import BackendSettings
 
 
 T = TypeVar("T")
@@ -219,6 +218,8 @@ class PlanRequest:
         written = self.fleet.written_backends
         if written is None and self.at not in (None, "ssh"):
             return (self.at,)
+        from orch.spec.models.backends import effective
+
         return effective(written, tuple(each.type for each in self.settings))
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 
 from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, gpu_key
 from orch.catalog.unpriced import types_possibly_unlisted, unlisted_offers
@@ -129,12 +129,12 @@ def _offers_of_fitting_types(query: MachineQuery, catalog: Catalog) -> Iterator[
             continue
         fits = dict[str, bool]()
         for each, offers in prices.by_type:
-            fits[each.name] = next(type_misses(query, each), None) is None
+            fits[each.name] = _type_fits(query, each)
             if fits[each.name]:
                 yield from offers
         for each in types_possibly_unlisted(catalog, name):
             if each.name not in fits:
-                fits[each.name] = next(type_misses(query, each), None) is None
+                fits[each.name] = _type_fits(query, each)
             if fits[each.name]:
                 yield from unlisted_offers(catalog, each, query.zones)
 
@@ -171,6 +171,11 @@ def _fits(query: MachineQuery, offer: Offer) -> Iterator[Fit]:
 
 
 # The machine
+
+
+def _type_fits(query: MachineQuery, each: InstanceType) -> bool:
+    """Whether a type fails no condition of its own; what rules most types out is looked at first."""
+    return next(chain(_gpu_misses(query, each), type_misses(query, each)), None) is None
 
 
 def type_misses(query: MachineQuery, each: InstanceType) -> Iterator[Miss]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orch.offers.match import Fit, Judgement, Miss
@@ -43,7 +43,12 @@ def reason_text(reason: Reason) -> str:
 
 
 def near_misses(judgement: Judgement) -> tuple[NearMiss, ...]:
-    """All misses, one entry per type and set of failed conditions.
+    """All misses, the nearest first: see `nearest_first`."""
+    return tuple(nearest_first(judgement))
+
+
+def nearest_first(judgement: Judgement) -> Iterator[NearMiss]:
+    """All misses, one entry per type and set of failed conditions, each made when it is asked for.
 
     Sorted by how many conditions fail, then by how far off they are at the best place, then by price.
     """
@@ -54,7 +59,7 @@ def near_misses(judgement: Judgement) -> tuple[NearMiss, ...]:
         groups.setdefault(key, []).append((fit, misses))
     ranked = sorted((_rank(group), index) for index, group in enumerate(groups.values()))
     members = list(groups.values())
-    return tuple(_near_miss(members[index]) for _, index in ranked)
+    return (_near_miss(members[index]) for _, index in ranked)
 
 
 def _distance(misses: Sequence[Miss]) -> float:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from orch.rehearsal import metadata_service
 from orch.rehearsal.account import SimulatedAccount, SimulationError
 
 Kind = Literal["spot", "maintenance", "rebalance"]
@@ -91,7 +90,7 @@ def announce(cloud: SimulatedAccount, instance: str, kind: Kind, ahead_s: float)
         raise SimulationError(f"{cloud.name} announces no {kind}")
     node: Any = connect().containers.get(endpoint.container)
     texts = documents(cloud.name, kind, cloud.now() + ahead_s)
-    service = Path(metadata_service.__file__).read_text()
+    service = Path(__file__).with_name("metadata_service.py").read_text()
     files = {f"{_FOLDER}/{path}": text for path, text in texts.items()} | {f"{_FOLDER}.py": service}
     node.exec_run(["rm", "-rf", _FOLDER])
     node.put_archive("/", archive({path.lstrip("/"): text for path, text in files.items()}))

@@ -30,7 +30,7 @@ from orch.spec.models.backends import provisioned
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import Project
 from orch.stacks.pulumi.install import Engine
-from orch.stacks.pulumi.shims import MARK, VARIABLE
+from orch.stacks.pulumi.shims import MARK, PROJECT_HOOK, VARIABLE
 
 if TYPE_CHECKING:
     import boto3
@@ -111,6 +111,7 @@ class RehearsalProject(Project):
             **variables,
             "PATH": os.pathsep.join([str(self.shims), variables["PATH"]]),
             **{f"{VARIABLE}{name.upper()}": str(self.account_of(name)) for name in clouds()},
+            PROJECT_HOOK: f"{__name__}:{by_hand.__name__}",
             # No provider is fetched for a rehearsal: what it needs is here or it fails.
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         }
@@ -206,6 +207,11 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
 
             repair(cloud)
     return Rehearsal(rehearsal)
+
+
+def by_hand(project: Project) -> Project:
+    """The rehearsal of a project for a program that `pulumi` runs by hand; see `stacks/program.py`."""
+    return rehearse(project).project
 
 
 def forget(project: Project) -> None:

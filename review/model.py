@@ -132,7 +132,8 @@ class DriftRow:
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """What a policy says of a plan, as the list `policies` of a plan's JSON has it."""
+    """What a policy says of a plan, as the list `policies` of a plan's JSON has it. `exempt`: who answers for
+    it, until when and why; then it refuses nothing."""
 
     name: str
     level: str
@@ -140,10 +141,11 @@ class PolicyResult:
     urn: str = ""
     file: str = ""
     line: int | None = None
+    exempt: str = ""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> PolicyResult:
-        line = record.get("line")
+        line, exempt = record.get("line"), record.get("exempt")
         return cls(
             str(record["name"]),
             str(record["level"]),
@@ -151,11 +153,16 @@ class PolicyResult:
             str(record.get("urn") or ""),
             str(record.get("file") or ""),
             int(line) if line else None,
+            f"{exempt['owner']} until {exempt['expires']}: {exempt['reason']}" if exempt else "",
         )
 
     @property
     def refuses(self) -> bool:
-        return self.level == "mandatory"
+        return self.level == "mandatory" and not self.exempt
+
+    @property
+    def level_words(self) -> str:
+        return f"exempt ({self.exempt})" if self.exempt else self.level
 
     @property
     def where(self) -> str:
@@ -188,7 +195,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class StackReview:
-    """The review of one stack. `where`: file:line of its document; `name`: of the fleet, volume or file."""
+    """The review of one stack. `where`: file:line of its document; `name`: of the fleet, volume or file.
+    `serial`: how many updates its state has had, None where that is not known."""
 
     kind: Literal["fleet", "volume", "file"]
     name: str
@@ -209,10 +217,25 @@ class StackReview:
     before: tuple[NodeGroup, ...] = ()
     after: tuple[NodeGroup, ...] = ()
     failure: Failure | None = None
+    serial: int | None = None
 
     @property
     def title(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a plan stands on: commits of git, and until when a saved plan may be applied. "" where there is
+    none.
+
+    `plan`: the id of the saved plan."""
+
+    commit: str = ""
+    base: str = ""
+    dirty: bool = False
+    plan: str = ""
+    valid_until: str = ""
 
 
 @dataclass(frozen=True)
@@ -226,6 +249,7 @@ class Review:
     path: str
     stacks: tuple[StackReview, ...]
     command: str
+    basis: Basis = Basis()
 
     @property
     def verdict(self) -> Verdict:

@@ -233,6 +233,19 @@ fake_time() {
     install_packages "the tests need faketime" faketime
 }
 
+# Checks the workflows that `orch ci init` writes. Built for this user, once, from its Go module.
+workflow_linter() {
+    local version
+    version=$(.venv/bin/python -c 'import sys; sys.path.insert(0, "tests"); import gotools; print(gotools.TOOLS["actionlint"][1])')
+    if [ -x "${XDG_CACHE_HOME:-$HOME/.cache}/orch/go-tools/actionlint-$version/actionlint" ]; then
+        say "actionlint: there already"
+        return
+    fi
+    command -v go > /dev/null || install_packages "the tests build actionlint with Go" golang-go
+    step "building actionlint $version" .venv/bin/python tests/gotools.py actionlint ||
+        fail "actionlint could not be built" "the log is $LOG"
+}
+
 python_environment
 docker_daemon
 base_image
@@ -240,4 +253,5 @@ if [ "$EXTRA" = test ]; then
     ssh_server
     postgres_server
     fake_time
+    workflow_linter
 fi

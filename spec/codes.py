@@ -163,6 +163,10 @@ CODES = {
     "ORCH281": "The fleet is over the budget",
     "ORCH282": "The budget cannot be checked",
     "ORCH289": "Most of the fleet's budget is spent",
+    # policies
+    "ORCH283": "The policy is unknown",
+    "ORCH284": "A parameter or an exemption of a policy does not hold",
+    "ORCH285": "A policy is violated",
     # the project
     "ORCH301": "A shared state has no key for its secrets",
     "ORCH302": "The project's files cannot be used",
@@ -232,6 +236,10 @@ CODES = {
     "ORCH387": "The host could not be left as it was found",
     "ORCH388": "Nobody has accepted the host key",
     "ORCH391": "The preparation of the node failed",
+    # saved plans
+    "ORCH392": "The saved plan cannot be used",
+    "ORCH393": "The plan is not what was approved",
+    "ORCH394": "The plan was begun before, or has expired",
     # runs
     "ORCH420": "A node of a distributed run has no internal address",
     "ORCH421": "A variable is larger than a process may have",

@@ -1,17 +1,19 @@
 """Diagnostics: what is wrong, where, why and what to write instead.
 
-They are shown to people, as JSON, as GitHub's workflow commands, and as SARIF 2.1.0.
+They are shown to people, as JSON, as GitHub's workflow commands, as GitLab's code quality report, and as
+SARIF 2.1.0.
 
 `codes.py` has the list of codes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -28,7 +30,7 @@ class Severity(str, Enum):
     NOTE = "note"
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, init=False)
 class Span:
     """A piece of a file. Lines and columns count from 1; the end is exclusive."""
 
@@ -37,6 +39,12 @@ class Span:
     column: int
     end_line: int
     end_column: int
+
+    def __init__(self, file: str, line: int, column: int, end_line: int, end_column: int) -> None:
+        # Every value of a file has one, and what a frozen dataclass does here takes three times as long.
+        own = self.__dict__
+        own["file"], own["line"], own["column"] = file, line, column
+        own["end_line"], own["end_column"] = end_line, end_column
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
@@ -239,26 +247,104 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def render_sarif(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> str:
-    """One run of a static analysis tool. A replacement becomes a fix. `root`: as in `render_github`."""
-    from orch.spec.codes import CODES
+@dataclass(frozen=True)
+class RuleText:
+    """What reports say of a rule that is no code of orch, such as a policy. `severity`: how grave a breach
+    is, from `low` to `critical`; `url`: where the requirement is written."""
 
+    description: str
+    remediation: str
+    severity: str
+    url: str = ""
+
+
+NO_RULES: Mapping[str, RuleText] = {}
+
+_GRADES = {
+    (Severity.ERROR, "critical"): "blocker",
+    (Severity.ERROR, "high"): "critical",
+    (Severity.ERROR, "medium"): "major",
+    (Severity.ERROR, "low"): "major",
+    (Severity.ERROR, ""): "critical",
+    (Severity.WARNING, "critical"): "major",
+    (Severity.WARNING, "high"): "major",
+}
+
+
+def render_gitlab(
+    diagnostics: Iterable[Diagnostic],
+    root: Path | None = None,
+    rules: Mapping[str, RuleText] = NO_RULES,
+) -> str:
+    """A code quality report of GitLab. `root`: as in `render_github`; `rules`: those behind codes that are no
+    code of orch.
+
+    Source: GitLab documentation, "Code Quality report format". GitLab shows one finding of those that have
+    the same fingerprint, and none without a severity.
+    """
     sorted_ = ordered(within(root, diagnostics))
-    rules = sorted({each.code for each in sorted_})
-    run = {
-        "tool": {
-            "driver": {
-                "name": "orch",
-                "rules": [
-                    {"id": code, "shortDescription": {"text": CODES.get(code, code)}} for code in rules
-                ],
+    report: list[dict[str, object]] = []
+    for each, mark in zip(sorted_, fingerprints(sorted_), strict=True):
+        rank = rules[each.code].severity if each.code in rules else ""
+        rest = "info" if each.severity is Severity.NOTE else "minor"
+        report.append(
+            {
+                "description": _said(each),
+                "check_name": each.code,
+                "fingerprint": mark,
+                "severity": _GRADES.get((each.severity, rank), rest),
+                "location": {
+                    "path": encodable(Path(each.span.file).as_posix()),
+                    "lines": {"begin": each.span.line, "end": each.span.end_line},
+                },
             }
-        },
+        )
+    return json.dumps(report, indent=2, ensure_ascii=False)
+
+
+def fingerprints(diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
+    """A mark for each, which no other one has. It stays the same when the lines above change."""
+    seen: dict[str, int] = {}
+    for each in diagnostics:
+        words = "\0".join((each.code, encodable(each.span.file), each.path, each.summary))
+        seen[words] = seen.get(words, 0) + 1
+        yield hashlib.sha256(f"{words}\0{seen[words]}".encode()).hexdigest()
+
+
+def render_sarif(
+    diagnostics: Iterable[Diagnostic],
+    root: Path | None = None,
+    rules: Mapping[str, RuleText] = NO_RULES,
+) -> str:
+    """One run of a static analysis tool. A replacement becomes a fix. `root`, `rules`: as in
+    `render_gitlab`."""
+    sorted_ = ordered(within(root, diagnostics))
+    codes = sorted({each.code for each in sorted_})
+    marks = fingerprints(sorted_)
+    run = {
+        "tool": {"driver": {"name": "orch", "rules": [_rule(code, rules.get(code)) for code in codes]}},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(each, rules.index(each.code)) for each in sorted_],
+        "results": [
+            {**_result(each, codes.index(each.code)), "partialFingerprints": {"orchFinding/v1": mark}}
+            for each, mark in zip(sorted_, marks, strict=True)
+        ],
     }
     log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2, ensure_ascii=False)
+
+
+def _rule(code: str, text: RuleText | None) -> dict[str, object]:
+    from orch.spec.codes import CODES
+
+    if text is None:
+        return {"id": code, "shortDescription": {"text": CODES.get(code, code)}}
+    rule: dict[str, object] = {
+        "id": code,
+        "shortDescription": {"text": text.description},
+        "help": {"text": text.remediation},
+        "properties": {"tags": ["policy"], "problem.severity": text.severity},
+    }
+    return {**rule, "helpUri": text.url} if text.url else rule
 
 
 def _result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:

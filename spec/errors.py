@@ -51,6 +51,10 @@ class OrchError(Exception):
         self.hint = hint
         self.code = code
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """For another process: causes have arguments of their own, and none is made anew."""
+        return _remade, (type(self), self.args), self.__dict__
+
     def text(self) -> str:
         """All of it for people: what, where, why and what to do, in that order.
 
@@ -64,6 +68,10 @@ class OrchError(Exception):
         hint = _lines(self.hint)
         lines += [f"  {'      ' if at else 'hint: '}{visible(line)}" for at, line in enumerate(hint)]
         return "\n".join(lines)
+
+
+def _remade(kind: type[OrchError], words: tuple[object, ...]) -> OrchError:
+    return kind.__new__(kind, *words)
 
 
 def visible(text: str) -> str:

@@ -19,6 +19,7 @@ from orch.stacks.provisioning.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.provisioning.gang import parallel
 from orch.stacks.provisioning.kept_data import compare, is_protected, unprotect, unprotect_agreed
 from orch.stacks.provisioning.node_accounts import accounted, fleet_tags
+from orch.stacks.provisioning.policies import compared, refuse_violations
 from orch.stacks.provisioning.shared_networks import (
     all_shared,
     drift_shared,
@@ -31,12 +32,16 @@ from orch.stacks.pulumi.locks import locks
 from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.request import FleetRequest, compile_for, ended_nodes_if_told, over_since
+from orch.stacks.saved_plans.guard import Guard
+from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.state import StackExport, StackState
 from orch.stacks.variables import clear_text_names, remove_clear_text, unreadable_copies
 
 
-def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan:
-    """Plan a fleet after a refresh, and return what `up` would do.
+def preview(
+    project: Project, request: FleetRequest, listener: Listener, *, recorder: Recorder | None = None
+) -> Plan:
+    """Plan a fleet after a refresh, and return what `up` would do. `recorder` sees what the engine plans.
 
     Takes no lock; changes nothing but the record of a new, empty stack, and the protection of file systems
     that `approvals.lose_data` names. Raises PlanError, Conflict (the state
@@ -53,11 +58,11 @@ def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan
     compiled = compile_for(stack, request)
     unprotect_agreed(stack, request.approvals.lose_data)
     before = prior_fleet(stack)
-    run = EngineCall(listener, planning=True)
+    run = EngineCall(listener, planning=True, observer=recorder)
     listener(Activity(f"the engine compares the fleet {request.name} with its resources"))
     recorded = stack.recorded
-    compare(stack, compiled, parallel(compiled), request.approvals.lose_data, run)
-    plan = plan_of(request.name, before, compiled, run)
+    violations = compared(stack, request, compiled, run, words=recorder.words if recorder is not None else ())
+    plan = replace(plan_of(request.name, before, compiled, run), policies=violations)
     return replace(plan, prepared=PreparedPlan(stack, recorded, compiled, files, matches_record(run.events)))
 
 
@@ -74,13 +79,21 @@ def outdated(plan: Plan, request: FleetRequest, listener: Listener) -> str | Non
     return plan.prepared.outdated(request.files(stack.project))
 
 
-def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Plan | None = None) -> Plan:
+def up(
+    project: Project,
+    request: FleetRequest,
+    listener: Listener,
+    *,
+    plan: Plan | None = None,
+    guard: Guard | None = None,
+) -> Plan:
     """Apply the fleet and return the resulting plan. Where nodes are independent of each other, its
     `problems` have those that failed.
 
     `plan`: a plan of `preview` that is not `outdated`. It is applied without new requests to the cloud or the
-    hosts. Raises StackError naming each resource that failed, NoCapacity, Conflict (somebody else is at work
-    on the fleet, or runs are on nodes that it removes), Interrupted.
+    hosts. `guard` holds it to an approved plan, which goes to no other place than that. Raises StackError
+    naming each resource that failed, NoCapacity, Conflict (somebody else is at work on the fleet, or runs are
+    on nodes that it removes), PlanErrors (a policy refuses it), Interrupted.
     """
     project = _with_force(project, request.approvals.force)
     project.prepare()
@@ -96,6 +109,7 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
         listener(Activity(f"planning the fleet {request.name}"))
         compiled = compile_for(stack, request)
     before = prior_fleet(stack)
+    judgement = refuse_violations(stack, request, compiled, listener, plan=plan)
     existing = frozenset(before.fleet.nodes.values())
     listener(ExpectedNodes(frozenset(compiled.makers.get(node, node) for node in compiled.nodes) - existing))
     if not request.approvals.force and plan is not None:
@@ -113,7 +127,7 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
     listener(Activity(f"bringing up the fleet {request.name}"))
     tags = fleet_tags(project, request.fleet)
     with accounted(stack, listener, tags, ended=compiled.ended) as account:
-        applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh)
+        applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh, guard=guard)
         account.call = call
     _remove_clear_text(project, request.name, recorded, listener)
     if shared_before:
@@ -121,7 +135,8 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
     images = {key: value for key, value in applied.pins.items() if key in applied.locked}
     if applied.locked:
         write_lock(project.lock_file, request.name, images)
-    return plan_of(request.name, before, applied, call)
+    result = plan_of(request.name, before, applied, call)
+    return replace(result, policies=judgement.after(call.inspection))
 
 
 def _over(name: str, ended: int) -> Plan:

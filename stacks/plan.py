@@ -12,6 +12,7 @@ from orch.components.explain import known
 from orch.components.idleness import resources_of
 from orch.components.node_count import PIN as NODES_PIN
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning
+from orch.policies.settings import Violation
 from orch.spec.findings import Finding
 from orch.stacks.provisioning.busy_nodes import lost_nodes
 from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
@@ -61,8 +62,8 @@ class Plan:
     `problems` are nodes that are kept out, or failed while the others did not; `unpriced` names costs that
     are not in `hourly`. `drift` is what the refresh before it found; `headline` sums the changes up.
     `lost_nodes`: present nodes that it removes or replaces. `unrecorded`: the stack has another `nodes` than
-    the file, or nodes that ended themselves. `former_reasons`: those of the last `up`. `prepared`: what `up`
-    needs to apply this plan.
+    the file, or nodes that ended themselves. `former_reasons`: those of the last `up`. `policies`: what the
+    project's policies say of it. `prepared`: what `up` needs to apply this plan.
     """
 
     fleet: str
@@ -81,6 +82,7 @@ class Plan:
     lost_nodes: frozenset[str] = frozenset()
     unrecorded: bool = False
     former_reasons: frozenset[str] = frozenset()
+    policies: tuple[Violation, ...] = ()
     prepared: PreparedPlan | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -8,9 +8,11 @@ the lock (measured).
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +31,9 @@ from orch.spec.state import SCHEMA
 from orch.stacks.errors import NoSuchFleet
 from orch.stacks.fleets import find_fleet
 from orch.stacks.lockfile import read_lock
-from orch.stacks.project import find, scope_of
+from orch.stacks.project import Project, find, scope_of
 from orch.stacks.pulumi.process import without_source_positions
+from orch.stacks.pulumi.shims import PROJECT_HOOK
 from orch.stacks.secrets.values import backends_with_secrets, with_secrets
 from orch.stacks.state import REASONS, StackState, deployment, refuse_newer
 from orch.stacks.state import outputs as state_outputs
@@ -97,6 +100,13 @@ def shared_program(shared: SharedNetworks) -> Callable[[], None]:
     return run
 
 
+def project_of_environment(folder: Path) -> Project:
+    """The project of a folder, on the clouds that the environment is for. Raises ProjectError."""
+    project = find(folder)
+    module, _, name = os.environ.get(PROJECT_HOOK, "").partition(":")
+    return getattr(import_module(module), name)(project) if module else project
+
+
 def main(root: Path | str = ".") -> None:
     """Run the program of the current stack for the project at `root`; its `__main__.py` calls this."""
     import pulumi
@@ -114,7 +124,7 @@ def main(root: Path | str = ".") -> None:
         answer = pulumi.runtime.invoke("pulumi:pulumi:readStackOutputs", {"name": stack_name}).value or {}
         outputs = refuse_newer(answer.get("outputs") or {})
         try:
-            project = find(folder)
+            project = project_of_environment(folder)
             recorded = StackState(project, fleet.name)
             previous = replace(
                 PriorState.of_outputs(outputs),
@@ -129,7 +139,7 @@ def main(root: Path | str = ".") -> None:
             if ending is not None and ending.ends <= time.time():
                 raise PlanErrors([replace(over(fleet.name, ending.ends), severity=Severity.ERROR)])
             settings = backends_with_secrets(project)
-            ended = ended_nodes(previous, settings, lambda backend: None)
+            ended = ended_nodes(previous, settings, project.session)
             compiled = compile_fleet(
                 PlanRequest(
                     with_secrets(project, fleet),
@@ -138,6 +148,7 @@ def main(root: Path | str = ".") -> None:
                     scope_of(project),
                     root=folder,
                     folder=document.directory.absolute(),
+                    session=project.session,
                     stack=lambda name: PriorState.of_outputs(state_outputs(deployment(project, name))),
                     tags=project.tags,
                     created=created,

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from orch.policies.settings import DEFAULTS, require_valid
+from orch.policies.settings import Settings as PolicySettings
 from orch.runner.hosts.registration import FORCED
 from orch.runner.private import private_folder, stage_file, tighten, write_private
 from orch.stacks.errors import ProjectError
@@ -44,6 +46,7 @@ class Project:
     # Image of a job -> the one that is used in its place.
     images: dict[str, str] = field(default_factory=dict[str, str])
     nodes_for_runs: Literal["ask", "always", "never"] = "ask"
+    policies: PolicySettings = DEFAULTS
     # Existing hosts may leave a fleet although jobs run on them.
     force: bool = False
 
@@ -221,6 +224,7 @@ def _load(root: Path) -> Project:
 
         documents = load_paths([root / "orch.yml"], launch=("project",)).require().of(ProjectSettings)
         settings = documents[0][1] if documents else settings
+        require_valid(document for document, _ in documents[:1])
     state_url = settings.state or f"file://{root / '.orch' / 'state'}"
     if state_url.startswith("file://") and not state_url.startswith("file:///"):
         state_url = f"file://{(root / state_url.removeprefix('file://')).resolve()}"
@@ -244,6 +248,7 @@ def _load(root: Path) -> Project:
         tags=dict(settings.tags),
         images=dict(settings.images),
         nodes_for_runs=settings.nodes_for_runs,
+        policies=PolicySettings(settings.policies, settings.policy_packs),
     )
 
 

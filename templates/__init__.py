@@ -2,7 +2,9 @@
 pages for people. One `*.j2` file each.
 
 Imports nothing of orch. `render` is the only way in, and it quotes every `{{ value }}`: as one shell word in
-`*.sh.j2`, as one double-quoted scalar in `*.yml.j2`, as text in `*.html.j2`. In a shell template
+`*.sh.j2`, as one double-quoted scalar in `*.yml.j2`, as text in `*.html.j2`. What lies in `ci/` is for
+pipelines, whose own expressions have braces: values stand in `[[ brackets ]]` there, blocks in `[% %]`. In a
+shell template
 
 - `{{ values | words }}` is one word for each of several values,
 - `{{ value | comment }}` is the value on one line, for `#` lines, which would end at a newline,
@@ -14,16 +16,23 @@ template's own. In YAML `{{ text | block(6) }}` keeps the lines of a text, where
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+import re
 import shlex
+import stat
 import textwrap
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import BytecodeCache, Environment
+    from jinja2.bccache import Bucket
 
 
 class ShellText(str):
@@ -44,22 +53,48 @@ def render(template: str, /, **values: object) -> str:
     A value that the template needs and does not get is an error, and so is one that is neither text nor a
     number where it is put in. Raises ValueError for a text with a null character, which no shell can hold.
     """
-    return (
-        environment(template.removesuffix(".j2").rpartition(".")[2]).get_template(template).render(**values)
-    )
+    return environment(_kind(template)).get_template(template).render(**values)
 
 
 def prepare(templates: Iterable[str]) -> None:
     """Compile templates before they are needed."""
     for template in templates:
-        environment(template.removesuffix(".j2").rpartition(".")[2]).get_template(template)
+        environment(_kind(template)).get_template(template)
+
+
+def _kind(template: str) -> str:
+    return "ci" if template.startswith("ci/") else template.removesuffix(".j2").rpartition(".")[2]
 
 
 @cache
 def environment(kind: str) -> Environment:
-    """The environment of Jinja for templates of one kind: `sh`, `yml` or `html`."""
+    """The environment of Jinja for templates of one kind: `sh`, `yml`, `html` or `ci`."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
+    if kind == "ci":
+        pipelines = Environment(
+            loader=FunctionLoader(_source),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            autoescape=False,
+            variable_start_string="[[",
+            variable_end_string="]]",
+            block_start_string="[%",
+            block_end_string="%]",
+            comment_start_string="[#",
+            comment_end_string="#]",
+            finalize=lambda value: _finished(value, yaml_scalar),
+        )
+        pipelines.filters |= {
+            "plain": _plain,
+            "word": _word,
+            "words": _words,
+            "literal": _literal,
+            "raw": _raw,
+        }
+        return pipelines
     if kind == "html":
         return Environment(
             loader=FunctionLoader(_source),
@@ -77,6 +112,7 @@ def environment(kind: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        bytecode_cache=_compiled(kind),
         autoescape=False,
         finalize=lambda value: _finished(value, quote),
     )
@@ -84,6 +120,29 @@ def environment(kind: str) -> Environment:
         {"shell": _shell, "words": _words, "comment": _comment} if kind == "sh" else {"block": _block}
     )
     return made
+
+
+def _compiled(kind: str) -> BytecodeCache | None:
+    """What keeps compiled templates in the user's cache, as Python does its modules: compiling those of a run
+    takes as long as a log-in. None where that folder is not this user's alone: what is in it is executed."""
+    from jinja2 import FileSystemBytecodeCache
+    from platformdirs import user_cache_path
+
+    class Compiled(FileSystemBytecodeCache):
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            with suppress(OSError):  # a disk that is full
+                super().dump_bytecode(bucket)
+
+    # What is put in is made ready when a template is compiled, by the functions here.
+    version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    folder = user_cache_path("orch") / "templates"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return Compiled(str(folder), f"{kind}-{version}-%s") if own else None
 
 
 FIRST_BOOT = ("cloud-init-", "gcp-", "init-", "claim-over")
@@ -152,6 +211,27 @@ def _words(values: Iterable[object]) -> _Ready:
 
 def _comment(text: object) -> _Ready:
     return _Ready(" ".join(str(text).replace("\0", " ").split()))
+
+
+def _plain(text: str) -> _Ready:
+    """A name, path or URL that is the same in YAML, in a shell's quotes and in an expression."""
+    if not re.fullmatch(r"[A-Za-z0-9_./:@,+=\[\]-]*| \([A-Za-z0-9_./-]+\)", text):
+        raise ValueError(f"{text!r} cannot stand in a pipeline as it is")
+    return _Ready(text)
+
+
+def _word(text: str) -> _Ready:
+    return _Ready(_shell_word(text))
+
+
+def _literal(text: str) -> _Ready:
+    """A string of GitHub's expressions."""
+    return _Ready("'" + _plain(text) + "'")
+
+
+def _raw(text: str) -> _Ready:
+    """Lines that a macro of ours made."""
+    return _Ready(text.removesuffix("\n"))
 
 
 def _block(text: str, indent: int) -> _Ready:

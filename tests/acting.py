@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from datetime import date
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,6 +46,8 @@ from orch.components.request import PlanRequest, PriorState, Spent
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.facts import ask as ask_hosts
 from orch.components.ssh.plan import plan as plan_ssh
+from orch.policies.rule import Resource
+from orch.policies.settings import Settings, Subject, finding_of, violations
 from orch.runner.errors import HostUnreachable
 from orch.runner.hosts.checks.types import HostReport
 from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
@@ -327,6 +330,8 @@ def nobody_answers() -> Iterator[None]:
 
 
 def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
+    judge(Settings(cast(ProjectSettings, document.model).policies))
+    yield
     project = find(folder)
     tunnels(project)
     yield
@@ -356,6 +361,14 @@ def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
                 yield
                 places = [fleet_of("gcp", more) for more in FLEETS["gcp"]]
                 yield from all_of(partial(plan_on_gcp, fleet, folder, settings) for fleet in places)
+
+
+def judge(settings: Settings) -> None:
+    """Judge a resource by policies, and say what they say."""
+    public = {"associatePublicIpAddress": True, "launchTemplate": {}}
+    found = settings.of_resource(Resource("aws:ec2/instance:Instance", "lab-0", "urn", public))
+    for each in violations(found, Subject("lab", "lab.yml", date(2027, 1, 1))):
+        finding_of(each)
 
 
 def all_of(acts: Iterable[Callable[[], Steps]]) -> Steps:

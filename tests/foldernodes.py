@@ -33,7 +33,12 @@ from orch.runner.node.runtime import CloudNotice, FilesMissing, ObservedRank, St
 from orch.spec.state import FleetState, NodeState, OtherAccess
 
 _START = """\
-mkdir -p {home}/claims && ln -s {claim} {home}/claims/0 || exit 40
+mkdir -p {home}/claims
+ln -s {claim} {home}/claims/0 2>/dev/null ||
+  case $(readlink {home}/claims/0) in {name}'|'*) ;; *) exit 40;; esac
+# A killed start leaves its claim and some of its files; the log is there once the job begins.
+[ ! -e {stage}/log ] || exit 0
+rm -rf {stage}
 lacks=
 for tree in {trees}; do [ -e {home}/files/trees/$tree ] || {{ echo $tree; lacks=1; }}; done
 [ -z "$lacks" ] || {{ echo have; ls -1t {home}/files/trees 2>/dev/null; rm {home}/claims/0; exit 49; }}
@@ -211,12 +216,19 @@ class ProcessRuntime:
         del connector, image, processor, login
         return tuple(NodeResult(node) for node in nodes)
 
-    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
+    def start(
+        self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: bool
+    ) -> StartedRank:
+        del begin  # each waits at its barrier
         name = plan.container(rank)
         claim = Claim.now(name, plan.run, plan.ranks[rank].node.blocks).line
         trees = tuple(file.tree for file in plan.files)
         text = _START.format(
-            home=NODE_HOME, stage=_stage(plan, rank), claim=shlex.quote(claim), trees=shlex.join(trees)
+            home=NODE_HOME,
+            stage=_stage(plan, rank),
+            name=name,
+            claim=shlex.quote(claim),
+            trees=shlex.join(trees),
         )
         done = self._run(connector, plan, rank, text, b"".join(archive))
         if done.exit_code == 49:
@@ -238,7 +250,7 @@ class ProcessRuntime:
         self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
     ) -> ObservedRank:
         text = (
-            f"cd {_stage(plan, rank)} 2>/dev/null || {{ echo absent; exit; }}\n"
+            f"cd {_stage(plan, rank)} 2>/dev/null && [ -e log ] || {{ echo absent; exit; }}\n"
             "if code=$(cat exit 2>/dev/null); then echo exited $code; else echo running -; fi\n"
             "for mark in go state/started stopping interrupted signalled; do\n"
             "[ ! -e $mark ] || echo ${mark#state/}; done\n"

@@ -3,7 +3,7 @@ one for each call.
 
 Each call is a process of its own, with the folder, the environment, the streams and the end that the
 console script would have; what differs is the command line that others see of it, and that the interpreter
-does not begin anew. `anew` tells for which calls it has to.
+does not begin anew, nor takes apart what it holds at the end. `anew` tells for which calls it has to.
 
 The engine starts providers by an interpreter's name, or by that of a script beside it: `Interpreter` is a
 folder with both, whose interpreter has providers forked and starts all else as it is.
@@ -27,6 +27,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -284,10 +285,11 @@ def _serve(listener: socket.socket, alive: socket.socket, loaded: Sequence[str])
         for name in loaded:
             runpy.run_path(name) if name.endswith(".py") else importlib.import_module(name)
         if "orch.cli.main" in loaded:
-            main = importlib.import_module("orch.cli.main")
-            for verb in main.VERBS:
-                main.load(verb.name)
-            main.commands()
+            verbs = importlib.import_module("orch.cli.verbs")
+            for verb in verbs.VERBS:
+                verbs.load(verb.name)
+            verbs.commands()
+            importlib.import_module("orch.catalog.load").catalog()
         gc.collect()
         gc.freeze()  # else each fork copies all of it when it ends
     lines: dict[int, socket.socket] = {}
@@ -374,13 +376,32 @@ def _main() -> None:
         _be_started_by(asked["pid"])
     if "session" in asked:
         os.setsid()
-    if "code" in asked:
-        exec(asked["code"], {"__name__": "__main__"})
-        return
-    sys.executable = interpreter or sys.executable
-    from orch.cli.main import main
+    try:
+        if "code" in asked:
+            exec(asked["code"], {"__name__": "__main__"})
+            sys.exit()
+        sys.executable = interpreter or sys.executable
+        from orch.cli.main import main
 
-    sys.exit(main())  # type: ignore[func-returns-value]
+        sys.exit(main())  # type: ignore[func-returns-value]
+    except SystemExit as end:
+        _end(end.code)
+        raise
+
+
+def _end(code: object) -> None:
+    """End as the interpreter does, but for taking apart what the server had imported: that copies each page
+    of it, which is more than half of a short command. Returns where the interpreter has something to say."""
+    if not (code is None or isinstance(code, int)):
+        return
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except (AttributeError, OSError, ValueError):
+        return
+    os._exit((code or 0) & 0xFF)
 
 
 if __name__ == "__main__":

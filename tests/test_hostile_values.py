@@ -96,7 +96,10 @@ class Examined:
             cloudconfig.config(text)
             return
         shell = "bash" if text.startswith("#!/bin/bash") else "sh"
-        read = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)
+        script = self._folder / "script"
+        script.unlink(missing_ok=True)
+        script.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
+        read = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, check=False)
         assert (read.returncode, read.stderr) == (0, ""), (name, read.stderr, text)
         sandbox = Sandbox.made(self._folder / digest)
         sandbox.run(text, shell)

@@ -12,12 +12,16 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import datetime, timedelta, timezone
+from enum import Enum
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
 
 from orch.cli.context import project_at
 from orch.cli.errors import UsageError, say, tell, written_trace
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from orch.spec import Diagnostic, Document, Loaded
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Progress
+    from orch.stacks.saved_plans.record import Commit, SavedPlan, StackPlan, Terms
 
 SCHEMA = 1
 
@@ -50,11 +55,64 @@ do."""
 
 @dataclass(frozen=True)
 class Wanted:
-    """How stacks are previewed."""
+    """How stacks are previewed. `saves`: a saved plan is made of them, which is valid for `expires_s`
+    seconds; `basis`: what they stand on is told; `terms` are the saved plan's. `findings`: the format of a
+    report of all that is found, which goes into the file `findings_out`, or in place of the plan to stdout.
+    """
 
     rehearse: bool = False
     accept_new_host_keys: bool = False
     verbose: bool = False
+    saves: bool = False
+    expires_s: int = 0
+    basis: bool = False
+    terms: Terms | None = None
+    findings: str | None = None
+    findings_out: str | None = None
+
+
+Form = Literal["markdown", "html", "json", "object", "plan"]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A form of the plans, and the file that gets it; None is stdout. `object` is JSON that is one object,
+    also of a single file."""
+
+    form: Form
+    file: str | None = None
+
+
+_ENDINGS: Mapping[str, Form] = {".md": "markdown", ".html": "html", ".htm": "html", ".json": "plan"}
+
+
+def outputs_of(forms: Sequence[Form], files: Sequence[str]) -> list[Output]:
+    """What is written where: with a form, the one file gets it; without, the ending of each file says what it
+    gets. Raises BadParameter."""
+    if forms:
+        if len(files) > 1:
+            raise typer.BadParameter(f"with --{forms[0]}, one file is written", param_hint="--out")
+        return [Output(forms[0], files[0] if files else None)]
+    unknown = [each for each in files if Path(each).suffix.lower() not in _ENDINGS]
+    if unknown:
+        raise typer.BadParameter(
+            f"say what to write to {unknown[0]}: --markdown, --html or --json; or name it .md, .html, or "
+            ".json for a saved plan",
+            param_hint="--out",
+        )
+    return [Output(_ENDINGS[Path(each).suffix.lower()], each) for each in files]
+
+
+def review_in(folder: str) -> tuple[Output, ...]:
+    """The whole review in a folder, which is made."""
+    with suppress(OSError):  # which the first file tells
+        os.makedirs(folder, exist_ok=True)
+    names: tuple[tuple[Form, str], ...] = (
+        ("markdown", "comment.md"),
+        ("html", "review.html"),
+        ("object", "review.json"),
+    )
+    return tuple(Output(form, os.path.join(folder, name)) for form, name in names)
 
 
 @dataclass(frozen=True)
@@ -73,7 +131,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Previewed:
-    """What became of a job: the review, what a terminal shows and is told, the JSON, the exit code."""
+    """What became of a job: the review, what a terminal shows and is told, the JSON, the exit code, its part
+    of a saved plan.
+
+    `findings`: what reports of findings have, with the names of policies as codes.
+    """
 
     review: StackReview
     data: dict[str, Any]
@@ -81,6 +143,8 @@ class Previewed:
     shown: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     pending: bool = False
+    saved: StackPlan | None = None
+    findings: tuple[Diagnostic, ...] = ()
 
 
 @dataclass
@@ -97,16 +161,15 @@ class _Notes:
 
 
 def preview_all(
-    target: str, wanted: Wanted, form: str | None, out: str | None, *, exit_code: bool
+    target: str, wanted: Wanted, outputs: Sequence[Output], *, shown: bool, exit_code: bool
 ) -> ExitCode:
-    """Preview all stacks of a file or folder and print or write them; the worst exit code of them.
+    """Preview all stacks of a file or folder and print or write them; the worst exit code of them. `shown`:
+    as text for people, too.
 
     Raises ProjectError when it has neither a fleet nor a volume, UsageError for a file that cannot be
     written.
     """
     from orch.cli.diagnostics import read
-    from orch.review.html import html
-    from orch.review.markdown import markdown
     from orch.spec.diagnostics import render_human
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError
@@ -124,6 +187,8 @@ def preview_all(
     if not jobs and not broken:
         raise ProjectError("there is no fleet in it", where=target, hint="a fleet begins with `type: fleet`")
     jobs.sort(key=lambda each: (each.name, each.kind, each.where))
+    if wanted.saves:
+        wanted = replace(wanted, terms=_terms(project, wanted, jobs))
     done = [*broken, *_run(jobs, project, loaded, wanted)]
     code = worst(each.code for each in done)
     if code == ExitCode.INTERRUPTED:
@@ -131,15 +196,96 @@ def preview_all(
         return code
     if code == ExitCode.OK and exit_code and any(each.pending for each in done):
         code = ExitCode.CHANGES
-    if form is None:
+    if wanted.findings is not None:
+        found = (*loaded.diagnostics, *(diagnostic for each in done for diagnostic in each.findings))
+        _give(_report(wanted.findings, found), wanted.findings_out)
+        shown = shown and wanted.findings_out is not None
+    if shown:
         _print(done)
-    elif form == "--json":
-        _give(_json(target, done, code), out)
-    else:
-        review = _review(target, project, done)
-        _give((markdown if form == "--markdown" else html)(review), out)
+    elif wanted.findings is not None or any(each.form != "json" for each in outputs):
         _tell(done)
+    if outputs:
+        _write(Written(target, project, done, wanted), outputs, code)
     return code
+
+
+def _terms(project: Project, wanted: Wanted, jobs: Sequence[Job]) -> Terms:
+    from orch import __version__
+    from orch.stacks.pulumi.install import require
+    from orch.stacks.saved_plans.record import Terms
+
+    made = datetime.now(timezone.utc).replace(microsecond=0)
+    expires = made + timedelta(seconds=wanted.expires_s)
+    return Terms(
+        project=project.name,
+        rehearsal=project.rehearsal,
+        made=made,
+        expires=expires,
+        orch=__version__,
+        engine=require().version,
+        stacks=tuple(f"{each.kind} {each.name}" for each in jobs),
+    )
+
+
+@dataclass(frozen=True)
+class Written:
+    """What outputs are made of."""
+
+    target: str
+    project: Project
+    done: Sequence[Previewed]
+    wanted: Wanted
+
+
+def _write(written: Written, outputs: Sequence[Output], code: ExitCode) -> None:
+    from orch.review.html import html
+    from orch.review.markdown import markdown
+
+    wanted = written.wanted
+    commit = _commit(written) if wanted.basis else None
+    saved = _saved(written, wanted.terms, commit) if wanted.terms is not None else None
+    file = next((each.file for each in outputs if each.form == "plan"), None)
+    review = _review(written, commit, saved, file)
+    for each in outputs:
+        if each.form in ("json", "object"):
+            text = _json(written.target, written.done, code, whole=each.form == "object")
+        elif each.form == "plan":
+            text = saved.text() if saved is not None else ""
+        else:
+            text = (markdown if each.form == "markdown" else html)(review)
+        _give(text, each.file)
+    if saved is not None and saved.unplanned:
+        names = ", ".join(each.title for each in saved.unplanned)
+        tell(f"the saved plan cannot be applied: there is no plan of {names}")
+
+
+def _commit(written: Written) -> Commit | None:
+    from orch.stacks.saved_plans.fingerprint import commit_of
+
+    done, root = written.done, written.project.root
+    files = {file for each in done if each.saved is not None for file in each.saved.files if " (" not in file}
+    files |= {os.path.relpath(each.review.where.partition(":")[0], root) for each in done}
+    return commit_of(root, sorted(file for file in files if not file.startswith(("..", "/"))))
+
+
+def _saved(written: Written, terms: Terms, commit: Commit | None) -> SavedPlan:
+    from orch.stacks.saved_plans.record import SavedPlan, Unplanned
+
+    return SavedPlan(
+        path=os.path.relpath(written.target),
+        terms=terms,
+        git=commit,
+        stacks=tuple(each.saved for each in written.done if each.saved is not None),
+        unplanned=tuple(
+            Unplanned(
+                title=each.review.title,
+                where=each.review.where,
+                summary=each.review.failure.summary if each.review.failure else "it has no plan",
+            )
+            for each in written.done
+            if each.saved is None
+        ),
+    )
 
 
 def worst(codes: Iterator[ExitCode]) -> ExitCode:
@@ -147,17 +293,27 @@ def worst(codes: Iterator[ExitCode]) -> ExitCode:
     return next((each for each in WORST if each in found), ExitCode.OK)
 
 
-def _review(target: str, project: Project, done: Sequence[Previewed]) -> Review:
-    from orch.review.model import Review, worst_first
+def _review(written: Written, commit: Commit | None, saved: SavedPlan | None, file: str | None) -> Review:
+    from orch.review.model import Basis, Review, worst_first
+    from orch.stacks.saved_plans.record import stamp
 
-    path = os.path.relpath(target, project.root) if target != "-" else "-"
-    stacks = worst_first([each.review for each in done])
-    return Review(project.name, path, stacks, f"orch up {path}")
+    target, root = written.target, written.project.root
+    path = os.path.relpath(target, root) if target != "-" else "-"
+    stacks = worst_first([each.review for each in written.done])
+    basis = Basis(
+        commit=commit.commit if commit else "",
+        base=(commit.base or "") if commit else "",
+        dirty=commit.dirty if commit else False,
+        plan=saved.id if saved else "",
+        valid_until=stamp(saved.terms.expires) if saved else "",
+    )
+    command = f"orch up --plan {file}" if saved and file else f"orch up {path}"
+    return Review(written.project.name, path, stacks, command, basis)
 
 
-def _json(target: str, done: Sequence[Previewed], code: ExitCode) -> str:
-    """One object for a folder; for a file one for each of its stacks, as without `--out`."""
-    if not os.path.isdir(target):
+def _json(target: str, done: Sequence[Previewed], code: ExitCode, *, whole: bool = False) -> str:
+    """One object for a folder, or with `whole`; for a file one for each of its stacks, as without `--out`."""
+    if not whole and not os.path.isdir(target):
         return "".join(json.dumps(each.data, indent=2, ensure_ascii=False) + "\n" for each in done)
     data = {
         "schema": SCHEMA,
@@ -174,6 +330,19 @@ def _json(target: str, done: Sequence[Previewed], code: ExitCode) -> str:
         "exit_code": int(code),
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _report(form: str, found: Sequence[Diagnostic]) -> str:
+    """A report of findings for a code host."""
+    from orch.cli.validate import repository
+    from orch.policies.settings import rule_texts
+    from orch.spec.diagnostics import render_github, render_gitlab, render_sarif
+
+    if form == "github":
+        text = render_github(found, repository())
+    else:
+        text = (render_sarif if form == "sarif" else render_gitlab)(found, repository(), rule_texts())
+    return f"{text}\n" if text else ""
 
 
 def _give(text: str, out: str | None) -> None:
@@ -360,8 +529,9 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
         run_lines,
         warning_lines,
     )
-    from orch.cli.output.review import on_nodes_that_go
+    from orch.cli.output.review import judged_with_runs, on_nodes_that_go
     from orch.components.request import Approvals
+    from orch.policies.settings import finding_of
     from orch.review.assess import FleetSubject, fleet_review
     from orch.review.model import PolicyResult
     from orch.spec.diagnostics import render_human
@@ -369,6 +539,9 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     from orch.spec.models import Fleet
     from orch.stacks import operations
     from orch.stacks.request import FleetRequest
+    from orch.stacks.saved_plans.fingerprint import Origin, fleet_plan
+    from orch.stacks.saved_plans.marks import serial_of
+    from orch.stacks.saved_plans.recorder import Recorder
 
     document, fleet, notes = job.document, job.document.model, _Notes()
     if not isinstance(fleet, Fleet):
@@ -377,12 +550,21 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     file = document.file.absolute() if document.file.name != "<stdin>" else None
     approvals = Approvals(unseen="all" if wanted.accept_new_host_keys else "none")
     request = FleetRequest(fleet, document.directory.absolute(), approvals, file)
+    terms = wanted.terms
+    recorder = Recorder() if terms is not None else None
     try:
-        plan = operations.preview(project, request, notes)
+        plan = operations.preview(project, request, notes, recorder=recorder)
     except PlanError as error:
         raise error.placed(document) from error
+    saved = None
+    if recorder is not None and terms is not None:
+        origin = Origin(job.where, document.file.absolute(), terms)
+        saved = fleet_plan(project, request, plan, recorder, origin)
     occupants = on_nodes_that_go(project, plan, notes)
+    plan = judged_with_runs(plan, project, request, occupants)
     found = [*warnings, *(each.placed(document) for each in plan.findings)]
+    violated = [finding_of(each).placed(document) for each in plan.policies]
+    named = zip(violated, (each.rule.name for each in plan.policies), strict=True)
     data = plan_json(plan, document, occupants)
     prepared = plan.prepared
     review = fleet_review(
@@ -398,11 +580,15 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
             _prices({each.backend for each in prepared.compiled.priced} if prepared else set()),
         )
     )
-    told = [*notes.texts, *([render_human(found)] if found else []), *warning_lines(plan.warnings)]
+    if wanted.basis and prepared is not None:
+        review = replace(review, serial=saved.serial if saved else serial_of(prepared.stack))
+    shown = [*found, *violated]
+    told = [*notes.texts, *([render_human(shown)] if shown else []), *warning_lines(plan.warnings)]
+    refused = any(each.refuses for each in plan.policies)
     return Previewed(
         review,
         data,
-        ExitCode.HOSTS if plan.problems else ExitCode.OK,
+        ExitCode.POLICY if refused else ExitCode.HOSTS if plan.problems else ExitCode.OK,
         (
             *plan_lines(plan, colour=False, verbose=wanted.verbose),
             *key_lines(plan.new_keys),
@@ -412,6 +598,8 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
         ),
         (*told, *(each.text() for each in plan.problems)),
         plan.pending,
+        saved,
+        (*found, *(replace(each, code=name) for each, name in named)),
     )
 
 
@@ -421,21 +609,35 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
     from orch.spec.diagnostics import render_human
     from orch.spec.findings import PlanError
     from orch.spec.models import Volume
+    from orch.stacks.saved_plans.fingerprint import Origin, volume_plan
+    from orch.stacks.saved_plans.marks import serial_of
+    from orch.stacks.saved_plans.recorder import Recorder
     from orch.stacks.volumes.operations import preview_volume
+    from orch.stacks.volumes.state import stack_of
 
     document, volume, notes = job.document, job.document.model, _Notes()
     if not isinstance(volume, Volume):
         raise TypeError(f"{job.name} is no volume")
     warnings = document.effective()
+    terms = wanted.terms
+    recorder = Recorder() if terms is not None else None
     try:
-        outcome = preview_volume(project, volume, notes)
+        outcome = preview_volume(project, volume, notes, recorder=recorder)
     except PlanError as error:
         raise error.placed(document) from error
+    saved = None
+    if recorder is not None and terms is not None:
+        origin = Origin(job.where, document.file.absolute(), terms)
+        saved = volume_plan(project, outcome, recorder, origin)
     found = [*warnings, *(each.placed(document) for each in outcome.findings)]
     review = volume_review(outcome, job.where, [*_warnings_of(document, loaded), *found])
+    if wanted.basis:
+        review = replace(review, serial=saved.serial if saved else serial_of(stack_of(project, volume.name)))
     told = (*notes.texts, *([render_human(found)] if found else []))
     shown = tuple(outcome_lines(outcome, verbose=wanted.verbose))
-    return Previewed(review, outcome_json(outcome), ExitCode.OK, shown, told, outcome.pending)
+    return Previewed(
+        review, outcome_json(outcome), ExitCode.OK, shown, told, outcome.pending, saved, tuple(found)
+    )
 
 
 def _failed(job: Job, error: OrchError) -> Previewed:
@@ -451,7 +653,16 @@ def _failed(job: Job, error: OrchError) -> Previewed:
         data = {"schema": SCHEMA, "volume": job.name, "summary": None, "diagnostics": data["diagnostics"]}
     review = failed_review(job.kind, job.name, job.where, error)
     shown = (f"{job.kind} {job.name}", "plan: none, see the message")
-    return Previewed(review, data, ExitCode(error.exit_code), shown, (error.text(),))
+    found = (
+        error.diagnostics
+        if isinstance(error, InvalidConfiguration)
+        else (
+            job.document.diagnostic(
+                error.code or "ORCH346", "", error.summary, detail=error.detail, hint=error.hint
+            ),
+        )
+    )
+    return Previewed(review, data, ExitCode(error.exit_code), shown, (error.text(),), findings=tuple(found))
 
 
 def _warnings_of(document: Document, loaded: Loaded) -> list[Diagnostic]:
@@ -476,7 +687,14 @@ def _prices(backends: set[str]) -> str:
 
 
 def _cleaned(value: Any, mask: Callable[[str], str]) -> Any:
-    """The same with all text masked, however deep it is."""
+    """The same with all text masked, however deep it is. A saved plan has been made without secrets; its
+    words for people are masked."""
+    from orch.stacks.saved_plans.record import StackPlan
+
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, StackPlan):
+        return value.model_copy(update={"reasons": tuple(map(mask, value.reasons))})
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, dict):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orch.cli.context import (
+    ALSO,
     Allow,
     File,
     FileOrName,
@@ -26,12 +28,12 @@ from orch.cli.context import (
     strangers,
 )
 from orch.cli.diagnostics import load
-from orch.cli.errors import coloured, end, print_json, say, tell
+from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
 from orch.cli.fleets import volumes
-from orch.spec.errors import ExitCode
+from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from orch.components.request import Approvals
     from orch.spec import Document
@@ -40,6 +42,12 @@ if TYPE_CHECKING:
     from orch.stacks.request import FleetRequest
 
 SCHEMA = 1
+
+
+class FindingsFormat(str, Enum):
+    GITHUB = "github"
+    SARIF = "sarif"
+    GITLAB = "gitlab"
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,35 @@ def preview(
     ] = False,
     as_html: Annotated[bool, typer.Option("--html", help="The review as one HTML file.")] = False,
     out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="Write the review or the JSON there.")
+        list[str] | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write it there. Without a format the ending of the name says what: .md and .html the "
+            "review, .json a saved plan for `orch up --plan`; repeatable.",
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires", metavar="DURATION", help="How long the saved plan is valid; 24h by default."
+        ),
+    ] = None,
+    findings_format: Annotated[
+        FindingsFormat | None,
+        typer.Option(
+            "--findings-format",
+            help="Report violations of policies and other findings, in place of the plan.",
+            show_default=False,
+        ),
+    ] = None,
+    findings_out: Annotated[
+        str | None,
+        typer.Option("--findings-out", metavar="FILE", help="Write that report there, beside the plan."),
+    ] = None,
+    review: Annotated[
+        str | None,
+        typer.Option("--review", metavar="DIR", help="Write comment.md, review.html and review.json there."),
     ] = None,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing.
@@ -147,16 +183,29 @@ def preview(
     With --untrusted: what the fleets would be, from files and catalogue alone; nothing is asked or run.
     """
     allowed = strangers(untrusted, allow)
-    given = (("--json", as_json), ("--markdown", as_markdown), ("--html", as_html))
+    given = (
+        ("--json", as_json),
+        ("--markdown", as_markdown),
+        ("--html", as_html),
+        ("--review", review is not None),
+    )
     formats = [word for word, is_given in given if is_given]
     if len(formats) > 1:
         raise typer.BadParameter(f"it does not go with {formats[0]}", param_hint=formats[1])
-    if out is not None and not formats:
-        raise typer.BadParameter("say what to write: --markdown, --html or --json", param_hint="--out")
+    if findings_out is not None and findings_format is None:
+        raise typer.BadParameter("say how: --findings-format", param_hint="--findings-out")
+    if findings_format is not None and findings_out is None and formats and not out:
+        raise typer.BadParameter(
+            f"{formats[0]} is on stdout: add --findings-out", param_hint="--findings-format"
+        )
     if allowed is not None:
-        if as_markdown or as_html or out is not None:
+        if findings_format is not None:
             raise typer.BadParameter(
-                "nothing is compared: --markdown, --html and --out do not go with it",
+                "nothing is planned; `orch validate --untrusted --format` reports", param_hint="--untrusted"
+            )
+        if as_markdown or as_html or review is not None or out:
+            raise typer.BadParameter(
+                "nothing is compared: --markdown, --html, --review and --out do not go with it",
                 param_hint="--untrusted",
             )
         if exit_code or rehearse or accept_new_host_keys:
@@ -168,15 +217,31 @@ def preview(
 
         untrusted_preview(file, allowed, as_json=as_json)
         return
-    if as_markdown or as_html or out is not None or os.path.isdir(file):
-        from orch.cli.fleets.preview_all import Wanted, preview_all
+    as_review = as_markdown or as_html or review is not None
+    if as_review or out or expires or findings_format is not None or os.path.isdir(file):
+        from orch.cli.fleets.preview_all import Form, Wanted, outputs_of, preview_all, review_in
 
-        wanted = Wanted(rehearse, accept_new_host_keys, verbose)
-        end(preview_all(file, wanted, formats[0] if formats else None, out, exit_code=exit_code))
+        kinds = [word.removeprefix("--") for word in formats if word != "--review"]
+        forms: list[Form] = kinds  # type: ignore[assignment]
+        outputs = outputs_of(forms, out or ())
+        if review is not None:
+            outputs = [*review_in(review), *outputs]
+        saves = any(each.form == "plan" for each in outputs)
+        wanted = Wanted(
+            rehearse,
+            accept_new_host_keys,
+            verbose,
+            saves=saves,
+            expires_s=_validity(expires, file, saves=saves),
+            basis=saves or any(each.form in ("markdown", "html") for each in outputs),
+            findings=findings_format.value if findings_format is not None else None,
+            findings_out=findings_out,
+        )
+        end(preview_all(file, wanted, outputs, shown=not formats, exit_code=exit_code))
     from orch.cli.hosts.host_keys import planned
     from orch.cli.output.plan import cost_line, counts, plan_json, reason_lines, run_lines
     from orch.cli.output.progress import watching
-    from orch.cli.output.review import on_nodes_that_go, shown_lines, tell_problems
+    from orch.cli.output.review import judged_with_runs, on_nodes_that_go, shown_lines, tell_problems
     from orch.components.request import Approvals
     from orch.spec.diagnostics import render_human
     from orch.stacks import operations
@@ -184,6 +249,7 @@ def preview(
     approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
     source = FleetFile(file, rehearse=rehearse)
     pending, unfit = volumes.preview(source.volumes(), as_json=as_json, verbose=verbose), False
+    refused = False
     for project, document, fleet in source.fleets():
         if warnings := document.effective():
             tell(render_human(warnings))
@@ -195,6 +261,8 @@ def preview(
                 as_json=as_json,
             )
             occupants = on_nodes_that_go(project, plan, listener)
+        plan = judged_with_runs(plan, project, request, occupants)
+        refused = refused or any(each.refuses for each in plan.policies)
         pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
         if as_json:
             print_json(plan_json(plan, document, occupants))
@@ -207,14 +275,46 @@ def preview(
         for line in run_lines(occupants):
             say(line)
         tell_problems(plan, document)
+    if refused:
+        end(ExitCode.POLICY)
     if unfit:
         end(ExitCode.HOSTS)
     end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
 
 
+def _validity(expires: str | None, file: str, *, saves: bool) -> int:
+    """How many seconds a saved plan is valid. Raises BadParameter."""
+    from orch.spec.grammar.values import Problem, parse_duration
+
+    if not saves:
+        if expires is not None:
+            raise typer.BadParameter("it goes with a saved plan, `--out plan.json`", param_hint="--expires")
+        return 0
+    if file == "-":
+        raise typer.BadParameter("a saved plan is of a file: name it", param_hint="--out")
+    try:
+        seconds = parse_duration(expires or "24h")
+    except Problem as problem:
+        raise typer.BadParameter(str(problem), param_hint="--expires") from problem
+    if not seconds:
+        raise typer.BadParameter("a plan expires: write `24h` or `3d`", param_hint="--expires")
+    return seconds
+
+
 def up(
-    file: File,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help=f"A YAML file, a folder of them, or -. {ALSO}"),
+    ] = None,
     *,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            "--plan",
+            metavar="PLAN",
+            help="Apply exactly this saved plan of `orch preview --out`, or refuse; nobody is asked.",
+        ),
+    ] = None,
     yes: Yes = False,
     as_json: Json = False,
     accept_host_key: Annotated[
@@ -241,6 +341,30 @@ def up(
     """Bring up the fleets of a file: what is missing is created, what differs is changed."""
     from orch.components.request import Approvals
 
+    if plan is not None:
+        from orch.cli.fleets.saved_plans import apply_saved
+
+        changing = {
+            "--accept-host-key": accept_host_key,
+            "--accept-new-host-keys": accept_new_host_keys,
+            "--accept-drift": accept_drift,
+            "--upgrade": upgrade,
+            "--lose-data": lose_data,
+        }
+        for word, is_given in changing.items():
+            if is_given:
+                raise typer.BadParameter(
+                    "it changes what is planned: it does not go with --plan", param_hint=word
+                )
+
+        def documents(target: str) -> tuple[Project, tuple[Document, ...]]:
+            launch = ("fleet", "volume")
+            return FleetFile(target, launch=launch, rehearse=rehearse, mixed=True).read()
+
+        apply_saved(plan, file, documents, force=force, as_json=as_json, rehearse=rehearse)
+        return
+    if file is None:
+        raise UsageError("no FILE is given", hint="`orch up FILE`, or `orch up --plan PLAN`")
     bring_up(
         FleetFile(file, launch=("fleet", "volume"), rehearse=rehearse),
         Approvals(
@@ -377,7 +501,10 @@ def remove(
 
 
 def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
-    """List what has changed since the last `up`. Changes nothing."""
+    """List what has changed since the last `up`. Changes nothing.
+
+    Of a folder: one that is not up is left out, and one that cannot be looked at keeps no other from it.
+    """
     from orch.stacks import operations
 
     _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
@@ -393,26 +520,56 @@ def refresh(target: FileOrName, as_json: Json = False, rehearse: Rehearse = Fals
 def _show_drift(
     target: str, operation: Any, *, as_json: bool, code: ExitCode, rehearse: bool = False
 ) -> None:
+    source = FleetFile(target, rehearse=rehearse) if is_file(target) else None
+    looks: list[tuple[str, Callable[[], bool]]] = []
+    record = code == ExitCode.OK
+    for each in source.volumes() if source else ():
+        look = partial(volumes.drift, [each], as_json=as_json, record=record)
+        looks.append((f"volume {each[2].name}", look))
+    for project, name in _fleets_of(source) if source else _targets(target, rehearse=rehearse):
+        look = partial(_drift_of, project, name, operation, as_json=as_json)
+        looks.append((f"fleet {name}", look))
+    found = [_looked(title, look, go_on=os.path.isdir(target)) for title, look in looks]
+    failed = next((each for each in found if isinstance(each, OrchError)), None)
+    end(failed.exit_code if failed is not None else code if any(found) else ExitCode.OK)
+
+
+def _looked(title: str, look: Callable[[], bool], *, go_on: bool) -> bool | OrchError:
+    """Whether something has drifted. With `go_on` what is not up has not; an error is told and returned."""
+    from orch.stacks.errors import Interrupted, NoSuchFleet
+
+    try:
+        return look()
+    except NoSuchFleet:
+        if not go_on:
+            raise
+        tell(f"note: {title} is not up")
+        return False
+    except Interrupted:
+        raise
+    except OrchError as error:
+        if not go_on:
+            raise
+        tell(error.text())
+        return error
+
+
+def _drift_of(project: Project, name: str, operation: Any, *, as_json: bool) -> bool:
+    """Show the drift of a fleet; whether there is any."""
     from orch.cli.output.progress import watching
     from orch.review.tree import drift_lines
 
-    any_drift = False
-    source = FleetFile(target, rehearse=rehearse) if is_file(target) else None
-    if source is not None:
-        any_drift = volumes.drift(source.volumes(), as_json=as_json, record=code == ExitCode.OK)
-    for project, name in _fleets_of(source) if source else _targets(target, rehearse=rehearse):
-        with watching(as_json=as_json) as listener:
-            drifts = operation(project, name, listener)
-        any_drift = any_drift or bool(drifts)
-        if as_json:
-            print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in drifts]})
-            continue
-        say(f"fleet {name}: {'drifted' if drifts else 'as registered'}")
-        for line in drift_lines(drifts):
-            say(line)
-        if drifts:
-            say("`orch up` mends what it can; `orch up --accept-drift` takes existing hosts as they are")
-    end(code if any_drift else ExitCode.OK)
+    with watching(as_json=as_json) as listener:
+        drifts = operation(project, name, listener)
+    if as_json:
+        print_json({"schema": SCHEMA, "fleet": name, "drift": [item.as_json() for item in drifts]})
+        return bool(drifts)
+    say(f"fleet {name}: {'drifted' if drifts else 'as registered'}")
+    for line in drift_lines(drifts):
+        say(line)
+    if drifts:
+        say("`orch up` mends what it can; `orch up --accept-drift` takes existing hosts as they are")
+    return bool(drifts)
 
 
 def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> None:

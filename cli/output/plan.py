@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orch.review.tree import drift_lines, paint, tree
+from orch.spec.grammar.values import encodable
 from orch.stacks.provisioning.busy_nodes import Occupant, by_run
 from orch.stacks.pulumi.changes import Change, summary
 from orch.stacks.pulumi.kinds import counted_kinds
@@ -13,6 +14,7 @@ from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
     from orch.components.request import NewHostKey, NodeProblem, NodeWarning
+    from orch.policies.settings import Violation
     from orch.spec import Document
     from orch.spec.errors import OrchError
     from orch.stacks.plan import Plan
@@ -138,7 +140,25 @@ def plan_json(
             "unpriced": list(plan.unpriced),
         },
         "diagnostics": diagnostics,
-        "policies": [],
+        "policies": [policy_json(each, document) for each in plan.policies],
+    }
+
+
+def policy_json(violation: Violation, document: Document | None) -> dict[str, Any]:
+    """A violation with its place in `document`."""
+    span = document.span(violation.path) if document is not None else None
+    exempt = violation.exempt
+    return {
+        "name": violation.rule.name,
+        "level": violation.level,
+        "severity": violation.rule.severity,
+        "message": violation.message,
+        "urn": violation.urn or None,
+        "file": encodable(span.file) if span is not None else None,
+        "line": span.line if span is not None else None,
+        "exempt": {"owner": exempt.owner, "reason": exempt.reason, "expires": exempt.expires.isoformat()}
+        if exempt is not None
+        else None,
     }
 
 

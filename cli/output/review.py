@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from orch.cli.errors import UsageError, coloured, end, tell
 from orch.cli.hosts.host_keys import accepting, after_keys
 from orch.cli.output.plan import cost_line, counts, key_lines, plan_lines, run_lines, warning_lines
 from orch.cli.output.progress import watching
+from orch.policies.settings import finding_of
 from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
@@ -20,6 +21,7 @@ from orch.stacks.fleets import is_from_former_version
 from orch.stacks.plan import Plan
 from orch.stacks.project import Project
 from orch.stacks.provisioning.busy_nodes import Occupant, occupants, refuse_occupied
+from orch.stacks.provisioning.policies import with_runs
 from orch.stacks.pulumi.operation import Listener, Note, Progress
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
@@ -64,6 +66,9 @@ def agree(
             for line in lines:
                 tell(line)
             tell_problems(plan, document)
+            if any(each.refuses for each in plan.policies):
+                tell(f"fleet {request.name}: policies refuse the plan, nothing was done")
+                end(ExitCode.POLICY)
             former = is_from_former_version(stack)
             if plan.prepared is None or (not plan.pending and not plan.unrecorded and not former):
                 return Agreement(project, document, request, None, bool(plan.problems))
@@ -111,13 +116,20 @@ def on_nodes_that_go(project: Project, plan: Plan, listener: Listener) -> tuple[
         return ()
 
 
+def judged_with_runs(
+    plan: Plan, project: Project, request: FleetRequest, on_nodes: Sequence[Occupant]
+) -> Plan:
+    """The plan with what policies say of runs on nodes that go."""
+    return replace(plan, policies=with_runs(plan.policies, project, request, on_nodes)) if on_nodes else plan
+
+
 def shown_lines(plan: Plan, *, verbose: bool) -> list[str]:
     return [*plan_lines(plan, colour=coloured(sys.stdout), verbose=verbose), *key_lines(plan.new_keys)]
 
 
 def tell_problems(plan: Plan, document: Document) -> None:
-    if plan.findings:
-        tell(render_human([finding.placed(document) for finding in plan.findings]))
+    if found := [*plan.findings, *map(finding_of, plan.policies)]:
+        tell(render_human([finding.placed(document) for finding in found]))
     for line in warning_lines(plan.warnings):
         tell(line)
     for problem in plan.problems:

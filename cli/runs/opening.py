@@ -12,16 +12,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from orch.cli.context import project_at
 from orch.cli.errors import coloured
-from orch.cli.runs.background import LOG, Link, StandbyDriver, log_to, supervise
+from orch.cli.runs.background import LOG, log_to, supervise
+from orch.cli.runs.standby import (
+    LentLedger,
+    Link,
+    StandbyDriver,
+    early_driver,
+    serve,
+)
 from orch.cli.runs.submission import ProjectNow
 from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
     from orch.runner.connect import ConnectorByKind
+    from orch.runner.ledger.ledger import Ledger
     from orch.runner.node.connector import Connector
     from orch.runner.placement.early_look import EarlyLook, Statuses
     from orch.runner.runs.context import RunnerContext
@@ -31,6 +38,10 @@ if TYPE_CHECKING:
     from orch.stacks.secrets.values import ProjectSecrets
 
 
+SWITCH_S = 0.0005
+"""How long a thread of a driver that gets ready keeps the others waiting."""
+
+
 @contextmanager
 def open_runner(
     path: str | None, *, as_json: bool, rehearse: bool = False, early: EarlyStart | None = None
@@ -38,10 +49,20 @@ def open_runner(
     """Open the project and the runner context of a verb; closes connections and ledger at the end.
 
     `early`: what the verb has begun before."""
+    from orch.cli.context import project_at
+
     project = project_at(path, rehearse=rehearse)
     project.prepare()
     connector = early.connector if early is not None else None
-    runner = runner_of(project, connector or connector_of(project), as_json=as_json)
+    driver = early.driver if early is not None else None
+    ledger = None
+    if driver is not None:
+        # What comes next, while the driver opens the ledger.
+        import orch.cli.runs.new_nodes
+        import orch.runner.runs.submit  # noqa: F401
+
+        ledger = cast("Ledger", LentLedger(driver, project.ledger_url))
+    runner = runner_of(project, connector or connector_of(project), as_json=as_json, ledger=ledger)
     try:
         yield project, replace(runner, early_look=early.look) if early is not None else runner
     finally:
@@ -49,14 +70,19 @@ def open_runner(
         runner.ledger.close()
 
 
-def runner_of(project: Project, connector: Connector, *, as_json: bool = False) -> RunnerContext:
-    """The runner context of a project, with its ledger. Raises LedgerUnusable, NewerLedger."""
+def runner_of(
+    project: Project, connector: Connector, *, as_json: bool = False, ledger: Ledger | None = None
+) -> RunnerContext:
+    """The runner context of a project, with its ledger, which is opened where none is given. Raises
+    LedgerUnusable, NewerLedger."""
     from orch.cli.output.run import Live
-    from orch.runner.ledger.ledger import open_ledger
     from orch.runner.runs.context import RunnerContext
     from orch.stacks.volumes.attaching import project_volumes
 
-    ledger = open_ledger(project.ledger_url)
+    if ledger is None:
+        from orch.runner.ledger.ledger import open_ledger
+
+        ledger = open_ledger(project.ledger_url)
     # With --json stdout holds one object, so live logs go to stderr.
     out = sys.stderr if as_json else sys.stdout
     return RunnerContext(
@@ -114,15 +140,18 @@ def early_start(file: str, requested: str | None, *, detach: bool, rehearse: boo
 
     `detach`: have a driver stand by, from a fork that nothing may be at work before.
     """
+    begun = _take_begun((file, requested) if detach and not rehearse else None)
     if rehearse:  # its nodes are told by a simulated cloud
         yield EarlyStart()
         return
-    driver = StandbyDriver(stand_by) if detach else None
+    driver = begun.driver if begun is not None else StandbyDriver(stand_by) if detach else None
     connector = None
     try:
-        known = known_fleets(file)
+        known = known_fleets(file) if begun is None else None
         fleet = known.only(requested) if known is not None else None
-        if known is not None and driver is not None:
+        if begun is not None:
+            yield begun
+        elif known is not None and driver is not None:
             yield EarlyStart(driver.prepare(known.project, fleet), driver=driver)
         elif known is not None and fleet is not None and (connector := _connector(known.project)) is not None:
             from orch.runner.placement.early_look import EarlyLook
@@ -135,6 +164,34 @@ def early_start(file: str, requested: str | None, *, detach: bool, rehearse: boo
             driver.dismiss()
         if connector is not None:
             connector.close()
+
+
+_begun: list[tuple[tuple[str, str | None], EarlyStart]] = []
+
+
+def begin_before_reading() -> None:
+    """Tell a driver that was made early of the fleet that its run seems to go to, before the command line is
+    read and checked, which takes as long as a log-in."""
+    early = early_driver()
+    if early is None:
+        return
+    known = known_fleets(early.file)
+    if known is None:
+        early.driver.dismiss()
+        return
+    look = early.driver.prepare(known.project, known.only(early.fleet))
+    _begun.append(((early.file, early.fleet), EarlyStart(look, driver=early.driver)))
+
+
+def _take_begun(wanted: tuple[str, str | None] | None) -> EarlyStart | None:
+    """What has begun for a file and a fleet. What was begun for others ends."""
+    while _begun:
+        guessed, start = _begun.pop()
+        if guessed == wanted:
+            return start
+        if start.driver is not None:
+            start.driver.dismiss()
+    return None
 
 
 def _connector(project: Project) -> ConnectorByKind | None:
@@ -171,9 +228,8 @@ def connector_of(project: Project) -> ConnectorByKind:
 
 def begin_look(connector: ConnectorByKind, fleet: FleetState) -> Callable[[], Statuses | None]:
     """Begin to look at the nodes of a fleet; what is returned waits for the answer."""
-    from orch.runner.node.status import node_status
+    from orch.runner.node.status import CHOICE_S, node_status
     from orch.runner.placement import early_look
-    from orch.runner.placement.seats import CHOICE_S
 
     for node in fleet.nodes[:1]:
         with suppress(OrchError):
@@ -182,32 +238,54 @@ def begin_look(connector: ConnectorByKind, fleet: FleetState) -> Callable[[], St
 
 
 def stand_by(link: Link) -> int:
-    """Get ready to drive a run, drive it, and give the exit code."""
-    from orch.runner.connect import load_connectors
-
-    load_connectors()  # first: log-ins go on by themselves
+    """Get ready to drive a run, drive it, and give the exit code. Raises Ended with the command."""
+    _load_look()
+    # Threads that talk to nodes need little time, and soon.
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
     project, fleet = link.receive()
     connector = connector_of(project)
-    if fleet is not None:
-        statuses = begin_look(connector, fleet)
-        threading.Thread(target=_tell, args=(link, statuses), name="orch-tell", daemon=True).start()
-    # What a driver uses, so that a run which was submitted waits for none of it.
+    statuses = begin_look(connector, fleet) if fleet is not None else lambda: None
+
+    @cache
+    def ledger() -> Ledger:
+        from orch.runner.ledger.ledger import open_ledger
+
+        return open_ledger(project.ledger_url)
+
+    # One that is not there is made when the command asks for it; what is wrong with it is told then, too.
+    if project.local_ledger is None or project.local_ledger.is_file():
+        with suppress(OrchError):
+            ledger()
+    loading = threading.Thread(target=_load_driver, name="orch-load", daemon=True)
+    loading.start()
+    number = serve(link, ledger, statuses)
+    loading.join()
+    sys.setswitchinterval(usual_s)
+    runner = runner_of(project, connector, ledger=ledger())
+    row = runner.ledger.by_id(number)
+    log_to(runner.context(row).folder.path / LOG)
+    link.send(("done", None))
+    link.close()
+    return supervise(runner, row)
+
+
+def _load_look() -> None:
+    """What looks at nodes: it comes first, for log-ins go on by themselves."""
+    from orch.runner.connect import load_connectors
+
+    load_connectors()
+    import orch.stacks.project  # noqa: F401
+    from orch.runner.node.status import status_script
+
+    status_script()
+
+
+def _load_driver() -> None:
+    """What a driver uses, so that a run which was submitted waits for none of it."""
     import orch.cli.output.run
-    import orch.runner.ledger.ledger
     import orch.runner.runs.lifecycle  # noqa: F401
     from orch.runner.node.container import START_TEMPLATES
     from orch.templates import prepare
 
     prepare(START_TEMPLATES)
-    number = link.receive()
-    runner = runner_of(project, connector)
-    row = runner.ledger.by_id(number)
-    log_to(runner.context(row).folder.path / LOG)
-    link.send(number)
-    link.close()
-    return supervise(runner, row)
-
-
-def _tell(link: Link, statuses: Callable[[], Statuses | None]) -> None:
-    with suppress(OSError):
-        link.send(statuses())

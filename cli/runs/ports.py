@@ -72,6 +72,8 @@ def hold_ports_of_run(held: LocalPorts, row: RunRow, others: Sequence[RankPort])
 
 def ports_of(items: Sequence[str]) -> tuple[RankPort, ...]:
     """Ports of `--port` options: `JOB`, `LOCAL:JOB` or `*:JOB`. Raises BadParameter."""
+    if not items:
+        return ()
     from pydantic import ValidationError
 
     from orch.runner.launch.run_plan import RankPort

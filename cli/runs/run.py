@@ -152,6 +152,7 @@ def _submit_all(
     provision: bool,
     early: EarlyStart,
 ) -> None:
+    from orch.cli.diagnostics import require_allowed
     from orch.cli.output.run import nodes_text, place_text
     from orch.runner.access.forwards import LocalPorts
 
@@ -173,6 +174,7 @@ def _submit_all(
         tell("note: only tasks and dev environments are run; documents of other types are left out")
     path = None if file == "-" else file
     with open_runner(path, as_json=as_json, rehearse=rehearse, early=early) as (project, runner):
+        require_allowed(tasks, project.policies, str(project.root))
         yes = yes or project.nodes_for_runs == "always"
         # Who waits in line makes none without saying so.
         makes = provision and (yes or not (wait or project.nodes_for_runs == "never"))

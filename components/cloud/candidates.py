@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from orch.catalog.records import Catalog, InstanceType, Offer
 from orch.catalog.unpriced import unlisted_offers
@@ -11,7 +12,7 @@ from orch.components.cloud.sizing import blocks
 from orch.components.request import PriorState
 from orch.offers.match import Fit, Judgement, money, type_misses
 from orch.offers.name_warnings import name_warnings
-from orch.offers.near_misses import near_misses, reason_text
+from orch.offers.near_misses import NearMiss, nearest_first, reason_text
 from orch.offers.query import MachineQuery
 from orch.offers.search import PROPERTIES
 from orch.spec.diagnostics import Severity
@@ -146,12 +147,12 @@ def no_offer(
 
 def _nothing(fleet: Fleet, query: MachineQuery, judgement: Judgement) -> Finding:
     summary = f"no {title(query.backends[0])} offer fits the fleet '{fleet.name}'"
-    listed = near_misses(judgement)
-    # Another type would be the nearest as soon as types are written: what these lack tells more.
-    own = (each for each in listed if all(r.constraint != "instance type" for r in each.reasons))
-    nearest = next(own, next(iter(listed), None))
-    if nearest is None:
+    listed = nearest_first(judgement)
+    first = next(listed, None)
+    if first is None:
         return Finding("ORCH200", "resources", summary)
+    # Another type would be the nearest as soon as types are written: what these lack tells more.
+    nearest = next((each for each in chain([first], listed) if not _another_type(each)), first)
     why = "; ".join(reason_text(reason) for reason in nearest.reasons)
     path = PROPERTIES.get(nearest.reasons[0].constraint, "resources") if nearest.failed == 1 else "resources"
     return Finding(
@@ -161,6 +162,10 @@ def _nothing(fleet: Fleet, query: MachineQuery, judgement: Judgement) -> Finding
         detail=f"nearest is {nearest.instance_type}: {why}",
         hint="change a condition that the nearest types fail: `orch offers FILE --explain` lists them",
     )
+
+
+def _another_type(miss: NearMiss) -> bool:
+    return any(reason.constraint == "instance type" for reason in miss.reasons)
 
 
 def in_reservation(

@@ -14,7 +14,6 @@ from orch.runner.node.commands import NODE_HOME
 from orch.runner.placement.node_fit import Seat
 from orch.spec.grammar.interpolate import render_text
 from orch.spec.grammar.values import Problem, check_name
-from orch.spec.models.backends import title
 from orch.spec.state import FleetMount, FleetState, NodeState
 from orch.spec.suggest import hint_for
 from orch.spec.volume_state import VolumeState
@@ -218,6 +217,8 @@ def _usable(name: str, path: str, node: NodeState, fleet: FleetState, volumes: V
         )
     state = known.state
     if state.backend != fleet.backend:
+        from orch.spec.models.backends import title
+
         raise VolumeMisfit(
             f"volume {name} is of {title(state.backend)}, and the nodes of fleet {fleet.name} are of "
             f"{title(fleet.backend)}",

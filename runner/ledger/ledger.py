@@ -203,6 +203,12 @@ class Ledger(Leases):
         with self._reading() as db:
             return _read(db, number)
 
+    def submitted(self, number: int) -> RunRow | None:
+        """The run of a number; None where there is none, or it is only reserved."""
+        with self._reading() as db:
+            row = next(iter(_read_all(db, [number])), None)
+        return None if row is None or row.status == RESERVED else row
+
     def runs(self, *, active_only: bool = False, limit: int = 1000) -> tuple[RunRow, ...]:
         """Runs, newest first: at most `limit` of all, or all that are active."""
         status = schema.run.c.status

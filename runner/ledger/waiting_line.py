@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-from sqlalchemy import Connection, func, select
+from typing import TYPE_CHECKING
 
 from orch.runner.errors import InLine
-from orch.runner.ledger import schema
 from orch.runner.ledger.records import lease_holds
-from orch.runner.ledger.schema import clock
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 POINT_S = 600.0
 HOLD_S = 600.0
@@ -112,6 +112,11 @@ def _rank(priority: int, queued_at: float, run_id: int | None, now: float) -> _R
 
 def read_line(db: Connection, fleet: str, *, controlled: bool) -> Line:
     """The line for a fleet. `controlled`: a controller lives, which begins runs that have no driver."""
+    from sqlalchemy import func, select
+
+    from orch.runner.ledger import schema
+    from orch.runner.ledger.schema import clock
+
     run, attempt = schema.run, schema.attempt
     waiting = (run.c.fleet == fleet, run.c.status == "pending", run.c.queued_at.is_not(None))
     columns = (run.c.id, run.c.name, run.c.priority, run.c.queued_at, run.c.looked_at, run.c.in_use)

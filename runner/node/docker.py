@@ -63,8 +63,11 @@ class DockerRuntime:
                 )
         return fan_out(nodes, lambda node: _pull(connector, node, image, processor, login), at_once=STREAMS)
 
-    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
-        result = connector.run(plan.ranks[rank].node, container.start_command(plan, rank, archive))
+    def start(
+        self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: bool
+    ) -> StartedRank:
+        command = container.start_command(plan, rank, archive, begin=begin)
+        result = connector.run(plan.ranks[rank].node, command)
         return container.read_start(plan, rank, result)
 
     def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:

@@ -67,12 +67,14 @@ class CloudNotice:
 
 @dataclass(frozen=True)
 class StartedRank:
-    """A rank that waits at its barrier. `port`: a free rendezvous port, from rank 0 only."""
+    """A rank that waits at its barrier, or whose commands have `begun`. `port`: a free rendezvous port, from
+    rank 0 only."""
 
     rank: int
     port: int | None
     blocks: tuple[int, ...]
     notices: tuple[str, ...] = ()
+    begun: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,13 @@ class JobRuntime(Protocol):
         """
         ...
 
-    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
+    def start(
+        self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: bool
+    ) -> StartedRank:
         """Claim the rank's blocks, unpack `archive` (`stage.py`) and start the job behind its barrier.
+
+        `begin`: without one, where the runtime can do that and the run has no other rank to wait for. What
+        has begun once is not begun again.
 
         The job finds the tree of `plan.files[N]`, which it cannot change, in `/run/orch/files/N`. Raises
         NodesBusy, NodeCordoned, NodePreparing, NodeUnfit, FilesMissing, ImageMissing, NodeDiskFull or

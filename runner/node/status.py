@@ -19,6 +19,8 @@ from orch.spec.state import FleetState, NodeState
 from orch.templates import render
 
 LOOK_S = 10.0
+# A node that does not answer within this time is used only when no other fits.
+CHOICE_S = 5.0
 
 
 @dataclass(frozen=True)

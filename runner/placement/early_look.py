@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
-from orch.runner.node.connector import FAN_OUT
-from orch.runner.node.status import NodeStatus
-from orch.spec.state import FleetState, NodeState
+if TYPE_CHECKING:
+    from orch.runner.node.status import NodeStatus
+    from orch.spec.state import FleetState, NodeState
 
-Statuses = tuple[NodeStatus, ...]
+    Statuses = tuple[NodeStatus, ...]
 
 KEPT_S = 10.0
 
@@ -42,6 +43,8 @@ class EarlyLook:
 
 def begin_look(fleet: FleetState, ask: Callable[[NodeState], NodeStatus]) -> Callable[[], Statuses | None]:
     """Ask the nodes from threads that keep no process from its end; what is returned waits for the answer."""
+    from orch.runner.node.connector import FAN_OUT
+
     count = len(fleet.nodes)
     found: list[NodeStatus | None] = [None] * count
     told: SimpleQueue[None] = SimpleQueue()

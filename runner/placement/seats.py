@@ -12,7 +12,7 @@ from orch.runner.errors import HostUnreachable, NodesBusy, NoFit, RunnerError
 from orch.runner.events import Notice
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import plan_of
-from orch.runner.node.status import NodeStatus, node_statuses
+from orch.runner.node.status import CHOICE_S, NodeStatus, node_statuses
 from orch.runner.placement.conditions import check_names
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.placement import (
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from orch.runner.placement.early_look import EarlyLook
     from orch.runner.runs.context import RunContext, RunnerContext
     from orch.spec.models import Task
-
-
-# A node that does not answer within this time is used only when no other fits.
-CHOICE_S = 5.0
 
 
 def choose_fleet(

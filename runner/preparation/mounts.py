@@ -10,10 +10,13 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from orch.spec.models.blocks import Mount
 from orch.spec.state import FleetMount
 from orch.templates import ShellText, render
+
+if TYPE_CHECKING:
+    from orch.spec.models.blocks import Mount
 
 # Type and options of mount(8) by kind, as the clouds' guides give them: EFS "Mounting with the NFS client",
 # Filestore "Mounting file shares on Compute Engine clients", FSx "Mounting from an Amazon EC2 instance". The

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from orch.runner.events import Processor, Silent
 from orch.runner.launch.volumes import Volumes
-from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder, find_folder
 from orch.runner.ledger.run_names import RunName
@@ -23,6 +22,7 @@ from orch.runner.runs.run_secrets import Secrets, no_store
 from orch.spec.state import FleetState, NodeState
 
 if TYPE_CHECKING:
+    from orch.runner.ledger.ledger import Ledger
     from orch.spec.models import Task
 
 

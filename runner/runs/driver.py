@@ -177,6 +177,7 @@ class Driver:
             self._start(tuple(rank.rank for rank in self._plan.ranks))
             return False
         observations = self._observe()
+        self._record_begin(observations)
         self._record_changes(observations)
         self._tell_departures(observations)
         act = decide(self._plan, self._view(observations), observations)
@@ -252,6 +253,13 @@ class Driver:
         )
         return tuple({**observations, **self._ended}[rank.rank] for rank in self._plan.ranks)
 
+    def _record_begin(self, observations: Sequence[ObservedRank]) -> None:
+        """Record that commands have begun: a driver that was killed may have had no time to."""
+        begun = tuple(each.rank for each in observations if "started" in each.marks)
+        if begun and self._row.phase == Phase.STARTING and self._row.started_at is None:
+            self._context.ledger.mark_started(self._lease, _ranks(begun))
+            self._reload()
+
     def _record_changes(self, observations: Sequence[ObservedRank]) -> None:
         """Record changes of ranks: silence, start, end."""
         changed = False
@@ -307,6 +315,11 @@ class Driver:
             self._change_rank(started.rank, status="provisioning")
             if started.port is not None:
                 context.ledger.change(self._lease, master_port=started.port)
+        if starts.started and all(started.begun for started in starts.started):
+            context.ledger.mark_started(self._lease, _ranks(ranks))
+            self._follow(ranks)
+            self._reload()
+            return
         self._reload()
         if len(ranks) == len(plan.ranks) and self._row.desired == "run":
             self._release(first_ranks(plan))
@@ -335,11 +348,14 @@ class Driver:
     def _release(self, ranks: tuple[int, ...]) -> None:
         plan, context = self._plan, self._context
         context.ledger.mark_started(self._lease, _ranks(ranks))
+        self._follow(ranks)
+        if errors := lift_barriers(context, plan, ranks, self._row.master_port):
+            self._fail_start(errors)
+
+    def _follow(self, ranks: Sequence[int]) -> None:
         if self._follow_logs:
             for rank in ranks:
                 self._follower(rank)
-        if errors := lift_barriers(context, plan, ranks, self._row.master_port):
-            self._fail_start(errors)
 
     def _follower(self, rank: int) -> None:
         if rank not in self._followers:
@@ -359,8 +375,7 @@ class Driver:
     def follow_all(self) -> None:
         """Follow every rank's log from where it stopped: the first act of a driver that took over."""
         if self._follow_logs and self._row.phase in (Phase.GOING, Phase.RUNNING, Phase.STOPPING):
-            for rank in self._plan.ranks:
-                self._follower(rank.rank)
+            self._follow([rank.rank for rank in self._plan.ranks])
 
     def _set_verdict(self, verdict: Verdict) -> None:
         self._context.ledger.change(

@@ -48,7 +48,8 @@ def start_ranks(
     on_pull: Callable[[int], None],
     still_wanted: Callable[[], bool],
 ) -> StartResults:
-    """Containers for `ranks`, each behind its barrier. `on_pull` hears of ranks that lack the image.
+    """Containers for `ranks`, each behind its barrier; the only rank of a run may begin at once.
+    `on_pull` hears of ranks that lack the image.
 
     Nodes that are still being prepared are waited for, as long as `still_wanted` says so.
     """
@@ -65,13 +66,17 @@ def start_ranks(
         )
         return StartResults(errors=tuple((rank, error) for rank in ranks))
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
+    # Only at the first try: what a node lacks may take long to come, and whether the run is still wanted then
+    # is asked before its barrier is lifted.
+    tried = set[int]()
 
     def start(node: NodeState) -> StartedRank:
         rank = rank_of[node.name]
+        begin, _ = rank not in tried, tried.add(rank)
         archive = stage(plan, rank, environments[rank], keys)
         for notice in mount_volumes(context.connector, context.volumes, plan, rank):
             context.processor.handle(Notice(notice, "warning"))
-        return context.runtime(node).start(context.connector, plan, rank, (archive,))
+        return context.runtime(node).start(context.connector, plan, rank, (archive,), begin=begin)
 
     results = fan_out([plan.ranks[rank].node for rank in ranks], start)
     if any(isinstance(result.error, NodePreparing) for result in results):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from orch.runner.errors import RunFailed, RunnerError
 from orch.runner.launch.run_plan import plan_of
-from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder, find_folder
 from orch.runner.ledger.run_names import RunName
@@ -23,6 +22,7 @@ from orch.spec.grammar.interpolate import fill_secrets, secret_names
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
+    from orch.runner.ledger.ledger import Ledger
     from orch.spec.models import Task
 
 Secrets = Callable[[Collection[str]], Mapping[str, str]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import yaml
 
@@ -27,8 +27,7 @@ _CORE_TAGS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(NamedTuple):
     """Text as written, quotes and escapes taken off. `plain`: it stood without quotes."""
 
     text: str
@@ -41,15 +40,13 @@ class Scalar:
         return self.plain and self.text in _NULLS
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(NamedTuple):
     items: tuple[Node, ...]
     span: Span
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Mapping:
+class Mapping(NamedTuple):
     """Entries in order of writing, merged ones last. Each key occurs once."""
 
     entries: dict[str, Entry]
@@ -57,8 +54,7 @@ class Mapping:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     key: Scalar
     value: Node
 

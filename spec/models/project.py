@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, ClassVar, Literal, cast
 from urllib.parse import urlsplit
 
 from pydantic import Field, SkipValidation
 
-from orch.spec.grammar.characters import check_image, check_line
-from orch.spec.grammar.values import Problem, Problems
+from orch.spec.grammar.characters import check_characters, check_image, check_line, check_path
+from orch.spec.grammar.values import Problem, Problems, shown
 from orch.spec.models.backends import AnyBackend, settings_model
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.local import LocalSettings
@@ -16,25 +17,84 @@ from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, describe, plain
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Misread, Path, Reaches, Reads, read_as
-from orch.spec.models.fields.types import Flag, Image, Name, Tags, Text, choice, rows, text
+from orch.spec.models.fields.types import Flag, Image, Line, Name, Tags, Text, choice, names_of, rows, text
 from orch.spec.models.fleet import Fleet
 from orch.spec.models.run import Terms
 from orch.spec.models.selection import check_backend
 from orch.spec.models.task import Task
 
 LEVELS = ("mandatory", "advisory", "disabled")
+_OWN = ("level", "parameters", "exempt")
+
+
+def _date(value: object) -> date:
+    written = text(value, "a date")
+    try:
+        return date.fromisoformat(written)
+    except ValueError:
+        raise Problem("ORCH112", f"{shown(written)} is no date", hint="write `2027-03-31`") from None
+
+
+class Exemption(Section):
+    """A violation that somebody answers for, until a date."""
+
+    noun: ClassVar[str] = "an exemption"
+
+    resource: Line | None = Field(
+        default=None, description="Name or URN of the resource; `*` stands for any characters."
+    )
+    fleet: Line | None = Field(default=None, description="Name of the fleet or volume, with `*` too.")
+    path: Line | None = Field(
+        default=None, description="File of the document, from the project's folder on, with `*` too."
+    )
+    owner: Text = Field(description="Who answers for it.")
+    reason: Line = Field(description="Why it is right.")
+    expires: Annotated[
+        date, Reads(_date, json_schema.pattern("date", r"\d{4}-\d{2}-\d{2}"), write=date.isoformat)
+    ] = Field(description="The last day on which it counts, as `2027-03-31`, in UTC.")
+
+    @classmethod
+    def form(cls) -> str:
+        return "write `{resource: NAME, owner: NAME, reason: TEXT, expires: 2027-03-31}`"
+
+
+def _parameters(value: object) -> object:
+    """Parameters as they are written: which ones there are, and of what kind, knows the policy."""
+    _check_all(value, ())
+    return value
+
+
+def _check_all(value: object, at: Path) -> None:
+    if isinstance(value, str):
+        try:
+            check_characters(value)
+        except Problem as problem:
+            problem.at = at
+            raise
+    elif isinstance(value, dict):
+        for key, item in cast("dict[str, object]", value).items():
+            _check_all(item, (*at, key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(cast("list[object]", value)):
+            _check_all(item, (*at, index))
 
 
 class Policy(Section):
-    """A policy's level and its parameters."""
+    """A policy's level, its parameters, and what is exempt from it."""
 
     noun: ClassVar[str] = "a policy"
     short: ClassVar[tuple[Form, ...]] = (json_schema.words(*LEVELS),)
 
-    level: Annotated[Literal["mandatory", "advisory", "disabled"], choice(*LEVELS)] = Field(
-        default="mandatory", description="What a violation does: stops, is told, or nothing."
+    level: Annotated[Literal["mandatory", "advisory", "disabled"] | None, choice(*LEVELS)] = Field(
+        default=None,
+        description="What a violation does: stops, is told, or nothing; the policy's own if not given.",
     )
-    parameters: dict[str, object] = Field(default={}, description="The policy's own.")
+    parameters: Annotated[dict[str, object], Reads(_parameters, json_schema.SETTINGS)] = Field(
+        default={}, description="The policy's own."
+    )
+    exempt: Annotated[tuple[Exemption, ...], rows("exemptions")] = Field(
+        default=(), description="Violations that do not count."
+    )
 
     @classmethod
     def expand(cls, data: object) -> object:
@@ -42,13 +102,13 @@ class Policy(Section):
             return {"level": data}
         if isinstance(data, dict):
             mapping = cast("dict[str, object]", data)
-            rest = {key: value for key, value in mapping.items() if key not in ("level", "parameters")}
+            rest = {key: value for key, value in mapping.items() if key not in _OWN}
             nested = mapping.get("parameters")
             if nested is not None and not isinstance(nested, dict):
                 raise Problem("ORCH112", f"`parameters` cannot be {describe(nested)}", at=("parameters",))
             parameters = {**cast("dict[str, object]", nested or {}), **rest}
-            level = {} if mapping.get("level") is None else {"level": mapping["level"]}
-            return {**level, **({"parameters": parameters} if parameters else {})}
+            own = {key: mapping[key] for key in ("level", "exempt") if mapping.get(key) is not None}
+            return {**own, **({"parameters": parameters} if parameters else {})}
         return data
 
     @classmethod
@@ -227,7 +287,13 @@ class ProjectSettings(Section):
     ledger: Annotated[str | None, Reads(_ledger, json_schema.TEXT), Reaches()] = Field(
         default=None, description="URL of the ledger of runs: `sqlite:///PATH` or `postgresql://…`."
     )
-    policies: Policies = Field(default={}, description="Levels and parameters of policies.")
+    policies: Policies = Field(
+        default={}, description="Levels, parameters and exemptions of policies: `NAME: level` lines."
+    )
+    policy_packs: Annotated[tuple[str, ...], names_of("folders", check_path), Reaches()] = Field(
+        default=(),
+        description="Folders with policy packs of your own, which the engine runs beside these policies.",
+    )
     defaults: Defaults = Field(default=Defaults(), description="Defaults of documents.")
     profiles: Annotated[tuple[Profile, ...], rows("profiles")] = Field(
         default=(), description="Chosen with `--profile`."

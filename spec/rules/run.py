@@ -47,8 +47,9 @@ def links_stay_within(draft: Draft) -> Findings:
     """A path in the document's folder that a link leads elsewhere: what is packed is not what is named."""
     if draft.source.file == "<stdin>" or draft.context.fence is not None:
         return  # of strangers' files strangers.py tells
-    folder = os.path.realpath(os.path.dirname(os.path.abspath(draft.source.file)))
-    for index, item in enumerate(_run(draft).files):
+    files = _run(draft).files
+    folder = os.path.realpath(os.path.dirname(os.path.abspath(draft.source.file))) if files else ""
+    for index, item in enumerate(files):
         if "${{" in item.local_path or "\0" in item.local_path:
             continue
         named = os.path.normpath(os.path.join(folder, os.path.expanduser(item.local_path)))

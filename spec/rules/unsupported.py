@@ -83,7 +83,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "access_modes": None,
     },
     "project": {
-        "policies": None,
         "defaults.fleet.name": "each fleet has its own",
         "defaults.task.name": "each task has its own",
         **{

@@ -31,6 +31,62 @@ HOST_VERSION = "3.78.0"
 """The last sdk/v3 module that holds the Python language host; works with engine 3.259 and SDK 3.272
 (measured)."""
 
+HOST_PACKAGE = "github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python"
+
+HOST_BUILD = "2"
+"""Which of our builds of the host an engine has, in the file `.built` beside it. An older one is renewed."""
+
+HOST_PATCH = (
+    (
+        "\targs := []string{req.Program}\n\targs = append(args, req.Args...)\n",
+        "\targs := pluginArguments(req)\n",
+    ),
+    (
+        '\t"google.golang.org/grpc"\n',
+        '\t"google.golang.org/grpc"\n\t"google.golang.org/protobuf/encoding/protowire"\n',
+    ),
+)
+"""What changes in the host's source, so that it starts policy packs of an engine that is newer than itself.
+
+The engine names the folder of a program in a field that came after 3.78 (`info`, 5), and its kind in another
+(`kind`, 6). The host of 3.259 starts a pack as `python -u -m pulumi.policy ENGINE FOLDER`, and so does this.
+"""
+
+HOST_SOURCE = """
+// pluginArguments are the arguments of Python for a plugin's program, as newer engines name it.
+func pluginArguments(req *pulumirpc.RunPluginRequest) []string {
+	info, kind := field(req.ProtoReflect().GetUnknown(), 5), string(field(req.ProtoReflect().GetUnknown(), 6))
+	folder := string(field(info, 2))
+	if req.Program != "" || folder == "" {
+		return append([]string{req.Program}, req.Args...)
+	}
+	if kind == "analyzer" && len(req.Args) > 0 {
+		return append([]string{"-u", "-m", "pulumi.policy", req.Args[0], folder}, req.Args[1:]...)
+	}
+	return append([]string{"-u", folder}, req.Args...)
+}
+
+// field is the bytes of a field of an encoded message; nil where it has none.
+func field(message []byte, wanted protowire.Number) []byte {
+	for len(message) > 0 {
+		number, kind, length := protowire.ConsumeTag(message)
+		if length < 0 {
+			return nil
+		}
+		message = message[length:]
+		if number == wanted && kind == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(message)
+			return value
+		}
+		if length = protowire.ConsumeFieldValue(number, kind, message); length < 0 {
+			return nil
+		}
+		message = message[length:]
+	}
+	return nil
+}
+"""
+
 CLIPBOARD_FORK = "github.com/tgummerer/clipboard v0.0.0-20241001131231-d02d263e614e"
 """pkg/v3's own replacement of a dependency.
 
@@ -100,6 +156,8 @@ def install(progress: Progress) -> Engine:
     """
     engine = find()
     if engine is not None:
+        if engine.origin == "built" and (engine.bin_dir / ".built").read_text() != HOST_BUILD:
+            _renew_host(engine, progress)
         return engine
     root = home() / VERSION
     progress(f"installing the Pulumi engine {VERSION} into {root} …")
@@ -187,10 +245,7 @@ def _build(root: Path, progress: Progress) -> None:
         ldflags = f"-s -w -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v{VERSION}"
         _go_build(go, cli, "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", binaries / "pulumi", ldflags)
         progress("  2/2 the Python language host (for `pulumi up` by hand)")
-        host = staging / "host"
-        package = "github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python"
-        _write_module(host, [f"github.com/pulumi/pulumi/sdk/v3 v{HOST_VERSION}"], package, "")
-        _go_build(go, host, package, binaries / "pulumi-language-python", "-s -w")
+        _build_host(go, staging / "host", binaries / "pulumi-language-python")
         # Plain scripts of the SDK's module; a module zip keeps no mode bits.
         modules = Path(
             _go(go, ["list", "-m", "-f", "{{.Dir}}", "github.com/pulumi/pulumi/sdk/v3"], cli).strip()
@@ -199,14 +254,55 @@ def _build(root: Path, progress: Progress) -> None:
             target = binaries / Path(script).name
             shutil.copyfile(modules / script, target)
             target.chmod(0o755)
-        (binaries / ".built").touch()
+        (binaries / ".built").write_text(HOST_BUILD)
         shutil.rmtree(cli)
-        shutil.rmtree(host)
+        shutil.rmtree(staging / "host")
         if root.exists():  # another process was faster
             return
         staging.rename(root)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _renew_host(engine: Engine, progress: Progress) -> None:
+    """Build the language host of an engine again. Without Go the former one stays: only packs need more."""
+    go = shutil.which("go")
+    version = _go_version(go) if go else None
+    if go is None or version is None or version < GO_MINIMUM:
+        progress("policy packs do not run: there is no Go to build the Python language host again")
+        return
+    progress("building the Python language host again, which starts policy packs (seconds) …")
+    staging = engine.bin_dir.with_name(f"host.building-{os.getpid()}")
+    try:
+        staging.mkdir(parents=True)
+        _build_host(go, staging / "host", staging / "pulumi-language-python")
+        (staging / "pulumi-language-python").replace(engine.bin_dir / "pulumi-language-python")
+        (engine.bin_dir / ".built").write_text(HOST_BUILD)
+    except (EngineMissing, OSError) as error:
+        progress(f"policy packs do not run: the Python language host could not be built again ({error})")
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _build_host(go: str, folder: Path, target: Path) -> None:
+    """Build the Python language host from its source with our change. Raises EngineMissing."""
+    _write_module(folder, [f"github.com/pulumi/pulumi/sdk/v3 v{HOST_VERSION}"], HOST_PACKAGE, "")
+    _go(go, ["mod", "tidy"], folder)
+    source = Path(_go(go, ["list", "-f", "{{.Dir}}", HOST_PACKAGE], folder).strip()) / "main.go"
+    text = source.read_text("utf-8")
+    for before, after in HOST_PATCH:
+        if text.count(before) != 1:
+            raise EngineMissing(
+                "the Python language host cannot be built",
+                detail="its source is not the one that orch knows how to change",
+                hint="put a `pulumi` with its language hosts on PATH",
+                code="ORCH345",
+            )
+        text = text.replace(before, after)
+    main = folder / "host"
+    main.mkdir()
+    (main / "main.go").write_text(text + HOST_SOURCE, "utf-8")
+    _go_build(go, folder, "./host", target, "-s -w")
 
 
 def _write_module(folder: Path, requires: list[str], package: str, replace: str) -> None:

@@ -11,6 +11,7 @@ from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, EngineFailed, EngineGone, Interrupted, StackError, StackLocked
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
+from orch.stacks.pulumi.inspection import Inspection
 from orch.stacks.pulumi.lock_holders import LockMark
 from orch.stacks.pulumi.locks import going_on, stack_locked, subject
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
@@ -20,6 +21,9 @@ from orch.stacks.summary import fold
 
 # The engine's words for a stack that somebody else changes, with a state in files and in Pulumi Cloud.
 LOCKED = ("currently locked by", "Another update is currently in progress")
+
+# How the engine begins to tell that a step of an update plan did not come.
+UNSEEN = "expected resource operations for "
 
 T = TypeVar("T")
 
@@ -68,17 +72,25 @@ Listener = Callable[[Progress], None]
 class EngineCall:
     """One engine call: keeps its events, reports its progress to `listener`.
 
-    `isolated`: resource types whose failure does not fail the call.
+    `isolated`: resource types whose failure does not fail the call. `inspection`: what the project's policies
+    find of its resources. `observer` sees the events with all their values, before they are kept without.
+    `unseen`: steps of an update plan that did not come, which the engine tells after each failure too.
     """
 
     listener: Listener
     planning: bool
     isolated: frozenset[str] = frozenset()
     events: list[Event] = field(default_factory=list)
+    inspection: Inspection = field(default_factory=Inspection)
     errors: dict[str, str] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
+    observer: Callable[[Event], None] | None = None
+    unseen: list[str] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
+        self.inspection.see(event)
+        if self.observer is not None:
+            self.observer(event)
         self.events.append(without_values(event))
         diagnostic = event.get("diagnosticEvent")
         if diagnostic and diagnostic["severity"] == "error":
@@ -99,6 +111,9 @@ class EngineCall:
         urn = diagnostic.get("urn") or ""
         text = diagnostic["message"].strip()
         if text == "update failed" or text.endswith("resource plugin exited prematurely"):
+            return
+        if text.startswith(UNSEEN):
+            self.unseen.append(text)
             return
         self.errors.setdefault(urn, text)
 
@@ -144,6 +159,7 @@ def engine(
     Raises StackLocked, Conflict (jobs run on hosts to be removed), Interrupted, EngineFailed, StackError.
     """
     executable, project, name = engines.require(), stack.project, stack.name
+    run.inspection.settings = project.policies
     folder = work_folder(project, name)
     environment = project.environment(executable)
     if not project.rehearsal:
@@ -284,7 +300,12 @@ def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> S
             hint="end them, or add `--force`, then remove it again; hosts without jobs have left already",
             code="ORCH386",
         )
-    detail = run.error_text() or result.stderr.strip()[-800:] or result.stdout.strip()[-800:]
+    detail = (
+        run.error_text()
+        or "\n".join(run.unseen)
+        or result.stderr.strip()[-800:]
+        or result.stdout.strip()[-800:]
+    )
     command = {"destroy": "down"}.get(verb, verb)
     failed = sum(bool(urn) for urn in run.errors)
     return EngineFailed(

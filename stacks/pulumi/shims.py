@@ -11,6 +11,10 @@ from orch.stacks.errors import ProjectError
 VARIABLE = "ORCH_REHEARSAL_"
 """Prefix of the variables that tell a simulated provider its account; the backend's name follows."""
 
+PROJECT_HOOK = "ORCH_PROJECT_HOOK"
+"""The variable of `orch engine env --rehearse` that names the function which makes a project a rehearsal, for
+a program that `pulumi` runs by hand: `module:function`."""
+
 MARK = "orch-rehearsal-shim"
 """Text in the first lines of a shim."""
 

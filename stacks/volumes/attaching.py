@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orch.runner.launch.volumes import KnownVolume, Volumes, volume_uses
-from orch.runner.ledger.ledger import Ledger
 from orch.runner.node.volumes import VolumeAttacher
 from orch.spec.state import NodeState
 from orch.spec.volume_state import VolumeState
 from orch.stacks.project import Project
+
+if TYPE_CHECKING:
+    from orch.runner.ledger.ledger import Ledger
 
 
 def volumes_for(project: Project, ledger: Ledger) -> Volumes:

@@ -9,7 +9,7 @@ import pytest
 from support import Folder
 
 from orch.cli import completion
-from orch.cli.main import VERBS, Verb, load
+from orch.cli.verbs import VERBS, Verb, load
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.run_names import RunName
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orch.cli.main import load
+from orch.cli.verbs import load
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/controllers.md").read_text()
 UNIT = re.search(r"```ini\n(.*?)```", PAGE, re.DOTALL)

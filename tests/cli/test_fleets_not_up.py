@@ -95,3 +95,18 @@ def test_every_verb_takes_what_it_is_told_to_add(folder: Folder, verb: str) -> N
 def test_a_mistyped_name_gets_a_guess(folder: Folder) -> None:
     up(folder, "nowhere")
     assert "hint: did you mean 'nowhere'?" in folder.orch(*VERBS["drift"]).err
+
+
+def test_the_drift_of_a_folder_leaves_out_what_is_not_up(folder: Folder) -> None:
+    (folder.path / "infra").mkdir()
+    for name in ("one", "two"):
+        folder.write(f"infra/{name}.yml", f"type: fleet\nname: {name}\nbackend: local\nnodes: 1\n")
+    folder.write("infra/data.yml", "type: volume\nname: data\nbackend: local\nsize: 1GB\n")
+    said = folder.orch("drift", "infra", "--json")
+    assert (said.code, said.out) == (0, ""), said.err
+    assert said.err.splitlines() == [
+        "note: volume data is not up",
+        "note: fleet one is not up",
+        "note: fleet two is not up",
+    ]
+    assert folder.orch("drift", "infra/one.yml").code == 3

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orch.cli import errors
-from orch.cli.main import VERBS, commands, load
+from orch.cli.verbs import VERBS, commands, load
 from orch.spec.errors import ExitCode
 
 HOSTILE = (

@@ -16,7 +16,7 @@ from support import fork_server
 from typer.testing import CliRunner
 
 import orch
-from orch.cli.main import app
+from orch.cli.verbs import app
 from orch.spec import load_paths
 from orch.spec.diagnostics import render_json
 from orch.spec.loader.untrusted import Fence

@@ -12,7 +12,7 @@ from orch.runner.node.commands import NODE_HOME
 from orch.spec.models import Fleet
 from orch.templates import ShellText
 
-STARTS, ENDS, LOOK_S = 1000, 3400, 30
+STARTS, ENDS, LOOK_S = 1000, 3400, 60
 HOUR_OLD = "Exited (0) About an hour ago"
 
 
@@ -77,22 +77,22 @@ FETCHED = (
         ({"at_300": CLAIM, "docker": f"echo 'orch-job {HOUR_OLD}'"}, 420),
         ({"at_300": CLAIM, "docker": "echo 'orch-job Exited (0) 5 minutes ago'"}, None),
         ({"at_300": CLAIM, "docker": "exit 1"}, None),
-        ({"at_30": "mkdir control/orch-job", "docker": "echo 'orch-job Up 5 minutes'"}, None),
+        ({"at_60": "mkdir control/orch-job", "docker": "echo 'orch-job Up 5 minutes'"}, None),
         # A client brings the outputs of a job that ended long ago.
-        ({"at_30": FETCHED, "docker": f"echo 'orch-job {HOUR_OLD}'"}, None),
+        ({"at_60": FETCHED, "docker": f"echo 'orch-job {HOUR_OLD}'"}, None),
         # While it is being prepared; one that cannot be costs as much.
-        ({"at_30": "rm boot/ok", "at_900": "touch boot/ok"}, 1470),
-        ({"at_30": "rm boot/ok; echo broken > boot/failed"}, 600),
+        ({"at_60": "rm boot/ok", "at_900": "touch boot/ok"}, 1440),
+        ({"at_60": "rm boot/ok; echo broken > boot/failed"}, 600),
         # Somebody may be looking at it.
-        ({"at_30": "echo 'ada@desk|then|broken' > cordon"}, None),
+        ({"at_60": "echo 'ada@desk|then|broken' > cordon"}, None),
         ({"flock": "echo 'ada@desk|then|broken' > cordon"}, None),
         ({"flock": "exit 1"}, None),
         ({"least": 1}, 600),
         ({"least": 2}, None),
         ({"least": 1, "name": "ip-10-0-0-4"}, None),
         # Whatever name it has by now.
-        ({"least": 1, "name": "ip-10-0-0-4", "at_30": "echo p5-1 > boot/name"}, 600),
-        ({"least": 2, "name": "ip-10-0-0-4", "at_30": "echo p5-1 > boot/name"}, None),
+        ({"least": 1, "name": "ip-10-0-0-4", "at_60": "echo p5-1 > boot/name"}, 600),
+        ({"least": 2, "name": "ip-10-0-0-4", "at_60": "echo p5-1 > boot/name"}, None),
     ],
 )
 def test_a_node_ends_itself_when_no_job_was_there_for_that_long(

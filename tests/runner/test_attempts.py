@@ -608,11 +608,13 @@ class Raced(ProcessRuntime):
 
     lost = False
 
-    def start(self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes]) -> StartedRank:
+    def start(
+        self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: bool
+    ) -> StartedRank:
         if rank == 1 and not self.lost:
             self.lost = True
             raise NodesBusy("node box-1 is busy with another run")
-        return super().start(connector, plan, rank, archive)
+        return super().start(connector, plan, rank, archive, begin=begin)
 
 
 @pytest.mark.usefixtures("soon")

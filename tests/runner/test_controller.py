@@ -21,7 +21,7 @@ import postgres as servers
 import pytest
 from foldernodes import FolderLab, ProcessRuntime
 from postgres import Postgres
-from support import Said, code_of, fork_server, until
+from support import Said, Started, code_of, fork_server, until
 
 from orch.runner.errors import NodeDiskFull
 from orch.runner.events import Notice, Recorder
@@ -274,25 +274,24 @@ class Person:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "HOME": str(self.path.parent), "USER": self.path.parent.name}
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*self.words, sys.executable, str(ORCH_FOLDERS), *words],
-            cwd=self.path,
-            env={**self.environment, "PYTHONPATH": str(TESTS)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def start(self, *words: str) -> Started:
+        return Started(code_of(ORCH_FOLDERS), ["orch", *words], self.path, self.environment)
 
     def orch(self, *words: str) -> Said:
         if not self.words:
             code = code_of(ORCH_FOLDERS)
             return Said(*fork_server().call(["orch", *words], self.path, self.environment, code=code))
-        process = self.start(*words)
-        out, err = process.communicate(timeout=240)
-        return Said(process.returncode, out, err)
+        done = subprocess.run(
+            [*self.words, sys.executable, str(ORCH_FOLDERS), *words],
+            cwd=self.path,
+            env={**self.environment, "PYTHONPATH": str(TESTS)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
 
 
 def person(folder: Path, name: str, url: str, words: tuple[str, ...] = ()) -> Person:

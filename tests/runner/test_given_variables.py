@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from orch.cli.main import app
+from orch.cli.verbs import app
 from orch.runner.errors import BadTask
 from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.environment import is_name

@@ -103,7 +103,18 @@ def test_every_code_is_listed_and_shown_by_a_file() -> None:
 
 def test_every_code_that_is_told_is_listed() -> None:
     root = HERE.parent.parent
-    folders = ("spec", "offers", "components", "stacks", "runner", "providers", "catalog", "cli", "images")
+    folders = (
+        "spec",
+        "offers",
+        "policies",
+        "components",
+        "stacks",
+        "runner",
+        "providers",
+        "catalog",
+        "cli",
+        "images",
+    )
     sources = [path for folder in (*folders, "templates", "rehearsal") for path in (root / folder).rglob("*")]
     texts = [path.read_text("utf-8") for path in sources if path.suffix in (".py", ".j2", ".csv", ".yml")]
     assert sorted({code for text in texts for code in re.findall(r"ORCH\d{3}", text)} - set(CODES)) == []
@@ -121,7 +132,17 @@ def test_no_listed_code_is_told_by_nobody() -> None:
     root = HERE.parent.parent
     sources = (
         path
-        for folder in ("spec", "offers", "components", "stacks", "runner", "providers", "catalog", "cli")
+        for folder in (
+            "spec",
+            "offers",
+            "policies",
+            "components",
+            "stacks",
+            "runner",
+            "providers",
+            "catalog",
+            "cli",
+        )
         for path in (root / folder).rglob("*")
         if path.suffix in (".py", ".csv", ".yml")
     )

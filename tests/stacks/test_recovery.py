@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import pathlib
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -51,23 +53,37 @@ class AnotherEngine:
     """Somebody else's engine, which takes the lock and begins to write the state, when a folder of the state
     is listed for the given time: as it does, file by file."""
 
-    heard: ClassVar[list[AnotherEngine]] = []
-
     def __init__(self, project: Project, begins_at: int) -> None:
         assert project.local_state is not None
         self._state = project.local_state / ".pulumi"
         self.lock = self._state / "locks" / "organization" / project.name / "f" / "another.json"
         self.half = self._state / "stacks" / project.name / f"f.json.{time.time_ns():x}.tmp"
-        self._left = begins_at
+        self._begins_at = begins_at
+        self.looks = 0
 
-    @classmethod
-    def hear(cls, event: str, args: tuple[Any, ...]) -> None:
-        if event in ("os.listdir", "os.scandir") and cls.heard:
-            cls.heard[0].look(os.fsdecode(args[0]))
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """It hears within of each folder that is listed."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("listdir", "scandir"):
+                told = self._told(getattr(os, name))
+                patch.setattr(os, name, told)
+                if accessor := getattr(pathlib, "_NormalAccessor", None):  # Python 3.10 looks there
+                    patch.setattr(accessor, name, staticmethod(told))
+            yield
+
+    def _told(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def told(folder: Any = ".") -> Any:
+            self.look(os.fsdecode(folder))
+            return plain(folder)
+
+        return told
 
     def look(self, folder: str) -> None:
-        self._left -= folder.startswith(str(self._state))
-        if self._left == 0:
+        if not folder.startswith(str(self._state)):
+            return
+        self.looks += 1
+        if self.looks == self._begins_at:
             self.lock.parent.mkdir(parents=True, exist_ok=True)
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             told = {"pid": os.getpid(), "username": "bob", "hostname": this_host(), "timestamp": stamp}
@@ -76,9 +92,6 @@ class AnotherEngine:
 
     def end(self) -> None:
         self.half.rename(self.half.with_name("f.json"))
-
-
-sys.addaudithook(AnotherEngine.hear)
 
 
 def checkpoint_of(project: Project) -> Path:
@@ -97,11 +110,9 @@ def test_what_another_engine_begins_to_write_meanwhile_is_left_to_it(tmp_path: P
         parents=True
     )
     another = AnotherEngine(project, moment)
-    AnotherEngine.heard.append(another)
-    try:
+    with another.beside():
         repair_files(project, "f")
-    finally:
-        AnotherEngine.heard.clear()
+    assert another.looks > 0
     if another.lock.exists():
         another.end()
     else:

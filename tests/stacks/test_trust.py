@@ -15,7 +15,7 @@ from oldrows import FLEET
 from support import Folder
 
 from orch.cli import errors
-from orch.cli.main import app
+from orch.cli.verbs import app
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.spec.errors import OrchError
 from orch.stacks.errors import ProjectError

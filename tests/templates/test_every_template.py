@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
 from typing import Any
 
@@ -399,7 +400,10 @@ def test_the_rows_show_every_value_of_a_template(name: str) -> None:
 @cache
 def read_by(shell: str, text: str) -> tuple[int, str]:
     """What a shell that only reads a text ends with and says; some are one text whatever the values hold."""
-    read = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)
+    with NamedTemporaryFile("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)  # of a pipe bash asks for each byte on its own
+        file.flush()
+        read = subprocess.run([shell, "-n", file.name], capture_output=True, text=True, check=False)
     return read.returncode, read.stderr
 
 

@@ -1,0 +1,236 @@
+"""GitHub, by PyGithub."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from orch.ci.forge import (
+    Annotation,
+    Check,
+    Comment,
+    ForgeError,
+    Issue,
+    Pull,
+    refusal,
+    require_library,
+)
+
+if TYPE_CHECKING:
+    from github import Github
+    from github.Repository import Repository
+
+TOKEN = "GITHUB_TOKEN"
+ACTIONS = "github-actions[bot]"
+"""Who writes with the token of a workflow. `GET /user` is not for tokens of apps, of which this is one."""
+
+MOST_ANNOTATIONS = 50
+"""In one request; those of later requests are appended. Source: REST API, "Update a check run"."""
+
+MOST_SUMMARY = 65_535
+"""Characters of a check's summary. Source: REST API, "Create a check run"."""
+
+PER_PAGE = 100
+TIMEOUT_S = 30
+TRIES = 5
+
+
+@dataclass
+class GitHub:
+    """A repository on GitHub. `pause` is the first of the growing pauses between tries, in seconds.
+
+    `in_actions`: the token may be a workflow's own, which the API gives no name.
+    """
+
+    repo: str
+    token: str
+    url: str = "https://api.github.com"
+    known_author: str | None = None
+    in_actions: bool = False
+    pause: float = 1.0
+    noun: str = "pull request"
+
+    def __post_init__(self) -> None:
+        github = require_library("github", "GitHub")
+        logging.getLogger("github").setLevel(logging.CRITICAL)  # errors are told once, by us
+        # POST is left out: what was made before its answer got lost would be made twice.
+        retry = github.GithubRetry(
+            total=TRIES,
+            connect=2,
+            backoff_factor=self.pause,
+            secondary_rate_wait=60 * self.pause,
+            max_rate_limit_wait=300,
+            allowed_methods=("GET", "PATCH", "DELETE"),
+        )
+        self._error: type[Exception] = github.GithubException
+        self._client: Github = github.Github(
+            auth=github.Auth.Token(self.token),
+            base_url=self.url.rstrip("/"),
+            per_page=PER_PAGE,
+            timeout=TIMEOUT_S,
+            retry=retry,
+            seconds_between_requests=0,
+            seconds_between_writes=self.pause,
+            lazy=True,
+        )
+        self._repository: Repository = self._client.get_repo(self.repo)
+        self._author: str | None = self.known_author
+
+    def author(self) -> str:
+        if self._author is None:
+            try:
+                with self._asking():
+                    self._author = self._client.get_user().login
+            except ForgeError as error:
+                if error.status != 403 or not self.in_actions:
+                    raise
+                self._author = ACTIONS
+        return self._author
+
+    def comments(self, number: int) -> Iterator[Comment]:
+        with self._asking(number):
+            for each in self._repository.get_issue(number).get_comments():
+                yield Comment(each.id, each.user.login, each.body or "")
+
+    def add_comment(self, number: int, body: str) -> None:
+        with self._asking(number):
+            made = self._repository.get_issue(number).create_comment(body)
+            self._author = made.user.login
+
+    def edit_comment(self, number: int, comment: int, body: str) -> None:
+        with self._asking(number):
+            self._repository.get_issue(number).get_comment(comment).edit(body)
+
+    def delete_comment(self, number: int, comment: int) -> None:
+        with self._asking(number):
+            self._repository.get_issue(number).get_comment(comment).delete()
+
+    def pull(self, number: int) -> Pull:
+        with self._asking(number):
+            return _pull(self._repository.get_pull(number))
+
+    def pulls(self, base: str | None = None) -> Iterator[Pull]:
+        with self._asking():
+            into = {} if base is None else {"base": base}
+            for each in self._repository.get_pulls(state="open", **into):
+                yield _pull(each)
+
+    def post_check(self, check: Check) -> None:
+        """As many requests as the annotations need: each has fifty, and later ones are appended."""
+        annotations = [_annotation(each) for each in check.annotations]
+        pages = [
+            annotations[at : at + MOST_ANNOTATIONS] for at in range(0, len(annotations), MOST_ANNOTATIONS)
+        ] or [[]]
+        output: dict[str, Any] = {"title": check.title, "summary": check.summary[:MOST_SUMMARY]}
+        more: dict[str, Any] = {"details_url": check.details_url} if check.details_url else {}
+        whole: dict[str, Any] = {"status": "completed", "conclusion": check.conclusion}
+        begun: dict[str, Any] = {"status": "in_progress"}
+        with self._asking():
+            run = self._repository.create_check_run(
+                check.name,
+                check.head,
+                output={**output, "annotations": pages[0]},
+                **more,
+                **(begun if len(pages) > 1 else whole),
+            )
+            for at, page in enumerate(pages[1:], 2):
+                end = whole if at == len(pages) else {}
+                run.edit(output={**output, "annotations": page}, **end)
+
+    def issues(self, label: str) -> Iterator[Issue]:
+        with self._asking():
+            for each in self._repository.get_issues(state="all", labels=[label], sort="created"):
+                # `pull_request` is absent from issues, and asking for it would be a request for each.
+                if "/pull/" not in each.html_url:
+                    yield Issue(
+                        each.number, each.user.login, each.title, each.body or "", each.state == "open"
+                    )
+
+    def add_issue(self, title: str, body: str, label: str) -> int:
+        with self._asking():
+            made = self._repository.create_issue(title, body, labels=[label])
+            self._author = made.user.login
+            # Who may not set labels gets an issue without them, and no error; it would never be found again.
+            if label not in (each.name for each in made.labels):
+                made.edit(state="closed")
+                raise ForgeError(
+                    f"the issue {made.number} was opened without its label {label}, and closed again",
+                    where=self.repo,
+                    hint="give the token the right to write issues, or make the label by hand",
+                )
+            return made.number
+
+    def edit_issue(self, issue: Issue, title: str, body: str, *, is_open: bool) -> None:
+        with self._asking(issue.number):
+            state = "open" if is_open else "closed"
+            self._repository.get_issue(issue.number).edit(title=title, body=body, state=state)
+
+    @contextmanager
+    def _asking(self, number: int | None = None) -> Iterator[None]:
+        """Errors of the library as ours."""
+        import requests
+        from github.GithubException import BadAttributeException
+
+        where = self.repo if number is None else f"{self.repo}#{number}"
+        try:
+            yield
+        except self._error as error:
+            status, headers = getattr(error, "status", None), getattr(error, "headers", None) or {}
+            raise refusal(status, _message(error), where, TOKEN, _seconds(headers)) from error
+        except requests.RequestException as error:
+            raise refusal(None, _reason(error), f"{where} at {self.url}", TOKEN) from error
+        except (BadAttributeException, TypeError, KeyError, json.JSONDecodeError) as error:
+            raise ForgeError(
+                "the answer is none of GitHub's",
+                where=f"{where} at {self.url}",
+                detail=f"{type(error).__name__}: {error}",
+                hint="look at GITHUB_API_URL",
+            ) from error
+
+
+def _pull(pull: Any) -> Pull:
+    head = pull.head.repo
+    is_fork = head is None or head.full_name != pull.base.repo.full_name
+    return Pull(pull.number, pull.head.sha, pull.base.ref, is_fork)
+
+
+def _annotation(annotation: Annotation) -> dict[str, Any]:
+    data = asdict(annotation)
+    return {
+        "path": data["path"],
+        "start_line": data["line"],
+        "end_line": data["end_line"],
+        "annotation_level": data["level"],
+        "title": data["title"][:255],
+        "message": data["message"],
+    }
+
+
+def _message(error: Exception) -> str:
+    """What GitHub said, with the fields that it names."""
+    data = getattr(error, "data", None)
+    if not isinstance(data, dict):
+        return str(data or getattr(error, "message", "") or "")
+    parts = [str(data.get("message") or "")]
+    for each in data.get("errors") or ():
+        parts.append(each if isinstance(each, str) else " ".join(map(str, each.values())))
+    return "; ".join(part for part in parts if part)
+
+
+def _seconds(headers: Any) -> float | None:
+    value = headers.get("retry-after") or headers.get("Retry-After")
+    return float(value) if value and str(value).isdigit() else None
+
+
+def _reason(error: Exception) -> str:
+    """The innermost reason: what is around it tells of pools and tries."""
+    while error.__cause__ is not None or error.__context__ is not None:
+        inner = error.__cause__ or error.__context__
+        if not isinstance(inner, Exception):
+            break
+        error = inner
+    return f"{type(error).__name__}: {error}"

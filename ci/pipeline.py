@@ -1,0 +1,147 @@
+"""The pipeline that this process is a job of: repository, commit and pull request, from its environment."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from orch.ci.forge import Forge
+from orch.ci.github import GitHub
+from orch.ci.gitlab import GitLab
+from orch.spec.errors import ExitCode, OrchError
+
+Kind = Literal["github", "gitlab"]
+
+_REPOSITORY = {
+    "github": re.compile(r"[\w.-]+/[\w.-]+"),
+    "gitlab": re.compile(r"\d+|[\w.-]+(?:/[\w.-]+)+"),
+}
+
+
+class NoPipeline(OrchError):
+    """Neither the command line nor the environment says what a command needs."""
+
+    exit_code = ExitCode.USAGE
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Empty texts and None where the environment does not tell. `number`: of the pull request."""
+
+    kind: Kind
+    repo: str
+    token: str
+    url: str
+    number: int | None = None
+    head: str = ""
+    base: str = ""
+    base_branch: str = ""
+    run_url: str = ""
+    in_ci: bool = False
+
+    @property
+    def token_name(self) -> str:
+        return "GITHUB_TOKEN" if self.kind == "github" else "GITLAB_TOKEN"
+
+    def forge(self, author: str | None = None) -> Forge:
+        """The forge, with the token. Raises NoPipeline, NoLibrary."""
+        if not self.repo:
+            variable = "GITHUB_REPOSITORY" if self.kind == "github" else "CI_PROJECT_ID"
+            raise NoPipeline("which repository?", hint=f"give --repo, or set {variable}")
+        if not _REPOSITORY[self.kind].fullmatch(self.repo):
+            wanted = "OWNER/NAME" if self.kind == "github" else "GROUP/PROJECT, or a project's number"
+            raise NoPipeline("this is no repository", where=self.repo, hint=f"write {wanted}")
+        if not self.token:
+            raise NoPipeline(
+                "there is no token",
+                hint=f"set {self.token_name}; docs/reference/ci.md tells what it must be allowed to do",
+            )
+        if self.kind == "gitlab":
+            return GitLab(self.repo, self.token, self.url, author)
+        return GitHub(self.repo, self.token, self.url, author, in_actions=self.in_ci)
+
+    def pull_number(self) -> int:
+        """The number of the pull request. Raises NoPipeline."""
+        if self.number is None:
+            raise NoPipeline(
+                "which pull request?", hint="give --pr, or run in a pipeline of a pull or merge request"
+            )
+        return self.number
+
+    def with_options(
+        self, repo: str | None, number: int | None, head: str | None, base: str | None
+    ) -> Pipeline:
+        """The same with what the command line says. Another pull request has other commits."""
+        other = number is not None and number != self.number
+        return replace(
+            self,
+            repo=repo or self.repo,
+            number=self.number if number is None else number,
+            head=head or ("" if other else self.head),
+            base=base or ("" if other else self.base),
+        )
+
+
+def pipeline(environ: Mapping[str, str], kind: Kind | None = None) -> Pipeline:
+    """The pipeline of the environment; GitHub where neither it nor `kind` tells. Raises NoPipeline."""
+    if kind is None:
+        kind = "gitlab" if environ.get("GITLAB_CI") == "true" else "github"
+    return _gitlab(environ) if kind == "gitlab" else _github(environ)
+
+
+def _github(environ: Mapping[str, str]) -> Pipeline:
+    event = _event(environ.get("GITHUB_EVENT_PATH"))
+    pull = event.get("pull_request") or {}
+    reference = re.fullmatch(r"refs/pull/(\d+)/(?:merge|head)", environ.get("GITHUB_REF", ""))
+    number = pull.get("number") or (int(reference[1]) if reference else None)
+    run, repo = environ.get("GITHUB_RUN_ID"), environ.get("GITHUB_REPOSITORY", "")
+    server = environ.get("GITHUB_SERVER_URL", "https://github.com")
+    branch = environ.get("GITHUB_REF", "").removeprefix("refs/heads/")
+    return Pipeline(
+        "github",
+        repo,
+        environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or "",
+        environ.get("GITHUB_API_URL") or "https://api.github.com",
+        number if isinstance(number, int) else None,
+        (pull.get("head") or {}).get("sha") or environ.get("GITHUB_SHA", ""),
+        (pull.get("base") or {}).get("sha") or "",
+        (pull.get("base") or {}).get("ref") or ("" if branch.startswith("refs/") else branch),
+        f"{server}/{repo}/actions/runs/{run}" if run and repo else "",
+        environ.get("GITHUB_ACTIONS") == "true",
+    )
+
+
+def _gitlab(environ: Mapping[str, str]) -> Pipeline:
+    number = environ.get("CI_MERGE_REQUEST_IID", "")
+    return Pipeline(
+        "gitlab",
+        environ.get("CI_MERGE_REQUEST_PROJECT_ID") or environ.get("CI_PROJECT_ID") or "",
+        environ.get("GITLAB_TOKEN") or "",
+        environ.get("CI_SERVER_URL") or "https://gitlab.com",
+        int(number) if number.isdigit() else None,
+        environ.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA") or environ.get("CI_COMMIT_SHA") or "",
+        environ.get("CI_MERGE_REQUEST_DIFF_BASE_SHA") or "",
+        environ.get("CI_MERGE_REQUEST_TARGET_BRANCH_NAME") or environ.get("CI_COMMIT_BRANCH") or "",
+        environ.get("CI_PIPELINE_URL") or "",
+        environ.get("GITLAB_CI") == "true",
+    )
+
+
+def _event(path: str | None) -> dict[str, Any]:
+    """The event that started the workflow. Raises NoPipeline for a file that is none."""
+    if not path:
+        return {}
+    try:
+        data = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise NoPipeline(
+            "the event of the workflow cannot be read",
+            where=path,
+            detail=str(error),
+            hint="GITHUB_EVENT_PATH names it; unset it and give --repo and --pr",
+        ) from error
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,426 @@
+"""`orch ci`: workflows for this project, and what they post: comments, checks, issues."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orch.cli.context import Json, project_at
+from orch.cli.errors import UsageError, print_json, say, tell
+
+if TYPE_CHECKING:
+    from orch.ci.comments import Footing
+    from orch.ci.findings import Findings
+    from orch.ci.forge import Forge, Pull
+    from orch.ci.pipeline import Kind, Pipeline
+    from orch.stacks.project import Project
+
+SCHEMA = 1
+
+app = typer.Typer(no_args_is_help=True)
+
+Repo = Annotated[
+    str | None, typer.Option("--repo", metavar="OWNER/NAME", help="The repository; default: the pipeline's.")
+]
+Number = Annotated[
+    int | None,
+    typer.Option("--pr", metavar="NUMBER", min=1, help="The pull or merge request; default: the pipeline's."),
+]
+HeadSha = Annotated[
+    str | None,
+    typer.Option("--head-sha", metavar="SHA", help="The commit that it is about; default: the pipeline's."),
+]
+BaseSha = Annotated[
+    str | None,
+    typer.Option("--base-sha", metavar="SHA", help="The commit that it is merged into."),
+]
+Author = Annotated[
+    str | None,
+    typer.Option(
+        "--author", metavar="LOGIN", help="The login of the token's owner, where the API does not tell it."
+    ),
+]
+OnForge = Annotated[
+    str | None,
+    typer.Option("--forge", metavar="github|gitlab", help="Where to; default: what the pipeline runs on."),
+]
+FindingsFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--findings",
+        metavar="FILE",
+        help="JSON of `orch preview --json` or `orch validate --format json`; repeatable.",
+    ),
+]
+Stranger = Annotated[
+    bool,
+    typer.Option(
+        "--untrusted",
+        help="The findings are a fork's: their size and shape are checked, and the pull request is found by "
+        "--head-sha.",
+    ),
+]
+FolderPath = Annotated[
+    str | None, typer.Option("--path", metavar="PATH", help="The file or folder that was previewed.")
+]
+
+
+@app.command("init", epilog="Example: orch ci init github")
+def init(
+    forge: Annotated[str, typer.Argument(metavar="github|gitlab", help="What the repository is on.")],
+    *,
+    path: Annotated[str, typer.Option("--path", metavar="DIR", help="The project; default here.")] = ".",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that were changed.")] = False,
+    repo: Annotated[
+        str | None,
+        typer.Option("--repo", metavar="OWNER/NAME", help="The repository; default: the remote `origin`."),
+    ] = None,
+    branch: Annotated[
+        str | None,
+        typer.Option("--branch", metavar="NAME", help="What is applied; default: the default branch."),
+    ] = None,
+    environment: Annotated[
+        str, typer.Option("--environment", metavar="NAME", help="The environment whose reviewers approve.")
+    ] = "production",
+    runner: Annotated[
+        str, typer.Option("--runner", metavar="LABEL", help="What jobs with access run on.")
+    ] = "ubuntu-latest",
+    folder: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--folder", metavar="DIR", help="A folder with fleets; default: all that have some. Repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Write workflows for this project: plans in pull requests, approved applies, drift, a nightly pass.
+
+    Files that were changed are not overwritten without --force. What is left to set by hand, secrets,
+    variables, roles and environments, is printed, and written beside.
+    """
+    from orch.ci import workflows
+
+    kind = _kind(forge)
+    project = project_at(path)
+    workflows.require_shared_state(project)
+    top = workflows.repository_of(project.root)
+    folders = [Path(each) for each in folder or ()] or list(workflows.folders_with_stacks(project.root))
+    for each in folders:
+        workflows.relative(each, top)
+    facts = workflows.gathered(
+        project,
+        _backends(project, folders),
+        folders,
+        top,
+        kind,
+        repo=repo,
+        branch=branch,
+        environment=environment,
+        runner=runner,
+    )
+    files = workflows.files_of(facts)
+    include = top / ".gitlab-ci.yml"
+    if kind == "gitlab" and not include.exists():
+        files[include.name] = f"include:\n  - local: {workflows.gitlab_file(facts)}\n"
+    written = workflows.write_files(top, files, force=force)
+    for each in files:
+        say(f"{'written' if each in written else 'there already'}: {each}")
+    say(workflows.setup(facts).rstrip())
+    if kind == "gitlab" and include.name not in files:
+        say(f"In .gitlab-ci.yml, below `include:`, there must be: `- local: {workflows.gitlab_file(facts)}`")
+
+
+@app.command("comment", epilog="Example: orch ci comment --body-file comment.md")
+def comment(
+    *,
+    body_file: Annotated[
+        str | None,
+        typer.Option(
+            "--body-file", metavar="FILE", help="What to post, as `orch preview --markdown` writes it."
+        ),
+    ] = None,
+    findings: FindingsFiles = None,
+    untrusted: Stranger = False,
+    stale: Annotated[
+        str | None,
+        typer.Option("--stale", metavar="REASON", help="Strike out the plan that is there, and say why."),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="With --stale: of all open pull requests into this branch.")
+    ] = False,
+    check_name: Annotated[
+        str | None,
+        typer.Option("--check", metavar="NAME", help="With --stale: this check of the commit fails too."),
+    ] = None,
+    path: FolderPath = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="NAME", help="For a body without a marker of orch: what it is."),
+    ] = None,
+    repo: Repo = None,
+    number: Number = None,
+    head_sha: HeadSha = None,
+    base_sha: BaseSha = None,
+    author: Author = None,
+    forge: OnForge = None,
+    as_json: Json = False,
+) -> None:
+    """Post the comment of a plan to its pull request, or bring the one that is there up to date.
+
+    It is found by its hidden marker and its author. An unchanged one is left alone, a body that is too long
+    is shortened, and a plan of a commit that is no longer the newest is not posted.
+    """
+    given = [
+        name
+        for name, value in (("--body-file", body_file), ("--findings", findings), ("--stale", stale))
+        if value
+    ]
+    if len(given) != 1:
+        raise UsageError(
+            "say what to post" if not given else f"{given[0]} does not go with {given[1]}",
+            hint="give --body-file, --findings or --stale, one of them",
+        )
+    pipeline = _pipeline(forge).with_options(repo, number, head_sha, base_sha)
+    service = pipeline.forge(author)
+    if stale is not None:
+        _strike(service, pipeline, stale, path, check_name, every=every, as_json=as_json)
+        return
+    if findings:
+        _post_findings(service, pipeline, findings, path, untrusted=untrusted, as_json=as_json)
+        return
+    body = _body(body_file or "", key)
+    pull = service.pull(pipeline.pull_number())
+    _post(service, [pull], body, pipeline, as_json=as_json)
+
+
+@app.command("check", epilog='Example: orch ci check --name "orch plan infra" --findings review.json')
+def check(
+    *,
+    findings: FindingsFiles = None,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the check is called.")] = "orch",
+    untrusted: Stranger = False,
+    code_quality: Annotated[
+        str | None,
+        typer.Option("--code-quality", metavar="FILE", help="Write GitLab's report of code quality there."),
+    ] = None,
+    repo: Repo = None,
+    head_sha: HeadSha = None,
+    author: Author = None,
+    forge: OnForge = None,
+    as_json: Json = False,
+) -> None:
+    """Post a check of the commit, with each finding at its line; on GitLab the status of the commit."""
+    from orch.ci.findings import annotations_of, code_quality_report, read_findings, summary_of
+    from orch.ci.forge import Check
+
+    if not findings:
+        raise UsageError("say what was found", hint="give --findings FILE")
+    pipeline = _pipeline(forge).with_options(repo, None, head_sha, None)
+    if not pipeline.head:
+        raise UsageError("which commit?", hint="give --head-sha, or run in a pipeline")
+    read = read_findings(findings, untrusted=untrusted)
+    if code_quality is not None:
+        _write(code_quality, code_quality_report(read))
+    at_lines = annotations_of(read)
+    service = pipeline.forge(author)
+    service.post_check(
+        Check(
+            name,
+            pipeline.head,
+            read.conclusion,
+            read.title,
+            summary_of(read),
+            at_lines,
+            pipeline.run_url or None,
+        )
+    )
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "check": name,
+                "conclusion": read.conclusion,
+                "annotations": len(at_lines),
+            }
+        )
+    else:
+        say(f"check {name}: {read.conclusion}, {read.title}; {len(at_lines)} at lines of files")
+
+
+@app.command(
+    "drift-issue", epilog="Example: orch drift infra --json > drift.json; orch ci drift-issue drift.json"
+)
+def drift_issue(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE…", help="JSON of `orch drift --json`.", show_default=False)
+    ],
+    *,
+    path: Annotated[str, typer.Option("--path", metavar="DIR", help="The project; default here.")] = ".",
+    label: Annotated[
+        str, typer.Option("--label", metavar="NAME", help="By which its issues are found.")
+    ] = "orch-drift",
+    repo: Repo = None,
+    author: Author = None,
+    forge: OnForge = None,
+    as_json: Json = False,
+) -> None:
+    """Open, update, close and reopen the issue of each stack, by what has drifted."""
+    from orch.ci.drift import read_drift, sync_issues
+
+    project = project_at(path)
+    stacks = read_drift(files)
+    service = _pipeline(forge).with_options(repo, None, None, None).forge(author)
+    done: list[dict[str, object]] = []
+    for stack, what, issue in sync_issues(service, project.name, stacks, label):
+        done.append({"stack": f"{stack.kind}/{stack.name}", "issue": issue, "done": what})
+        if not as_json:
+            say(f"{stack.kind} {stack.name}: {'no issue' if issue is None else f'issue {issue}: {what}'}")
+    if as_json:
+        print_json({"schema": SCHEMA, "issues": done})
+
+
+def _post_findings(
+    service: Forge,
+    pipeline: Pipeline,
+    files: list[str],
+    path: str | None,
+    *,
+    untrusted: bool,
+    as_json: bool,
+) -> None:
+    """The comment that findings give; of strangers, to the pull requests that have their commit."""
+    from orch.ci.findings import findings_comment, read_findings
+
+    read: Findings = read_findings(files, untrusted=untrusted)
+    body = findings_comment(read, path or ".", fork=untrusted)
+    if not untrusted:
+        _post(service, [service.pull(pipeline.pull_number())], body, pipeline, as_json=as_json)
+        return
+    if not pipeline.head:
+        raise UsageError("which commit?", hint="give --head-sha: what a fork wrote is never asked for it")
+    pulls = [each for each in service.pulls() if each.head == pipeline.head and each.is_fork]
+    if not pulls:
+        tell(f"no open {service.noun} of a fork has the commit {pipeline.head[:12]}: nothing is posted")
+    _post(service, pulls, body, pipeline, as_json=as_json)
+
+
+def _post(service: Forge, pulls: list[Pull], body: str, pipeline: Pipeline, *, as_json: bool) -> None:
+    from orch.ci.comments import composed, sync_comment
+
+    done: list[dict[str, object]] = []
+    for pull in pulls:
+        if pipeline.head and pull.head and pull.head != pipeline.head:
+            what = "outdated"
+            tell(
+                f"{service.noun} {pull.number} has a newer commit, {pull.head[:12]}: "
+                f"the plan of {pipeline.head[:12]} is not posted"
+            )
+        else:
+            what = sync_comment(service, pull.number, composed(body, _footing(pipeline)))
+            if not as_json:
+                say(f"{service.noun} {pull.number}: {what}")
+        done.append({"number": pull.number, "done": what})
+    if as_json:
+        print_json({"schema": SCHEMA, "comments": done})
+
+
+def _strike(
+    service: Forge,
+    pipeline: Pipeline,
+    reason: str,
+    path: str | None,
+    check_name: str | None,
+    *,
+    every: bool,
+    as_json: bool,
+) -> None:
+    from orch.ci.comments import plan_marker, strike
+    from orch.ci.forge import Check
+
+    wanted = None
+    if path is not None:
+        project = project_at(path)
+        wanted = plan_marker(project.name, os.path.relpath(path, project.root))
+    if every and not pipeline.base_branch:
+        raise UsageError("into which branch?", hint="run in a pipeline of that branch")
+    pulls = service.pulls(pipeline.base_branch) if every else iter([service.pull(pipeline.pull_number())])
+    done: list[int] = []
+    for pull in strike(service, pulls, reason, pipeline.base or None, wanted):
+        done.append(pull.number)
+        if check_name is not None:
+            title = "The plan is stale: plan again"
+            check = Check(check_name, pull.head, "action_required", title, reason)
+            service.post_check(check)
+        if not as_json:
+            say(f"{service.noun} {pull.number}: the plan is struck out")
+    if as_json:
+        print_json({"schema": SCHEMA, "stale": done})
+
+
+def _footing(pipeline: Pipeline) -> Footing:
+    from orch.ci.comments import Footing
+
+    return Footing(pipeline.head, pipeline.base, pipeline.run_url)
+
+
+def _body(file: str, key: str | None) -> str:
+    """A body with a marker in its first line. Raises UsageError."""
+    from orch.ci.comments import marker, marker_of
+
+    try:
+        text = Path(file).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError("the body cannot be read", where=file, detail=reason) from error
+    if marker_of(text) is not None:
+        return text
+    if key is None:
+        raise UsageError(
+            "the body has no marker in its first line, by which its comment would be found again",
+            where=file,
+            hint="post what `orch preview --markdown` writes, or give --key NAME",
+        )
+    return f"{marker(key)}\n{text}"
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError("the file cannot be written", where=file, detail=error.strerror) from error
+
+
+def _pipeline(forge: str | None) -> Pipeline:
+    from orch.ci.pipeline import pipeline
+
+    return pipeline(os.environ, None if forge is None else _kind(forge))
+
+
+def _kind(forge: str) -> Kind:
+    if forge in ("github", "gitlab"):
+        return forge
+    raise UsageError(f"no forge is called {forge}", hint="write github or gitlab")
+
+
+def _backends(project: Project, folders: list[Path]) -> list[str]:
+    """Backends of all fleets, in the order of their names."""
+    from orch.cli.diagnostics import load
+    from orch.spec.models import Fleet, Volume
+    from orch.spec.models.backends import effective
+
+    settings = tuple(each.type for each in project.backends)
+    found: set[str] = set()
+    for folder in folders:
+        for document in load(str(folder), backends=settings):
+            model = document.model
+            if isinstance(model, Fleet):
+                found |= (
+                    {"ssh"}
+                    if model.ssh_config is not None
+                    else set(effective(model.written_backends, settings))
+                )
+            elif isinstance(model, Volume) and model.backend:
+                found.add(str(model.backend))
+    return sorted(found)

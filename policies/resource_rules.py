@@ -1,0 +1,407 @@
+"""Rules over the inputs of Pulumi resources, by type token.
+
+What is absent or known only later is no violation, unless the cloud's own default is the bad value: then the
+rule says so. Tokens and property names are those of pulumi-aws 7 and pulumi-gcp 10.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from orch.policies.rule import (
+    COUNT,
+    FLAG,
+    TEXTS,
+    Breach,
+    Parameter,
+    Parameters,
+    Resource,
+    Rule,
+    at,
+    is_bastion,
+    matches,
+    rows_of,
+    texts_of,
+    truth,
+)
+from orch.spec.suggest import few
+
+Check = Callable[[Resource, Parameters], Iterator[Breach]]
+
+WORLD = frozenset({"0.0.0.0/0", "::/0"})
+
+AWS_INSTANCE = "aws:ec2/instance:Instance"
+AWS_TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
+GCP_INSTANCES = frozenset(
+    {
+        "gcp:compute/instance:Instance",
+        "gcp:compute/instanceTemplate:InstanceTemplate",
+        "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate",
+        "gcp:compute/instanceFromTemplate:InstanceFromTemplate",
+    }
+)
+
+_BASTIONS = Parameter("bastions", FLAG, "Whether bastions are judged too: `FLEET-bastion`.", False)
+
+
+def _breach(resource: Resource, text: str, path: str = "") -> Breach:
+    return Breach(text, path, resource.name, resource.urn)
+
+
+# SSH
+
+SSH_OPEN = Rule(
+    "ssh-open-to-world",
+    "resource",
+    "critical",
+    "advisory",
+    "No security group or firewall lets the whole world in at the ports of SSH.",
+    "name your own networks in `network.ssh_cidrs`, or remove it",
+    (Parameter("port", COUNT, "The port of SSH.", 22),),
+    "CIS AWS Foundations 3.0, 5.2 and 5.3; CIS Google Cloud 3.0, 3.6",
+    "https://docs.aws.amazon.com/securityhub/latest/userguide/ec2-controls.html#ec2-53",
+)
+
+
+def ssh_open(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
+    port = int(parameters["port"])
+    for peer in _open_peers(resource, port):
+        yield _breach(resource, f"{peer} may knock at port {port}", "network.ssh_cidrs")
+
+
+def _open_peers(resource: Resource, port: int) -> Iterator[str]:
+    inputs = resource.inputs
+    if resource.type == "aws:ec2/securityGroup:SecurityGroup":
+        for row in rows_of(inputs.get("ingress")):
+            if _covers(row, port, "protocol", "fromPort", "toPort"):
+                yield from _world(row.get("cidrBlocks"), row.get("ipv6CidrBlocks"))
+    elif resource.type == "aws:ec2/securityGroupRule:SecurityGroupRule":
+        if at(inputs, "type") == "ingress" and _covers(inputs, port, "protocol", "fromPort", "toPort"):
+            yield from _world(inputs.get("cidrBlocks"), inputs.get("ipv6CidrBlocks"))
+    elif resource.type == "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule":
+        if _covers(inputs, port, "ipProtocol", "fromPort", "toPort"):
+            yield from _world([inputs.get("cidrIpv4"), inputs.get("cidrIpv6")])
+    elif resource.type == "gcp:compute/firewall:Firewall" and _lets_in(inputs, port):
+        yield from _world(inputs.get("sourceRanges"))
+
+
+def _lets_in(firewall: Mapping[str, Any], port: int) -> bool:
+    """Whether a firewall of GCP lets something in at a port. One without a direction is for what comes in."""
+    incoming = at(firewall, "direction") in (None, "INGRESS")
+    covered = any(_gcp_covers(row, port) for row in rows_of(firewall.get("allows")))
+    return incoming and covered and truth(firewall.get("disabled")) is not True
+
+
+def _world(*lists: object) -> Iterator[str]:
+    yield from sorted({each for row in lists for each in texts_of(row)} & WORLD)
+
+
+def _covers(row: Mapping[str, Any], port: int, protocol: str, first: str, last: str) -> bool:
+    word = str(at(row, protocol)).lower()
+    if word in ("-1", "all"):
+        return True
+    low, high = at(row, first), at(row, last)
+    if word not in ("tcp", "6") or low is None or high is None:
+        return False
+    return int(low) <= port <= int(high)
+
+
+def _gcp_covers(row: Mapping[str, Any], port: int) -> bool:
+    word = str(at(row, "protocol")).lower()
+    if word == "all":
+        return True
+    if word not in ("tcp", "6"):
+        return False
+    ports = at(row, "ports")
+    if not ports:
+        return ports is not None or "ports" not in row  # without ports the rule is for all of them
+    spans = [re.fullmatch(r"(\d+)(?:-(\d+))?", each) for each in texts_of(ports)]
+    return any(span and int(span[1]) <= port <= int(span[2] or span[1]) for span in spans)
+
+
+# Disks
+
+UNENCRYPTED = Rule(
+    "unencrypted-disk",
+    "resource",
+    "high",
+    "advisory",
+    "Disks and file systems are encrypted. A disk of AWS that does not say so counts as not encrypted: EBS's "
+    "own default is off, and only the account knows of another. GCP encrypts all disks.",
+    "set `encrypted: true`; disks that orch makes are encrypted",
+    (Parameter("customer_key", FLAG, "Whether the key must be one of your own (KMS).", False),),
+    "CIS AWS Foundations 3.0, 2.2.1 and 2.4.1",
+    "https://docs.aws.amazon.com/securityhub/latest/userguide/ec2-controls.html#ec2-3",
+)
+
+
+def unencrypted(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
+    own_key = bool(parameters["customer_key"])
+    for what, disk, default in _disks(resource):
+        encrypted = truth(disk.get("encrypted"))
+        if encrypted is None and "encrypted" not in disk:
+            encrypted = default
+        if encrypted is False:
+            said = "is not encrypted" if "encrypted" in disk else "does not say that it is encrypted"
+            yield _breach(resource, f"{what} {said}", "resources.disk")
+        elif own_key and "kmsKeyId" not in disk:
+            yield _breach(resource, f"{what} has no key of your own", "resources.disk")
+    if own_key and resource.type in GCP_INSTANCES | {"gcp:compute/disk:Disk"}:
+        yield from _gcp_keys(resource)
+
+
+def _disks(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any], bool | None]]:
+    """Disks of AWS: what each is, its properties, and what holds where they say nothing of encryption.
+
+    A disk from a snapshot is as that is. An instance with a launch template has that template's disks; one
+    with neither has those of its image.
+    """
+    inputs = resource.inputs
+    if resource.type in ("aws:ebs/volume:Volume", "aws:efs/fileSystem:FileSystem"):
+        what = "the volume" if "ebs" in resource.type else "the file system"
+        yield what, inputs, None if "snapshotId" in inputs else False
+    elif resource.type == AWS_TEMPLATE:
+        for mapping in rows_of(inputs.get("blockDeviceMappings")):
+            for disk in rows_of(mapping.get("ebs")):
+                name = at(mapping, "deviceName") or "?"
+                yield f"the disk {name}", disk, None if "snapshotId" in disk else False
+    elif resource.type == AWS_INSTANCE:
+        own = "launchTemplate" not in inputs
+        root = tuple(rows_of(inputs.get("rootBlockDevice")))
+        for disk in root or (({},) if own else ()):
+            yield "the root disk", disk, False if own else None
+        for disk in rows_of(inputs.get("ebsBlockDevices")):
+            yield f"the disk {at(disk, 'deviceName') or '?'}", disk, None if "snapshotId" in disk else False
+
+
+def _gcp_keys(resource: Resource) -> Iterator[Breach]:
+    inputs = resource.inputs
+    if resource.type == "gcp:compute/disk:Disk":
+        named = "diskEncryptionKey" in inputs
+    elif resource.type == "gcp:compute/instanceFromTemplate:InstanceFromTemplate":
+        return
+    elif resource.type == "gcp:compute/instance:Instance":
+        named = all("kmsKeySelfLink" in row for row in rows_of(inputs.get("bootDisk")))
+    else:
+        named = all("diskEncryptionKey" in row for row in rows_of(inputs.get("disks")))
+    if not named:
+        yield _breach(resource, "a disk has no key of your own", "resources.disk")
+
+
+# Metadata
+
+IMDSV1 = Rule(
+    "imdsv1",
+    "resource",
+    "high",
+    "advisory",
+    "Instances of AWS answer metadata requests with a token only (IMDSv2). One that does not say so counts "
+    "as answering without: that is EC2's default, unless its image or account says otherwise.",
+    "set `metadataOptions.httpTokens: required`; instances that orch makes have it",
+    (),
+    "CIS AWS Foundations 3.0, 5.6",
+    "https://docs.aws.amazon.com/securityhub/latest/userguide/ec2-controls.html#ec2-8",
+)
+
+
+def imdsv1(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
+    inputs = resource.inputs
+    if resource.type not in (AWS_INSTANCE, AWS_TEMPLATE):
+        return
+    if "metadataOptions" not in inputs:
+        if resource.type == AWS_TEMPLATE or "launchTemplate" not in inputs:
+            yield _breach(resource, "it does not ask for tokens of metadata requests (IMDSv2)")
+        return
+    for options in rows_of(inputs["metadataOptions"]):
+        absent = "httpTokens" not in options
+        if at(options, "httpEndpoint") == "disabled":
+            continue
+        if absent or at(options, "httpTokens") == "optional":
+            yield _breach(resource, "it answers metadata requests without a token (IMDSv1)")
+
+
+# Tags
+
+TAGS = Rule(
+    "missing-tags",
+    "resource",
+    "medium",
+    "mandatory",
+    "Resources have these tags; on GCP labels, in its spelling.",
+    "write them under `tags` of the fleet, or of `orch.yml` for all of them",
+    (Parameter("tags", TEXTS, "Keys that every resource which takes tags has."),),
+    needs=("tags",),
+)
+
+_TAGGED = re.compile(
+    r"aws:(ec2/(instance|launchTemplate|vpc|subnet|securityGroup|eip|natGateway|internetGateway|routeTable"
+    r"|placementGroup|capacityReservation|networkInterface)|ebs/volume|efs/fileSystem|fsx/\w+|iam/(role"
+    r"|instanceProfile)):"
+)
+_LABELLED = re.compile(
+    r"gcp:(compute/(instance|instanceTemplate|instanceFromTemplate|disk)|filestore/instance):"
+)
+
+
+def missing_tags(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
+    wanted: tuple[str, ...] = parameters["tags"] or ()
+    if resource.type.startswith("gcp:"):
+        if "labels" not in resource.inputs and not _LABELLED.match(resource.type):
+            return
+        present, word = _keys(resource.inputs, "labels", "effectiveLabels"), "label"
+        absent = [key for key in wanted if _label(key) not in (present or ())]
+    elif resource.type.startswith("aws:"):
+        if "tags" not in resource.inputs and not _TAGGED.match(resource.type):
+            return
+        present, word = _keys(resource.inputs, "tags", "tagsAll"), "tag"
+        absent = [key for key in wanted if key not in (present or ())]
+    else:
+        return
+    if present is not None and absent:
+        yield _breach(resource, f"the {word}s {', '.join(absent)} are missing", "tags")
+
+
+def _keys(inputs: Mapping[str, Any], *names: str) -> frozenset[str] | None:
+    """The keys of these mappings; None where one of them is not known."""
+    keys = frozenset[str]()
+    for name in names:
+        if name in inputs and inputs[name] is not None:
+            row = at(inputs, name)
+            if not isinstance(row, Mapping):
+                return None
+            keys |= frozenset(map(str, row))
+    return keys
+
+
+def _label(key: str) -> str:
+    return re.sub(r"[^a-z0-9_-]", "_", key.lower())
+
+
+# Places and types
+
+REGIONS = Rule(
+    "region-not-allowed",
+    "resource",
+    "high",
+    "mandatory",
+    "Resources are in these regions only.",
+    "write one of them under `regions`",
+    (
+        Parameter("regions", TEXTS, "Regions that are allowed; `*` stands for any characters."),
+        Parameter("denied", TEXTS, "Regions that are not, whatever `regions` has."),
+    ),
+    needs=("regions", "denied"),
+)
+
+
+def region(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
+    name = region_of(resource)
+    if name is not None and (why := _outside(name, parameters["regions"], parameters["denied"])):
+        yield _breach(resource, f"the region {name} {why}", "regions")
+
+
+def region_of(resource: Resource) -> str | None:
+    """Where a resource is: by its own words, else by those of its provider."""
+    cloud = resource.type.partition(":")[0]
+    if cloud not in ("aws", "gcp"):
+        return None
+    for name in ("region", "location"):
+        if isinstance(value := at(resource.inputs, name), str):
+            return _region_in(cloud, value)
+    for name in ("availabilityZone", "zone"):
+        if isinstance(value := at(resource.inputs, name), str):
+            return _region_in(cloud, value)
+    value = at(resource.provider, "region")
+    return value if isinstance(value, str) else None
+
+
+def _region_in(cloud: str, place: str) -> str:
+    """The region of a zone (`us-east-1a`, `us-central1-a`), or of a link to either."""
+    place = place.rpartition("/")[2]
+    zone = re.fullmatch(r"(.+\d)[a-z]" if cloud == "aws" else r"(.+\d)-[a-z]", place)
+    return zone[1] if zone else place
+
+
+TYPES = Rule(
+    "type-not-allowed",
+    "resource",
+    "high",
+    "mandatory",
+    "Machines are of these types only.",
+    "write one of them under `instance_types`",
+    (
+        Parameter("types", TEXTS, "Types that are allowed: `p5.*`, `a3-highgpu-8g`."),
+        Parameter("denied", TEXTS, "Types that are not, whatever `types` has."),
+        _BASTIONS,
+    ),
+    needs=("types", "denied"),
+)
+
+
+def machine_type(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
+    if is_bastion(resource.name) and not parameters["bastions"]:
+        return
+    value = None
+    if resource.type.startswith("aws:ec2/"):
+        value = at(resource.inputs, "instanceType")
+    elif resource.type in GCP_INSTANCES:
+        value = at(resource.inputs, "machineType")
+    if isinstance(value, str):
+        name = value.rpartition("/")[2]
+        if why := _outside(name, parameters["types"], parameters["denied"]):
+            yield _breach(resource, f"the type {name} {why}", "instance_types")
+
+
+def _outside(name: str, allowed: tuple[str, ...] | None, denied: tuple[str, ...] | None) -> str | None:
+    if denied and matches(name, denied):
+        return "is denied"
+    if allowed and not matches(name, allowed):
+        return f"is none of {few(allowed)}"
+    return None
+
+
+# Addresses
+
+PUBLIC = Rule(
+    "public-node",
+    "resource",
+    "medium",
+    "advisory",
+    "Nodes have no public address.",
+    "remove `network.public_ips`: nodes are reached through a bastion or the cloud's own tunnel",
+    (_BASTIONS,),
+    "CIS Google Cloud 3.0, 4.9",
+    "https://docs.aws.amazon.com/securityhub/latest/userguide/ec2-controls.html#ec2-9",
+)
+
+
+def public(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
+    if is_bastion(resource.name) and not parameters["bastions"]:
+        return
+    inputs = resource.inputs
+    has = False
+    if resource.type == AWS_INSTANCE:
+        has = truth(inputs.get("associatePublicIpAddress")) is True
+    elif resource.type == AWS_TEMPLATE:
+        nics = rows_of(inputs.get("networkInterfaces"))
+        has = any(truth(each.get("associatePublicIpAddress")) is True for each in nics)
+    elif resource.type == "aws:ec2/eip:Eip":
+        # Those of a NAT gateway name neither.
+        has = "instance" in inputs or "networkInterface" in inputs
+    elif resource.type in GCP_INSTANCES:
+        has = any("accessConfigs" in each for each in rows_of(inputs.get("networkInterfaces")))
+    if has:
+        yield _breach(resource, "it gives a node a public address", "network.public_ips")
+
+
+CHECKS: tuple[tuple[Rule, Check], ...] = (
+    (SSH_OPEN, ssh_open),
+    (UNENCRYPTED, unencrypted),
+    (IMDSV1, imdsv1),
+    (TAGS, missing_tags),
+    (REGIONS, region),
+    (TYPES, machine_type),
+    (PUBLIC, public),
+)

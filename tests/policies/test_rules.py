@@ -1,0 +1,350 @@
+"""Each rule on resources and plans that it must find, and on those that it must leave alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orch.policies.plan_rules import Loss, NodePrice, PlanFacts
+from orch.policies.rule import UNKNOWN, Resource
+from orch.policies.settings import Settings
+from orch.spec.models import Task
+from orch.spec.models.project import Policy
+
+pytestmark = pytest.mark.quick
+
+LATER = UNKNOWN[0]
+SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "x"}
+GROUP = "aws:ec2/securityGroup:SecurityGroup"
+INSTANCE = "aws:ec2/instance:Instance"
+TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
+VOLUME = "aws:ebs/volume:Volume"
+FIREWALL = "gcp:compute/firewall:Firewall"
+GCP_TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
+
+
+def rule(port: int = 22, **more: Any) -> dict[str, Any]:
+    return {"ingress": [{"protocol": "tcp", "fromPort": port, "toPort": port, **more}]}
+
+
+def opens(**more: Any) -> dict[str, Any]:
+    return {"allows": [{"protocol": "tcp", "ports": ["22"]}], "sourceRanges": ["0.0.0.0/0"], **more}
+
+
+def disk(**ebs: Any) -> dict[str, Any]:
+    return {"blockDeviceMappings": [{"deviceName": "/dev/sda1", "ebs": ebs}]}
+
+
+def metadata(**options: Any) -> dict[str, Any]:
+    return {"metadataOptions": options}
+
+
+# Rule, parameters, type, inputs; what is found, or None.
+RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
+    ("ssh-open-to-world", {}, GROUP, rule(cidrBlocks=["0.0.0.0/0"]), "0.0.0.0/0 may knock at port 22"),
+    ("ssh-open-to-world", {}, GROUP, rule(ipv6CidrBlocks=["::/0"]), "::/0 may knock at port 22"),
+    ("ssh-open-to-world", {}, GROUP, rule(443, cidrBlocks=["0.0.0.0/0"]), None),
+    ("ssh-open-to-world", {}, GROUP, rule(cidrBlocks=["10.0.0.0/8"]), None),
+    ("ssh-open-to-world", {}, GROUP, rule(cidrBlocks=[LATER]), None),
+    ("ssh-open-to-world", {}, GROUP, {"ingress": LATER}, None),
+    ("ssh-open-to-world", {}, GROUP, {"egress": [{"protocol": "-1", "cidrBlocks": ["0.0.0.0/0"]}]}, None),
+    (
+        "ssh-open-to-world",
+        {},
+        GROUP,
+        {"ingress": [{"protocol": "-1", "fromPort": 0, "toPort": 0, "cidrBlocks": ["0.0.0.0/0"]}]},
+        "0.0.0.0/0 may knock at port 22",
+    ),
+    (
+        "ssh-open-to-world",
+        {"port": "2222"},
+        "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
+        {"ipProtocol": "tcp", "fromPort": 2000, "toPort": 3000, "cidrIpv4": "0.0.0.0/0"},
+        "0.0.0.0/0 may knock at port 2222",
+    ),
+    (
+        "ssh-open-to-world",
+        {},
+        "aws:ec2/securityGroupRule:SecurityGroupRule",
+        {"type": "egress", "protocol": "tcp", "fromPort": 22, "toPort": 22, "cidrBlocks": ["0.0.0.0/0"]},
+        None,
+    ),
+    ("ssh-open-to-world", {}, FIREWALL, opens(), "0.0.0.0/0 may knock at port 22"),
+    ("ssh-open-to-world", {}, FIREWALL, opens(direction="EGRESS"), None),
+    ("ssh-open-to-world", {}, FIREWALL, opens(disabled=True), None),
+    ("ssh-open-to-world", {}, FIREWALL, opens(sourceRanges=["10.0.0.0/8"]), None),
+    ("ssh-open-to-world", {}, FIREWALL, opens(allows=[{"protocol": "tcp", "ports": ["80-90"]}]), None),
+    ("ssh-open-to-world", {}, FIREWALL, opens(allows=[{"protocol": "udp"}]), None),
+    (
+        "ssh-open-to-world",
+        {},
+        FIREWALL,
+        opens(allows=[{"protocol": "tcp"}]),
+        "0.0.0.0/0 may knock at port 22",
+    ),
+    (
+        "ssh-open-to-world",
+        {},
+        FIREWALL,
+        opens(allows=[{"protocol": "tcp", "ports": ["20-30"]}]),
+        "0.0.0.0/0 may knock at port 22",
+    ),
+    ("unencrypted-disk", {}, VOLUME, {"size": 8}, "the volume does not say that it is encrypted"),
+    ("unencrypted-disk", {}, VOLUME, {"encrypted": False}, "the volume is not encrypted"),
+    ("unencrypted-disk", {}, VOLUME, {"encrypted": True}, None),
+    ("unencrypted-disk", {}, VOLUME, {"encrypted": LATER}, None),
+    ("unencrypted-disk", {}, VOLUME, {"snapshotId": "snap-1"}, None),
+    (
+        "unencrypted-disk",
+        {"customer_key": "true"},
+        VOLUME,
+        {"encrypted": True},
+        "the volume has no key of your own",
+    ),
+    ("unencrypted-disk", {"customer_key": "true"}, VOLUME, {"encrypted": True, "kmsKeyId": LATER}, None),
+    ("unencrypted-disk", {}, TEMPLATE, disk(encrypted="false"), "the disk /dev/sda1 is not encrypted"),
+    (
+        "unencrypted-disk",
+        {},
+        TEMPLATE,
+        disk(volumeSize=8),
+        "the disk /dev/sda1 does not say that it is encrypted",
+    ),
+    ("unencrypted-disk", {}, TEMPLATE, disk(encrypted="true"), None),
+    ("unencrypted-disk", {}, TEMPLATE, {}, None),
+    ("unencrypted-disk", {}, INSTANCE, {"launchTemplate": {"id": LATER}}, None),
+    ("unencrypted-disk", {}, INSTANCE, {"ami": "x"}, "the root disk does not say that it is encrypted"),
+    ("unencrypted-disk", {}, INSTANCE, {"rootBlockDevice": {"encrypted": True}}, None),
+    ("unencrypted-disk", {}, GCP_TEMPLATE, {"disks": [{"boot": True}]}, None),
+    (
+        "unencrypted-disk",
+        {"customer_key": "true"},
+        GCP_TEMPLATE,
+        {"disks": [{}]},
+        "a disk has no key of your own",
+    ),
+    ("imdsv1", {}, TEMPLATE, {}, "it does not ask for tokens of metadata requests (IMDSv2)"),
+    ("imdsv1", {}, TEMPLATE, metadata(httpTokens="required"), None),
+    ("imdsv1", {}, TEMPLATE, metadata(httpTokens=LATER), None),
+    (
+        "imdsv1",
+        {},
+        INSTANCE,
+        metadata(httpTokens="optional"),
+        "it answers metadata requests without a token (IMDSv1)",
+    ),
+    ("imdsv1", {}, INSTANCE, metadata(httpEndpoint="disabled"), None),
+    ("imdsv1", {}, INSTANCE, {"launchTemplate": {"id": LATER}}, None),
+    ("imdsv1", {}, INSTANCE, {}, "it does not ask for tokens of metadata requests (IMDSv2)"),
+    ("missing-tags", {"tags": ["team"]}, INSTANCE, {}, "the tags team are missing"),
+    (
+        "missing-tags",
+        {"tags": ["team", "cost"]},
+        INSTANCE,
+        {"tags": {"team": "x"}},
+        "the tags cost are missing",
+    ),
+    ("missing-tags", {"tags": ["team"]}, INSTANCE, {"tags": {"team": LATER}}, None),
+    ("missing-tags", {"tags": ["team"]}, INSTANCE, {"tags": SECRET}, None),
+    ("missing-tags", {"tags": "team"}, INSTANCE, {"tags": {}, "tagsAll": {"team": "x"}}, None),
+    ("missing-tags", {"tags": ["Cost Centre"]}, GCP_TEMPLATE, {"labels": {"cost_centre": "1"}}, None),
+    ("missing-tags", {"tags": ["team"]}, GCP_TEMPLATE, {"labels": {}}, "the labels team are missing"),
+    ("missing-tags", {"tags": ["team"]}, "aws:ec2/route:Route", {}, None),
+    ("missing-tags", {}, INSTANCE, {}, None),
+    (
+        "region-not-allowed",
+        {"regions": ["eu-*"]},
+        INSTANCE,
+        {"availabilityZone": "us-east-1a"},
+        "the region us-east-1 is none of eu-*",
+    ),
+    ("region-not-allowed", {"regions": ["us-*"]}, INSTANCE, {"availabilityZone": "us-east-1a"}, None),
+    (
+        "region-not-allowed",
+        {"denied": ["us-central1"]},
+        GCP_TEMPLATE,
+        {"region": "us-central1"},
+        "the region us-central1 is denied",
+    ),
+    ("region-not-allowed", {"regions": ["eu-*"]}, GCP_TEMPLATE, {}, None),
+    (
+        "type-not-allowed",
+        {"types": ["p5.*"]},
+        TEMPLATE,
+        {"instanceType": "g6.xlarge"},
+        "the type g6.xlarge is none of p5.*",
+    ),
+    ("type-not-allowed", {"types": ["p5.*"]}, INSTANCE, {"instanceType": "p5.48xlarge"}, None),
+    (
+        "type-not-allowed",
+        {"denied": ["a3-*"]},
+        GCP_TEMPLATE,
+        {"machineType": "zones/z/machineTypes/a3-highgpu-8g"},
+        "the type a3-highgpu-8g is denied",
+    ),
+    ("public-node", {}, INSTANCE, {"associatePublicIpAddress": True}, "it gives a node a public address"),
+    ("public-node", {}, INSTANCE, {"associatePublicIpAddress": False}, None),
+    ("public-node", {}, INSTANCE, {}, None),
+    (
+        "public-node",
+        {},
+        TEMPLATE,
+        {"networkInterfaces": [{"associatePublicIpAddress": "true"}]},
+        "it gives a node a public address",
+    ),
+    ("public-node", {}, "aws:ec2/eip:Eip", {"domain": "vpc"}, None),
+    ("public-node", {}, "aws:ec2/eip:Eip", {"networkInterface": LATER}, "it gives a node a public address"),
+    (
+        "public-node",
+        {},
+        GCP_TEMPLATE,
+        {"networkInterfaces": [{"accessConfigs": [{}]}]},
+        "it gives a node a public address",
+    ),
+    ("public-node", {}, GCP_TEMPLATE, {"networkInterfaces": [{"subnetwork": "x"}]}, None),
+]
+
+
+def settings(name: str, parameters: dict[str, Any]) -> Settings:
+    return Settings({name: Policy(level="mandatory", parameters=parameters)})
+
+
+@pytest.mark.parametrize("case", RESOURCES, ids=lambda case: f"{case[0]}-{str(case[3])[:50]}")
+def test_a_rule_over_resources(case: tuple[str, dict[str, Any], str, dict[str, Any], str | None]) -> None:
+    name, parameters, kind, inputs, text = case
+    resource = Resource(kind, "lab-0", "urn:lab-0", inputs)
+    found = [
+        each.text
+        for setting, each in settings(name, parameters).of_resource(resource)
+        if setting.rule.name == name
+    ]
+    assert found == ([] if text is None else [text])
+
+
+def test_the_region_of_a_resource_is_that_of_its_provider_where_it_says_none() -> None:
+    resource = Resource(INSTANCE, "lab-0", "urn", {}, {"region": "us-west-2"})
+    found = [
+        each.text
+        for setting, each in settings("region-not-allowed", {"regions": ["eu-*"]}).of_resource(resource)
+        if setting.rule.name == "region-not-allowed"
+    ]
+    assert found == ["the region us-west-2 is none of eu-*"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("public-node", "associatePublicIpAddress"), ("type-not-allowed", "")]
+)
+def test_a_bastion_is_judged_only_where_that_is_wanted(name: str, key: str) -> None:
+    resource = Resource(
+        INSTANCE, "lab-bastion", "urn", {"associatePublicIpAddress": True, "instanceType": "t4g.nano"}
+    )
+    own = {"types": ["p5.*"]} if name == "type-not-allowed" else {}
+
+    def found(**more: Any) -> int:
+        return sum(
+            setting.rule.name == name for setting, _ in settings(name, {**own, **more}).of_resource(resource)
+        )
+
+    assert (found(), found(bastions="true")) == (0, 1)
+
+
+EIGHT = PlanFacts(hourly=800.0, delta=400.0, nodes=(NodePrice("p5.48xlarge", 8, 100.0),), most_nodes=16)
+
+# Rule, parameters, facts; what is found, or None.
+PLANS: list[tuple[str, dict[str, Any], PlanFacts, str | None]] = [
+    ("budget", {"hourly": "2000"}, EIGHT, None),
+    (
+        "budget",
+        {"hourly": "1000"},
+        EIGHT,
+        "the fleet costs $1,600.00 an hour with 16 nodes, $1,000.00 are allowed",
+    ),
+    (
+        "budget",
+        {"monthly": "1000000"},
+        EIGHT,
+        "the fleet costs $1,168,000.00 a month with 16 nodes, $1,000,000.00 are allowed",
+    ),
+    (
+        "budget",
+        {"change_hourly": "1000"},
+        EIGHT,
+        "the change adds $1,200.00 an hour with 16 nodes, $1,000.00 are allowed",
+    ),
+    (
+        "budget",
+        {"project_hourly": "1700"},
+        PlanFacts(hourly=1.0, others=1700.0),
+        "the project costs $1,701.00 an hour, $1,700.00 are allowed",
+    ),
+    (
+        "budget",
+        {"hourly": "1"},
+        PlanFacts(nodes=(NodePrice("p6", 2, None),)),
+        "no price is known of 2 nodes of p6: the budget cannot be kept",
+    ),
+    (
+        "budget",
+        {"hourly": "1", "unknown_prices": ["p6*"]},
+        PlanFacts(nodes=(NodePrice("p6", 2, None),)),
+        None,
+    ),
+    ("budget", {"hourly": "1"}, PlanFacts(nodes=(NodePrice("p6", 2, None, reserved=True),)), None),
+    ("budget", {}, EIGHT, None),
+    (
+        "endless-fleet",
+        {"hourly": "100"},
+        PlanFacts(hourly=100.0, endless=True),
+        "it costs $100.00 an hour, and nothing ends it",
+    ),
+    ("endless-fleet", {"hourly": "100"}, PlanFacts(hourly=100.0), None),
+    ("endless-fleet", {"hourly": "100"}, PlanFacts(hourly=99.0, endless=True), None),
+    ("endless-fleet", {"hourly": "0"}, PlanFacts(endless=True), None),
+    ("replaced-nodes", {"most": "1"}, PlanFacts(lost=(Loss("a", "", "delete"),)), None),
+    (
+        "replaced-nodes",
+        {"most": "1"},
+        PlanFacts(lost=(Loss("a", "", "delete"), Loss("b", "", "replace"))),
+        "2 nodes are deleted or replaced at once, 1 are allowed: a, b",
+    ),
+    (
+        "data-loss",
+        {},
+        PlanFacts(lost_data=(Loss("fs", "u", "replace", "the file system at /data"),)),
+        "the file system at /data is replaced, and all data on it is lost",
+    ),
+    ("runs-on-nodes", {}, PlanFacts(runs=("run train of ada",)), "nodes go under run train of ada"),
+    (
+        "slow-cluster",
+        {},
+        PlanFacts(slow="m7i.large"),
+        "m7i.large has Ethernet only between the nodes of a cluster",
+    ),
+    ("slow-cluster", {}, PlanFacts(), None),
+]
+
+
+@pytest.mark.parametrize("case", PLANS, ids=lambda case: f"{case[0]}-{case[3]}")
+def test_a_rule_over_plans(case: tuple[str, dict[str, Any], PlanFacts, str | None]) -> None:
+    name, parameters, facts, text = case
+    found = [
+        each.text for setting, each in settings(name, parameters).of_plan(facts) if setting.rule.name == name
+    ]
+    assert found == ([] if text is None else [text])
+
+
+@pytest.mark.parametrize(
+    ("task", "found"),
+    [
+        ({"spot_policy": "spot"}, 1),
+        ({"spot_policy": "auto", "max_duration": "5h"}, 1),
+        ({"spot_policy": "spot", "max_duration": "1h"}, 0),
+        ({"spot_policy": "spot", "checkpoint": "/ckpt"}, 0),
+        ({}, 0),
+        ({"spot_policy": "on-demand"}, 0),
+    ],
+)
+def test_a_long_task_on_spot_needs_checkpoints(task: dict[str, Any], found: int) -> None:
+    model = Task.model_validate({"name": "train", "commands": ["date"], **task})
+    assert len(list(Settings().of_task(model))) == found
