@@ -162,11 +162,11 @@ CODES = {
     # money
     "ORCH281": "The fleet is over the budget",
     "ORCH282": "The budget cannot be checked",
+    "ORCH289": "Most of the fleet's budget is spent",
     # policies
     "ORCH283": "The policy is unknown",
     "ORCH284": "A parameter or an exemption of a policy does not hold",
     "ORCH285": "A policy is violated",
-    "ORCH289": "Most of the fleet's budget is spent",
     # the project
     "ORCH301": "A shared state has no key for its secrets",
     "ORCH302": "The project's files cannot be used",
