@@ -21,6 +21,9 @@ _LONG = 600
 _CELL = 240
 """UTF-8 bytes of a sentence, and of a cell of a table."""
 
+_SERIALS = 12
+"""Stacks whose serial the last line has."""
+
 _LEAVES = 12
 """Properties of an example diff."""
 
@@ -113,7 +116,8 @@ def markdown(review: Review, most: int = MOST_BYTES) -> str:
         ),
     ]
     details = [block for stack in review.stacks for block in _details(stack)]
-    end = Block(["", _ending(review)])
+    basis = basis_line(review)
+    end = Block(["", _ending(review), *(["", f"{escape(basis, _LONG)}."] if basis else [])])
     shortened = _shortened(9_999_999, 9_999_999)
     blocks = [dangers, *tables, *details, end]
     order = [*reversed(details), *reversed(tables), dangers]
@@ -156,6 +160,25 @@ def cost_line(review: Review) -> str:
     missing = f"; {unknown} {'price is' if unknown == 1 else 'prices are'} not known" if unknown else ""
     change = signed(after - now)
     return f"Cost an hour: ${now:.2f} now, ${after:.2f} after ({change}), {most} at the most{missing}."
+
+
+def basis_line(review: Review) -> str:
+    """`Plan 3fa9… of commit 90f4…, against base 8d88…; serial of the state: p5 3; valid until …`, as far as
+    it is known."""
+    basis = review.basis
+    plan = f"Plan {basis.plan}" if basis.plan else "Plan"
+    changed = ", with files that are not committed as they are" if basis.dirty else ""
+    parts = [f"{plan} of commit {basis.commit}{changed}"] if basis.commit else [plan] if basis.plan else []
+    if basis.base:
+        parts[0] += f", against base {basis.base}"
+    serials = [f"{each.name} {each.serial}" for each in review.stacks if each.serial is not None]
+    if serials and parts:
+        shown = serials[:_SERIALS]
+        more = len(serials) - len(shown)
+        parts.append(f"serial of the state: {', '.join(shown)}{f' and {more} more' if more else ''}")
+    if basis.valid_until:
+        parts.append(f"valid until {basis.valid_until}")
+    return "; ".join(parts)
 
 
 def signed(amount: float) -> str:

@@ -188,7 +188,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class StackReview:
-    """The review of one stack. `where`: file:line of its document; `name`: of the fleet, volume or file."""
+    """The review of one stack. `where`: file:line of its document; `name`: of the fleet, volume or file.
+    `serial`: how many updates its state has had, None where that is not known."""
 
     kind: Literal["fleet", "volume", "file"]
     name: str
@@ -209,10 +210,25 @@ class StackReview:
     before: tuple[NodeGroup, ...] = ()
     after: tuple[NodeGroup, ...] = ()
     failure: Failure | None = None
+    serial: int | None = None
 
     @property
     def title(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a plan stands on: commits of git, and until when a saved plan may be applied. "" where there is
+    none.
+
+    `plan`: the id of the saved plan."""
+
+    commit: str = ""
+    base: str = ""
+    dirty: bool = False
+    plan: str = ""
+    valid_until: str = ""
 
 
 @dataclass(frozen=True)
@@ -226,6 +242,7 @@ class Review:
     path: str
     stacks: tuple[StackReview, ...]
     command: str
+    basis: Basis = Basis()
 
     @property
     def verdict(self) -> Verdict:

@@ -231,6 +231,10 @@ CODES = {
     "ORCH387": "The host could not be left as it was found",
     "ORCH388": "Nobody has accepted the host key",
     "ORCH391": "The preparation of the node failed",
+    # saved plans
+    "ORCH392": "The saved plan cannot be used",
+    "ORCH393": "The plan is not what was approved",
+    "ORCH394": "The plan was begun before, or has expired",
     # runs
     "ORCH420": "A node of a distributed run has no internal address",
     "ORCH421": "A variable is larger than a process may have",

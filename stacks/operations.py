@@ -30,12 +30,16 @@ from orch.stacks.pulumi.locks import locks
 from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.request import FleetRequest, compile_for, ended_nodes_if_told, over_since
+from orch.stacks.saved_plans.guard import Guard
+from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.state import StackExport, StackState
 from orch.stacks.variables import clear_text_names, remove_clear_text, unreadable_copies
 
 
-def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan:
-    """Plan a fleet after a refresh, and return what `up` would do.
+def preview(
+    project: Project, request: FleetRequest, listener: Listener, *, recorder: Recorder | None = None
+) -> Plan:
+    """Plan a fleet after a refresh, and return what `up` would do. `recorder` sees what the engine plans.
 
     Takes no lock; changes nothing but the record of a new, empty stack, and the protection of file systems
     that `approvals.lose_data` names. Raises PlanError, Conflict (the state
@@ -52,10 +56,11 @@ def preview(project: Project, request: FleetRequest, listener: Listener) -> Plan
     compiled = compile_for(stack, request)
     unprotect_agreed(stack, request.approvals.lose_data)
     before = prior_fleet(stack)
-    run = EngineCall(listener, planning=True)
+    run = EngineCall(listener, planning=True, observer=recorder)
     listener(Activity(f"the engine compares the fleet {request.name} with its resources"))
     recorded = stack.recorded
-    compare(stack, compiled, parallel(compiled), request.approvals.lose_data, run)
+    words = [*parallel(compiled), *(recorder.words if recorder is not None else ())]
+    compare(stack, compiled, words, request.approvals.lose_data, run)
     plan = plan_of(request.name, before, compiled, run)
     return replace(plan, prepared=PreparedPlan(stack, recorded, compiled, files, matches_record(run.events)))
 
@@ -73,13 +78,21 @@ def outdated(plan: Plan, request: FleetRequest, listener: Listener) -> str | Non
     return plan.prepared.outdated(request.files(stack.project))
 
 
-def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Plan | None = None) -> Plan:
+def up(
+    project: Project,
+    request: FleetRequest,
+    listener: Listener,
+    *,
+    plan: Plan | None = None,
+    guard: Guard | None = None,
+) -> Plan:
     """Apply the fleet and return the resulting plan. Where nodes are independent of each other, its
     `problems` have those that failed.
 
     `plan`: a plan of `preview` that is not `outdated`. It is applied without new requests to the cloud or the
-    hosts. Raises StackError naming each resource that failed, NoCapacity, Conflict (somebody else is at work
-    on the fleet, or runs are on nodes that it removes), Interrupted.
+    hosts. `guard` holds it to an approved plan, which goes to no other place than that. Raises StackError
+    naming each resource that failed, NoCapacity, Conflict (somebody else is at work on the fleet, or runs are
+    on nodes that it removes), Interrupted.
     """
     project = _with_force(project, request.approvals.force)
     project.prepare()
@@ -110,7 +123,7 @@ def up(project: Project, request: FleetRequest, listener: Listener, *, plan: Pla
     shared_before = shared_by(recorded)
     ensure_images(compiled.images, listener)
     listener(Activity(f"bringing up the fleet {request.name}"))
-    applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh)
+    applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh, guard=guard)
     _remove_clear_text(project, request.name, recorded, listener)
     if shared_before:
         release(stack, shared_before - shared_by(stack.recorded), call)

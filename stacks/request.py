@@ -17,6 +17,7 @@ from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, scope_of
 from orch.stacks.records import parse_time
+from orch.stacks.saved_plans.record import Decisions
 from orch.stacks.secrets.values import backends_with_secrets, with_secrets
 from orch.stacks.state import StackState, unfinished_pins
 
@@ -27,7 +28,8 @@ class FleetRequest:
 
     `folder` is the file's; `file` is None when it came from standard input. `count`: how many nodes the fleet
     shall have, None: as its file and its stack say, but `at_least` so many where the file allows them.
-    `reservation`: what a run wants the first nodes made from, where the file names none.
+    `reservation`: what a run wants the first nodes made from, where the file names none. `decided`: what an
+    approved plan decided.
     """
 
     fleet: Fleet
@@ -37,6 +39,7 @@ class FleetRequest:
     count: int | None = None
     at_least: int = 0
     reservation: str | None = None
+    decided: Decisions | None = None
 
     @property
     def name(self) -> str:
@@ -51,12 +54,15 @@ class FleetRequest:
 
 def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     """Plan a fleet with its stack's recorded decisions. Raises PlanError, Conflict (a newer orch's state)."""
-    project = stack.project
+    project, decided = stack.project, request.decided
     previous = replace(
         PriorState.of_outputs(stack.outputs),
         file_systems=stack.file_systems,
         unfinished=unfinished_pins(stack.recorded),
-        locked=read_lock(project.lock_file, request.name),
+        locked={
+            **read_lock(project.lock_file, request.name),
+            **(decided.images if decided is not None else {}),
+        },
         existing_nodes=stack.node_names,
         ended=ended_nodes(stack),
     )
@@ -65,14 +71,14 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
             with_secrets(project, request.fleet),
             backends_with_secrets(project),
             previous,
-            scope_of(project),
+            decided.scope if decided is not None else scope_of(project),
             root=project.root,
             folder=request.folder,
             consent=request.approvals,
             session=project.session,
             stack=lambda name: PriorState.of_outputs(stack.sibling(name).outputs),
             tags=project.tags,
-            created=created_at(stack),
+            created=created_at(stack, decided.created if decided is not None else None),
             count=request.count,
             at_least=request.at_least,
             reservation=request.reservation,
@@ -81,12 +87,12 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     return check(request.fleet, previous, deployment, request.approvals.lose_data)
 
 
-def created_at(stack: StackState) -> int:
-    """When a stack's fleet was created, in seconds since the epoch: now, where it never was up and no node of
-    it is recorded."""
+def created_at(stack: StackState, planned: int | None = None) -> int:
+    """When a stack's fleet was created, in seconds since the epoch: now, or as `planned`, where it never was
+    up and no node of it is recorded."""
     pins = stack.outputs.get("pins") or {}
     if not pins and not stack.node_names:
-        return int(time.time())
+        return int(time.time()) if planned is None else planned
     pins = {**unfinished_pins(stack.recorded), **pins}
     if str(pins.get(CREATED, "")).isdigit():
         return int(pins[CREATED])

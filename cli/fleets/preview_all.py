@@ -12,12 +12,15 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import datetime, timedelta, timezone
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
 
 from orch.cli.context import project_at
 from orch.cli.errors import UsageError, say, tell, written_trace
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from orch.spec import Diagnostic, Document, Loaded
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Progress
+    from orch.stacks.saved_plans.record import Commit, SavedPlan, StackPlan, Terms
 
 SCHEMA = 1
 
@@ -50,11 +54,60 @@ do."""
 
 @dataclass(frozen=True)
 class Wanted:
-    """How stacks are previewed."""
+    """How stacks are previewed. `saves`: a saved plan is made of them, which is valid for `expires_s`
+    seconds; `basis`: what they stand on is told; `terms` are the saved plan's."""
 
     rehearse: bool = False
     accept_new_host_keys: bool = False
     verbose: bool = False
+    saves: bool = False
+    expires_s: int = 0
+    basis: bool = False
+    terms: Terms | None = None
+
+
+Form = Literal["markdown", "html", "json", "plan"]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A form of the plans, and the file that gets it; None is stdout. `whole`: JSON is one object also for a
+    file."""
+
+    form: Form
+    file: str | None = None
+    whole: bool = False
+
+
+_ENDINGS: Mapping[str, Form] = {".md": "markdown", ".html": "html", ".htm": "html", ".json": "plan"}
+
+
+def outputs_of(forms: Sequence[Form], files: Sequence[str]) -> list[Output]:
+    """What is written where: with a form, the one file gets it; without, the ending of each file says what it
+    gets. Raises BadParameter."""
+    if forms:
+        if len(files) > 1:
+            raise typer.BadParameter(f"with --{forms[0]}, one file is written", param_hint="--out")
+        return [Output(forms[0], files[0] if files else None)]
+    unknown = [each for each in files if Path(each).suffix.lower() not in _ENDINGS]
+    if unknown:
+        raise typer.BadParameter(
+            f"say what to write to {unknown[0]}: --markdown, --html or --json; or name it .md, .html, or "
+            ".json for a saved plan",
+            param_hint="--out",
+        )
+    return [Output(_ENDINGS[Path(each).suffix.lower()], each) for each in files]
+
+
+def outputs_of_review(folder: str) -> list[Output]:
+    """The comment, the page and the JSON of one plan, in a folder."""
+    with suppress(OSError):  # which the first file tells
+        os.makedirs(folder, exist_ok=True)
+    return [
+        Output("markdown", os.path.join(folder, "comment.md")),
+        Output("html", os.path.join(folder, "review.html")),
+        Output("json", os.path.join(folder, "review.json"), whole=True),
+    ]
 
 
 @dataclass(frozen=True)
@@ -73,7 +126,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Previewed:
-    """What became of a job: the review, what a terminal shows and is told, the JSON, the exit code."""
+    """What became of a job: the review, what a terminal shows and is told, the JSON, the exit code, and its
+    part of a saved plan."""
 
     review: StackReview
     data: dict[str, Any]
@@ -81,6 +135,7 @@ class Previewed:
     shown: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     pending: bool = False
+    saved: StackPlan | None = None
 
 
 @dataclass
@@ -97,16 +152,15 @@ class _Notes:
 
 
 def preview_all(
-    target: str, wanted: Wanted, form: str | None, out: str | None, *, exit_code: bool
+    target: str, wanted: Wanted, outputs: Sequence[Output], *, shown: bool, exit_code: bool
 ) -> ExitCode:
-    """Preview all stacks of a file or folder and print or write them; the worst exit code of them.
+    """Preview all stacks of a file or folder and print or write them; the worst exit code of them. `shown`:
+    as text for people, too.
 
     Raises ProjectError when it has neither a fleet nor a volume, UsageError for a file that cannot be
     written.
     """
     from orch.cli.diagnostics import read
-    from orch.review.html import html
-    from orch.review.markdown import markdown
     from orch.spec.diagnostics import render_human
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError
@@ -124,6 +178,8 @@ def preview_all(
     if not jobs and not broken:
         raise ProjectError("there is no fleet in it", where=target, hint="a fleet begins with `type: fleet`")
     jobs.sort(key=lambda each: (each.name, each.kind, each.where))
+    if wanted.saves:
+        wanted = replace(wanted, terms=_terms(project, wanted, jobs))
     done = [*broken, *_run(jobs, project, loaded, wanted)]
     code = worst(each.code for each in done)
     if code == ExitCode.INTERRUPTED:
@@ -131,23 +187,92 @@ def preview_all(
         return code
     if code == ExitCode.OK and exit_code and any(each.pending for each in done):
         code = ExitCode.CHANGES
-    if form is None:
+    if shown:
         _print(done)
-    elif form == "--json":
-        _give(_json(target, done, code), out)
-    elif form == "--review" and out is not None:
-        review = _review(target, project, done)
-        with suppress(OSError):  # which the first file tells
-            os.makedirs(out, exist_ok=True)
-        _give(markdown(review), os.path.join(out, "comment.md"))
-        _give(html(review), os.path.join(out, "review.html"))
-        _give(_json(target, done, code, whole=True), os.path.join(out, "review.json"))
+    elif any(each.form != "json" for each in outputs):
         _tell(done)
-    else:
-        review = _review(target, project, done)
-        _give((markdown if form == "--markdown" else html)(review), out)
-        _tell(done)
+    if outputs:
+        _write(Written(target, project, done, wanted), outputs, code)
     return code
+
+
+def _terms(project: Project, wanted: Wanted, jobs: Sequence[Job]) -> Terms:
+    from orch import __version__
+    from orch.stacks.pulumi.install import require
+    from orch.stacks.saved_plans.record import Terms
+
+    made = datetime.now(timezone.utc).replace(microsecond=0)
+    expires = made + timedelta(seconds=wanted.expires_s)
+    return Terms(
+        project=project.name,
+        rehearsal=project.rehearsal,
+        made=made,
+        expires=expires,
+        orch=__version__,
+        engine=require().version,
+        stacks=tuple(f"{each.kind} {each.name}" for each in jobs),
+    )
+
+
+@dataclass(frozen=True)
+class Written:
+    """What outputs are made of."""
+
+    target: str
+    project: Project
+    done: Sequence[Previewed]
+    wanted: Wanted
+
+
+def _write(written: Written, outputs: Sequence[Output], code: ExitCode) -> None:
+    from orch.review.html import html
+    from orch.review.markdown import markdown
+
+    wanted = written.wanted
+    commit = _commit(written) if wanted.basis else None
+    saved = _saved(written, wanted.terms, commit) if wanted.terms is not None else None
+    file = next((each.file for each in outputs if each.form == "plan"), None)
+    review = _review(written, commit, saved, file)
+    for each in outputs:
+        if each.form == "json":
+            text = _json(written.target, written.done, code, whole=each.whole)
+        elif each.form == "plan":
+            text = saved.text() if saved is not None else ""
+        else:
+            text = (markdown if each.form == "markdown" else html)(review)
+        _give(text, each.file)
+    if saved is not None and saved.unplanned:
+        names = ", ".join(each.title for each in saved.unplanned)
+        tell(f"the saved plan cannot be applied: there is no plan of {names}")
+
+
+def _commit(written: Written) -> Commit | None:
+    from orch.stacks.saved_plans.fingerprint import commit_of
+
+    done, root = written.done, written.project.root
+    files = {file for each in done if each.saved is not None for file in each.saved.files if " (" not in file}
+    files |= {os.path.relpath(each.review.where.partition(":")[0], root) for each in done}
+    return commit_of(root, sorted(file for file in files if not file.startswith(("..", "/"))))
+
+
+def _saved(written: Written, terms: Terms, commit: Commit | None) -> SavedPlan:
+    from orch.stacks.saved_plans.record import SavedPlan, Unplanned
+
+    return SavedPlan(
+        path=os.path.relpath(written.target),
+        terms=terms,
+        git=commit,
+        stacks=tuple(each.saved for each in written.done if each.saved is not None),
+        unplanned=tuple(
+            Unplanned(
+                title=each.review.title,
+                where=each.review.where,
+                summary=each.review.failure.summary if each.review.failure else "it has no plan",
+            )
+            for each in written.done
+            if each.saved is None
+        ),
+    )
 
 
 def worst(codes: Iterator[ExitCode]) -> ExitCode:
@@ -155,12 +280,22 @@ def worst(codes: Iterator[ExitCode]) -> ExitCode:
     return next((each for each in WORST if each in found), ExitCode.OK)
 
 
-def _review(target: str, project: Project, done: Sequence[Previewed]) -> Review:
-    from orch.review.model import Review, worst_first
+def _review(written: Written, commit: Commit | None, saved: SavedPlan | None, file: str | None) -> Review:
+    from orch.review.model import Basis, Review, worst_first
+    from orch.stacks.saved_plans.record import stamp
 
-    path = os.path.relpath(target, project.root) if target != "-" else "-"
-    stacks = worst_first([each.review for each in done])
-    return Review(project.name, path, stacks, f"orch up {path}")
+    target, root = written.target, written.project.root
+    path = os.path.relpath(target, root) if target != "-" else "-"
+    stacks = worst_first([each.review for each in written.done])
+    basis = Basis(
+        commit=commit.commit if commit else "",
+        base=(commit.base or "") if commit else "",
+        dirty=commit.dirty if commit else False,
+        plan=saved.id if saved else "",
+        valid_until=stamp(saved.terms.expires) if saved else "",
+    )
+    command = f"orch up --plan {file}" if saved and file else f"orch up {path}"
+    return Review(written.project.name, path, stacks, command, basis)
 
 
 def _json(target: str, done: Sequence[Previewed], code: ExitCode, *, whole: bool = False) -> str:
@@ -376,6 +511,9 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     from orch.spec.models import Fleet
     from orch.stacks import operations
     from orch.stacks.request import FleetRequest
+    from orch.stacks.saved_plans.fingerprint import Origin, fleet_plan
+    from orch.stacks.saved_plans.marks import serial_of
+    from orch.stacks.saved_plans.recorder import Recorder
 
     document, fleet, notes = job.document, job.document.model, _Notes()
     if not isinstance(fleet, Fleet):
@@ -384,10 +522,16 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     file = document.file.absolute() if document.file.name != "<stdin>" else None
     approvals = Approvals(unseen="all" if wanted.accept_new_host_keys else "none")
     request = FleetRequest(fleet, document.directory.absolute(), approvals, file)
+    terms = wanted.terms
+    recorder = Recorder() if terms is not None else None
     try:
-        plan = operations.preview(project, request, notes)
+        plan = operations.preview(project, request, notes, recorder=recorder)
     except PlanError as error:
         raise error.placed(document) from error
+    saved = None
+    if recorder is not None and terms is not None:
+        origin = Origin(job.where, document.file.absolute(), terms)
+        saved = fleet_plan(project, request, plan, recorder, origin)
     occupants = on_nodes_that_go(project, plan, notes)
     found = [*warnings, *(each.placed(document) for each in plan.findings)]
     data = plan_json(plan, document, occupants)
@@ -405,6 +549,8 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
             _prices({each.backend for each in prepared.compiled.priced} if prepared else set()),
         )
     )
+    if wanted.basis and prepared is not None:
+        review = replace(review, serial=saved.serial if saved else serial_of(prepared.stack))
     told = [*notes.texts, *([render_human(found)] if found else []), *warning_lines(plan.warnings)]
     return Previewed(
         review,
@@ -419,6 +565,7 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
         ),
         (*told, *(each.text() for each in plan.problems)),
         plan.pending,
+        saved,
     )
 
 
@@ -428,21 +575,33 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
     from orch.spec.diagnostics import render_human
     from orch.spec.findings import PlanError
     from orch.spec.models import Volume
+    from orch.stacks.saved_plans.fingerprint import Origin, volume_plan
+    from orch.stacks.saved_plans.marks import serial_of
+    from orch.stacks.saved_plans.recorder import Recorder
     from orch.stacks.volumes.operations import preview_volume
+    from orch.stacks.volumes.state import stack_of
 
     document, volume, notes = job.document, job.document.model, _Notes()
     if not isinstance(volume, Volume):
         raise TypeError(f"{job.name} is no volume")
     warnings = document.effective()
+    terms = wanted.terms
+    recorder = Recorder() if terms is not None else None
     try:
-        outcome = preview_volume(project, volume, notes)
+        outcome = preview_volume(project, volume, notes, recorder=recorder)
     except PlanError as error:
         raise error.placed(document) from error
+    saved = None
+    if recorder is not None and terms is not None:
+        origin = Origin(job.where, document.file.absolute(), terms)
+        saved = volume_plan(project, outcome, recorder, origin)
     found = [*warnings, *(each.placed(document) for each in outcome.findings)]
     review = volume_review(outcome, job.where, [*_warnings_of(document, loaded), *found])
+    if wanted.basis:
+        review = replace(review, serial=saved.serial if saved else serial_of(stack_of(project, volume.name)))
     told = (*notes.texts, *([render_human(found)] if found else []))
     shown = tuple(outcome_lines(outcome, verbose=wanted.verbose))
-    return Previewed(review, outcome_json(outcome), ExitCode.OK, shown, told, outcome.pending)
+    return Previewed(review, outcome_json(outcome), ExitCode.OK, shown, told, outcome.pending, saved)
 
 
 def _failed(job: Job, error: OrchError) -> Previewed:
@@ -483,7 +642,12 @@ def _prices(backends: set[str]) -> str:
 
 
 def _cleaned(value: Any, mask: Callable[[str], str]) -> Any:
-    """The same with all text masked, however deep it is."""
+    """The same with all text masked, however deep it is. A saved plan has been made without secrets; its
+    words for people are masked."""
+    from orch.stacks.saved_plans.record import StackPlan
+
+    if isinstance(value, StackPlan):
+        return value.model_copy(update={"reasons": tuple(map(mask, value.reasons))})
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, dict):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orch.cli.context import (
+    ALSO,
     Allow,
     File,
     FileOrName,
@@ -26,7 +27,7 @@ from orch.cli.context import (
     strangers,
 )
 from orch.cli.diagnostics import load
-from orch.cli.errors import coloured, end, print_json, say, tell
+from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
 from orch.cli.fleets import volumes
 from orch.spec.errors import ExitCode, OrchError
 
@@ -138,7 +139,19 @@ def preview(
     ] = False,
     as_html: Annotated[bool, typer.Option("--html", help="The review as one HTML file.")] = False,
     out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="Write the review or the JSON there.")
+        list[str] | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write it there. Without a format the ending of the name says what: .md and .html the "
+            "review, .json a saved plan for `orch up --plan`; repeatable.",
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires", metavar="DURATION", help="How long the saved plan is valid; 24h by default."
+        ),
     ] = None,
     review: Annotated[
         str | None,
@@ -160,10 +173,8 @@ def preview(
     formats = [word for word, is_given in given if is_given]
     if len(formats) > 1:
         raise typer.BadParameter(f"it does not go with {formats[0]}", param_hint=formats[1])
-    if out is not None and not formats:
-        raise typer.BadParameter("say what to write: --markdown, --html or --json", param_hint="--out")
     if allowed is not None:
-        if as_markdown or as_html or review is not None or out is not None:
+        if as_markdown or as_html or review is not None or out:
             raise typer.BadParameter(
                 "nothing is compared: --markdown, --html, --review and --out do not go with it",
                 param_hint="--untrusted",
@@ -177,13 +188,21 @@ def preview(
 
         untrusted_preview(file, allowed, as_json=as_json)
         return
-    if review is not None and out is not None:
-        raise typer.BadParameter("it does not go with --review", param_hint="--out")
-    if as_markdown or as_html or review is not None or out is not None or os.path.isdir(file):
-        from orch.cli.fleets.preview_all import Wanted, preview_all
+    if as_markdown or as_html or review is not None or out or expires or os.path.isdir(file):
+        from orch.cli.fleets.preview_all import Form, Wanted, outputs_of, outputs_of_review, preview_all
 
-        wanted = Wanted(rehearse, accept_new_host_keys, verbose)
-        end(preview_all(file, wanted, formats[0] if formats else None, review or out, exit_code=exit_code))
+        forms: list[Form] = [word.removeprefix("--") for word in formats if word != "--review"]  # type: ignore[misc]
+        outputs = [*(outputs_of_review(review) if review is not None else ()), *outputs_of(forms, out or ())]
+        saves = any(each.form == "plan" for each in outputs)
+        wanted = Wanted(
+            rehearse,
+            accept_new_host_keys,
+            verbose,
+            saves=saves,
+            expires_s=_validity(expires, file, saves=saves),
+            basis=saves or any(each.form in ("markdown", "html") for each in outputs),
+        )
+        end(preview_all(file, wanted, outputs, shown=not formats, exit_code=exit_code))
     from orch.cli.hosts.host_keys import planned
     from orch.cli.output.plan import cost_line, counts, plan_json, run_lines
     from orch.cli.output.progress import watching
@@ -224,9 +243,39 @@ def preview(
     end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
 
 
+def _validity(expires: str | None, file: str, *, saves: bool) -> int:
+    """How many seconds a saved plan is valid. Raises BadParameter."""
+    from orch.spec.grammar.values import Problem, parse_duration
+
+    if not saves:
+        if expires is not None:
+            raise typer.BadParameter("it goes with a saved plan, `--out plan.json`", param_hint="--expires")
+        return 0
+    if file == "-":
+        raise typer.BadParameter("a saved plan is of a file: name it", param_hint="--out")
+    try:
+        seconds = parse_duration(expires or "24h")
+    except Problem as problem:
+        raise typer.BadParameter(str(problem), param_hint="--expires") from problem
+    if not seconds:
+        raise typer.BadParameter("a plan expires: write `24h` or `3d`", param_hint="--expires")
+    return seconds
+
+
 def up(
-    file: File,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help=f"A YAML file, a folder of them, or -. {ALSO}"),
+    ] = None,
     *,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            "--plan",
+            metavar="PLAN",
+            help="Apply exactly this saved plan of `orch preview --out`, or refuse; nobody is asked.",
+        ),
+    ] = None,
     yes: Yes = False,
     as_json: Json = False,
     accept_host_key: Annotated[
@@ -253,6 +302,30 @@ def up(
     """Bring up the fleets of a file: what is missing is created, what differs is changed."""
     from orch.components.request import Approvals
 
+    if plan is not None:
+        from orch.cli.fleets.saved_plans import apply_saved
+
+        changing = {
+            "--accept-host-key": accept_host_key,
+            "--accept-new-host-keys": accept_new_host_keys,
+            "--accept-drift": accept_drift,
+            "--upgrade": upgrade,
+            "--lose-data": lose_data,
+        }
+        for word, is_given in changing.items():
+            if is_given:
+                raise typer.BadParameter(
+                    "it changes what is planned: it does not go with --plan", param_hint=word
+                )
+
+        def documents(target: str) -> tuple[Project, tuple[Document, ...]]:
+            launch = ("fleet", "volume")
+            return FleetFile(target, launch=launch, rehearse=rehearse, mixed=True).read()
+
+        apply_saved(plan, file, documents, force=force, as_json=as_json, rehearse=rehearse)
+        return
+    if file is None:
+        raise UsageError("no FILE is given", hint="`orch up FILE`, or `orch up --plan PLAN`")
     bring_up(
         FleetFile(file, launch=("fleet", "volume"), rehearse=rehearse),
         Approvals(

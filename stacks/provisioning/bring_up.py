@@ -19,6 +19,7 @@ from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note
 from orch.stacks.pulumi.process import Event
 from orch.stacks.request import FleetRequest, compile_for
+from orch.stacks.saved_plans.guard import Guard
 from orch.stacks.state import StackState
 
 
@@ -37,6 +38,7 @@ def bring_up(
     listener: Listener,
     *,
     skip_refresh: bool = False,
+    guard: Guard | None = None,
 ) -> tuple[Deployment, EngineCall]:
     """Bring a fleet up; returns the plan that was applied, and the engine call that applied it.
 
@@ -44,6 +46,7 @@ def bring_up(
     capacity is rolled back before the next one is tried. An error that no other place avoids (quota,
     permission, parameters) stops at once. A cluster that is up never moves: growth that does not fit is
     rolled back. A fleet that may have fewer nodes keeps those it got; the plan's warnings name the others.
+    `guard` holds it to an approved plan: no other place is tried.
 
     Raises NoCapacity with every place tried, StackError, Interrupted.
     """
@@ -51,20 +54,22 @@ def bring_up(
         request = replace(request, count=len(first.nodes))  # what is planned again asks for as many
     data = frozenset(each.urn for each in stack.file_systems)
     before = {node: maker for node, maker in stack.makers.items() if node not in first.ended}
-    gang = Gang(stack, request, listener, before, first.answer, data)
+    gang = Gang(stack, request, listener, before, first.answer, data, guard)
     if first.only is None and not first.elsewhere:
         call, failed = gang.apply(first, skip_refresh=skip_refresh)
         if failed is not None:
             raise failed
         return first, call
     if first.moves:
+        if guard is not None:
+            guard.enter()
         listener(Note("the file does not allow the place where the fleet is: it is removed there first"))
         gang.remove()
         gang = replace(gang, before={})
     tried: list[Attempt] = []
     visited = set[str]()
     partial: _PartialFleet | None = None
-    places = deque(_places(first))
+    places = deque(_places(first)[: 1 if guard is not None else None])
     while places:  # it grows: a region names its zones when it is tried
         place = places.popleft()
         if place.words in visited:
@@ -79,7 +84,8 @@ def bring_up(
             continue
         gang = replace(gang, classify=compiled.answer)
         where = compiled.place or place.words
-        places.extendleft(reversed(compiled.elsewhere))
+        if guard is None:
+            places.extendleft(reversed(compiled.elsewhere))
         if where in visited:
             continue  # the first zone that a region names may be visited already
         visited.add(where)
@@ -112,6 +118,8 @@ def bring_up(
             raise _refused(request, answer, failed or _all_failed(request, call), remains) from failed
         tried.append(Attempt(where, answer.reason))
         listener(Note(f"no room there: {answer.reason}"))
+        if guard is not None:
+            break
         if plan_again:  # from what exists now
             gang = replace(gang, before=stack.makers)
             replanned = compile_for(stack, request)

@@ -20,6 +20,7 @@ from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, e
 from orch.stacks.pulumi.process import Event, pause
 from orch.stacks.pulumi.recovery import delete_unrecorded, snapshot_of
 from orch.stacks.request import FleetRequest
+from orch.stacks.saved_plans.guard import Guard
 from orch.stacks.state import StackState
 
 # Pauses between requests to a queue, longer the longer it lasts.
@@ -36,7 +37,7 @@ class Gang:
     """One fleet that is brought up.
 
     `before`: its existing nodes, each with the resource that made it. `classify`: what a cloud's error means.
-    `data`: urns of the file systems that it had before.
+    `data`: urns of the file systems that it had before. `guard` holds it to an approved plan.
     """
 
     stack: StackState
@@ -45,6 +46,7 @@ class Gang:
     before: Mapping[str, str] = field(default_factory=dict[str, str])
     classify: Callable[[str], CloudAnswer | None] = lambda text: None
     data: frozenset[str] = frozenset()
+    guard: Guard | None = None
 
     @property
     def kept_data(self) -> tuple[RecordedFileSystem, ...]:
@@ -99,17 +101,24 @@ class Gang:
         """Apply a plan once, step by step. Returns the last call, with the events of all calls (`earlier`
         ones first), and the failure unless only single nodes failed."""
         call = EngineCall(self.listener, planning=False, events=list(earlier))
+        if self.guard is not None:
+            self.guard.begin()
         try:
             if compiled.shared is not None:
                 bring_shared(self.stack, compiled.shared, call)
             for step in (*compiled.before, compiled):
                 call = EngineCall(self.listener, planning=False, isolated=step.isolated, events=call.events)
-                engine(self.stack, up_arguments(step, skip_refresh=skip_refresh), call, program(step))
+                words, code = up_arguments(step, skip_refresh=skip_refresh), program(step)
+                if self.guard is not None:
+                    words, code = self.guard.guarded(words, code)
+                engine(self.stack, words, call, code)
                 skip_refresh = False
                 if step.queue is not None:
                     self._wait(step.queue)
                     self.listener(Activity("making the nodes that the queue gave"))
         except EngineFailed as failed:
+            if self.guard is not None and (refusal := self.guard.refusal(failed)) is not failed:
+                raise refusal from failed
             return call, failed
         return call, None
 

@@ -21,6 +21,9 @@ from orch.stacks.summary import fold
 # The engine's words for a stack that somebody else changes, with a state in files and in Pulumi Cloud.
 LOCKED = ("currently locked by", "Another update is currently in progress")
 
+# How the engine begins to tell that a step of an update plan did not come.
+UNSEEN = "expected resource operations for "
+
 T = TypeVar("T")
 
 
@@ -68,7 +71,9 @@ Listener = Callable[[Progress], None]
 class EngineCall:
     """One engine call: keeps its events, reports its progress to `listener`.
 
-    `isolated`: resource types whose failure does not fail the call.
+    `isolated`: resource types whose failure does not fail the call. `observer` sees the events with all their
+    values, before they are kept without. `unseen`: steps of an update plan that did not come, which the
+    engine tells after each failure too.
     """
 
     listener: Listener
@@ -77,8 +82,12 @@ class EngineCall:
     events: list[Event] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
+    observer: Callable[[Event], None] | None = None
+    unseen: list[str] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
+        if self.observer is not None:
+            self.observer(event)
         self.events.append(without_values(event))
         diagnostic = event.get("diagnosticEvent")
         if diagnostic and diagnostic["severity"] == "error":
@@ -99,6 +108,9 @@ class EngineCall:
         urn = diagnostic.get("urn") or ""
         text = diagnostic["message"].strip()
         if text == "update failed" or text.endswith("resource plugin exited prematurely"):
+            return
+        if text.startswith(UNSEEN):
+            self.unseen.append(text)
             return
         self.errors.setdefault(urn, text)
 
@@ -284,7 +296,12 @@ def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> S
             hint="end them, or add `--force`, then remove it again; hosts without jobs have left already",
             code="ORCH386",
         )
-    detail = run.error_text() or result.stderr.strip()[-800:] or result.stdout.strip()[-800:]
+    detail = (
+        run.error_text()
+        or "\n".join(run.unseen)
+        or result.stderr.strip()[-800:]
+        or result.stdout.strip()[-800:]
+    )
     command = {"destroy": "down"}.get(verb, verb)
     failed = sum(bool(urn) for urn in run.errors)
     return EngineFailed(

@@ -16,13 +16,15 @@ from orch.runner.ledger.ledger import open_ledger
 from orch.spec.findings import Finding
 from orch.spec.models import Volume
 from orch.spec.volume_state import VolumeState
-from orch.stacks.errors import Conflict, ProjectError
+from orch.stacks.errors import Conflict, EngineFailed, ProjectError
 from orch.stacks.fleets import known_fleets
 from orch.stacks.operations import ensure_images
 from orch.stacks.project import Project, scope_of
 from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
+from orch.stacks.saved_plans.guard import Guard
+from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.state import StackState
 from orch.stacks.volumes.program import account_of, volume_program
 from orch.stacks.volumes.state import created_at, exists, is_recorded, no_such_volume, stack_of, volume_of
@@ -54,29 +56,54 @@ class VolumeOutcome:
         return bool(self.recorded) or any(change.op != "same" for change in self.changes)
 
 
-def preview_volume(project: Project, volume: Volume, listener: Listener) -> VolumeOutcome:
-    """What `up` would do, after a refresh. Takes no lock. Raises PlanErrors, Conflict, StackError."""
+def preview_volume(
+    project: Project,
+    volume: Volume,
+    listener: Listener,
+    *,
+    scope: str | None = None,
+    recorder: Recorder | None = None,
+) -> VolumeOutcome:
+    """What `up` would do, after a refresh. Takes no lock. `scope`: that of an approved plan; `recorder` sees
+    what the engine plans. Raises PlanErrors, Conflict, StackError."""
     project.prepare()
     stack = stack_of(project, volume.name)
     repair_files(project, stack.name)
-    plan = _planned(stack, volume)
-    run = EngineCall(listener, planning=True)
+    plan = _planned(stack, volume, scope)
+    run = EngineCall(listener, planning=True, observer=recorder)
     listener(Activity(f"the engine compares the volume {volume.name} with its disk"))
-    engine(stack, ["preview"], run, volume_program(plan))
+    words = recorder.words if recorder is not None else ()
+    engine(stack, ["preview", *words], run, volume_program(plan))
     return _outcome(stack, plan, run)
 
 
-def up_volume(project: Project, volume: Volume, listener: Listener) -> VolumeOutcome:
-    """Bring a volume up, and return what was done. Raises PlanErrors, StackError, Conflict, Interrupted."""
+def up_volume(
+    project: Project,
+    volume: Volume,
+    listener: Listener,
+    *,
+    scope: str | None = None,
+    guard: Guard | None = None,
+) -> VolumeOutcome:
+    """Bring a volume up, and return what was done. `guard` holds it to an approved plan, `scope` is that
+    plan's. Raises PlanErrors, StackError, Conflict, Interrupted."""
     project.prepare()
     stack = stack_of(project, volume.name)
     recover(stack, listener)
-    plan = _planned(stack, volume)
+    plan = _planned(stack, volume, scope)
     before = _recorded(stack)
     ensure_images(plan.images, listener)
     listener(Activity(f"bringing up the volume {volume.name}"))
     run = EngineCall(listener, planning=False)
-    engine(stack, ["up", "--yes", "--skip-preview"], run, volume_program(plan))
+    words, code = ["up", "--yes", "--skip-preview"], volume_program(plan)
+    if guard is not None:
+        words, code = guard.guarded(words, code)
+    try:
+        engine(stack, words, run, code)
+    except EngineFailed as failed:
+        if guard is not None and (refusal := guard.refusal(failed)) is not failed:
+            raise refusal from failed
+        raise
     return _outcome(stack, plan, run, before)
 
 
@@ -120,12 +147,14 @@ def _recorded(stack: StackState) -> VolumeState | None:
     return volume_of(stack) if exists(stack) and is_recorded(stack) else None
 
 
-def _planned(stack: StackState, volume: Volume) -> VolumePlan:
+def _planned(stack: StackState, volume: Volume, scope: str | None = None) -> VolumePlan:
     project = stack.project
     previous = _recorded(stack)
     near = zones_of_fleets(project, volume) if volume.availability_zone is None else ()
     return plan_volume(
-        VolumeRequest(volume, account_of(project), previous, scope_of(project), dict(project.tags), near)
+        VolumeRequest(
+            volume, account_of(project), previous, scope or scope_of(project), dict(project.tags), near
+        )
     )
 
 

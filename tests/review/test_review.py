@@ -11,12 +11,12 @@ from dangers import CASES, COMMENTS, HOSTILE, change, compiled, fleet, node, pla
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from orch.cli.fleets.preview_all import worst
+from orch.cli.fleets.preview_all import Output, outputs_of, worst
 from orch.review.assess import fleet_review
 from orch.review.escape import escape, fenced, marked, mermaid
 from orch.review.html import html
-from orch.review.markdown import MOST_BYTES, Block, fit, markdown, size_of
-from orch.review.model import Danger, Review, StackReview
+from orch.review.markdown import MOST_BYTES, Block, basis_line, fit, markdown, size_of
+from orch.review.model import Basis, Danger, Review, StackReview
 from orch.spec.errors import ExitCode
 from orch.stacks.pulumi.changes import PropertyChange
 
@@ -249,3 +249,40 @@ def test_stacks_without_a_plan_come_first() -> None:
     failed = StackReview("fleet", "z", "z.yml:1", "failed")
     assert [each.name for each in review(ok, failed).stacks] == ["z", "a"]
     assert review(ok, failed).verdict == "failed"
+
+
+def test_the_last_line_says_what_a_plan_stands_on() -> None:
+    """And nothing of what is not known."""
+    make, _ = CASES[next(iter(CASES))]
+    bare = make()
+    assert basis_line(bare) == ""
+    stacks = tuple(replace(each, serial=7) for each in bare.stacks)
+    basis = Basis("c" * 40, "b" * 40, dirty=True, plan="3fa9c1d2e0b7", valid_until="2026-11-26T13:00:00Z")
+    full = replace(bare, stacks=stacks, basis=basis, command="orch up --plan plan.json")
+    line = markdown(full).splitlines()[-1]
+    for words in (
+        "Plan 3fa9c1d2e0b7 of commit cccc",
+        "not committed as they are",
+        "against base bbbb",
+        " 7;",
+    ):
+        assert words in line
+    assert line.endswith("valid until 2026-11-26T13:00:00Z.")
+    assert "orch up --plan plan.json" in markdown(full).splitlines()[-3]
+    assert "valid until 2026-11-26T13:00:00Z" in html(full)
+    assert markdown(full) == markdown(full)
+    alone = replace(bare, stacks=stacks, basis=Basis(plan="3fa9c1d2e0b7"))
+    assert basis_line(alone).startswith("Plan 3fa9c1d2e0b7; serial of the state: ")
+    assert "commit" not in basis_line(alone)
+
+
+def test_the_ending_of_a_name_says_what_is_written() -> None:
+    files = ["a/comment.md", "review.HTML", "plan.json"]
+    assert outputs_of([], files) == [
+        Output("markdown", "a/comment.md"),
+        Output("html", "review.HTML"),
+        Output("plan", "plan.json"),
+    ]
+    assert outputs_of(["json"], ["plan.json"]) == [Output("json", "plan.json")]
+    assert outputs_of(["markdown"], []) == [Output("markdown")]
+    assert outputs_of([], []) == []

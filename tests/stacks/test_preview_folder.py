@@ -142,7 +142,10 @@ def test_pending_changes_give_10_only_where_nothing_is_worse(folder: Rehearsed, 
     [
         (["--markdown", "--html"], "it does not go with --markdown"),
         (["--json", "--markdown"], "it does not go with --json"),
-        (["--out", "plan.json"], "say what to write: --markdown, --html or --json"),
+        (["--out", "plan.txt"], "say what to write to plan.txt: --markdown, --html or --json"),
+        (["--markdown", "--out", "a.md", "--out", "b.md"], "with --markdown, one file is written"),
+        (["--markdown", "--expires", "3d"], "it goes with a saved plan"),
+        (["--out", "plan.json", "--expires", "off"], "a plan expires"),
         (["--untrusted", "--markdown"], "do not go with it"),
     ],
 )
