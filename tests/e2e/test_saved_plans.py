@@ -330,7 +330,7 @@ def test_the_engine_and_the_guard_stop_what_the_comparison_could_not_see(
 
     def request(count: int) -> FleetRequest:
         write(there, count)
-        (fleet,) = load_paths([there.path / "p5.yml"]).require().fleets()
+        (fleet,) = load_paths([there.path / "p5.yml"]).require().fleets
         return FleetRequest(fleet, there.path)
 
     def guard(plan: Plan, name: str, engine_plan: Path | None) -> Guard:
