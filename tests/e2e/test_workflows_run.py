@@ -227,7 +227,8 @@ def test_files_of_a_fork_are_read_without_rights_and_posted_by_another_job(repos
     (check,) = server.checks.values()
     assert (check["conclusion"], check["head_sha"]) == ("failure", repository.head)
     code, out = repository.pull_request("opened", fork="mallory/cluster")
-    assert "orch preview" not in "".join(line for line in out.splitlines() if "Run Main" in line)
+    assert "[orch preview/changes]" in out
+    assert "[orch preview/preview infra]" not in out
     assert len(server.comments[5]) == 1
 
 
