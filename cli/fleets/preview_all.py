@@ -81,6 +81,7 @@ class Output:
 
     form: Form
     file: str | None = None
+    whole: bool = False
 
 
 _ENDINGS: Mapping[str, Form] = {".md": "markdown", ".html": "html", ".htm": "html", ".json": "plan"}
