@@ -144,6 +144,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
         outputs_lines,
         place_text,
         rank_lines,
+        status_text,
     )
     from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of
     from orch.runner.processes import describe_owner
@@ -153,7 +154,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
     plan, (_, tags) = _plan_facts(row), groups_and_tags(row)
     reason = row.message or row.reason
     pairs: Pairs = [
-        ("run", f"{row.name} ({row.status}{f': {reason}' if reason else ''})"),
+        ("run", f"{row.name} ({status_text(row)}{f': {reason}' if reason else ''})"),
         ("id", str(row.id)),
         ("fleet", row.fleet),
         ("submitted", f"{moment(row.created_at)} by {describe_owner(row.submitted_by)}"),
@@ -185,7 +186,8 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
             *(f"  {text}" for text in (*outputs_lines(left), *left.left_out)),
             *([f"  the last lines of rank {rank}:"] if tail else []),
             *tail,
-            f"  its log: orch logs {row.name}" + (f" --rank {rank}" if row.first_failed else ""),
+            f"  its log: orch logs {runner.ledger.argument(row.id)}"
+            + (f" --rank {rank}" if row.first_failed else ""),
         ]
     )
 

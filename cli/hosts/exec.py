@@ -79,7 +79,7 @@ def execute(
             on_node = as_root(text) if sudo else text
             answers = ask(nodes, runner.connector, lambda _: on_node, timeout_s=timeout_s)
         else:
-            plan = plan_of(in_run.with_containers(target))
+            plan = plan_of(in_run.with_containers(runner, target))
             answered = {"run": target.name}
             nodes, rank_of = in_run.nodes_of_ranks(plan, rank or (), node or ())
             if len(nodes) == 1 and timeout_s is None and not as_json and in_run.on_terminal():

@@ -68,14 +68,14 @@ def no_such_name(project: Project, runner: RunnerContext, name: str) -> NoSuchFl
     )
 
 
-def with_containers(row: RunRow) -> RunRow:
+def with_containers(runner: RunnerContext, row: RunRow) -> RunRow:
     """The run, if it has begun and goes on. Raises RunConflict."""
     from orch.runner.errors import RunConflict
 
     if not row.active:
         raise RunConflict(
             f"run {row.name} has ended: it has no containers",
-            hint=f"`orch logs {row.name}` prints its logs",
+            hint=f"`orch logs {runner.ledger.argument(row.id)}` prints its logs",
         )
     if row.started_at is None:
         raise RunConflict(

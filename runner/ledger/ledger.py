@@ -38,6 +38,7 @@ from orch.runner.ledger.records import (
     Waiting,
     lease_holds,
 )
+from orch.runner.ledger.run_names import as_argument
 from orch.runner.ledger.schema import clock
 from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, process_owner
@@ -200,6 +201,14 @@ class Ledger(Leases):
     def by_id(self, number: int) -> RunRow:
         with self._reading() as db:
             return _read(db, number)
+
+    def argument(self, number: int) -> str:
+        """What stands for a run on a command line: its name, or its id where a newer run has that name."""
+        run, newer = schema.run.c, schema.run.alias()
+        has_newer = exists().where(newer.c.name == run.name, newer.c.id > run.id, newer.c.status != RESERVED)
+        with self._reading() as db:
+            name = db.scalar(select(run.name).where(run.id == number, ~has_newer))
+        return str(number) if name is None else as_argument(name)
 
     def submitted(self, number: int) -> RunRow | None:
         """The run of a number; None where there is none, or it is only reserved."""

@@ -76,6 +76,7 @@ def test_one_active_run_per_name_and_any_number_of_ended_ones(any_ledger: Ledger
     assert any_ledger.get("job").id == second
     # The id of a run stands for its name, also of one whose name another one has now.
     assert any_ledger.get(str(first)).id == first
+    assert [any_ledger.argument(number) for number in (first, second)] == [str(first), "job"]
     with pytest.raises(UnknownRun, match="no run named '987654321'"):
         any_ledger.get("987654321")
     with pytest.raises(UnknownRun):
