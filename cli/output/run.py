@@ -41,6 +41,23 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 WIDE = ("COUNT", "LIMIT", "PRIORITY", "PER HOUR", "COST", "REASON")
+# Columns that are never cut nor wrapped; others go on in a second line, or are left out, in this order.
+_WHOLE = ("RUN", "ID", "STATUS")
+_MISSED_FIRST = (
+    "COUNT",
+    "PRIORITY",
+    "LIMIT",
+    "PER HOUR",
+    "OWNER",
+    "SUBMITTED",
+    "FLEET",
+    "COST",
+    "TOOK",
+    "ID",
+    "NODES",
+)
+# How narrow a column may be that goes on in a second line.
+_WRAPPED = 24
 # What tables say of a run that failed, by why the first of its ranks ended.
 _HOW_FAILED = {
     "failed_to_start_due_to_no_capacity": "no capacity",
@@ -441,25 +458,39 @@ def _wide(row: RunRow) -> tuple[str, ...]:
     )
 
 
+def _that_fit(columns: tuple[str, ...], rows: Sequence[Mapping[str, str]], width: int) -> tuple[str, ...]:
+    """Which columns a table of this width has: all, or without those that can be missed first."""
+    needs = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+    for name in ("REASON", "NODES"):  # they may be on several lines
+        needs[name] = min(needs.get(name, 0), _WRAPPED)
+    for name in _MISSED_FIRST:
+        if sum(needs[each] + 2 for each in columns) - 2 <= width:
+            break
+        columns = tuple(each for each in columns if each != name)
+    return columns
+
+
 def runs_table(
-    rows: Sequence[RunRow], lines: Mapping[str, Line] | None = None, *, colour: bool, wide: bool = False
+    rows: Sequence[RunRow],
+    lines: Mapping[str, Line] | None = None,
+    *,
+    colour: bool,
+    wide: bool = False,
+    width: int | None = None,
 ) -> str:
     """`lines`: of the fleets that runs wait for nodes of, by name.
 
     `wide`: with the columns that `squeue -l` has besides: nodes wanted, time limit, priority, and why a run
-    waits or how it ended; and with what its nodes cost by the hour, and what they cost so far.
+    waits or how it ended; and with what its nodes cost by the hour, and what they cost so far. Where not all
+    fit in `width`, by default the terminal's, some are left out; name, status and reason are always whole.
     """
     lines = lines or {}
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
-    columns = ("RUN", "ID", "FLEET", "NODES", "STATUS", "OWNER", "SUBMITTED", "TOOK")
-    for heading in (*columns, *(WIDE if wide else ())):
-        table.add_column(heading)
-    for row in rows:
-        cells = (
+    all_cells = [
+        (
             row.name,
             str(row.id),
             row.fleet,
@@ -472,10 +503,21 @@ def runs_table(
             "-" if row.took_s is None else duration(row.took_s),
             *(_wide(row) if wide else ()),
         )
-        # Others write to a ledger that is shared: no markup, and no line of their own.
-        table.add_row(*(Text(visible(cell)) for cell in cells))
+        for row in rows
+    ]
     text = io.StringIO()
-    Console(file=text, force_terminal=colour, width=None if colour else 300 if wide else 200).print(table)
+    # The width of the terminal; what is piped is cut nowhere.
+    console = Console(file=text, force_terminal=colour, width=width or (None if colour else 1000))
+    table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
+    columns = ("RUN", "ID", "FLEET", "NODES", "STATUS", "OWNER", "SUBMITTED", "TOOK", *(WIDE if wide else ()))
+    # Others write to a ledger that is shared: no markup, and no line of their own.
+    shown = [dict(zip(columns, map(visible, cells), strict=True)) for cells in all_cells]
+    columns = _that_fit(columns, shown, console.width)
+    for heading in columns:
+        table.add_column(heading, no_wrap=heading in _WHOLE, overflow="fold")
+    for cells in shown:
+        table.add_row(*(Text(cells[heading]) for heading in columns))
+    console.print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

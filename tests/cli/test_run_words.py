@@ -190,6 +190,28 @@ def test_a_run_that_was_stopped_is_terminated_everywhere() -> None:
     assert run_json(run)["status_text"] == "terminated"
 
 
+@pytest.mark.parametrize("columns", [80, 120, 160])
+def test_a_table_for_a_narrow_terminal_has_names_status_and_reason_whole(columns: int) -> None:
+    why = "rank 12 on node pool-of-a100-12 exited with code 3: ValueError: bad batch of data"
+    name = "a-run-with-a-rather-long-name"
+    rank = RankRow(0, "lab-0", "failed", 3, "container_exited_with_error", "bad batch", None, True)
+    run = tried_again(name=name, status="failed", message=why, finished_at=200.0, ranks=(rank,))
+    table = runs_table([run], colour=False, wide=True, width=columns)
+    head, first, *rest = table.splitlines()
+    assert max(map(len, table.splitlines())) <= columns
+    assert "\u2026" not in table
+    assert {"RUN", "STATUS", "REASON"} <= set(head.split())
+    assert first.startswith(f"{name} ")
+    assert "exited (3), attempt 2 " in first
+    place = head.index("REASON")
+    assert " ".join(line[place:].strip() for line in (first, *rest)) == why
+
+
+def test_a_table_that_is_piped_has_all_columns() -> None:
+    run = tried_again(name="n" * 40, status="failed", message="why " * 60, finished_at=200.0)
+    assert len(runs_table([run], colour=False, wide=True).splitlines()) == 2
+
+
 class StandsStill(io.StringIO):
     """A terminal after Ctrl-S: it takes nothing before Ctrl-Q."""
 
