@@ -12,7 +12,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import coloured, print_json, say
-from orch.cli.runs.exec import no_such_name
+from orch.cli.runs.exec import kind_of, no_such_name
 from orch.cli.runs.opening import open_runner
 from orch.spec.errors import visible
 
@@ -35,7 +35,9 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="Of a fleet or a run.", autocompletion=completion.fleets_and_runs
+            metavar="NAME",
+            help="Of a fleet or a run; run:NAME or fleet:NAME for one of them.",
+            autocompletion=completion.fleets_and_runs,
         ),
     ],
     as_json: Json = False,
@@ -49,8 +51,9 @@ def show(
         from orch.runner.runs.outputs import outputs_left
 
         reconcile_once(runner)
-        fleet = _fleet(project, runner, name)
-        row = _run(runner, name)
+        kind, name = kind_of(name)
+        fleet = _fleet(project, runner, name) if kind != "run" else None
+        row = _run(runner, name) if kind != "fleet" else None
         if fleet is None and row is None:
             raise no_such_name(project, runner, name)
         on_fleet = [each for each in runner.ledger.runs(active_only=True) if fleet and each.fleet == name]

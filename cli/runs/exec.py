@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 _KINDS = ("run", "fleet")
 
 
+def kind_of(name: str) -> tuple[str, str]:
+    """`run` or `fleet` where a name says which it is of, else ""; and the name itself."""
+    kind, colon, rest = name.partition(":")
+    return (kind, rest) if colon and kind in _KINDS else ("", name)
+
+
 def fleet_or_run(project: Project, runner: RunnerContext, name: str, *, verb: str) -> FleetState | RunRow:
     """What a name is that may be a fleet's or a run's; `run:NAME` and `fleet:NAME` say which.
 
@@ -31,8 +37,8 @@ def fleet_or_run(project: Project, runner: RunnerContext, name: str, *, verb: st
     from orch.stacks.errors import NoSuchFleet
     from orch.stacks.fleets import fleet_state
 
-    kind, colon, rest = name.partition(":")
-    if colon and kind in _KINDS:
+    kind, rest = kind_of(name)
+    if kind:
         return fleet_state(project, rest) if kind == "fleet" else runner.ledger.get(rest)
     try:
         row = runner.ledger.get(name)

@@ -309,6 +309,10 @@ def attach(
         row = runner.ledger.get(name)
         if in_background:
             end(supervise(runner, row))
+        if row.active and not row.held:
+            from orch.cli.output.run import status_text
+
+            tell(f"run {row.name}: {status_text(row)}, and nobody drove it; this process does from now on")
         if row.active:
             hold_ports_of_run(held, row, other_ports)
             row = see_through(project, runner, row, held)

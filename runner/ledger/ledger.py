@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, insert, select, update
+from sqlalchemy import Connection, delete, exists, func, insert, select, update
 
 from orch.runner.errors import LedgerUnusable, NameTaken, UnknownRun
 from orch.runner.ledger import controllers, metric_samples, schema
@@ -247,18 +247,18 @@ class Ledger(Leases):
         return frozenset(found)
 
     def uncollected(self) -> tuple[RunRow, ...]:
-        """Ended runs whose container is still on a node that did not answer, newest first, at most 20."""
-        query = (
-            select(schema.run.c.id)
-            .where(
-                schema.run.c.status.not_in((*ACTIVE, RESERVED)),
-                exists().where(schema.rank.c.run_id == schema.run.c.id, schema.rank.c.collected == 0),
-            )
-            .order_by(schema.run.c.id.desc())
-            .limit(20)
+        """Ended runs whose container is still on a node that did not answer: the newest 20, newest first, and
+        any 10 of the others. Nodes that never come back keep nobody from the older ones for ever."""
+        query = select(schema.run.c.id).where(
+            schema.run.c.status.not_in((*ACTIVE, RESERVED)),
+            exists().where(schema.rank.c.run_id == schema.run.c.id, schema.rank.c.collected == 0),
         )
         with self._reading() as db:
-            return _read_all(db, db.scalars(query).all())
+            numbers = list(db.scalars(query.order_by(schema.run.c.id.desc()).limit(20)))
+            if len(numbers) == 20:
+                older = query.where(schema.run.c.id < numbers[-1])
+                numbers += db.scalars(older.order_by(func.random()).limit(10))
+            return _read_all(db, numbers)
 
     def line(self, fleet: str) -> Line:
         """The runs that wait for nodes of a fleet."""

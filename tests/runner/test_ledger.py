@@ -190,6 +190,22 @@ def test_ended_runs_with_something_left_on_a_node_are_found(any_ledger: Ledger):
     assert any_ledger.uncollected() == ()
 
 
+def test_nodes_that_never_come_back_keep_nobody_from_older_runs(any_ledger: Ledger):
+    numbers: list[int] = []
+    for index in range(36):
+        numbers.append(new(any_ledger, f"job-{index}", nodes=1))
+        lease = any_ledger.take(numbers[-1], "a")
+        assert lease is not None
+        any_ledger.finish(lease, "failed", "job_failed", "x")
+    seen: set[int] = set()
+    for _ in range(100):
+        found = {row.id for row in any_ledger.uncollected()}
+        assert len(found) == 30
+        assert found >= set(numbers[16:])
+        seen |= found
+    assert seen == set(numbers)
+
+
 def test_many_processes_take_each_run_once(ledger_url: str, tmp_path: Path):
     ledger = open_ledger(ledger_url)
     count = 40
