@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, insert, or_, select, update
+from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
 
 from orch.runner.errors import LedgerUnusable, NameTaken, UnknownRun
 from orch.runner.ledger import controllers, metric_samples, node_lives, schema
@@ -40,6 +40,7 @@ from orch.runner.ledger.records import (
     Waiting,
     lease_holds,
 )
+from orch.runner.ledger.run_names import as_argument
 from orch.runner.ledger.schema import clock
 from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, process_owner
@@ -203,6 +204,14 @@ class Ledger(Leases):
         with self._reading() as db:
             return _read(db, number)
 
+    def argument(self, number: int) -> str:
+        """What stands for a run on a command line: its name, or its id where a newer run has that name."""
+        run, newer = schema.run.c, schema.run.alias()
+        has_newer = exists().where(newer.c.name == run.name, newer.c.id > run.id, newer.c.status != RESERVED)
+        with self._reading() as db:
+            name = db.scalar(select(run.name).where(run.id == number, ~has_newer))
+        return str(number) if name is None else as_argument(name)
+
     def submitted(self, number: int) -> RunRow | None:
         """The run of a number; None where there is none, or it is only reserved."""
         with self._reading() as db:
@@ -240,18 +249,18 @@ class Ledger(Leases):
         return frozenset(found)
 
     def uncollected(self) -> tuple[RunRow, ...]:
-        """Ended runs whose container is still on a node that did not answer, newest first, at most 20."""
-        query = (
-            select(schema.run.c.id)
-            .where(
-                schema.run.c.status.not_in((*ACTIVE, RESERVED)),
-                exists().where(schema.rank.c.run_id == schema.run.c.id, schema.rank.c.collected == 0),
-            )
-            .order_by(schema.run.c.id.desc())
-            .limit(20)
+        """Ended runs whose container is still on a node that did not answer: the newest 20, newest first, and
+        any 10 of the others. Nodes that never come back keep nobody from the older ones for ever."""
+        query = select(schema.run.c.id).where(
+            schema.run.c.status.not_in((*ACTIVE, RESERVED)),
+            exists().where(schema.rank.c.run_id == schema.run.c.id, schema.rank.c.collected == 0),
         )
         with self._reading() as db:
-            return _read_all(db, db.scalars(query).all())
+            numbers = list(db.scalars(query.order_by(schema.run.c.id.desc()).limit(20)))
+            if len(numbers) == 20:
+                older = query.where(schema.run.c.id < numbers[-1])
+                numbers += db.scalars(older.order_by(func.random()).limit(10))
+            return _read_all(db, numbers)
 
     def line(self, fleet: str) -> Line:
         """The runs that wait for nodes of a fleet."""

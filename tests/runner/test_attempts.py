@@ -121,6 +121,28 @@ def nodes(row: RunRow) -> list[str]:
     return [rank.node for rank in row.ranks]
 
 
+def test_the_log_of_a_run_that_has_not_begun_is_its_state(
+    submit: Callable[..., RunRow], place: RunnerContext
+) -> None:
+    def heard(row: RunRow, *, follow: bool = False) -> list[Event]:
+        recorder = Recorder()
+        read_logs(replace(place, processor=recorder), row, Selection((0, 1)), follow=follow)
+        return recorder.events
+
+    row = submit(commands=["echo never"], retry=False)
+    assert heard(row) == [Notice("run job has not begun: submitted")]
+    lease = place.ledger.take(row.id, "me")
+    assert lease is not None
+    following = threading.Thread(target=lambda: told.extend(heard(row, follow=True)))
+    told: list[Event] = []
+    following.start()
+    place.ledger.finish(lease, "failed", "executor_error", "node box-1 cannot be reached")
+    following.join(60)
+    assert told[0] == Notice("run job has not begun: submitted")
+    never = Notice("run job never began: failed: node box-1 cannot be reached")
+    assert [told[-1], *heard(place.ledger.by_id(row.id))] == [never, never]
+
+
 @pytest.mark.usefixtures("soon")
 def test_the_second_attempt_finds_what_the_first_one_had_and_what_it_left(
     submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes, tmp_path: Path

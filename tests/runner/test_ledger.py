@@ -77,6 +77,7 @@ def test_one_active_run_per_name_and_any_number_of_ended_ones(any_ledger: Ledger
     assert any_ledger.get("job").id == second
     # The id of a run stands for its name, also of one whose name another one has now.
     assert any_ledger.get(str(first)).id == first
+    assert [any_ledger.argument(number) for number in (first, second)] == [str(first), "job"]
     with pytest.raises(UnknownRun, match="no run named '987654321'"):
         any_ledger.get("987654321")
     with pytest.raises(UnknownRun):
@@ -188,6 +189,22 @@ def test_ended_runs_with_something_left_on_a_node_are_found(any_ledger: Ledger):
     assert [row.id for row in any_ledger.uncollected()] == [number]
     any_ledger.change_rank(lease, 0, 1, collected=1)
     assert any_ledger.uncollected() == ()
+
+
+def test_nodes_that_never_come_back_keep_nobody_from_older_runs(any_ledger: Ledger):
+    numbers: list[int] = []
+    for index in range(36):
+        numbers.append(new(any_ledger, f"job-{index}", nodes=1))
+        lease = any_ledger.take(numbers[-1], "a")
+        assert lease is not None
+        any_ledger.finish(lease, "failed", "job_failed", "x")
+    seen: set[int] = set()
+    for _ in range(100):
+        found = {row.id for row in any_ledger.uncollected()}
+        assert len(found) == 30
+        assert found >= set(numbers[16:])
+        seen |= found
+    assert seen == set(numbers)
 
 
 def test_many_processes_take_each_run_once(ledger_url: str, tmp_path: Path):
