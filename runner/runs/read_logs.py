@@ -83,7 +83,7 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
 
 def _follow_run(runner: RunnerContext, row: RunRow, selection: Selection) -> tuple[RunRow, bool]:
     """Follow a run until its logs, or it, have ended: its row, and whether there were logs to follow."""
-    watch = RunWatch(runner.ledger, row)
+    watch = RunWatch(runner, row)
     followed = False
     while row.active:
         if row.phase not in _BEFORE_LOGS:
