@@ -1,4 +1,4 @@
-"""Runs that are submitted to the same nodes at the same time: the later one sees the other."""
+"""Runs that find no nodes when they are submitted: others take them meanwhile, or they do not answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from foldernodes import FolderLab, ProcessRuntime
 
-from orch.runner.errors import NodesBusy
+from orch.runner.errors import HostUnreachable, NodesBusy
 from orch.runner.events import Recorder
 from orch.runner.ledger.database import open_engine
 from orch.runner.ledger.ledger import Ledger, open_ledger
@@ -89,3 +89,35 @@ def test_the_later_of_two_runs_that_chose_the_same_node_gets_another_one(
     row = submit_two(nodes=1)
     (other,) = (each for each in place.ledger.runs() if each.name == "soon")
     assert [rank.node for each in (other, row) for rank in each.ranks] == ["box-0", "box-1"]
+
+
+@pytest.mark.parametrize(
+    ("known", "detail"),
+    [
+        ({}, "box-1: node box-1 cannot be reached"),
+        ({"box-1": "its container is not running (exited)"}, "box-1: its container is not running (exited)"),
+    ],
+)
+def test_a_run_that_needs_a_node_that_does_not_answer_is_refused(
+    known: dict[str, str], detail: str, place: RunnerContext, tmp_path: Path
+) -> None:
+    fleet = FolderLab(tmp_path / "boxes").fleet()
+    (tmp_path / "boxes/node-1").rmdir()
+
+    def submit(nodes: int, **more: Any) -> RunRow:
+        given = {"name": f"on-{nodes}", "nodes": nodes, "shell": "sh", "commands": ["true"]}
+        task = Task.model_validate(given)
+        words = {"image": "none", "base": tmp_path, "why_silent": lambda *_: known, **more}
+        return lifecycle.submit(place, task, fleet, **words)
+
+    with pytest.raises(HostUnreachable) as caught:
+        submit(2)
+    error = caught.value
+    assert error.exit_code == ExitCode.HOSTS == 7
+    assert error.summary == "node box-1 of fleet boxes does not answer"
+    assert error.detail == detail
+    assert "orch up" in (error.hint or "")
+    assert place.ledger.runs() == ()
+    # Where another node will do, the silent one keeps nobody; and one that waits in line waits for it.
+    assert [rank.node for rank in submit(1).ranks] == ["box-0"]
+    assert submit(2, wait=True).status == "pending"
