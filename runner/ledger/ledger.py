@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, or_, select, update
 
@@ -44,6 +44,8 @@ from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, process_owner
 from orch.spec.grammar.values import encodable, shown
 from orch.spec.suggest import hint_for
+
+T = TypeVar("T")
 
 _ID = re.compile(r"[0-9]{1,9}")
 
@@ -260,7 +262,7 @@ class Ledger(Leases):
         """The active runs of these statuses, fleets and owners (all where there are none), newest first; with
         `ended` the newest `limit` that ended, too. An owner is `ada` or `ada@box`."""
         run = schema.run
-        asked = [
+        asked: list[ColumnElement[bool]] = [
             column.in_([encodable(each) for each in words])
             for column, words in ((run.c.status, statuses), (run.c.fleet, fleets))
             if words
@@ -445,10 +447,10 @@ def _read_all(db: Connection, numbers: Sequence[int]) -> tuple[RunRow, ...]:
     return tuple(row for part in _parts(numbers) for row in _read_part(db, part))
 
 
-def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+def _parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
     """As many at a time as one statement takes."""
-    for start in range(0, len(numbers), READ_AT_ONCE):
-        yield numbers[start : start + READ_AT_ONCE]
+    for start in range(0, len(values), READ_AT_ONCE):
+        yield values[start : start + READ_AT_ONCE]
 
 
 def _read_part(db: Connection, numbers: Sequence[int]) -> Iterator[RunRow]:
