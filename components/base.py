@@ -10,7 +10,7 @@ found by the folder's name. Another package names its subclass in an entry point
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -231,6 +231,12 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
         What the backend does not tell for sure is no such node. Raises what asking it raises.
         """
         return frozenset()
+
+    def silent_nodes(self, mark: str, names: Collection[str]) -> Mapping[str, str]:
+        """Why nodes of a stack do not answer, by name, as far as the backend can tell at once.
+
+        `mark`: of the stack, `PROJECT/STACK/SCOPE`."""
+        return {}
 
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
         """What commands that lead to its nodes must find in their environment: secrets among them."""

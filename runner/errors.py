@@ -92,6 +92,10 @@ class NodesBusy(RunConflict):
     """The blocks a run needs are claimed by another run."""
 
 
+class SeatsTaken(NodesBusy):
+    """Another run was submitted to these nodes after they were chosen."""
+
+
 class InLine(NodesBusy):
     """Another run is before this one in the line for the nodes; whether they are free was not looked at."""
 

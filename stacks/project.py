@@ -242,7 +242,7 @@ def _load(root: Path) -> Project:
         name=settings.project or _recorded_name(root) or project_name(_chosen_name(settings) or root),
         state_url=state_url,
         secrets_provider=settings.secrets_provider,
-        ledger_url=settings.ledger or f"sqlite:///{root / '.orch' / 'ledger.db'}",
+        ledger_url=_ledger_url(root, settings.ledger or "sqlite:///.orch/ledger.db"),
         default_image=settings.defaults.image,
         backends=settings.configured,
         tags=dict(settings.tags),
@@ -250,6 +250,14 @@ def _load(root: Path) -> Project:
         nodes_for_runs=settings.nodes_for_runs,
         policies=PolicySettings(settings.policies, settings.policy_packs),
     )
+
+
+def _ledger_url(root: Path, written: str) -> str:
+    """The URL of a ledger. The path of a SQLite file counts from the root, wherever a command is called."""
+    kind, _, path = written.partition(":///")
+    if kind != "sqlite" or not path or path.startswith(("/", "file:")):
+        return written
+    return f"sqlite:///{root / path}"
 
 
 def _recorded_name(root: Path) -> str | None:

@@ -511,7 +511,9 @@ def runs_table(
     table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
     columns = ("RUN", "ID", "FLEET", "NODES", "STATUS", "OWNER", "SUBMITTED", "TOOK", *(WIDE if wide else ()))
     # Others write to a ledger that is shared: no markup, and no line of their own.
-    shown = [dict(zip(columns, map(visible, cells), strict=True)) for cells in all_cells]
+    shown: list[dict[str, str]] = [
+        dict(zip(columns, map(visible, cells), strict=True)) for cells in all_cells
+    ]
     columns = _that_fit(columns, shown, console.width)
     for heading in columns:
         table.add_column(heading, no_wrap=heading in _WHOLE, overflow="fold")

@@ -101,7 +101,10 @@ class Watched:
     """A fleet or a run, and what there is of it to look at."""
 
     def __init__(self, runner: RunnerContext, fleet: FleetState | None, run: RunRow | None) -> None:
+        from orch.runner.ledger.patience import LedgerPatience
+
         self._runner = runner
+        self._patience = LedgerPatience(lambda text: tell(f"warning: {text}"))
         self._fleet = fleet
         self._run = run
         self.kind, self.name = ("run", run.name) if run else ("fleet", fleet.name if fleet else "")
@@ -109,11 +112,19 @@ class Watched:
         self.targets = self._targets()
 
     def goes_on(self) -> bool:
-        """Whether there is more to come; a run that is tried again is on other nodes then."""
+        """Whether there is more to come, as far as a ledger that may be away tells; a run that is tried
+        again is on other nodes then."""
+        from orch.runner.errors import LedgerUnusable
+
         if self._run is None:
             return True
         attempt = self._run.attempt
-        self._run = self._runner.ledger.by_id(self._run.id)
+        try:
+            self._run = self._runner.ledger.by_id(self._run.id)
+        except LedgerUnusable as error:
+            self._patience.bear(error)
+            return True
+        self._patience.found()
         if self._run.attempt != attempt:
             self.targets = self._targets()
         return self._run.active

@@ -118,24 +118,17 @@ class Wanted:
 
         return self.everything or any(each not in ACTIVE for each in self.statuses)
 
-    def takes(self, row: RunRow) -> bool:
-        by = (row.submitted_by, row.submitted_by.partition("@")[0])
-        return (
-            (not self.statuses or row.status in self.statuses)
-            and (not self.fleets or row.fleet in self.fleets)
-            and (not self.owners or any(each in self.owners for each in by))
-        )
-
 
 @dataclass(frozen=True)
 class Shown:
     """Runs, the lines of the fleets that they wait for, and who goes on with them. `uncollected`: ended runs
-    that have left something on nodes."""
+    that have left something on nodes; `left_out`: how many earlier ones are not among the runs."""
 
     rows: tuple[RunRow, ...]
     lines: dict[str, Line]
     controllers: tuple[Controller, ...]
     uncollected: tuple[tuple[RunRow, OutputsLeft], ...]
+    left_out: int
 
 
 def _statuses(words: Sequence[str]) -> tuple[str, ...]:
@@ -163,13 +156,15 @@ def _look(runner: RunnerContext, wanted: Wanted) -> Shown:
     from orch.runner.runs.outputs import outputs_left
 
     reconcile_once(runner)
-    rows = runner.ledger.runs(active_only=not wanted.ended)
-    rows = tuple(row for row in rows if wanted.takes(row))
+    listed = runner.ledger.listed(
+        ended=wanted.ended, statuses=wanted.statuses, fleets=wanted.fleets, owners=wanted.owners
+    )
+    rows = listed.rows
     if not wanted.narrowed:
         rows = rows or runner.ledger.runs(limit=1)
     lines = {fleet: runner.ledger.line(fleet) for fleet in {row.fleet for row in rows if row.in_line}}
     left = tuple((row, outputs_left(runner.ledger, row)) for row in runner.ledger.uncollected())
-    return Shown(rows, lines, tuple(runner.ledger.controllers()), left)
+    return Shown(rows, lines, tuple(runner.ledger.controllers()), left, listed.left_out)
 
 
 def _watch(runner: RunnerContext, wanted: Wanted, *, wide: bool) -> None:
@@ -178,12 +173,26 @@ def _watch(runner: RunnerContext, wanted: Wanted, *, wide: bool) -> None:
     from rich.live import Live
     from rich.text import Text
 
+    from orch.runner.errors import LedgerUnusable
+    from orch.runner.ledger.patience import LedgerPatience
+    from orch.spec.errors import visible
+
+    trouble: list[str] = []
+    patience = LedgerPatience(trouble.append)
+    shown = _look(runner, wanted)
     with Live(console=Console(no_color=not coloured(sys.stdout)), auto_refresh=False) as live:
         while True:
-            shown = _look(runner, wanted)
             lines = [_table(shown, wide=wide)] if shown.rows else ["no run"]
-            live.update(Text.from_ansi("\n".join((*lines, *_notes(shown)))), refresh=True)
+            notes = (*_notes(shown), *(f"warning: {visible(text)}" for text in trouble))
+            live.update(Text.from_ansi("\n".join((*lines, *notes))), refresh=True)
             time.sleep(WATCH_S)
+            try:
+                shown = _look(runner, wanted)
+            except LedgerUnusable as error:
+                patience.bear(error)
+            else:
+                patience.found()
+                trouble.clear()
 
 
 def _table(shown: Shown, *, wide: bool) -> str:
@@ -195,8 +204,13 @@ def _table(shown: Shown, *, wide: bool) -> str:
 def _notes(shown: Shown) -> list[str]:
     from orch.cli.output.run import controller_text, outputs_lines
 
+    ended = sum(not row.active for row in shown.rows)
+    cut = [f"the newest {ended:,} runs that ended are shown, {shown.left_out:,} earlier ones are left out"]
     outputs = [f"run {row.name}: {text}" for row, left in shown.uncollected for text in outputs_lines(left)]
-    return [f"note: {text}" for text in (*outputs, *map(controller_text, shown.controllers))]
+    return [
+        f"note: {text}"
+        for text in (*cut[: shown.left_out], *outputs, *map(controller_text, shown.controllers))
+    ]
 
 
 def _print_json(shown: Shown) -> None:
@@ -212,7 +226,10 @@ def _print_json(shown: Shown) -> None:
         }
         for row in shown.rows
     ]
-    print(json.dumps({"schema": SCHEMA, "runs": runs, "controllers": controllers_json(shown.controllers)}))
+    controllers = controllers_json(shown.controllers)
+    print(
+        json.dumps({"schema": SCHEMA, "runs": runs, "left_out": shown.left_out, "controllers": controllers})
+    )
 
 
 def _tell_undriven(

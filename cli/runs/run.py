@@ -249,7 +249,8 @@ def logs(
     """Print the logs of a run, while it runs and after."""
     if folded and follow:
         raise typer.BadParameter("lines that are followed are shown as they come", param_hint="--fold")
-    moment = None if since is None else _stamp(moment_of(since))
+    if since is not None:
+        moment_of(since)  # what cannot be read is told before anything is opened
     with open_runner(None, as_json=False, rehearse=rehearse) as (_, runner):
         from orch.cli.output.run import FoldedLogs, Live
         from orch.runner.runs.lifecycle import reconcile_once
@@ -262,6 +263,8 @@ def logs(
             follow = follow and attempt == row.attempt
             row = of_attempt(row, attempt)
         ranks = _ranks_of(row, node)
+        # An age is by the ledger's clock, which machines that share one have in common.
+        moment = None if since is None else _stamp(moment_of(since, row.now))
         live = Live(sys.stdout, colour=coloured(sys.stdout), prefix=len(ranks) > 1)
         fold = not follow and len(ranks) > 1 and (sys.stdout.isatty() if folded is None else folded)
         shown = FoldedLogs(live) if fold else live

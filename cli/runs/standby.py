@@ -15,13 +15,14 @@ import pickle
 import socket
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orch.runner.ledger.ledger import Ledger
+    from orch.runner.ledger.ledger import Ledger, Taken
     from orch.runner.ledger.records import RunRow, Waiting
     from orch.runner.ledger.waiting_line import Line
     from orch.runner.placement.early_look import EarlyLook, Statuses
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from orch.stacks.project import Project
 
 _LENGTH = struct.Struct("!Q")
+NO_QUESTIONS: Mapping[str, Callable[[Any], object]] = MappingProxyType({})
 
 
 class Ended(EOFError):
@@ -112,10 +114,10 @@ class StandbyDriver:
             return self.ask("look")
         return None
 
-    def ask(self, *request: object, build: Callable[[int], str] | None = None) -> Any:
+    def ask(self, *request: object, asked: Mapping[str, Callable[[Any], object]] = NO_QUESTIONS) -> Any:
         """The answer to a request; see `serve`. Raises what it met there, and Ended.
 
-        `build`: makes the plan of a run that is written, of its number; what it raises is passed on.
+        `asked`: what answers questions of the driver about the request; what it raises is passed on.
         """
         if not self.there:
             raise Ended
@@ -123,12 +125,12 @@ class StandbyDriver:
         try:
             self._link.send(request)
             kind, value = self._link.receive()
-            while kind == "build" and build is not None:
+            while kind in asked:
                 try:
-                    plan = build(value)
+                    answer = asked[kind](value)
                 except BaseException as error:  # noqa: BLE001 - raised below, when nothing is left of the run
-                    failed, plan = error, None
-                self._link.send(plan)
+                    failed, answer = error, None
+                self._link.send(answer)
                 kind, value = self._link.receive()
         except Ended:
             self.there = False
@@ -185,6 +187,7 @@ class LentLedger:
         waiting: Waiting | None = None,
         *,
         priority: int = 0,
+        taken: Taken | None = None,
     ) -> RunRow:
         """See `Ledger.create`."""
         number = 0
@@ -194,12 +197,14 @@ class LentLedger:
             number = given
             return build(given)
 
+        asked = {"build": built, **({"taken": taken} if taken is not None else {})}
         with suppress(Ended):
-            return self._driver.ask("create", name, fleet, list(nodes), waiting, priority, build=built)
+            request = ("create", name, fleet, list(nodes), waiting, priority, taken is not None)
+            return self._driver.ask(*request, asked=asked)
         # Where it has ended after it was given the plan, the run may be there.
         if number and (row := self.own.submitted(number)) is not None:
             return row
-        return self.own.create(name, fleet, nodes, build, waiting, priority=priority)
+        return self.own.create(name, fleet, nodes, build, waiting, priority=priority, taken=taken)
 
     def close(self) -> None:
         """Close this process's own, which is opened again when it is needed."""
@@ -238,9 +243,9 @@ def serve(link: Link, ledger: Callable[[], Ledger], statuses: Callable[[], Statu
             if kind == "look":
                 answer: object = statuses()
             elif kind == "create":
-                name, fleet, nodes, waiting, priority = words
-                build = _Asked(link)
-                answer = ledger().create(name, fleet, nodes, build, waiting, priority=priority)
+                name, fleet, nodes, waiting, priority, asks = words
+                build, taken = _Asked(link, "build"), _Asked(link, "taken") if asks else None
+                answer = ledger().create(name, fleet, nodes, build, waiting, priority=priority, taken=taken)
             else:
                 name, *rest = words
                 answer = getattr(ledger(), name)(*rest)
@@ -253,21 +258,21 @@ def serve(link: Link, ledger: Callable[[], Ledger], statuses: Callable[[], Statu
 
 
 class _Asked:
-    """Makes the plan of a run by asking the command, which has read its task."""
+    """Asks the command, which has read the task of a run that is written, for its plan or about its nodes."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, link: Link, kind: str) -> None:
+        self._link, self._kind = link, kind
 
-    def __call__(self, number: int) -> str:
-        self._link.send(("build", number))
-        plan = self._link.receive()
-        if plan is None:
+    def __call__(self, value: object) -> Any:
+        self._link.send((self._kind, value))
+        answer = self._link.receive()
+        if answer is None:
             raise NotBuilt
-        return plan
+        return answer
 
 
 class NotBuilt(Exception):
-    """The command could not make the plan of its run, and tells why itself."""
+    """The command could not answer, and tells why itself."""
 
 
 @dataclass(frozen=True)

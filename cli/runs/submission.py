@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,6 +166,7 @@ def submit_task(
                 dev=dev,
                 makes_nodes=makes_nodes and task.creation_policy != "reuse",
                 made=room.made,
+                why_silent=partial(_why_silent, project, stacks[fleet.stack]),
             )
     except VolumeMisfit as error:
         raise _as_diagnostic(error, project, document) from error
@@ -345,6 +347,18 @@ def _candidates(
     requested = (fleet_name,) if fleet_name is not None else requested_fleets(task)
     names = [name for name in stacks if name in requested] or list(stacks)
     return {name: fleet_of(stacks[name]) for name in names}
+
+
+def _why_silent(
+    project: Project, stack: StackState, fleet: FleetState, names: Sequence[str]
+) -> Mapping[str, str]:
+    """What the backend of a fleet knows of nodes that do not answer."""
+    from orch.components.registry import backend
+    from orch.stacks.project import scope_of
+
+    scope = (stack.outputs.get("pins") or {}).get("scope") or scope_of(project)
+    mark = f"{project.name}/{fleet.stack}/{scope}"
+    return backend(fleet.backend).silent_nodes(mark, names)
 
 
 def _stem(file: Path) -> str:

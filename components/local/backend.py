@@ -111,6 +111,26 @@ class LocalBackend(Backend[ThisMachine, LocalFacts, LocalPlan]):
         """A killed call of our provider leaves none: they go by their mark alone."""
         return remove_marked(snapshot.marks, snapshot.ids) if snapshot.regions(self.name) else ()
 
+    def silent_nodes(self, mark: str, names: Collection[str]) -> Mapping[str, str]:
+        """Docker knows whether their containers run."""
+        from docker.errors import DockerException
+        from requests import RequestException
+
+        states: dict[str, str] = {}
+        try:
+            api = connect(timeout_s=5.0).api
+            for row in api.containers(all=True, filters={"label": f"{MARK}={mark}"}):
+                container: Any = api.inspect_container(row["Id"])
+                states[str(container["Config"]["Hostname"])] = str(container["State"]["Status"])
+        except (DockerException, RequestException, OrchError):  # it is asked for an explanation alone
+            return {}
+        silent = {name: states.get(name) for name in names}
+        return {
+            name: "its container is gone" if state is None else f"its container is not running ({state})"
+            for name, state in silent.items()
+            if state != "running"
+        }
+
     def volumes(self) -> VolumeBackend:
         from orch.components.local.backend import LocalVolumes
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, or_, select, update
 
-from orch.runner.errors import LedgerUnusable, NameTaken, UnknownRun
+from orch.runner.errors import LedgerUnusable, NameTaken, SeatsTaken, UnknownRun
 from orch.runner.ledger import controllers, metric_samples, node_lives, schema
 from orch.runner.ledger.controllers import Controller
 from orch.runner.ledger.database import open_engine
@@ -47,17 +48,33 @@ from orch.runner.processes import describe_owner, here, process_owner
 from orch.spec.grammar.values import encodable, shown
 from orch.spec.suggest import hint_for
 
+T = TypeVar("T")
+
 _ID = re.compile(r"[0-9]{1,9}")
 
 # A node that was lost, or could run nothing, weighs as much as this many attempts that failed on it.
 LOST_WEIGHT = 10
 # SQLite took 999 values in one statement before version 3.32.
 READ_AT_ONCE = 500
+# How many ended runs a list has.
+SHOWN = 1000
+
+
+Taken = Callable[[tuple[RunRow, ...]], bool]
+"""Whether these runs leave too little of the nodes that a new one was to have."""
 
 
 def open_ledger(url: str) -> Ledger:
     """The ledger at a SQLAlchemy URL, created if missing. Raises LedgerUnusable or NewerLedger."""
     return Ledger(*open_engine(url))
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Runs, newest first, and how many that ended earlier are left out."""
+
+    rows: tuple[RunRow, ...]
+    left_out: int
 
 
 class Ledger(Leases):
@@ -72,19 +89,23 @@ class Ledger(Leases):
         waiting: Waiting | None = None,
         *,
         priority: int = 0,
+        taken: Taken | None = None,
     ) -> RunRow:
         """Write a new run. `build` gets its number and returns its plan as JSON.
 
         `build` may take long: only the name and the number are reserved meanwhile, without a transaction.
-        `waiting`: it is not started now, and `nodes` are only those that it might get.
+        `waiting`: it is not started now, and `nodes` are only those that it might get. `taken`: asked in the
+        transaction that writes a run which is started now, with the active runs that have one of its nodes.
 
-        Raises NameTaken when a run of that name is active, or being submitted.
+        Raises NameTaken when a run of that name is active, or being submitted; SeatsTaken where `taken` says
+        so, and nothing is written then.
         """
         lease = self._reserve(name, fleet)
         try:
             with Renewal(self, lease):
                 plan = build(lease.run_id)
-            return self._submit(lease, plan, nodes, waiting, priority)
+            values: dict[str, Any] = {"plan": plan, "priority": priority}
+            return self._submit(lease, fleet, nodes, values, waiting=waiting, taken=taken)
         except BaseException:
             with suppress(LedgerUnusable), self._begin() as db:
                 db.execute(delete(schema.run).where(*holds(lease), schema.run.c.status == RESERVED))
@@ -105,8 +126,7 @@ class Ledger(Leases):
         """Reserve the name and a number for a run that is about to be written."""
         table, owner = schema.run, process_owner()
         with self._begin() as db:
-            # Those who reserve come one after the other.
-            db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema").with_for_update())
+            _one_at_a_time(db)
             rows = db.execute(
                 select(
                     table.c.id, table.c.status, table.c.owner, table.c.lease_until, clock().label("now")
@@ -151,18 +171,31 @@ class Ledger(Leases):
         return Lease(number, owner, 1)
 
     def _submit(
-        self, lease: Lease, plan: str, nodes: Sequence[str], waiting: Waiting | None, priority: int
+        self,
+        lease: Lease,
+        fleet: str,
+        nodes: Sequence[str],
+        values: dict[str, Any],
+        *,
+        waiting: Waiting | None,
+        taken: Taken | None,
     ) -> RunRow:
         table = schema.run
-        values: dict[str, Any] = {"status": "submitted"} if waiting is None else waiting_values(waiting)
+        values |= {"status": "submitted"} if waiting is None else waiting_values(waiting)
         with self._begin() as db:
+            if waiting is None and taken is not None:
+                _one_at_a_time(db)
+                rows = _placed_on_nodes(db, fleet, nodes)
+                if rows and taken(rows):
+                    raise SeatsTaken(
+                        f"run {rows[0].name} was given nodes of this run as it was submitted",
+                        hint="submit it again; `--wait` has it wait in line",
+                    )
             changed = db.execute(
                 update(table)
                 .where(*holds(lease), table.c.status == RESERVED)
                 .values(
                     **values,
-                    plan=plan,
-                    priority=priority,
                     owner=None,
                     lease_until=None,
                     created_at=clock(),
@@ -228,12 +261,49 @@ class Ledger(Leases):
         with self._reading() as db:
             return _read_all(db, db.scalars(query).all())
 
+    def listed(
+        self,
+        *,
+        ended: bool,
+        statuses: Collection[str] = (),
+        fleets: Collection[str] = (),
+        owners: Collection[str] = (),
+        limit: int = SHOWN,
+    ) -> Listed:
+        """The active runs of these statuses, fleets and owners (all where there are none), newest first; with
+        `ended` the newest `limit` that ended, too. An owner is `ada` or `ada@box`."""
+        run = schema.run
+        asked: list[ColumnElement[bool]] = [
+            column.in_([encodable(each) for each in words])
+            for column, words in ((run.c.status, statuses), (run.c.fleet, fleets))
+            if words
+        ]
+        if owners:
+            names = [encodable(each) for each in owners]
+            users = [f"{name}@" for name in names if "@" not in name]
+            asked.append(
+                or_(
+                    run.c.submitted_by.in_(names),
+                    *(func.substr(run.c.submitted_by, 1, len(user)) == user for user in users),
+                )
+            )
+        newest = select(run.c.id).order_by(run.c.id.desc())
+        over = run.c.status.not_in((*ACTIVE, RESERVED))
+        with self._reading() as db:
+            numbers = list(db.scalars(newest.where(run.c.status.in_(ACTIVE), *asked)))
+            left_out = 0
+            if ended:
+                found = list(db.scalars(newest.where(over, *asked).limit(limit + 1)))
+                numbers += found[:limit]
+                if len(found) > limit:
+                    every = select(func.count()).select_from(run).where(over, *asked)
+                    left_out = db.execute(every).scalar_one() - limit
+            return Listed(_read_all(db, sorted(numbers, reverse=True)), left_out)
+
     def placed_on(self, fleet: str) -> tuple[RunRow, ...]:
         """The active runs that have nodes of a fleet, newest first: all but those that wait."""
         run = schema.run
-        query = select(run.c.id).where(
-            run.c.fleet == fleet, run.c.status.in_(ACTIVE), run.c.status != "pending"
-        )
+        query = select(run.c.id).where(*_placed(fleet))
         with self._reading() as db:
             return _read_all(db, db.scalars(query.order_by(run.c.id.desc())).all())
 
@@ -408,6 +478,28 @@ class Ledger(Leases):
         return tuple((row.at, row.kind, row.text) for row in rows)
 
 
+def _one_at_a_time(db: Connection) -> None:
+    """Whoever submits a run waits here for the transactions of others who do."""
+    db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema").with_for_update())
+
+
+def _placed_on_nodes(db: Connection, fleet: str, nodes: Sequence[str]) -> tuple[RunRow, ...]:
+    """The active runs of a fleet that have one of these nodes, newest first."""
+    run, rank = schema.run, schema.rank
+    its_rank = (rank.c.run_id == run.c.id, rank.c.attempt == run.c.attempt)
+    numbers: set[int] = set()
+    for part in _parts(nodes):
+        on_nodes = exists().where(*its_rank, rank.c.node.in_(part))
+        numbers.update(db.scalars(select(run.c.id).where(*_placed(fleet), on_nodes)))
+    return _read_all(db, sorted(numbers, reverse=True))
+
+
+def _placed(fleet: str) -> tuple[ColumnElement[bool], ...]:
+    """What makes a run one that has nodes of a fleet: it is active, and does not wait for them."""
+    run = schema.run
+    return run.c.fleet == fleet, run.c.status.in_(ACTIVE), run.c.status != "pending"
+
+
 def _taken(name: str) -> NameTaken:
     return NameTaken(
         f"a run named {name} is active",
@@ -424,10 +516,10 @@ def _read_all(db: Connection, numbers: Sequence[int]) -> tuple[RunRow, ...]:
     return tuple(row for part in _parts(numbers) for row in _read_part(db, part))
 
 
-def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+def _parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
     """As many at a time as one statement takes."""
-    for start in range(0, len(numbers), READ_AT_ONCE):
-        yield numbers[start : start + READ_AT_ONCE]
+    for start in range(0, len(values), READ_AT_ONCE):
+        yield values[start : start + READ_AT_ONCE]
 
 
 def _read_part(db: Connection, numbers: Sequence[int]) -> Iterator[RunRow]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from orch.runner.errors import HostUnreachable, NodesBusy, NoFit, RunnerError
 from orch.runner.events import Notice
 from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import plan_of
+from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.node.status import CHOICE_S, NodeStatus, node_statuses
 from orch.runner.placement.conditions import check_names
 from orch.runner.placement.node_fit import Seat
@@ -26,7 +27,7 @@ from orch.runner.placement.placement import (
 )
 from orch.runner.placement.rank_groups import place_of_fleet, requested_fleets
 from orch.runner.processes import here
-from orch.spec.state import FleetState
+from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted, few, hint_for
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
     from orch.runner.placement.early_look import EarlyLook
     from orch.runner.runs.context import RunContext, RunnerContext
     from orch.spec.models import Task
+
+WhySilent = Callable[[FleetState, Sequence[str]], Mapping[str, str]]
+"""Why nodes of a fleet do not answer, by name, as far as that is known without asking them."""
+
+# What a run needs and what did not answer within CHOICE_S gets this time before the run is refused.
+PATIENT_S = 15.0
 
 
 def choose_fleet(
@@ -107,11 +114,13 @@ def choose_seats(
     failed: Mapping[str, int] = MappingProxyType({}),
     released_at: float | None = None,
     early_look: EarlyLook | None = None,
+    why_silent: WhySilent | None = None,
 ) -> tuple[Seat, ...]:
     """Seats for `task` on free nodes, by their present status; of those, the ones with the least in `failed`
     are taken. `answering`: silent nodes are not waited for. `released_at`: when a run last left nodes; with
     it, what the nodes said to this process a moment ago, and since then, will do. `early_look`: one that has
-    begun, whose answer will do too.
+    begun, whose answer will do too. `why_silent`: with it a run that needs silent nodes is refused, after
+    those that it cannot explain were asked once more.
 
     Raises NoFit, NodeUnfit, NodeCordoned, NodesBusy where other runs have the nodes; with `answering`
     HostUnreachable where nodes that are needed do not answer, or can run nothing.
@@ -128,12 +137,25 @@ def choose_seats(
         for name, each in _availability(runner, fleet, statuses).items()
     }
     seats = place_task(task, fleet, availability)
+    if why_silent is not None and (silent := _silent(seats, fleet, statuses)):
+        statuses = _ask_again(runner, fleet, silent, statuses, why_silent)
+        availability = _availability(runner, fleet, statuses)
+        seats = place_task(task, fleet, availability)
     if answering:
         _require_answers(seats, availability)
     _require_free(seats, availability)
     for message in filter(None, (cordoned_message(fleet, availability), unfit_message(fleet, availability))):
         runner.processor.handle(Notice(message, "warning"))
     return seats
+
+
+def crowded(seats: Sequence[Seat], rows: Sequence[RunRow]) -> bool:
+    """Whether these active runs leave too little of a seat's node for it."""
+    used: dict[str, int] = {}
+    for _, plan in _with_plans(rows):
+        for rank in plan.ranks:
+            used[rank.node.name] = used.get(rank.node.name, 0) + rank.blocks
+    return any(seat.node.blocks - used.get(seat.node.name, 0) < seat.blocks for seat in seats)
 
 
 def _needed(seats: Sequence[Seat]) -> str:
@@ -147,6 +169,54 @@ def _require_answers(seats: Sequence[Seat], availability: Mapping[str, NodeAvail
             f"{_needed(seats)}, {len(seats) - len(silent)} can be used",
             detail=f"{fold(silent)} {'does' if len(silent) == 1 else 'do'} not answer, or can run nothing",
         )
+
+
+def _silent(
+    seats: Sequence[Seat], fleet: FleetState, statuses: Sequence[NodeStatus]
+) -> tuple[NodeState, ...]:
+    """The nodes of these seats that do not answer."""
+    wanted = {seat.node.name for seat in seats}
+    pairs = zip(fleet.nodes, statuses, strict=True)
+    return tuple(node for node, status in pairs if status.status == "unreachable" and node.name in wanted)
+
+
+def _ask_again(
+    runner: RunnerContext | RunContext,
+    fleet: FleetState,
+    silent: Sequence[NodeState],
+    statuses: Sequence[NodeStatus],
+    why_silent: WhySilent,
+) -> tuple[NodeStatus, ...]:
+    """The statuses of a fleet's nodes, in their order, after those that did not answer were given more time.
+
+    Raises HostUnreachable where nodes stay silent, at once where it is known why."""
+    present = {node.name: status for node, status in zip(fleet.nodes, statuses, strict=True)}
+    reasons = why_silent(fleet, [node.name for node in silent])
+    if not reasons:
+        names = fold([node.name for node in silent])
+        runner.processor.handle(Notice(f"{names} of fleet {fleet.name}: no answer yet"))
+        again = _node_statuses(
+            runner, fleet.model_copy(update={"nodes": tuple(silent)}), deadline_s=PATIENT_S
+        )
+        present |= {node.name: status for node, status in zip(silent, again, strict=True)}
+        reasons = {
+            node.name: present[node.name].reason or "no answer"
+            for node in silent
+            if present[node.name].status == "unreachable"
+        }
+    if reasons:
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in reasons.items():
+            by_reason.setdefault(reason, []).append(name)
+        nodes = "node" if len(reasons) == 1 else "nodes"
+        verb = "does" if len(reasons) == 1 else "do"
+        raise HostUnreachable(
+            f"{nodes} {fold(list(reasons))} of fleet {fleet.name} {verb} not answer",
+            detail="; ".join(f"{fold(names)}: {reason}" for reason, names in by_reason.items()),
+            hint=f"`orch up FILE` with the file of fleet {fleet.name} mends its nodes; "
+            "`--wait` has this run wait for them",
+        )
+    return tuple(present[node.name] for node in fleet.nodes)
 
 
 def _require_free(seats: Sequence[Seat], availability: Mapping[str, NodeAvailability]) -> None:
@@ -164,8 +234,10 @@ def _require_free(seats: Sequence[Seat], availability: Mapping[str, NodeAvailabi
         )
 
 
-def _node_statuses(runner: RunnerContext | RunContext, fleet: FleetState) -> tuple[NodeStatus, ...]:
-    return node_statuses(fleet, runner.connector, deadline_s=CHOICE_S, runtimes=runner.runtimes)
+def _node_statuses(
+    runner: RunnerContext | RunContext, fleet: FleetState, *, deadline_s: float = CHOICE_S
+) -> tuple[NodeStatus, ...]:
+    return node_statuses(fleet, runner.connector, deadline_s=deadline_s, runtimes=runner.runtimes)
 
 
 def _availability(
@@ -195,15 +267,18 @@ def _holder(row: RunRow) -> str:
     return row.name if row.submitted_by == here() else f"{row.name} of {row.submitted_by}"
 
 
+def _with_plans(rows: Iterable[RunRow]) -> Iterator[tuple[RunRow, RunPlan]]:
+    """Without those of another version; what they have claimed is seen on the nodes."""
+    for row in rows:
+        with suppress(RunnerError):
+            yield row, plan_of(row)
+
+
 def _pending_claims(ledger: Ledger, fleet: str) -> dict[str, dict[str, tuple[str, int]]]:
     """Node name -> container -> run and blocks, of this ledger's active runs; some have not claimed theirs
     yet."""
     pending: dict[str, dict[str, tuple[str, int]]] = {}
-    for row in ledger.placed_on(fleet):
-        try:
-            plan = plan_of(row)
-        except RunnerError:  # another version's; what it has claimed is seen on the nodes
-            continue
+    for row, plan in _with_plans(ledger.placed_on(fleet)):
         for rank in plan.ranks:
             pending.setdefault(rank.node.name, {})[plan.container(rank.rank)] = _holder(row), rank.blocks
     return pending

@@ -15,7 +15,9 @@ from orch.runner.errors import HostUnreachable, LedgerUnusable, RunFailed, error
 from orch.runner.events import Notice, RankChanged, RunChanged
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger import patience
 from orch.runner.ledger.lease import LeaseLost, Renewal
+from orch.runner.ledger.patience import LedgerPatience
 from orch.runner.ledger.records import Lease, RankRow, RunRow
 from orch.runner.ledger.run_names import as_argument
 from orch.runner.node import logs
@@ -70,10 +72,6 @@ LOOKS_PER_S = 32.0
 # How long the end of a log, and a screen that takes no lines, are waited for when a run has ended.
 FOLLOWER_S = 3.0
 
-# How long a ledger that cannot be used is waited for, and how often it is tried.
-LEDGER_PATIENCE_S = 900.0
-LEDGER_PAUSE_S = 2.0
-
 # How often what a run takes along is marked as used, for its later attempts.
 USE_FILES_EVERY_S = 3600.0
 
@@ -85,7 +83,7 @@ class Driver:
         self._lease = lease
         self._follow_logs = follow_logs
         self._wake = threading.Event()
-        self._ledger_lost_since: float | None = None
+        self._patience = LedgerPatience(lambda text: self._context.processor.handle(Notice(text, "warning")))
         self._files_used_at = -USE_FILES_EVERY_S
         self._earlier = EarlierAttempts(context, lease)
         self._telling: list[logs.Follower] = []
@@ -118,7 +116,7 @@ class Driver:
                         if self._row.active:
                             self._earlier.remove(self._row)
                             self._use_files()
-                        self._ledger_lost_since = None
+                        self._patience.found()
                     except LedgerUnusable as error:
                         self._wait_for_ledger(error)
                 self._earlier.join()
@@ -149,16 +147,10 @@ class Driver:
         """Wait while the ledger is unavailable, then reload the run.
 
         A decision that could not be written is made again from the ledger's record, as by a driver that takes
-        over. Raises LedgerUnusable after LEDGER_PATIENCE_S.
+        over. Raises LedgerUnusable when it has stayed away for too long.
         """
-        now = time.monotonic()
-        if self._ledger_lost_since is None:
-            self._ledger_lost_since = now
-            message = f"{error.summary}: {error.detail}" if error.detail else error.summary
-            self._context.processor.handle(Notice(f"{message}; trying again", "warning"))
-        if now - self._ledger_lost_since > LEDGER_PATIENCE_S:
-            raise error
-        time.sleep(LEDGER_PAUSE_S)
+        self._patience.bear(error)
+        time.sleep(patience.LEDGER_PAUSE_S)
         with suppress(LedgerUnusable):
             self._reload()
 

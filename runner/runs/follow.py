@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Iterable
 
+from orch.runner.errors import LedgerUnusable
 from orch.runner.events import Notice, RunChanged
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import plan_of
-from orch.runner.ledger.ledger import Ledger
+from orch.runner.ledger.patience import LedgerPatience
 from orch.runner.ledger.records import RunRow
 from orch.runner.node import logs
 from orch.runner.processes import describe_owner, is_dead_owner
@@ -29,8 +30,9 @@ DRIVER_S = 1.0
 class RunWatch:
     """A run's row in the ledger, read at intervals. `wake`, from any thread, ends the present pause."""
 
-    def __init__(self, ledger: Ledger, row: RunRow) -> None:
-        self._ledger = ledger
+    def __init__(self, runner: RunnerContext, row: RunRow) -> None:
+        self._ledger = runner.ledger
+        self._patience = LedgerPatience(lambda text: runner.processor.handle(Notice(text, "warning")))
         self._wake = threading.Event()
         self._pause_s = MIN_PAUSE_S
         self.row = row
@@ -51,8 +53,15 @@ class RunWatch:
                 return
 
     def read(self) -> RunRow:
-        """Read the run's row."""
-        previous, self.row = self.row, self._ledger.by_id(self.row.id)
+        """Read the run's row; as it was known before while the ledger is away. Raises LedgerUnusable when
+        that stays so."""
+        try:
+            present = self._ledger.by_id(self.row.id)
+        except LedgerUnusable as error:
+            self._patience.bear(error)
+            return self.row
+        self._patience.found()
+        previous, self.row = self.row, present
         if (previous.status, previous.phase, previous.owner) != (
             self.row.status,
             self.row.phase,
@@ -66,7 +75,7 @@ def follow(runner: RunnerContext, row: RunRow, follow_logs: bool) -> RunRow:
     """Show a run that another process acts on, until it ends or that process is gone."""
     followers: list[logs.Follower] = []
     attached = row.attempt
-    watch, last_status = RunWatch(runner.ledger, row), row.status
+    watch, last_status = RunWatch(runner, row), row.status
     runner.processor.handle(
         Notice(
             f"run {row.name} is driven by {describe_owner(row.owner) if row.owner else 'another process'}; "

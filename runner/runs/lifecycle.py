@@ -6,14 +6,16 @@ and read the ledger.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orch.runner.access.entry import close_entry
-from orch.runner.errors import BadRunName, RunnerError
+from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
 from orch.runner.events import Notice
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.lease import LeaseLost, Renewal
+from orch.runner.ledger.patience import LEDGER_PAUSE_S, LedgerPatience
 from orch.runner.ledger.records import Desired, RunRow
 from orch.runner.ledger.run_folder import folders_with_secrets
 from orch.runner.metrics.sampling import keeping_samples
@@ -57,12 +59,23 @@ def drive(runner: RunnerContext, row: RunRow, *, follow_logs: bool = True) -> Ru
 
 
 def _drive(runner: RunnerContext, row: RunRow, owner: str, follow_logs: bool) -> RunRow:
+    patience = LedgerPatience(lambda text: runner.processor.handle(Notice(text, "warning")))
+    followed = False
     while row.active:
-        lease = runner.ledger.take(row.id, owner)
-        if lease is None:
-            row = follow(runner, row, follow_logs)
+        try:
+            lease = runner.ledger.take(row.id, owner)
+            if lease is not None:
+                row = runner.ledger.by_id(row.id)
+        except LedgerUnusable as error:
+            if not followed:
+                raise
+            patience.bear(error)
+            time.sleep(LEDGER_PAUSE_S)
             continue
-        row = runner.ledger.by_id(row.id)
+        patience.found()
+        if lease is None:
+            row, followed = follow(runner, row, follow_logs), True
+            continue
         driver = Driver(runner.context(row), row, lease, follow_logs=follow_logs)
         try:
             driver.follow_all()

@@ -100,7 +100,7 @@ def _tell_no_log(runner: RunnerContext, row: RunRow) -> None:
 
 def _follow_run(runner: RunnerContext, row: RunRow, selection: Selection) -> tuple[RunRow, bool]:
     """Follow a run until its logs, or it, have ended: its row, and whether there were logs to follow."""
-    watch = RunWatch(runner.ledger, row)
+    watch = RunWatch(runner, row)
     followed = False
     while row.active:
         if row.phase not in _BEFORE_LOGS:

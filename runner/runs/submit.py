@@ -14,6 +14,7 @@ from orch.runner.errors import (
     NodeCordoned,
     NodesBusy,
     NodeUnfit,
+    SeatsTaken,
     error_text,
     nodes_in_use,
 )
@@ -24,13 +25,13 @@ from orch.runner.launch.run_plan import DevPlan
 from orch.runner.launch.variables import set_variables
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes
 from orch.runner.ledger.records import RunRow, Waiting
-from orch.runner.ledger.run_folder import open_folder
+from orch.runner.ledger.run_folder import RunFolder, open_folder
 from orch.runner.ledger.run_names import RunName
 from orch.runner.ledger.waiting_line import behind
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.placement import place_task
 from orch.runner.placement.rank_groups import rank_groups
-from orch.runner.placement.seats import choose_seats
+from orch.runner.placement.seats import WhySilent, choose_seats, crowded
 from orch.runner.runs import retry
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.run_secrets import names_in
@@ -65,6 +66,7 @@ def submit(
     dev: DevPlan | None = None,
     makes_nodes: bool = False,
     made: frozenset[str] = frozenset(),
+    why_silent: WhySilent | None = None,
 ) -> RunRow:
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
@@ -72,10 +74,11 @@ def submit(
     `volumes`: those of the project, where the task names some. A task that is tried again on `no-capacity`,
     and whose nodes are not free, waits in line for them; `wait`: any task does. `dev`: what a dev environment
     has beside the task that carries it out. `makes_nodes`: whether later attempts may make nodes; `made`:
-    names of those that were made for this one.
+    names of those that were made for this one. `why_silent`: with it a run is refused whose nodes do not
+    answer, but for those that were just made.
 
-    Raises BadRunName, NameTaken, RunConflict (another run uses a volume), NodeCordoned, NodeUnfit,
-    NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
+    Raises BadRunName, NameTaken, HostUnreachable, RunConflict (another run uses a volume), NodeCordoned,
+    NodeUnfit, NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
     """
     if wait:
         task = waiting_for_nodes(task)
@@ -83,9 +86,11 @@ def submit(
     run_name = RunName.generate(stem) if requested_name is None else RunName.parse(requested_name)
     # A secret that is missing is told before anything is submitted.
     runner.secrets(names_in(task, fleet))
-    seats, waiting = _seats(runner, task, fleet)
+    why_silent = why_silent if not made else None
+    seats, waiting = _seats(runner, task, fleet, why_silent)
     compiled: list[CompiledRun] = []
     messages: list[str] = []
+    folders: list[RunFolder] = []
 
     def build(number: int) -> str:
         request = RunRequest(
@@ -107,8 +112,9 @@ def submit(
         )
         result = compile_run(request)
         plan, told = keep_files(runner.dot, result.plan, repository)
-        messages.extend(told)
+        messages[:] = told
         folder = open_folder(runner.dot, run_name, number)
+        folders.append(folder)
         try:
             folder.write_environments(result.environments)
             if task.retry is not None:
@@ -124,10 +130,21 @@ def submit(
         compiled.append(result)
         return plan.model_dump_json()
 
+    def taken(rows: tuple[RunRow, ...]) -> bool:
+        return crowded(seats, rows)
+
     with repository_of(runner.dot, base, task) as repository:
-        nodes = [seat.node.name for seat in seats]
-        row = runner.ledger.create(run_name, fleet.name, nodes, build, waiting, priority=task.priority)
-    for warning in compiled[0].warnings:
+        while True:
+            nodes = [seat.node.name for seat in seats]
+            try:
+                row = runner.ledger.create(
+                    run_name, fleet.name, nodes, build, waiting, priority=task.priority, taken=taken
+                )
+                break
+            except SeatsTaken:  # by a run that was submitted since; now the ledger knows it
+                folders[-1].forget_secrets()
+                seats, waiting = _seats(runner, task, fleet, why_silent)
+    for warning in compiled[-1].warnings:
         runner.processor.handle(Notice(warning, "warning"))
     for line in messages:
         level, _, text = line.partition(": ")
@@ -147,15 +164,24 @@ def waiting_for_nodes(task: Task) -> Task:
     return task.model_copy(update={"retry": retry_policy})
 
 
-def _seats(runner: RunnerContext, task: Task, fleet: FleetState) -> tuple[tuple[Seat, ...], Waiting | None]:
+def _seats(
+    runner: RunnerContext, task: Task, fleet: FleetState, why_silent: WhySilent | None
+) -> tuple[tuple[Seat, ...], Waiting | None]:
     """Seats for a new run; with a reason to wait, those that it would have on a fleet without other runs."""
     waits = task.retry is not None and "no-capacity" in task.retry.on_events
     try:
         if (first := runner.ledger.line(fleet.name).before(None, task.priority)) is not None:
             place_task(task, fleet)  # a task that can never fit is told that instead
             raise behind(first, hint="`--wait` has this run wait in line, `priority` puts it further ahead")
-        early_look = runner.early_look
-        return choose_seats(runner, task, fleet, answering=waits, early_look=early_look), None
+        seats = choose_seats(
+            runner,
+            task,
+            fleet,
+            answering=waits,
+            early_look=runner.early_look,
+            why_silent=None if waits else why_silent,
+        )
+        return seats, None
     except (NodesBusy, NodeCordoned, NodeUnfit, HostUnreachable) as error:
         if not waits:
             raise

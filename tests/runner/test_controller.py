@@ -26,12 +26,12 @@ from support import Said, Started, code_of, fork_server, until
 from orch.runner.errors import NodeDiskFull
 from orch.runner.events import Notice, Recorder
 from orch.runner.launch.run_plan import RunPlan
-from orch.runner.ledger import controllers
+from orch.runner.ledger import controllers, patience
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.connector import Connector
 from orch.runner.node.docker import RUNTIMES
-from orch.runner.runs import controller, driver, lifecycle
+from orch.runner.runs import controller, lifecycle
 from orch.runner.runs.controller import Controller
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
@@ -223,7 +223,7 @@ def test_a_run_outlasts_a_crash_of_postgresql(
 ) -> None:
     if servers.binaries() is None:
         pytest.skip("there is no PostgreSQL server here: `make set-up-test` installs one")
-    monkeypatch.setattr(driver, "LEDGER_PAUSE_S", 0.1)
+    monkeypatch.setattr(patience, "LEDGER_PAUSE_S", 0.1)
     begun, gate, told = tmp_path / "begun", tmp_path / "gate", Recorder()
     runtimes = {**RUNTIMES, "process": ProcessRuntime()}
     with servers.own_server() as own, ExitStack() as stack:

@@ -15,11 +15,11 @@ from orch import images
 from orch.cli.runs.background import ENDED, drive_afresh, supervise
 from orch.runner.errors import RunFailed
 from orch.runner.events import Notice, Recorder
-from orch.runner.ledger import database
+from orch.runner.ledger import database, patience
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.connector import Connector
-from orch.runner.runs import driver, lifecycle
+from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.models import Task
@@ -53,7 +53,7 @@ def away(dot: Path) -> RunnerContext:
 
 def test_a_ledger_that_is_away_for_a_while_costs_no_run(away: RunnerContext, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(database, "PATIENCE_S", 0.1)
-    monkeypatch.setattr(driver, "LEDGER_PAUSE_S", 0.1)
+    monkeypatch.setattr(patience, "LEDGER_PAUSE_S", 0.1)
     row = submit(away, 1.0)
     ledger = open_ledger(f"sqlite:///{away.dot / 'ledger.db'}")
     there = RunnerContext(away.dot, ledger, away.connector, Recorder())

@@ -12,8 +12,14 @@ from typing import Any
 import pytest
 from foldernodes import FolderLab, ProcessRuntime
 from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+from support import until
 
-from orch.runner.events import LogLine, Recorder
+from orch.cli.runs import ps
+from orch.cli.runs.metrics import Watched
+from orch.runner.errors import LedgerUnusable
+from orch.runner.events import LogLine, Notice, Recorder
+from orch.runner.ledger import patience
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import Lease, RunRow
 from orch.runner.node.docker import RUNTIMES
@@ -118,3 +124,126 @@ def test_a_follower_asks_the_ledger_seldom_and_sees_the_end(
     assert not follower.is_alive()
     assert failures == []
     assert lines(place) == ["begun", "begun", "enough", "enough"]
+
+
+class Away:
+    """Keeps a ledger from being read for as long as `now` says; `met`: how often that was met."""
+
+    def __init__(self, place: RunnerContext) -> None:
+        self.now: BaseException | None = None
+        self.met = self.asked = 0
+        event.listen(place.ledger._engine, "before_cursor_execute", self._heard)
+
+    def _heard(self, *_: object) -> None:
+        self.asked += 1
+        if self.now is not None:
+            self.met += 1
+            raise self.now
+
+    def for_a_while(self, met: Callable[[], bool] | None = None, then: BaseException | None = None) -> None:
+        """Be away until a reader has met it twice. `then`: what is raised to readers from then on."""
+        self.met, self.now = 0, OperationalError("", {}, Exception("the server closed the connection"))
+        until(lambda: self.met > 1 and (met is None or met()), 120, "a reader meets a ledger that is away")
+        self.now = then
+
+
+class Reader:
+    """Something that reads in a thread of its own; `failed` is what ended it, if not its work."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.failed: BaseException | None = None
+        self._work = work
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            self.failed = error
+
+
+def warnings(place: RunnerContext) -> list[str]:
+    assert isinstance(place.processor, Recorder)
+    return [
+        each.text for each in place.processor.events if isinstance(each, Notice) and each.level == "warning"
+    ]
+
+
+@pytest.mark.parametrize("follow", [attach, follow_logs])
+def test_a_follower_waits_for_a_ledger_that_is_away_for_a_while(
+    follow: Callable[[RunnerContext, RunRow], None],
+    elsewhere: tuple[RunnerContext, list[str]],
+    running: tuple[RunRow, Driver],
+    tmp_path: Path,
+) -> None:
+    (place, _), (row, driver) = elsewhere, running
+    away, reader = Away(place), Reader(lambda: follow(place, row))
+    until(lambda: len(lines(place)) == 2, 120, "the run's first lines")
+    away.for_a_while(lambda: bool(warnings(place)))
+    (tmp_path / "enough").touch()
+    driver.run()
+    reader.thread.join(120)
+    assert not reader.thread.is_alive()
+    assert reader.failed is None
+    assert lines(place) == ["begun", "begun", "enough", "enough"]
+    assert warnings(place) == [
+        "the run ledger cannot be used: the server closed the connection; trying again"
+    ]
+
+
+def test_metrics_go_on_while_the_ledger_is_away(
+    elsewhere: tuple[RunnerContext, list[str]], running: tuple[RunRow, Driver], tmp_path: Path
+) -> None:
+    (place, _), (row, driver) = elsewhere, running
+    watched, away = Watched(place, None, row), Away(place)
+    away.now = OperationalError("", {}, Exception("the server closed the connection"))
+    assert watched.goes_on()
+    (tmp_path / "enough").touch()
+    driver.run()
+    assert watched.goes_on()
+    assert away.met == 2
+    away.now = None
+    assert not watched.goes_on()
+
+
+def test_what_shows_runs_goes_on_while_the_ledger_is_away(
+    elsewhere: tuple[RunnerContext, list[str]],
+    running: tuple[RunRow, Driver],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(ps, "WATCH_S", 0.05)
+    place, away = elsewhere[0], Away(elsewhere[0])
+    every = ps.Wanted(everything=True, statuses=(), fleets=(), owners=())
+    reader = Reader(lambda: ps._watch(place, every, wide=False))
+    until(lambda: away.asked > 20, 120, "looks")
+    away.for_a_while()
+    before = away.asked
+    until(lambda: away.asked > before + 20, 120, "looks that go on")
+    assert reader.failed is None
+    away.for_a_while(then=KeyboardInterrupt())
+    reader.thread.join(120)
+    assert isinstance(reader.failed, KeyboardInterrupt)
+    assert "the server closed the connection; trying again" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "enough").touch()
+    running[1].run()
+
+
+def test_a_ledger_that_stays_away_ends_who_follows(
+    elsewhere: tuple[RunnerContext, list[str]],
+    running: tuple[RunRow, Driver],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (place, _), (row, driver) = elsewhere, running
+    monkeypatch.setattr(patience, "LEDGER_PATIENCE_S", 0.0)
+    away, reader = Away(place), Reader(lambda: follow_logs(place, row))
+    until(lambda: len(lines(place)) == 2, 120, "the run's first lines")
+    away.now = OperationalError("", {}, Exception("the server closed the connection"))
+    reader.thread.join(120)
+    assert isinstance(reader.failed, LedgerUnusable)
+    away.now = None
+    (tmp_path / "enough").touch()
+    driver.run()

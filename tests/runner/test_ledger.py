@@ -107,6 +107,27 @@ def test_many_runs_are_read_in_parts(any_ledger: Ledger, monkeypatch: pytest.Mon
     assert any_ledger.ended_of({*numbers, 10**6}) == {("job-0", numbers[0])}
 
 
+def test_runs_are_chosen_before_a_list_is_cut_and_active_ones_are_always_in_it(any_ledger: Ledger):
+    active = new(any_ledger, "early")
+    ended: list[int] = []
+    for index in range(5):
+        ended.insert(0, new(any_ledger, f"job-{index}"))
+        lease = any_ledger.take(ended[0], "me")
+        assert lease is not None
+        any_ledger.finish(lease, "failed" if index == 0 else "done", "all_jobs_done", None)
+    everything = any_ledger.listed(ended=True, limit=2)
+    assert [row.id for row in everything.rows] == [*ended[:2], active]
+    assert everything.left_out == 3
+    assert [row.id for row in any_ledger.listed(ended=False).rows] == [active]
+    of_status = any_ledger.listed(ended=True, statuses=["failed"], limit=2)
+    assert ([row.id for row in of_status.rows], of_status.left_out) == ([ended[-1]], 0)
+    assert [row.id for row in any_ledger.listed(ended=True, statuses=["submitted"]).rows] == [active]
+    user, at, _ = here().partition("@")
+    for owners, found in (([here()], 6), (["eve", user], 6), ([f"{user}{at}"], 0), ([here() + "@c"], 0)):
+        assert len(any_ledger.listed(ended=True, owners=owners).rows) == found, owners
+    assert any_ledger.listed(ended=True, fleets=["other", "\udcff"]).rows == ()
+
+
 def test_a_plan_that_cannot_be_made_leaves_no_run(any_ledger: Ledger):
     def fail(_number: int) -> str:
         raise ValueError("no plan")

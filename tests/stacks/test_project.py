@@ -267,3 +267,23 @@ def test_a_backend_that_cannot_be_used_stops_only_the_project_that_has_it(tmp_pa
         find(tmp_path)
     (wrong,) = caught.value.diagnostics
     assert (wrong.code, wrong.path) == ("ORCH118", "projects[1].backends[0].type")
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        ("sqlite:///shared/l.db", "{root}/shared/l.db"),
+        ("sqlite:///shared/l.db?timeout=5", "{root}/shared/l.db?timeout=5"),
+        ("sqlite:////srv/l.db", "/srv/l.db"),
+    ],
+)
+def test_the_path_of_a_ledger_counts_from_the_project_wherever_a_command_is_called(
+    written: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "orch.yml").write_text(f"ledger: {written}\n")
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    url = f"sqlite:///{path.format(root=tmp_path)}"
+    assert find(tmp_path / "sub").ledger_url == find(tmp_path).ledger_url == url
+    ledger = find(tmp_path).local_ledger
+    assert str(ledger) == path.format(root=tmp_path).partition("?")[0]
