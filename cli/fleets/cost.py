@@ -112,9 +112,10 @@ def _grouping(by: str) -> tuple[Grouping, str | None]:
 def _fleets(target: str | None, *, rehearse: bool) -> tuple[Project, Collection[str] | None]:
     """The project, and which fleets of it; None for all."""
     from orch.cli.fleets.provision import FleetFile, is_file
+    from orch.spec.grammar.values import encodable
 
     if target is None or not is_file(target):
-        return project_at(rehearse=rehearse), None if target is None else (target,)
+        return project_at(rehearse=rehearse), None if target is None else (encodable(target),)
     source = FleetFile(target, rehearse=rehearse)
     project, _ = source.read()
     return project, tuple(fleet.name for _, _, fleet in source.fleets())
