@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
+import secrets
+
+from labmachine import docker
 
 from orch import images
 from orch.components.local.backend import MARK
 from orch.components.registry import backend
-from orch.images.client import connect
 
 
 def test_docker_tells_why_a_local_node_does_not_answer() -> None:
-    images.ensure("mpi", progress=print)
-    docker, mark = connect(), f"tests/lab/{uuid4().hex[:6]}"
-    image = images.resolve("orch/mpi")
-    running, ended = (
-        docker.containers.create(image, "sleep 600", hostname=name, labels={MARK: mark}, entrypoint="")
-        for name in ("lab-0", "lab-1")
-    )
+    image, mark = images.ensure("mpi", progress=print), f"tests/lab/{secrets.token_hex(3)}"
+    names = [f"lab-{index}-{secrets.token_hex(3)}" for index in range(2)]
     try:
-        running.start()
+        for index, name in enumerate(names):
+            words = ("--name", name, "--hostname", f"lab-{index}", "--label", f"{MARK}={mark}")
+            docker("create", *words, "--entrypoint", "sleep", image, "600")
+        docker("start", names[0])
         known = backend("local").silent_nodes(mark, ["lab-0", "lab-1", "lab-2"])
         assert known == {
             "lab-1": "its container is not running (created)",
             "lab-2": "its container is gone",
         }
     finally:
-        for container in (running, ended):
-            container.remove(force=True)
+        docker("rm", "--force", *names, check=False)
