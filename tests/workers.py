@@ -64,6 +64,7 @@ WITH_PARTS = (
     "tests/providers/gcp_bridge/test_in_the_engine.py",
     "tests/providers/simulated/test_in_the_engine.py",
     "tests/providers/simulated/test_local_nodes.py",
+    "tests/providers/test_local_node_silent.py",
     "tests/providers/test_local_volume.py",
     "tests/stacks/test_compressed_state.py",
     "tests/stacks/test_while_held.py",

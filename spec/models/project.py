@@ -285,7 +285,9 @@ class ProjectSettings(Section):
         default=None, description="Pulumi's secrets provider."
     )
     ledger: Annotated[str | None, Reads(_ledger, json_schema.TEXT), Reaches()] = Field(
-        default=None, description="URL of the ledger of runs: `sqlite:///PATH` or `postgresql://…`."
+        default=None,
+        description="URL of the ledger of runs: `sqlite:///PATH`, from the folder of `orch.yml`, or "
+        "`postgresql://…`.",
     )
     policies: Policies = Field(
         default={}, description="Levels, parameters and exemptions of policies: `NAME: level` lines."
