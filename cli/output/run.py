@@ -509,6 +509,7 @@ def runs_table(
     # The width of the terminal; what is piped is cut nowhere.
     console = Console(file=text, force_terminal=colour, width=width or (None if colour else 1000))
     table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
+    columns: tuple[str, ...]
     columns = ("RUN", "ID", "FLEET", "NODES", "STATUS", "OWNER", "SUBMITTED", "TOOK", *(WIDE if wide else ()))
     # Others write to a ledger that is shared: no markup, and no line of their own.
     shown: list[dict[str, str]] = [
