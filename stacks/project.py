@@ -11,11 +11,10 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from orch.policies.settings import DEFAULTS, require_valid
-from orch.policies.settings import Settings as PolicySettings
 from orch.runner.hosts.registration import FORCED
 from orch.runner.private import private_folder, stage_file, tighten, write_private
 from orch.stacks.errors import ProjectError
@@ -23,8 +22,9 @@ from orch.stacks.pulumi.install import Engine, home, search_path
 from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
 if TYPE_CHECKING:
+    from orch.policies.settings import Settings as PolicySettings
     from orch.spec.models.backends.base import BackendSettings
-    from orch.spec.models.project import ProjectSettings
+    from orch.spec.models.project import Policy, ProjectSettings
     from orch.spec.state import FleetState, NodeState
 
 COMPRESSED = (".gz", ".zst")
@@ -46,9 +46,18 @@ class Project:
     # Image of a job -> the one that is used in its place.
     images: dict[str, str] = field(default_factory=dict[str, str])
     nodes_for_runs: Literal["ask", "always", "never"] = "ask"
-    policies: PolicySettings = DEFAULTS
+    # Levels, parameters and exemptions of policies by name, and folders of packs.
+    policy_levels: Mapping[str, Policy] = field(default_factory=dict[str, Any])
+    policy_packs: tuple[str, ...] = ()
     # Existing hosts may leave a fleet although jobs run on them.
     force: bool = False
+
+    @cached_property
+    def policies(self) -> PolicySettings:
+        """The rules for its plans and tasks, as orch.yml sets them."""
+        from orch.policies.settings import Settings
+
+        return Settings(self.policy_levels, self.policy_packs)
 
     @property
     def dot(self) -> Path:
@@ -220,6 +229,7 @@ def _load(root: Path) -> Project:
 
     settings = ProjectSettings.model_validate({})
     if (root / "orch.yml").is_file():
+        from orch.policies.settings import require_valid
         from orch.spec import load_paths
 
         documents = load_paths([root / "orch.yml"], launch=("project",)).require().of(ProjectSettings)
@@ -248,7 +258,8 @@ def _load(root: Path) -> Project:
         tags=dict(settings.tags),
         images=dict(settings.images),
         nodes_for_runs=settings.nodes_for_runs,
-        policies=PolicySettings(settings.policies, settings.policy_packs),
+        policy_levels=settings.policies,
+        policy_packs=settings.policy_packs,
     )
 
 
