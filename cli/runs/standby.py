@@ -326,7 +326,7 @@ def standby_driver() -> StandbyDriver:
     return StandbyDriver(_work)
 
 
-def _work(link: Link) -> int:
+def _work(link: Any) -> int:
     from orch.cli.runs.opening import stand_by
 
     return stand_by(link)
