@@ -13,9 +13,9 @@ help: ## this list
 demo: set-up-demo ## set-up, then two local nodes, a PyTorch training and an MPI program on them
 	@scripts/demo.sh
 
-test: set-up-test ## all tests in four processes; ARGS="-m quick": without engine and containers, three minutes
+test: set-up-test ## all tests in four processes; ARGS="-m quick": without engine and containers, in three, a few minutes
 	@case "$(ARGS)" in *quick*) ;; *) $(BIN)/orch engine install && $(BIN)/python -m orch.images node job mpi;; esac
-	$(BIN)/pytest -n 4 $(ARGS)
+	$(BIN)/pytest -n $(if $(findstring quick,$(ARGS)),3,4) $(ARGS)
 
 soak: set-up-test ## the trials that repeat what a test of the suite shows once, an hour or more
 	$(BIN)/orch engine install

@@ -1,11 +1,13 @@
 """From `orch run --detach` to the first output line of all ranks, on 2 nodes and on 8: against starting the
-same containers over ssh by hand, and against `srun` and `sbatch` of a Slurm with as many nodes.
+same containers over ssh by hand, and against `srun` and `sbatch` of a Slurm with as many nodes. And from
+`orch run` to the moment at which the first line of each rank is on the screen, against `ssh node docker run`.
 
 A bare command shows the fixed cost alone; on 2 nodes there is also a `torchrun` job, whose first line comes
 after `import torch`, as a training's does. The job prints the clock, which all share: nodes are containers of
-this machine. By hand there is no barrier, no claim, no ledger and no pinned run: the difference is what
-orch's guarantees and its start-up cost. Slurm's nodes are daemons of this machine, and its jobs are processes
-without a container. All are measured in turn.
+this machine. Nothing else is started before it has: a second command, which follows the run, would take from
+both cores what the node needs. By hand there is no barrier, no claim, no ledger and no pinned run: the
+difference is what orch's guarantees and its start-up cost. Slurm's nodes are daemons of this machine, and its
+jobs are processes without a container. All are measured in turn.
 
 `ORCHCTL_BENCH_RUNS` sets how often, 5 times without it.
 """
@@ -22,10 +24,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.measure import BIN, ROOT, Figure, in_turn, timed
 from bench.slurm import Slurm
 from orch.images.build import resolve
+from orch.runner.ledger.ledger import open_ledger
 from orch.spec.state import FleetState, NodeState
 from orch.stacks.fleets import fleet_state
 from orch.stacks.project import find
@@ -101,6 +105,10 @@ def _figures(folder: Path, job: Job) -> Iterator[Figure]:
             text=True,
             check=True,
         )
+    shown = in_turn((lambda: _ours_shown(folder, count), lambda: _by_hand_shown(folder, fleet, job)), RUNS)
+    yield Figure(
+        f"orch run to first line shown, {job.name} on {count} nodes", *shown, "`ssh node docker run`", 1.3
+    )
     name = f"orch run --detach to first output, {job.name} on {count} nodes"
     by_hand, aim = "`ssh node docker run` on all nodes", 1.3
     if job.in_slurm is None:
@@ -146,22 +154,62 @@ def _in_slurm(slurm: Slurm, nodes: int, words: Sequence[str], said: Path | None 
 def _ours(folder: Path) -> float:
     start = time.time()
     timed([ORCH, "run", "clock.yml", "--detach"], cwd=folder)
-    timed([ORCH, "attach", "clock"], cwd=folder)
+    ledger = open_ledger(find(folder).ledger_url)
+    while ledger.get("clock").active:
+        time.sleep(0.05)
+    ledger.close()
     said = subprocess.run(
         [ORCH, "logs", "clock"], cwd=folder, capture_output=True, text=True, check=True
     ).stdout
     return max(float(line.split()[-1]) for line in said.splitlines()) - start
 
 
+def _ours_shown(folder: Path, count: int) -> float:
+    """Seconds until a line of each rank was on the screen."""
+    start = time.time()
+    with subprocess.Popen([ORCH, "run", "clock.yml"], cwd=folder, **_SCREEN) as process:
+        seconds = _lines_after(start, process, count)
+    if process.returncode:
+        sys.exit(f"orch run clock.yml ended with {process.returncode}")
+    return seconds
+
+
+def _by_hand_shown(folder: Path, fleet: FleetState, job: Job) -> float:
+    start = time.time()
+    started = [
+        subprocess.Popen(ssh_words(folder, node, _docker_run(fleet, node, job, "--rm")), **_SCREEN)
+        for node in fleet.nodes
+    ]
+    seconds = max(_lines_after(start, process, 1) for process in started)
+    if any(process.wait() for process in started):
+        sys.exit("starting the containers by hand failed")
+    return seconds
+
+
+_SCREEN: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+
+
+def _lines_after(start: float, process: subprocess.Popen[str], count: int) -> float:
+    """Seconds from `start` until so many lines have come."""
+    if process.stdout is None:
+        raise TypeError("a process without a screen")
+    for _ in range(count):
+        if not process.stdout.readline():
+            sys.exit("a job has said nothing")
+    return time.time() - start
+
+
+def _docker_run(fleet: FleetState, node: NodeState, job: Job, how: str) -> str:
+    words = job.by_hand.replace("IMAGE", resolve(job.image)).replace("RANK", str(node.index))
+    words = words.replace("MASTER", str(fleet.nodes[0].internal_ip))
+    return f"docker run {how} --init --network host --shm-size 64m --name by-hand {words}"
+
+
 def _by_hand(folder: Path, fleet: FleetState, job: Job) -> float:
-    words = job.by_hand.replace("IMAGE", resolve(job.image)).replace(
-        "MASTER", str(fleet.nodes[0].internal_ip)
-    )
-    run = "docker run -d --init --network host --shm-size 64m --name by-hand "
     start = time.time()
     started = [
         subprocess.Popen(
-            ssh_words(folder, node, run + words.replace("RANK", str(node.index))), stdout=subprocess.DEVNULL
+            ssh_words(folder, node, _docker_run(fleet, node, job, "-d")), stdout=subprocess.DEVNULL
         )
         for node in fleet.nodes
     ]

@@ -125,13 +125,13 @@ def strike(
 ) -> Iterator[Pull]:
     """Strike out this process's plans of these pull requests; those that had one.
 
-    `base`: plans onto this commit are not stale. `marker`: only the plan with this one.
+    A plan of the newest commit onto `base` is not stale. `marker`: only the plan with this one.
     """
     for pull in pulls:
         struck = False
         for comment in list(_own(forge, pull.number, marker)):
             commit = _COMMIT.search(comment.body)
-            if base is not None and commit is not None and commit[2] == base:
+            if base is not None and commit is not None and commit.groups() == (pull.head, base):
                 continue
             text = stale(comment.body, reason)
             if text is not None:

@@ -54,12 +54,21 @@ class Finding(BaseModel):
     where: Text | None = None
 
 
+class Exemption(BaseModel):
+    owner: Short
+    expires: Short
+    reason: Short
+
+
 class PolicyFinding(BaseModel):
+    """What a policy says. One with an exemption refuses nothing, and is told as a note."""
+
     name: Short
     level: Short
     message: Text
     file: Short | None = None
     line: Line | None = None
+    exempt: Exemption | None = None
 
 
 class PlanCost(BaseModel):
@@ -324,9 +333,14 @@ def _place(finding: Finding, where: str | None) -> None:
 
 
 def _of_policy(policy: PolicyFinding) -> Finding:
-    severity = "error" if policy.level == "mandatory" else "warning"
+    exempt = policy.exempt
     return Finding(
-        severity=severity, code=policy.name, summary=policy.message, file=policy.file, line=policy.line
+        severity="note" if exempt else "error" if policy.level == "mandatory" else "warning",
+        code=policy.name,
+        summary=policy.message,
+        detail=f"exempt until {exempt.expires}, by {exempt.owner}: {exempt.reason}" if exempt else None,
+        file=policy.file,
+        line=policy.line,
     )
 
 

@@ -7,7 +7,7 @@ import gc
 import sys
 
 from orch.cli.output.redaction import cover_arguments
-from orch.cli.runs.standby import begin_early
+from orch.cli.runs.standby import Link, begin_early
 
 
 def main() -> None:
@@ -17,11 +17,17 @@ def main() -> None:
     gc.set_threshold(100_000, 20, 100)
     atexit.register(gc.freeze)
     cover_arguments()
-    early = begin_early(sys.argv[1:])
+    early = begin_early(sys.argv[1:], _stand_by)
 
     from orch.cli.errors import run
 
     run(lambda: _run(early=early))
+
+
+def _stand_by(link: Link) -> int:
+    from orch.cli.runs.opening import stand_by
+
+    return stand_by(link)
 
 
 def _run(*, early: bool) -> object:

@@ -12,7 +12,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import coloured, print_json, say
-from orch.cli.runs.exec import no_such_name
+from orch.cli.runs.exec import kind_of, no_such_name
 from orch.cli.runs.opening import open_runner
 from orch.spec.errors import visible
 
@@ -35,7 +35,9 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="Of a fleet or a run.", autocompletion=completion.fleets_and_runs
+            metavar="NAME",
+            help="Of a fleet or a run; run:NAME or fleet:NAME for one of them.",
+            autocompletion=completion.fleets_and_runs,
         ),
     ],
     as_json: Json = False,
@@ -49,8 +51,9 @@ def show(
         from orch.runner.runs.outputs import outputs_left
 
         reconcile_once(runner)
-        fleet = _fleet(project, runner, name)
-        row = _run(runner, name)
+        kind, name = kind_of(name)
+        fleet = _fleet(project, runner, name) if kind != "run" else None
+        row = _run(runner, name) if kind != "fleet" else None
         if fleet is None and row is None:
             raise no_such_name(project, runner, name)
         on_fleet = [each for each in runner.ledger.runs(active_only=True) if fleet and each.fleet == name]
@@ -144,6 +147,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
         outputs_lines,
         place_text,
         rank_lines,
+        status_text,
     )
     from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of
     from orch.runner.processes import describe_owner
@@ -153,7 +157,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
     plan, (_, tags) = _plan_facts(row), groups_and_tags(row)
     reason = row.message or row.reason
     pairs: Pairs = [
-        ("run", f"{row.name} ({row.status}{f': {reason}' if reason else ''})"),
+        ("run", f"{row.name} ({status_text(row)}{f': {reason}' if reason else ''})"),
         ("id", str(row.id)),
         ("fleet", row.fleet),
         ("submitted", f"{moment(row.created_at)} by {describe_owner(row.submitted_by)}"),
@@ -185,7 +189,8 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
             *(f"  {text}" for text in (*outputs_lines(left), *left.left_out)),
             *([f"  the last lines of rank {rank}:"] if tail else []),
             *tail,
-            f"  its log: orch logs {row.name}" + (f" --rank {rank}" if row.first_failed else ""),
+            f"  its log: orch logs {runner.ledger.argument(row.id)}"
+            + (f" --rank {rank}" if row.first_failed else ""),
         ]
     )
 

@@ -212,6 +212,14 @@ VERBS = (
         "orch metrics train-k3f9",
     ),
     Verb(
+        "cost",
+        "fleets.cost:cost",
+        "What nodes cost and for whom, what of it was idle, and what the month comes to.",
+        BOTH,
+        "orch cost --by user --since 30d",
+        takes_file=True,
+    ),
+    Verb(
         "secret",
         "secret:app",
         "Secrets of this project, encrypted in its state: set, list, delete.",

@@ -27,7 +27,7 @@ from orch.components.node_count import as_template, is_template, recorded_minimu
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.findings import Finding, PlanError, PlanErrors
+from orch.spec.findings import Finding, PlanError, PlanErrors, settle
 from orch.spec.models.backends import effective, installed, provisioned
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.rules.unsupported import backends_hint
@@ -103,6 +103,7 @@ def compile_fleet(request: PlanRequest) -> Deployment:
     request = with_node_count(request)
     deployment = _planned(request, candidates_of(request))
     refusals = list(_distinct_refusals(request))
+    findings = check_total_budget(request, deployment)
     reasons = [
         f"not on {place}: {error.summary}" for place, error in refusals if isinstance(error, PlanErrors)
     ]
@@ -117,9 +118,22 @@ def compile_fleet(request: PlanRequest) -> Deployment:
     return replace(
         deployment,
         reasons=(*deployment.reasons, *reasons),
-        findings=(*deployment.findings, *warnings),
+        findings=(*deployment.findings, *warnings, *findings),
         ended=ended,
     )
+
+
+def check_total_budget(request: PlanRequest, deployment: Deployment) -> tuple[Finding, ...]:
+    """Warnings on what the fleet has cost so far. Raises PlanErrors where it may get no new node."""
+    budget = request.fleet.budget
+    if budget is None or budget.total is None or request.spent is None:
+        return ()
+    from orch.components.cloud.sizing import total_budget_findings
+
+    recorded = frozenset(node.name for node in request.previous.nodes)
+    existing = recorded if request.previous.existing_nodes is None else request.previous.existing_nodes
+    new = len(set(deployment.nodes) - existing)
+    return settle(total_budget_findings(budget, request.spent, new))
 
 
 def ended_nodes(

@@ -158,6 +158,18 @@ NO_CONSENT = Approvals()
 
 
 @dataclass(frozen=True)
+class Spent:
+    """What a fleet has cost so far, in US dollars; None where that is not known, with the `problem`.
+
+    `unpriced_hours`: of nodes whose price is not known, which are not in it.
+    """
+
+    dollars: float | None
+    unpriced_hours: float = 0.0
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
 class PlanRequest:
     """What is to be planned: a fleet, where its file and its project lie, and what is known and agreed to.
 
@@ -167,7 +179,7 @@ class PlanRequest:
     the fleet shall have, None: as its file and its stack say, but `at_least` so many where the file allows
     them. `reservation`: what a run wants the first nodes made from, where the file names none.
     `own_pins`: what every plan of it records. `created`: when the fleet was, or is just now, in seconds
-    since the epoch.
+    since the epoch. `spent`: what it has cost so far, where its budget bounds that.
     """
 
     fleet: Fleet
@@ -186,6 +198,7 @@ class PlanRequest:
     reservation: str | None = None
     own_pins: Mapping[str, str] = field(default_factory=dict[str, str])
     created: int = 0
+    spent: Spent | None = None
     # The fleet's other nodes, where these are a part of it: an object of the backend's own.
     other_groups: Any = None
 

@@ -1,8 +1,8 @@
 """The rules over resources as a policy pack of Pulumi: `pulumi preview --policy-pack policies`.
 
 Levels, parameters and exemptions are those of the `orch.yml` of the folder where `pulumi` runs, so that both
-show the same violations. It speaks the engine's analyzer protocol with what Pulumi's SDK has of it. Its port
-is all that it prints on stdout, where the engine reads it.
+show the same violations. It speaks the engine's protocol with what Pulumi's SDK has of it, and prints
+nothing but its port on stdout, where the engine reads it.
 """
 
 from __future__ import annotations

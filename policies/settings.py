@@ -87,9 +87,7 @@ class Violation:
     def hint(self) -> str:
         if self.exempt is not None:
             return ""
-        return (
-            f"{self.rule.remediation}; who may, exempts it in `orch.yml`: `policies.{self.rule.name}.exempt`"
-        )
+        return f"{self.rule.remediation}; or exempt it in `orch.yml`: `policies.{self.rule.name}.exempt`"
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,7 @@ CODES = {
     # money
     "ORCH281": "The fleet is over the budget",
     "ORCH282": "The budget cannot be checked",
+    "ORCH289": "Most of the fleet's budget is spent",
     # policies
     "ORCH283": "The policy is unknown",
     "ORCH284": "A parameter or an exemption of a policy does not hold",

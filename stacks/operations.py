@@ -18,6 +18,7 @@ from orch.stacks.provisioning.bring_up import bring_up
 from orch.stacks.provisioning.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.provisioning.gang import parallel
 from orch.stacks.provisioning.kept_data import compare, is_protected, unprotect, unprotect_agreed
+from orch.stacks.provisioning.node_accounts import accounted, fleet_tags
 from orch.stacks.provisioning.policies import compared, refuse_violations
 from orch.stacks.provisioning.shared_networks import (
     all_shared,
@@ -124,7 +125,10 @@ def up(
     shared_before = shared_by(recorded)
     ensure_images(compiled.images, listener)
     listener(Activity(f"bringing up the fleet {request.name}"))
-    applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh, guard=guard)
+    tags = fleet_tags(project, request.fleet)
+    with accounted(stack, listener, tags, ended=compiled.ended) as account:
+        applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh, guard=guard)
+        account.call = call
     _remove_clear_text(project, request.name, recorded, listener)
     if shared_before:
         release(stack, shared_before - shared_by(stack.recorded), call)
@@ -164,7 +168,9 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     # After a `down` that was killed, an empty record no longer names the shared networks of the fleet.
     shared = shared_by(recorded) if stack.resources else all_shared(project)
     unprotect(stack, [each.urn for each in stack.file_systems])
-    engine(stack, ["destroy", "--yes", "--skip-preview"], run)
+    with accounted(stack, listener) as account:
+        engine(stack, ["destroy", "--yes", "--skip-preview"], run)
+        account.call, account.emptied = run, True
     release(stack, shared, run)
     plain(stack, ["stack", "rm", "--yes"])
     _remove_clear_text(project, name, recorded, listener)
@@ -215,7 +221,9 @@ def remove_nodes(
     listener(Activity(f"removing nodes of the fleet {name}"))
     run = EngineCall(listener, planning=False)
     targets = [word for index in sorted(set(indices)) for word in ("--target", existing[index])]
-    engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
+    with accounted(stack, listener) as account:
+        engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
+        account.call = run
     after = stack.hourly
     return Plan(name, name, changes(run.events), (), hourly=after, delta=money(after - before))
 

@@ -16,6 +16,7 @@ from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, scope_of
+from orch.stacks.provisioning.node_accounts import spent_by
 from orch.stacks.records import parse_time
 from orch.stacks.saved_plans.record import Decisions
 from orch.stacks.secrets.values import backends_with_secrets, with_secrets
@@ -66,6 +67,7 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
         existing_nodes=stack.node_names,
         ended=ended_nodes(stack),
     )
+    budget = request.fleet.budget
     deployment = registry.compile_fleet(
         PlanRequest(
             with_secrets(project, request.fleet),
@@ -79,6 +81,7 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
             stack=lambda name: PriorState.of_outputs(stack.sibling(name).outputs),
             tags=project.tags,
             created=created_at(stack, decided.created if decided is not None else None),
+            spent=None if budget is None or budget.total is None else spent_by(stack),
             count=request.count,
             at_least=request.at_least,
             reservation=request.reservation,

@@ -87,7 +87,13 @@ def environment(kind: str) -> Environment:
             comment_end_string="#]",
             finalize=lambda value: _finished(value, yaml_scalar),
         )
-        pipelines.filters |= {"plain": _plain, "word": _word, "literal": _literal, "raw": _raw}
+        pipelines.filters |= {
+            "plain": _plain,
+            "word": _word,
+            "words": _words,
+            "literal": _literal,
+            "raw": _raw,
+        }
         return pipelines
     if kind == "html":
         return Environment(

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from datetime import date
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,11 +41,13 @@ from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.node_count import with_node_count
-from orch.components.registry import compile_fleet
-from orch.components.request import PlanRequest, PriorState
+from orch.components.registry import check_total_budget, compile_fleet
+from orch.components.request import PlanRequest, PriorState, Spent
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.facts import ask as ask_hosts
 from orch.components.ssh.plan import plan as plan_ssh
+from orch.policies.rule import Resource
+from orch.policies.settings import Settings, Subject, finding_of, violations
 from orch.runner.errors import HostUnreachable
 from orch.runner.hosts.checks.types import HostReport
 from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
@@ -135,7 +138,9 @@ def plan_on_cloud(
     scripts(case.fleet, folder)
     yield
     request = request_of(case.fleet, case.settings, folder=folder, session=object())
-    plan = backend.deploy(request, places[0], case.plan(places[0])).plan
+    deployment = backend.deploy(request, places[0], case.plan(places[0]))
+    plan = deployment.plan
+    check_total_budget(replace(request, spent=Spent(0.0)), deployment)
     yield
     return plan
 
@@ -325,6 +330,8 @@ def nobody_answers() -> Iterator[None]:
 
 
 def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
+    judge(Settings(cast(ProjectSettings, document.model).policies))
+    yield
     project = find(folder)
     tunnels(project)
     yield
@@ -354,6 +361,14 @@ def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
                 yield
                 places = [fleet_of("gcp", more) for more in FLEETS["gcp"]]
                 yield from all_of(partial(plan_on_gcp, fleet, folder, settings) for fleet in places)
+
+
+def judge(settings: Settings) -> None:
+    """Judge a resource by policies, and say what they say."""
+    public = {"associatePublicIpAddress": True, "launchTemplate": {}}
+    found = settings.of_resource(Resource("aws:ec2/instance:Instance", "lab-0", "urn", public))
+    for each in violations(found, Subject("lab", "lab.yml", date(2027, 1, 1))):
+        finding_of(each)
 
 
 def all_of(acts: Iterable[Callable[[], Steps]]) -> Steps:

@@ -27,6 +27,7 @@ CANDIDATES = (
     "10.0.0.5", "10.0.0.0/24", "H100", "nvidia", "arm", "9.0", "USR1", "USR1@5m", "0 3 * * *", "aws", "gcp",
     "local", "us-east-1", "8080", "here.py:there.py", "/here:/there", "A=b", "static", "1..2", "3.12", "0",
     "mandatory", KEY, "H100:2", "2.50", "git@host.example:me/it", "1-4",
+    "2099-01-01",
 )  # fmt: skip
 # What a block needs beside its required properties to mean one thing.
 BESIDE: dict[str, tuple[dict[str, object], ...]] = {
@@ -67,7 +68,7 @@ HEADS: dict[str, dict[str, object]] = {
 }
 
 
-KEYS = {"backend_options": "type", "os_image": "aws"}
+KEYS = {"backend_options": "type", "os_image": "aws", "policies": "public-node", "parameters": "bastions"}
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,7 @@ def _required(model: type[Section]) -> tuple[tuple[str, str], ...]:
 
 _FIRST = {
     ("SshConfig", "hosts"): "[10.0.0.4]",
+    ("Exemption", "expires"): "2099-01-01",
     ("Host", "hostname"): "10.0.0.4",
     ("Mount", "path"): "/shared",
     ("VolumeMount", "path"): "/there",

@@ -51,6 +51,47 @@ class Said:
         return json.loads(self.out)
 
 
+class Started:
+    """A process that was forked and goes on, as subprocess.Popen tells it. It says less than a pipe holds."""
+
+    def __init__(self, code: str, words: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+        (out, to_out), (err, to_err) = os.pipe(), os.pipe()
+        streams = (os.open(os.devnull, os.O_RDONLY), to_out, to_err)
+        self._forked = fork_server().start(code, words, environment, streams, folder)
+        self.stdout, self.stderr = os.fdopen(out), os.fdopen(err)
+        self.returncode: int | None = None
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.wait()
+        self.stdout.close()
+        self.stderr.close()
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code. It is killed when it does not end in time."""
+        if self.returncode is None:
+            self.returncode = self._forked.wait(timeout)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it says from here to its end, on both streams."""
+        self.wait(timeout)
+        with self:
+            return self.stdout.read(), self.stderr.read()
+
+    def _signal(self, number: int) -> None:
+        if self.returncode is None:
+            self._forked.send_signal(number)
+
+
 @dataclass(frozen=True)
 class Folder:
     """A project in a folder, and the command line in it."""

@@ -16,6 +16,7 @@ SHIPPED = (
     "spec",
     "catalog",
     "offers",
+    "policies",
     "components",
     "providers",
     "rehearsal",
@@ -78,11 +79,15 @@ def test_the_wheel_has_both_commands(wheel: Path) -> None:
         ("import orch.cli.main", NOT_FOR_HELP),
         # A shell that completes a verb's options, and the verb's own `--help`, load it without calling it.
         ("from orch.cli.verbs import VERBS, load; [load(verb.name) for verb in VERBS]", NOT_FOR_HELP),
+        # What is loaded before a detached run's driver is made, and what a command loads beside that driver.
+        ("import orch.cli.runs.opening", [*NOT_FOR_HELP, "typer"]),
+        ("import orch.stacks.project, orch.runner.runs.submit", ["sqlalchemy", "paramiko", "fabric"]),
+        ("import orch.runner.runs.lifecycle, orch.stacks.project", ["orch.spec.models"]),
         ("import orch.spec", ["pulumi", "fabric", "paramiko", "docker", "sqlalchemy", "rich", "typer"]),
         ("import orch.runner", ["pulumi", "orch.stacks", "orch.components"]),
         ("import orch.providers.orch.plugin", ["docker", "fabric", "paramiko"]),
     ],
-    ids=["main", "every verb", "spec", "runner", "provider"],
+    ids=["main", "every verb", "opening", "submitting", "driving", "spec", "runner", "provider"],
 )
 def test_heavy_libraries_wait_until_they_are_needed(loading: str, banned: list[str]) -> None:
     code = f"{loading}; import sys; print([n for n in {banned!r} if n in sys.modules])"

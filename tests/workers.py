@@ -14,6 +14,7 @@ import sys
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import forkserver
 import pytest
@@ -128,6 +129,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Files of WITH_PARTS are not even imported by a run of quick tests, unless one says that it is quick."""
     if config.option.markexpr != "quick" or collection_path.suffix != ".py":
         return None
+    if not collection_path.is_relative_to(config.rootpath):
+        return None
     at = collection_path.relative_to(config.rootpath).as_posix()
     left_out = at.startswith(WITH_PARTS) and "mark.quick" not in collection_path.read_text("utf-8")
     return left_out or None
@@ -214,6 +217,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: place(item.nodeid))
 
 
+def tell_less(config: pytest.Config) -> None:
+    """That a test was set up and torn down without a fault is not told where nobody shows it: it is two
+    thirds of what a process tells the one that started it."""
+    shown = config.getoption("durations", None) is not None or config.getoption("xmlpath", None)
+    if shown or not {*"PA"}.isdisjoint(config.getoption("reportchars", "")):
+        return
+    (interactor,) = (each for each in config.pluginmanager.get_plugins() if hasattr(each, "sendevent"))
+    send = interactor.sendevent
+
+    def sendevent(name: str, **told: Any) -> None:
+        report = told.get("data", {})
+        if name != "testreport" or report["when"] == "call" or report["outcome"] != "passed":
+            send(name, **told)
+
+    interactor.sendevent = sendevent
+
+
 # Left to itself, pytest-xdist gives its processes ten seconds after Ctrl-C, and their containers stay.
 
 
@@ -247,6 +267,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     plugins = session.config.pluginmanager
     if hasattr(session.config, "workerinput"):
         plugins.register(Interrupt(session))
+        tell_less(session.config)
     elif sharing := plugins.get_plugin("dsession"):
 
         def stop(signum: int, frame: FrameType | None) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -80,6 +81,7 @@ class Output:
 
     form: Form
     file: str | None = None
+    whole: bool = False
 
 
 _ENDINGS: Mapping[str, Form] = {".md": "markdown", ".html": "html", ".htm": "html", ".json": "plan"}
@@ -690,6 +692,8 @@ def _cleaned(value: Any, mask: Callable[[str], str]) -> Any:
     words for people are masked."""
     from orch.stacks.saved_plans.record import StackPlan
 
+    if isinstance(value, Enum):
+        return value
     if isinstance(value, StackPlan):
         return value.model_copy(update={"reasons": tuple(map(mask, value.reasons))})
     if isinstance(value, str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -76,10 +77,12 @@ def execute(
                 raise UsageError(f"{target.name} is a fleet, which has no ranks", hint="choose with `--node`")
             answered, rank_of = {"fleet": target.name}, {}
             nodes = _selected(target, node or ())
-            on_node = as_root(text) if sudo else text
-            answers = ask(nodes, runner.connector, lambda _: on_node, timeout_s=timeout_s)
+            shell = "sh" if sudo else '"${SHELL:-/bin/sh}"'  # what sshd runs a command with
+            there = limited(text, timeout_s, shell)
+            on_node = as_root(there) if sudo else there
+            answers = ask(nodes, runner.connector, lambda _: on_node, text, timeout_s=timeout_s)
         else:
-            plan = plan_of(in_run.with_containers(target))
+            plan = plan_of(in_run.with_containers(runner, target))
             answered = {"run": target.name}
             nodes, rank_of = in_run.nodes_of_ranks(plan, rank or (), node or ())
             if len(nodes) == 1 and timeout_s is None and not as_json and in_run.on_terminal():
@@ -87,10 +90,12 @@ def execute(
                 words = in_run.terminal_words(runner, project.dot, plan, of_rank, text, root=sudo)
                 in_run.become(words, project)
 
-            def in_job(of: NodeState) -> str:
-                return runner.runtime(of).job_command(plan, rank_of[of.name], text, root=sudo)
+            in_container = limited(text, timeout_s)
 
-            answers = ask(nodes, runner.connector, in_job, timeout_s=timeout_s)
+            def in_job(of: NodeState) -> str:
+                return runner.runtime(of).job_command(plan, rank_of[of.name], in_container, root=sudo)
+
+            answers = ask(nodes, runner.connector, in_job, text, timeout_s=timeout_s)
     if as_json:
         print(json.dumps(answers_json(answered, rank_of, answers), indent=2, ensure_ascii=False))
     else:
@@ -214,23 +219,59 @@ class FoldedResult:
     stderr: str
 
 
+KILL_S = 2
+"""How long a command that is given up has, from SIGTERM on, before it is killed."""
+ANSWER_S = 5
+"""How long the answer that it has ended is waited for then."""
+# What `timeout` ends with: of its own, and where it killed.
+_GIVEN_UP = (124, 128 + 9, 128 + 15)
+
+
+def limited(text: str, timeout_s: float | None, shell: str = "sh") -> str:
+    """Shell text that runs `text` and ends it where it runs, with all it began, after so long.
+
+    Where there is no `timeout` that kills, `text` runs as it is: nobody ends it.
+    """
+    if timeout_s is None:
+        return text
+    limit, rest = f"timeout -k {KILL_S} {timeout_s:g}", f"{shell} -c {shlex.quote(text)}"
+    return f"if timeout -k {KILL_S} 60 true 2>/dev/null; then exec {limit} {rest}; else exec {rest}; fi"
+
+
 def ask(
     nodes: Sequence[NodeState],
     connector: Connector,
     text_for: Callable[[NodeState], str],
+    text: str,
     *,
     timeout_s: float | None,
 ) -> tuple[ExecResult, ...]:
-    """Run shell text on each node, with one attempt to connect; answers in the order of `nodes`."""
+    """Run shell text on each node, with one attempt to connect; answers in the order of `nodes`.
+
+    `text` is what the user wrote, which errors show. With `timeout_s`, `text_for` gives what `limited` made.
+    """
+    from orch.runner.errors import CommandTimeout
     from orch.runner.node.commands import Command
     from orch.runner.node.connector import fan_out
 
+    wait_s = None if timeout_s is None else timeout_s + KILL_S + ANSWER_S
+
+    def given_up(node: NodeState, what: str) -> CommandTimeout:
+        return CommandTimeout(
+            f"the command on node {node.name} took longer than {timeout_s:g} s, and {what}", detail=text
+        )
+
     def work(node: NodeState) -> Completed:
-        command = Command(text_for(node), "the command", timeout_s=timeout_s)
+        command = Command(text_for(node), text, timeout_s=wait_s)
         try:
-            return connector.run(node, command, deadline_s=0)
+            done = connector.run(node, command, deadline_s=0)
+        except CommandTimeout as error:
+            raise given_up(node, "may go on there: nothing there could end it") from error
         finally:
             connector.drop(node)
+        if timeout_s is not None and done.exit_code in _GIVEN_UP and done.seconds >= timeout_s:
+            raise given_up(node, "was ended there")
+        return done
 
     return tuple(ExecResult(result.node, result.value, result.error) for result in fan_out(nodes, work))
 

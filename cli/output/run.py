@@ -41,6 +41,29 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 WIDE = ("COUNT", "LIMIT", "PRIORITY", "PER HOUR", "COST", "REASON")
+# Columns that are never cut nor wrapped; others go on in a second line, or are left out, in this order.
+_WHOLE = ("RUN", "ID", "STATUS")
+_MISSED_FIRST = (
+    "COUNT",
+    "PRIORITY",
+    "LIMIT",
+    "PER HOUR",
+    "OWNER",
+    "SUBMITTED",
+    "FLEET",
+    "COST",
+    "TOOK",
+    "ID",
+    "NODES",
+)
+# How narrow a column may be that goes on in a second line.
+_WRAPPED = 24
+# What tables say of a run that failed, by why the first of its ranks ended.
+_HOW_FAILED = {
+    "failed_to_start_due_to_no_capacity": "no capacity",
+    "interrupted_by_no_capacity": "interrupted",
+    "preempted": "preempted",
+}
 # One colour per rank, in turn; chosen to be told apart on light and dark grounds.
 _COLOURS = (36, 33, 35, 32, 34, 31)
 
@@ -256,6 +279,7 @@ def run_json(
 ) -> dict[str, Any]:
     """One run as `run`, `attach`, `stop` and `ps` print it. A rank has `group` where the task has groups.
 
+    `status` is what scripts go by, `status_text` what the tables show of it.
     `nodes` and `started_at` are of `attempt`, the latest one; `attempts` has those that ended before.
     `price_hourly`, `cost`: of its nodes by the hour, and so far, in US dollars; null where that is not known.
     `forwards`: the ports that led to its jobs while the command was attached. `line`: of those that wait for
@@ -266,6 +290,7 @@ def run_json(
         "run": row.name,
         "id": row.id,
         "status": row.status,
+        "status_text": status_text(row),
         "reason": row.reason,
         "message": row.message,
         "fleet": row.fleet,
@@ -317,8 +342,9 @@ def run_json(
 TOLD_WAIT_S = 10
 
 
-def summary(row: RunRow) -> str:
-    """How a run ended, and where to look next."""
+def summary(row: RunRow, argument: str | None = None) -> str:
+    """How a run ended, and where to look next; `argument` stands for it on a command line, by default its
+    name."""
     took = f" in {duration(row.took_s)}" if row.finished_at and row.took_s is not None else ""
     waited = row.started_at - row.created_at if row.started_at else 0
     before = f"; it began after {duration(waited)}" if waited >= TOLD_WAIT_S and not row.attempt else ""
@@ -328,14 +354,16 @@ def summary(row: RunRow) -> str:
     if row.status == "done":
         return f"run {row.name}: done{took} on {_count(len(row.ranks), 'node')}{before}"
     if row.status == "terminated":
-        return f"run {row.name}: stopped{took}{before}"
+        return f"run {row.name}: terminated{took}{before}"
     lines = [
-        f"run {row.name}: {row.status}{took}{before if row.attempt else ''}: {row.message or row.reason}"
+        f"run {row.name}: {status_text(row)}{took}{before if row.attempt else ''}: "
+        f"{row.message or row.reason}"
     ]
     lines += rank_lines(row)
     if row.started_at is not None:
         lines.append(
-            f"  its log: orch logs {row.name} --rank {row.first_failed.rank if row.first_failed else 0}"
+            f"  its log: orch logs {argument or row.name} "
+            f"--rank {row.first_failed.rank if row.first_failed else 0}"
         )
     return "\n".join(lines)
 
@@ -430,39 +458,69 @@ def _wide(row: RunRow) -> tuple[str, ...]:
     )
 
 
+def _that_fit(columns: tuple[str, ...], rows: Sequence[Mapping[str, str]], width: int) -> tuple[str, ...]:
+    """Which columns a table of this width has: all, or without those that can be missed first."""
+    needs = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+    for name in ("REASON", "NODES"):  # they may be on several lines
+        needs[name] = min(needs.get(name, 0), _WRAPPED)
+    for name in _MISSED_FIRST:
+        if sum(needs[each] + 2 for each in columns) - 2 <= width:
+            break
+        columns = tuple(each for each in columns if each != name)
+    return columns
+
+
 def runs_table(
-    rows: Sequence[RunRow], lines: Mapping[str, Line] | None = None, *, colour: bool, wide: bool = False
+    rows: Sequence[RunRow],
+    lines: Mapping[str, Line] | None = None,
+    *,
+    colour: bool,
+    wide: bool = False,
+    width: int | None = None,
 ) -> str:
     """`lines`: of the fleets that runs wait for nodes of, by name.
 
     `wide`: with the columns that `squeue -l` has besides: nodes wanted, time limit, priority, and why a run
-    waits or how it ended; and with what its nodes cost by the hour, and what they cost so far.
+    waits or how it ended; and with what its nodes cost by the hour, and what they cost so far. Where not all
+    fit in `width`, by default the terminal's, some are left out; name, status and reason are always whole.
     """
     lines = lines or {}
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
-    columns = ("RUN", "ID", "FLEET", "NODES", "STATUS", "OWNER", "SUBMITTED", "TOOK")
-    for heading in (*columns, *(WIDE if wide else ())):
-        table.add_column(heading)
-    for row in rows:
-        cells = (
+    all_cells = [
+        (
             row.name,
             str(row.id),
             row.fleet,
             "-" if row.status == "pending" else nodes_text(row),
-            _status_text(row) + place_text(row, lines.get(row.fleet)),
+            status_text(row)
+            + (f", attempt {row.attempt}" if row.attempt and row.status != "pending" else "")
+            + place_text(row, lines.get(row.fleet)),
             row.submitted_by,
             f"{duration(row.now - row.created_at)} ago",
             "-" if row.took_s is None else duration(row.took_s),
             *(_wide(row) if wide else ()),
         )
-        # Others write to a ledger that is shared: no markup, and no line of their own.
-        table.add_row(*(Text(visible(cell)) for cell in cells))
+        for row in rows
+    ]
     text = io.StringIO()
-    Console(file=text, force_terminal=colour, width=None if colour else 300 if wide else 200).print(table)
+    # The width of the terminal; what is piped is cut nowhere.
+    console = Console(file=text, force_terminal=colour, width=width or (None if colour else 1000))
+    table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
+    columns: tuple[str, ...]
+    columns = ("RUN", "ID", "FLEET", "NODES", "STATUS", "OWNER", "SUBMITTED", "TOOK", *(WIDE if wide else ()))
+    # Others write to a ledger that is shared: no markup, and no line of their own.
+    shown: list[dict[str, str]] = [
+        dict(zip(columns, map(visible, cells), strict=True)) for cells in all_cells
+    ]
+    columns = _that_fit(columns, shown, console.width)
+    for heading in columns:
+        table.add_column(heading, no_wrap=heading in _WHOLE, overflow="fold")
+    for cells in shown:
+        table.add_row(*(Text(cells[heading]) for heading in columns))
+    console.print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
@@ -484,16 +542,17 @@ def controllers_json(controllers: Sequence[Controller]) -> list[dict[str, Any]]:
     ]
 
 
-def _status_text(row: RunRow) -> str:
+def status_text(row: RunRow) -> str:
+    """The status of a run as people are told it everywhere: `running`, `pending (retry)`, `terminated`; what
+    failed tells how in place of the word: `exited (3)`, `no capacity`, `interrupted`, `preempted`."""
     if row.status == "pending":
         return "pending" if row.in_line else "pending (retry)"
-    codes = [r.exit_code for r in row.ranks if r.status == "failed" and r.exit_code is not None]
-    status = row.status
-    if row.status == "failed" and codes:
-        status = f"exited ({codes[0]})"
-    elif row.status == "failed" and any(r.reason == "failed_to_start_due_to_no_capacity" for r in row.ranks):
-        status = "no capacity"
-    return f"{status}, attempt {row.attempt}" if row.attempt else status
+    first = row.first_failed
+    if row.status != "failed" or first is None:
+        return row.status
+    if first.reason == "container_exited_with_error" and first.exit_code is not None:
+        return f"exited ({first.exit_code})"
+    return _HOW_FAILED.get(first.reason or "", row.status)
 
 
 def _ended(code: int | None, reason: str | None) -> str:

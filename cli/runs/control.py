@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from http.server import ThreadingHTTPServer
 
+    from orch.runner.ledger.ledger import Ledger
     from orch.runner.runs.controller import Controller
     from orch.runner.runs.lifecycle import Advanced
+    from orch.stacks.project import Project
 
 
 def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
@@ -41,6 +43,7 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
         elsewhere = [begins_elsewhere(runner, each.after) for each in passes]
         with watching(as_json=as_json) as listener:
             swept = sweep(project, listener)
+        record_nodes(project, runner.ledger)
     if as_json:
         runs = [_pass_json(each, away) for each, away in zip(passes, elsewhere, strict=True)]
         fleets = [
@@ -63,6 +66,15 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
     failed = next((each.error for each in passes if each.error is not None), None)
     if failed is not None:
         end(failed.exit_code)
+
+
+def record_nodes(project: Project, ledger: Ledger) -> None:
+    """Record which nodes the project's fleets have, for `orch cost`. What cannot be looked at is told."""
+    from orch.stacks.provisioning.node_accounts import record_all
+    from orch.stacks.request import ended_nodes_if_told
+
+    for each in record_all(project, ledger, ended_nodes_if_told).problems:
+        tell(f"warning: {each}")
 
 
 def _change(each: Advanced) -> str:
@@ -95,11 +107,11 @@ def controller(
     submitted with: run it in the project's folder.
     """
     address = address_of(listen, "--listen") if listen is not None else None
-    with open_runner(None, as_json=True, rehearse=rehearse) as (_, runner):
+    with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         from orch.runner.runs.controller import Controller
         from orch.stacks.pulumi.process import end_calls
 
-        loop = Controller(runner)
+        loop = Controller(runner, lambda: record_nodes(project, runner.ledger))
 
         def leave(number: int, frame: object) -> None:
             del number, frame

@@ -49,7 +49,8 @@ def copy(
     there, here = parse_place(source), parse_place(target)
     if (there is None) == (here is None):
         raise UsageError(
-            "one of the two is a path of this machine, the other one is not",
+            "both are paths of this machine" if there is None else "neither is a path of this machine",
+            detail="one of the two has to be, the other one is of a run or a node",
             hint="`orch cp train:/out/model.pt .`; write ./a:b for a file here whose name has a colon",
         )
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 _KINDS = ("run", "fleet")
 
 
+def kind_of(name: str) -> tuple[str, str]:
+    """`run` or `fleet` where a name says which it is of, else ""; and the name itself."""
+    kind, colon, rest = name.partition(":")
+    return (kind, rest) if colon and kind in _KINDS else ("", name)
+
+
 def fleet_or_run(project: Project, runner: RunnerContext, name: str, *, verb: str) -> FleetState | RunRow:
     """What a name is that may be a fleet's or a run's; `run:NAME` and `fleet:NAME` say which.
 
@@ -31,8 +37,8 @@ def fleet_or_run(project: Project, runner: RunnerContext, name: str, *, verb: st
     from orch.stacks.errors import NoSuchFleet
     from orch.stacks.fleets import fleet_state
 
-    kind, colon, rest = name.partition(":")
-    if colon and kind in _KINDS:
+    kind, rest = kind_of(name)
+    if kind:
         return fleet_state(project, rest) if kind == "fleet" else runner.ledger.get(rest)
     try:
         row = runner.ledger.get(name)
@@ -68,14 +74,14 @@ def no_such_name(project: Project, runner: RunnerContext, name: str) -> NoSuchFl
     )
 
 
-def with_containers(row: RunRow) -> RunRow:
+def with_containers(runner: RunnerContext, row: RunRow) -> RunRow:
     """The run, if it has begun and goes on. Raises RunConflict."""
     from orch.runner.errors import RunConflict
 
     if not row.active:
         raise RunConflict(
             f"run {row.name} has ended: it has no containers",
-            hint=f"`orch logs {row.name}` prints its logs",
+            hint=f"`orch logs {runner.ledger.argument(row.id)}` prints its logs",
         )
     if row.started_at is None:
         raise RunConflict(

@@ -88,7 +88,7 @@ def metrics(
         if isinstance(found, FleetState):
             watched = Watched(runner, found, None)
         else:
-            watched = Watched(runner, None, with_containers(found))
+            watched = Watched(runner, None, with_containers(runner, found))
         if address is not None:
             _serve(watched, address)
         elif sys.stdout.isatty() and not as_json:

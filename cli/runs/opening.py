@@ -22,7 +22,6 @@ from orch.cli.runs.standby import (
     StandbyDriver,
     early_driver,
     serve,
-    standby_driver,
 )
 from orch.cli.runs.submission import ProjectNow
 from orch.spec.errors import OrchError
@@ -145,7 +144,7 @@ def early_start(file: str, requested: str | None, *, detach: bool, rehearse: boo
     if rehearse:  # its nodes are told by a simulated cloud
         yield EarlyStart()
         return
-    driver = begun.driver if begun is not None else standby_driver() if detach else None
+    driver = begun.driver if begun is not None else StandbyDriver(stand_by) if detach else None
     connector = None
     try:
         known = known_fleets(file) if begun is None else None

@@ -5,6 +5,7 @@ Ports of a task are taken before it is submitted, or when it is attached.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
     from orch.spec import Document
+    from orch.spec.errors import OrchError
 
 
 def hold_ports(held: LocalPorts, document: Document, others: Sequence[RankPort]) -> None:
@@ -101,8 +103,12 @@ def address_of(text: str, option: str) -> Address:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def cannot_listen(who: str, address: Address, option: str, error: OSError) -> UsageError:
-    return UsageError(
+def cannot_listen(who: str, address: Address, option: str, error: OSError) -> OrchError:
+    """PortTaken, as with `--port`, where another program has it or it is not ours; else UsageError."""
+    from orch.runner.errors import PortTaken
+
+    kind = PortTaken if error.errno in (errno.EADDRINUSE, errno.EACCES) else UsageError
+    return kind(
         f"{who} cannot listen on {address[0]}:{address[1]}",
         detail=error.strerror or str(error),
         hint=f"choose another port with `{option} [HOST:]PORT`; 0 takes any free one",

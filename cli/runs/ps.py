@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.waiting_line import Line
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.runner.runs.outputs import OutputsLeft
+    from orch.stacks.project import Project
 
 WATCH_S = 2.0
 """Seconds between two looks of `--watch`."""
@@ -72,10 +73,12 @@ def ps(
             "`--watch` needs a terminal", hint="`orch ps --json` tells the runs as they are when it is called"
         )
     wanted = Wanted(everything, _statuses(status or ()), tuple(fleet or ()), tuple(owner or ()))
-    with open_runner(None, as_json=True, rehearse=rehearse) as (_, runner):
+    with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         if watch:
             _watch(runner, wanted, wide=output is Output.WIDE)
         shown = _look(runner, wanted)
+        if not shown.rows:
+            _check_fleets(project, runner, wanted.fleets)
         undriven = [
             (row, why_undriven(runner, row), begins_elsewhere(runner, row))
             for row in shown.rows
@@ -136,6 +139,16 @@ def _statuses(words: Sequence[str]) -> tuple[str, ...]:
         if word not in known:
             raise typer.BadParameter(f"{word!r} is none of {', '.join(known)}", param_hint="--status")
     return tuple(words)
+
+
+def _check_fleets(project: Project, runner: RunnerContext, names: Sequence[str]) -> None:
+    """Raises NoSuchFleet for a name that is no fleet's: none that is up, and none that had a run."""
+    from orch.stacks.fleets import fleet_state
+
+    had_runs = {row.fleet for row in runner.ledger.runs()} if names else set[str]()
+    for name in names:
+        if name not in had_runs:
+            fleet_state(project, name)
 
 
 def _look(runner: RunnerContext, wanted: Wanted) -> Shown:

@@ -312,6 +312,10 @@ def attach(
         row = runner.ledger.get(name)
         if in_background:
             end(supervise(runner, row))
+        if row.active and not row.held:
+            from orch.cli.output.run import status_text
+
+            tell(f"run {row.name}: {status_text(row)}, and nobody drove it; this process does from now on")
         if row.active:
             hold_ports_of_run(held, row, other_ports)
             row = see_through(project, runner, row, held)
@@ -331,7 +335,9 @@ def stop(
 
         row = runner.ledger.get(name)
         if not row.active and not as_json:
-            tell(f"run {name} has ended already: {row.status}")
+            from orch.cli.output.run import status_text
+
+            tell(f"run {name} has ended already: {status_text(row)}")
         _show_end(runner, lifecycle.stop(runner, row, abort=abort), as_json=as_json)
 
 
@@ -362,7 +368,7 @@ def _show_end(
     if as_json:
         _print_run(runner, row, forwards)
         return
-    tell(summary(row))
+    tell(summary(row, runner.ledger.argument(row.id)))
     for text in outputs_lines(outputs_left(runner.ledger, row)):
         tell(f"  {text}")
 

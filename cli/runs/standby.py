@@ -288,7 +288,7 @@ _VALUED = frozenset({"--name", "-n", "--env", "-e", "--profile", "-P", "--port"}
 _early: list[Early] = []
 
 
-def begin_early(words: Sequence[str]) -> bool:
+def begin_early(words: Sequence[str], work: Callable[[Link], int]) -> bool:
     """Make the driver of `orch run --detach` before anything else is done. A guess: where the words come to
     something else nobody takes it, and it ends with the command."""
     own = words[: words.index("--")] if "--" in words else words
@@ -310,23 +310,12 @@ def begin_early(words: Sequence[str]) -> bool:
         elif file is None and (word == "-" or not word.startswith("-")):
             file = word
     if file is not None:
-        from orch.spec import state  # noqa: F401 - both processes need it, and what it takes longest to load
+        from orch.spec import state  # noqa: F401 - both processes need it, and it takes long to load
 
-        _early.append(Early(StandbyDriver(_work), file, fleet))
+        _early.append(Early(StandbyDriver(work), file, fleet))
     return bool(_early)
 
 
 def early_driver() -> Early | None:
     """The driver that was made early, once."""
     return _early.pop() if _early else None
-
-
-def standby_driver() -> StandbyDriver:
-    """A driver that stands by, made now."""
-    return StandbyDriver(_work)
-
-
-def _work(link: Any) -> int:
-    from orch.cli.runs.opening import stand_by
-
-    return stand_by(link)

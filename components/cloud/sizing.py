@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from orch.catalog.records import InstanceType
+from orch.components.request import Spent
 from orch.offers.match import gpu_memory_mib, money
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.grammar.blocks import blocks_of
 from orch.spec.grammar.values import Problem
 from orch.spec.models import Fleet
+from orch.spec.models.blocks import Budget
 
 MIB_PER_GB = 1024
 
@@ -149,5 +151,50 @@ def budget_findings(
             "budget.hourly",
             f"the nodes' price there is not known: the budget was checked with that of {price_of}",
             hint=fetched,
+            severity=Severity.WARNING,
+        )
+
+
+WARN_AT = 0.8
+"""The part of `budget.total` from which on a plan warns."""
+
+
+def total_budget_findings(budget: Budget, spent: Spent, new: int) -> Iterator[Finding]:
+    """Whether a fleet may get `new` nodes, by what it has cost so far. It may lose nodes in any case."""
+    if budget.total is None:
+        return
+    bound, path = float(budget.total), "budget.total"
+    if spent.dollars is None:
+        yield Finding(
+            "ORCH282",
+            path,
+            "what the fleet has cost is not known: the budget cannot be checked",
+            detail=spent.problem,
+            severity=Severity.WARNING,
+        )
+        return
+    if spent.unpriced_hours:
+        yield Finding(
+            "ORCH282",
+            path,
+            f"{spent.unpriced_hours:.1f} node-hours of the fleet have no known price: the budget was checked "
+            "without them",
+            severity=Severity.WARNING,
+        )
+    so_far = f"the fleet has cost {money(spent.dollars)} so far"
+    if spent.dollars >= bound and new:
+        nodes = f"{new} new node{'s' * (new != 1)}"
+        yield Finding(
+            "ORCH281",
+            path,
+            f"{so_far}, its budget is {money(bound)}: {nodes} would add to it",
+            hint="raise `budget.total`, or bring it up with the nodes that it has; `orch cost` tells of what",
+        )
+    elif spent.dollars >= bound * WARN_AT:
+        yield Finding(
+            "ORCH289",
+            path,
+            f"{so_far}, {int(spent.dollars / bound * 100)}% of its budget of {money(bound)}",
+            hint="once all of it is spent, the fleet gets no new node; those that it has go on costing",
             severity=Severity.WARNING,
         )

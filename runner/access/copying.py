@@ -13,7 +13,6 @@ from pathlib import Path
 
 from orch.runner.errors import RunnerError
 from orch.runner.launch.run_plan import RunPlan
-from orch.runner.ledger.run_names import as_argument
 from orch.runner.node.commands import Command, StdinSource
 from orch.runner.node.connector import Connector
 from orch.runner.node.container import COPY_S, NO_PATH, failure
@@ -219,7 +218,7 @@ def collected(context: RunContext, plan: RunPlan, rank: int, path: str) -> Kept:
         raise PathMissing(
             f"there is no {path} in what was collected of rank {rank}",
             detail=f"run {plan.run} has ended; {outputs[0].path} was collected, as far as it was there",
-            hint=f"`orch show {as_argument(plan.run)}` tells what was left out",
+            hint=f"`orch show {context.ledger.argument(context.folder.number)}` tells what was left out",
         )
     kept_paths = ", ".join(output.path for output in plan.outputs)
     raise PathMissing(

@@ -50,6 +50,7 @@ def open_engine(url: str) -> tuple[Engine, str]:
     Raises LedgerUnusable (no such URL, not writable, driver missing, no server) or NewerLedger.
     """
     parsed = _parse_url(url)
+    safe_url = make_url(url).render_as_string(hide_password=True)  # as `ledger` of orch.yml has it
     try:
         if parsed.get_backend_name() == "sqlite":
             engine = _sqlite(Path(parsed.database or ""), parsed)
@@ -59,13 +60,13 @@ def open_engine(url: str) -> tuple[Engine, str]:
     except (ModuleNotFoundError, NoSuchModuleError) as error:
         raise LedgerUnusable(
             "the driver for this ledger is not installed",
-            where=parsed.render_as_string(hide_password=True),
+            where=safe_url,
             detail=str(error),
             hint="pip install 'orch-fleet[postgres]'",
         ) from error
     except (DBAPIError, OSError) as error:
-        raise unusable(parsed.render_as_string(hide_password=True), error) from error
-    return engine, parsed.render_as_string(hide_password=True)
+        raise unusable(safe_url, error) from error
+    return engine, safe_url
 
 
 def _parse_url(url: str) -> URL:

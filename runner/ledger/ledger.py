@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, or_, select, update
 
 from orch.runner.errors import LedgerUnusable, NameTaken, SeatsTaken, UnknownRun
-from orch.runner.ledger import controllers, metric_samples, schema
+from orch.runner.ledger import controllers, metric_samples, node_lives, schema
 from orch.runner.ledger.controllers import Controller
 from orch.runner.ledger.database import open_engine
 from orch.runner.ledger.lease import (
@@ -28,6 +28,7 @@ from orch.runner.ledger.lease import (
     waiting_values,
 )
 from orch.runner.ledger.metric_samples import Sample
+from orch.runner.ledger.node_lives import Look, NodeLife
 from orch.runner.ledger.records import (
     ACTIVE,
     RESERVED,
@@ -36,9 +37,11 @@ from orch.runner.ledger.records import (
     Lease,
     RankRow,
     RunRow,
+    TimedPlan,
     Waiting,
     lease_holds,
 )
+from orch.runner.ledger.run_names import as_argument
 from orch.runner.ledger.schema import clock
 from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, process_owner
@@ -234,6 +237,14 @@ class Ledger(Leases):
         with self._reading() as db:
             return _read(db, number)
 
+    def argument(self, number: int) -> str:
+        """What stands for a run on a command line: its name, or its id where a newer run has that name."""
+        run, newer = schema.run.c, schema.run.alias()
+        has_newer = exists().where(newer.c.name == run.name, newer.c.id > run.id, newer.c.status != RESERVED)
+        with self._reading() as db:
+            name = db.scalar(select(run.name).where(run.id == number, ~has_newer))
+        return str(number) if name is None else as_argument(name)
+
     def submitted(self, number: int) -> RunRow | None:
         """The run of a number; None where there is none, or it is only reserved."""
         with self._reading() as db:
@@ -308,18 +319,18 @@ class Ledger(Leases):
         return frozenset(found)
 
     def uncollected(self) -> tuple[RunRow, ...]:
-        """Ended runs whose container is still on a node that did not answer, newest first, at most 20."""
-        query = (
-            select(schema.run.c.id)
-            .where(
-                schema.run.c.status.not_in((*ACTIVE, RESERVED)),
-                exists().where(schema.rank.c.run_id == schema.run.c.id, schema.rank.c.collected == 0),
-            )
-            .order_by(schema.run.c.id.desc())
-            .limit(20)
+        """Ended runs whose container is still on a node that did not answer: the newest 20, newest first, and
+        any 10 of the others. Nodes that never come back keep nobody from the older ones for ever."""
+        query = select(schema.run.c.id).where(
+            schema.run.c.status.not_in((*ACTIVE, RESERVED)),
+            exists().where(schema.rank.c.run_id == schema.run.c.id, schema.rank.c.collected == 0),
         )
         with self._reading() as db:
-            return _read_all(db, db.scalars(query).all())
+            numbers = list(db.scalars(query.order_by(schema.run.c.id.desc()).limit(20)))
+            if len(numbers) == 20:
+                older = query.where(schema.run.c.id < numbers[-1])
+                numbers += db.scalars(older.order_by(func.random()).limit(10))
+            return _read_all(db, numbers)
 
     def line(self, fleet: str) -> Line:
         """The runs that wait for nodes of a fleet."""
@@ -355,6 +366,64 @@ class Ledger(Leases):
         """What was kept of an attempt since a moment, the oldest first."""
         with self._reading() as db:
             return metric_samples.read(db, number, attempt, since)
+
+    def record_nodes(self, project: str, scope: str, look: Look) -> None:
+        """Bring the lives of a fleet's nodes to what somebody saw of it. `scope`: which state of a project of
+        this name."""
+        with self._begin() as db:
+            node_lives.record(db, project, scope, look)
+
+    def node_lives(
+        self, project: str, *, since: float = 0.0, fleets: Collection[str] | None = None
+    ) -> tuple[NodeLife, ...]:
+        """The lives of a project's nodes that had not ended at a moment, oldest first."""
+        with self._reading() as db:
+            return node_lives.read(db, project, since, fleets)
+
+    def compared_nodes(self, project: str, scope: str, look: Look) -> tuple[NodeLife, ...]:
+        """All lives of a fleet's nodes, as they would be with this look. Writes nothing."""
+        with self._reading() as db:
+            rows = node_lives.rows_of(
+                db, project, look.fleet, scope, [each.identity for each in look.present]
+            )
+            lives = {row.id: row for row in node_lives.read(db, project, 0.0, [look.fleet])}
+            compared = node_lives.compare(rows, look, float(db.scalar(select(clock())) or 0.0))
+        lives |= {row.id: row for row in (*compared.ended, *compared.seen)}
+        return (*lives.values(), *compared.begun)
+
+    def fleets_with_nodes(self, project: str, scope: str) -> frozenset[str]:
+        """The fleets of which a node was there when it was last looked at."""
+        with self._reading() as db:
+            return node_lives.open_fleets(db, project, scope)
+
+    def now(self) -> float:
+        """The present, by the database's clock."""
+        with self._reading() as db:
+            return float(db.scalar(select(clock())) or 0.0)
+
+    def timed_plans(
+        self, since: float, until: float, fleets: Collection[str] | None = None
+    ) -> Iterator[TimedPlan]:
+        """The attempts whose commands ran between two moments, one after the other: there may be many."""
+        run, attempt = schema.run, schema.attempt
+        columns = (run.c.id, run.c.name, run.c.fleet, run.c.submitted_by)
+        earlier = select(*columns, attempt.c.plan, attempt.c.started_at, attempt.c.finished_at).where(
+            attempt.c.run_id == run.c.id, attempt.c.started_at < until, attempt.c.finished_at > since
+        )
+        # A run that waits for its next attempt still has the times of the last one, which is among those.
+        over = exists().where(attempt.c.run_id == run.c.id, attempt.c.attempt == run.c.attempt)
+        latest = select(*columns, run.c.plan, run.c.started_at, run.c.finished_at).where(
+            run.c.started_at < until, or_(run.c.finished_at.is_(None), run.c.finished_at > since), ~over
+        )
+        with self._reading() as db:
+            for attempts in (earlier, latest):
+                query = attempts
+                if fleets is not None:
+                    query = attempts.where(run.c.fleet.in_(sorted(fleets)))
+                # Plans are large: they come a few at a time.
+                options = {"stream_results": True, "max_row_buffer": 50}
+                for row in db.execute(query, execution_options=options):
+                    yield TimedPlan(*row)
 
     def failed_nodes(self, number: int, *, lost_only: bool = False) -> dict[str, int]:
         """Node name -> how much speaks against it: 1 for every attempt of a run in which its rank failed by

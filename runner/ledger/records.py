@@ -46,6 +46,19 @@ class AttemptRow:
 
 
 @dataclass(frozen=True)
+class TimedPlan:
+    """An attempt whose commands ran, with its plan as text; `finished_at` is None while they do."""
+
+    run_id: int
+    run: str
+    fleet: str
+    submitted_by: str
+    plan: str
+    started_at: float
+    finished_at: float | None
+
+
+@dataclass(frozen=True)
 class Waiting:
     """Why a run waits, and how long its next attempt is put off in seconds.
 

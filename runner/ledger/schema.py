@@ -27,7 +27,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from orch.spec.grammar.values import encodable
 
 # Raised when a change makes an older orch misread the ledger.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 metadata = MetaData()
 
@@ -154,6 +154,36 @@ controller = Table(
     Column("started_by", String(200), nullable=False),
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
+)
+
+# How long each node of a fleet was there, at one price (node_lives.py). What a fleet has beside its nodes is
+# one, too, of the kind `beside`.
+node_life = Table(
+    "node_life",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("project", String(200), nullable=False),
+    # Which state of a project of this name.
+    Column("scope", String(16), nullable=False),
+    Column("fleet", String(100), nullable=False),
+    Column("node", String(128), nullable=False),
+    # What tells a machine from another one of this name.
+    Column("identity", String(200), nullable=False),
+    Column("kind", String(10), nullable=False),
+    Column("backend", String(40), nullable=False),
+    Column("instance_type", String(100)),
+    Column("market", String(12), nullable=False),
+    Column("gpus", Integer, nullable=False),
+    # US dollars; NULL where it is not known.
+    Column("price_hourly", Float),
+    Column("tags", Plain, nullable=False),
+    Column("began_at", Float, nullable=False),
+    # NULL while it is there.
+    Column("ended_at", Float),
+    # 0: it was found gone, and ended between `seen_at` and `ended_at`.
+    Column("exact", Integer, nullable=False),
+    Column("seen_at", Float, nullable=False),
+    Index("node_life_by_fleet", "project", "fleet", "ended_at"),
 )
 
 

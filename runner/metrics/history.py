@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter, ValidationError
 
-from orch.runner.ledger.metric_samples import Sample
+from orch.runner.ledger.metric_samples import EVERY_S, Sample
 from orch.runner.metrics.figures import Figures, Rate, figures
 from orch.runner.metrics.reading import Device, Reading, Target, Use
 from orch.runner.node.connector import NodeResult
 
 # What a node tells is not trusted: one that tells of very many devices or interfaces is left out.
 MOST_BYTES = 32_768
+# Samples that are no further apart are of one watch: now and then one is late, or is lost.
+SEEN_S = 3 * EVERY_S
 _READING = TypeAdapter(Reading)
 _READINGS = TypeAdapter(tuple[Reading | None, ...])
 
@@ -74,13 +76,23 @@ def over_time(found: Sequence[Moment]) -> tuple[Figures, ...]:
 
 
 def spans(found: Sequence[Moment], count: int) -> tuple[tuple[Moment, ...], ...]:
-    """The moments of so many equal parts of the time from the first to the last; some may have none."""
+    """The moments of so many equal parts of the time from the first to the last.
+
+    A part that is shorter than the time between two samples has the next moment, which tells what was used
+    before it. It has none where nobody saw to the run for longer.
+    """
     if not found:
         return ()
     first, length = found[0].at, (found[-1].at - found[0].at) / count
     parts: list[list[Moment]] = [[] for _ in range(count)]
     for moment in found:
         parts[min(count - 1, int((moment.at - first) / length)) if length > 0 else 0].append(moment)
+    following: Moment | None = None
+    for index in reversed(range(count)):
+        if parts[index]:
+            following = parts[index][0]
+        elif following is not None and following.seconds <= SEEN_S:
+            parts[index] = [following]
     return tuple(map(tuple, parts))
 
 

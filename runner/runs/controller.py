@@ -28,6 +28,8 @@ from orch.spec.errors import OrchError
 
 PAUSE_S = 2.0
 COLLECT_EVERY_S = 60.0
+# How often it is written down which nodes there are.
+ACCOUNT_EVERY_S = 300.0
 # A start may wait for an image for minutes: so many runs are advanced at once.
 AT_ONCE = 16
 # Of how many runs it keeps what they use at once: a node that is away takes its time.
@@ -37,15 +39,20 @@ SLOW_S, REPEAT_S = 60.0, 600.0
 
 
 class Controller:
-    """Advances runs from `run` until `stop` is called, from any thread or a signal handler."""
+    """Advances runs from `run` until `stop` is called, from any thread or a signal handler.
 
-    def __init__(self, runner: RunnerContext) -> None:
+    `account` writes down which nodes there are: a pass does it from time to time.
+    """
+
+    def __init__(self, runner: RunnerContext, account: Callable[[], None] | None = None) -> None:
+        self._account = account
         self._runner = replace(runner, processor=_Sparing(runner.processor), recent_statuses=RecentStatuses())
         self._stop, self._look = threading.Event(), threading.Event()
         self._busy: dict[int, Future[None]] = {}
         self._collecting: Future[None] | None = None
+        self._accounting: Future[None] | None = None
         self._sampling: dict[int, Future[None]] = {}
-        self._beaten_at = self._collected_at = self._sampled_at = float("-inf")
+        self._beaten_at = self._collected_at = self._sampled_at = self._accounted_at = float("-inf")
         self._passed_at = time.monotonic()
 
     def stop(self) -> None:
@@ -73,7 +80,7 @@ class Controller:
         owner = process_owner()
         try:
             with (
-                ThreadPoolExecutor(AT_ONCE + 1, "orch-control") as pool,
+                ThreadPoolExecutor(AT_ONCE + 2, "orch-control") as pool,
                 ThreadPoolExecutor(SAMPLED_AT_ONCE, "orch-samples") as sampling,
             ):
                 while not self._stop.is_set():
@@ -108,6 +115,13 @@ class Controller:
         ):
             self._collected_at = now
             self._collecting = pool.submit(self._safely, lambda: collect_leftovers(self._runner))
+        if (
+            self._account is not None
+            and now - self._accounted_at >= ACCOUNT_EVERY_S
+            and (self._accounting is None or self._accounting.done())
+        ):
+            self._accounted_at = now
+            self._accounting = pool.submit(self._safely, self._account)
         return rows
 
     def _waits_elsewhere(self, row: RunRow) -> bool:

@@ -46,9 +46,12 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
     those of later attempts too.
 
     They are of the run's latest attempt, or of the one that `of_attempt` made a row of. Followed lines come
-    in the order of arrival. For a node that does not answer, a notice is sent and its stored lines are used.
+    in the order of arrival. For a node that does not answer, a notice is sent and its stored lines are used;
+    of a run whose commands have not begun, its state is.
     """
     if follow and row.active:
+        if row.phase in _BEFORE_LOGS and row.started_at is None:
+            _tell_no_log(runner, row)
         with keeping_samples(runner, row.id):
             row, followed = _follow_run(runner, row, selection)
         if followed:
@@ -75,10 +78,24 @@ def read_logs(runner: RunnerContext, row: RunRow, selection: Selection, *, follo
     if keeps is not None:
         text = f"the log of run {row.name} is not on this machine: {keeps} drove it to its end and keeps it"
         runner.processor.handle(Notice(text, "warning"))
+    elif row.started_at is None and len(absent) == len(selection.ranks):
+        _tell_no_log(runner, row)
     plan = plan_of(row) if fetched else None
     lines = [_lines(plan, rank, file) for rank, file in fetched.items()] if plan else []
     for line in heapq.merge(*lines, *stored, key=lambda line: line.time):
         runner.processor.handle(line)
+
+
+def _tell_no_log(runner: RunnerContext, row: RunRow) -> None:
+    """Say why a run that has not begun has no log; or an attempt, which `of_attempt` made a row of."""
+    if row.phase == "finished" and row.active:
+        text = f"attempt {row.attempt} of run {row.name} never began"
+    elif row.phase == "finished":
+        text = f"run {row.name} never began: {row.status}"
+    else:
+        text = f"run {row.name} has not begun: {row.status}"
+    why = row.message or row.reason
+    runner.processor.handle(Notice(f"{text}{f': {why}' if why else ''}"))
 
 
 def _follow_run(runner: RunnerContext, row: RunRow, selection: Selection) -> tuple[RunRow, bool]:
@@ -107,7 +124,8 @@ def of_attempt(row: RunRow, attempt: int) -> RunRow:
         return row
     for ended in row.attempts:
         if ended.attempt == attempt:
-            return replace(row, attempt=attempt, plan=ended.plan, ranks=ended.ranks, phase="finished")
+            of_it = replace(row, attempt=attempt, plan=ended.plan, ranks=ended.ranks, phase="finished")
+            return replace(of_it, message=ended.message, started_at=ended.started_at)
     raise UnknownRank(f"run {row.name} has no attempt {attempt}", hint=f"its attempts are 0 to {row.attempt}")
 
 

@@ -220,7 +220,10 @@ class Budget(Section):
     noun: ClassVar[str] = "`budget`"
 
     hourly: Money | None = Field(default=None, description="Of all nodes at most; checked in the plan.")
-    total: Money | None = Field(default=None, description="Later: stops new nodes; warns at 80%.")
+    total: Money | None = Field(
+        default=None,
+        description="Of all its nodes ever cost: once spent, none is added; warns at 80%.",
+    )
 
     @classmethod
     def form(cls) -> str:

@@ -36,7 +36,7 @@ def _events(value: object) -> tuple[str, ...]:
 Events = Annotated[
     tuple[Event, ...], Reads(_events, json_schema.rows(json_schema.words(*EVENTS), "list of events"))
 ]
-Duration = Annotated[int | None, duration(RETRY_S)]
+Duration = Annotated[int | None, duration(RETRY_S, low=1)]
 
 
 class Retry(Section):

@@ -83,7 +83,7 @@ class Terms(Choosing):
     retry: Annotated[Retry | None, switch(Retry)] = Field(
         default=None, description="Start again after a failure; `true`: after all, for an hour."
     )
-    max_duration_s: Annotated[int | None, duration()] = Field(
+    max_duration_s: Annotated[int | None, duration(low=1)] = Field(
         default=None, validation_alias="max_duration", description="Longest running time."
     )
     stop_duration_s: Annotated[int | None, duration(STOP_S)] = Field(
@@ -176,7 +176,7 @@ class DevEnvironment(Run):
     ] = Field(default=None, description="A desktop link is printed for it; SSH works without.")
     version: Text | None = Field(default=None, description="Of the IDE; `version@commit` for windsurf.")
     init: Commands = Field(default=(), description="Commands at the start.")
-    inactivity_duration_s: Annotated[int | None, duration()] = Field(
+    inactivity_duration_s: Annotated[int | None, duration(low=1)] = Field(
         default=None,
         validation_alias="inactivity_duration",
         description="Stop when nobody was connected for this long.",

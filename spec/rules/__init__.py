@@ -30,5 +30,5 @@ def check_document(draft: Draft) -> Iterable[Diagnostic]:
     if draft.partial is None:
         return
     for rule in RULES[draft.kind]:
-        if not draft.broken.intersection(rule.needs):
+        if draft.broken.isdisjoint(rule.needs):
             yield from rule.check(draft)

@@ -67,7 +67,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "gang": None,
         "ttl": "delete the fleet with `orch down`",
         "budget": _LOCAL,
-        "budget.total": "write `hourly`, which each plan checks; nothing adds up yet what was spent",
         "partitions": "name the fleet in the task's `fleets`",
         "resources.shm_size": "write it in the task's `resources`: it is of a job",
     },

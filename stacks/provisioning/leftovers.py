@@ -30,6 +30,7 @@ from orch.stacks.errors import Conflict, Interrupted, StackLocked
 from orch.stacks.fleets import documents_of
 from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.kept_data import is_protected
+from orch.stacks.provisioning.node_accounts import accounted
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import break_dead_locks, locks
 from orch.stacks.pulumi.operation import (
@@ -288,5 +289,6 @@ def _remove_rest(project: Project, name: str, ended: frozenset[str], listener: L
         if urns:
             targets = [word for urn in urns for word in ("--target", urn)]
             run = EngineCall(listener, planning=False)
-            engine(stack, [command, "--yes", "--skip-preview", *targets], run)
+            with accounted(stack, listener, ended=ended):
+                engine(stack, [command, "--yes", "--skip-preview", *targets], run)
     return ended

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.components.deployment import Deployment
 from orch.components.file_systems import words_of
-from orch.components.request import DATA_TYPES
+from orch.components.request import DATA_TYPES, RecordedFileSystem
 from orch.policies.plan_rules import Loss, NodePrice, PlanFacts, ends_itself
 from orch.policies.settings import Subject, Violation, finding_of, today, violations
 from orch.spec.findings import Finding, PlanErrors
@@ -47,25 +47,36 @@ def compared(
     A policy pack that refuses makes the engine fail after it has told all of the plan: that is a violation.
     """
     words = [*parallel(compiled), *words, *pack_words(stack.project)]
+    before = Recorded.of(stack)
     try:
         compare(stack, compiled, words, request.approvals.lose_data, run)
     except EngineFailed:
         if not run.inspection.refuses:
             raise
-    return judged(stack, request, compiled, run.inspection, changes(run.events))
+    facts = facts_of(stack, before, request.fleet, compiled, changes(run.events))
+    return judged(stack.project, request, facts, run.inspection)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a stack has recorded before a plan: its price in US dollars an hour, its nodes, each with the
+    resource that made it, and its file systems."""
+
+    hourly: float
+    makers: Mapping[str, str]
+    file_systems: tuple[RecordedFileSystem, ...]
+
+    @classmethod
+    def of(cls, stack: StackState) -> Recorded:
+        return cls(stack.hourly, stack.makers, tuple(stack.file_systems))
 
 
 def judged(
-    stack: StackState,
-    request: FleetRequest,
-    compiled: Deployment,
-    inspection: Inspection,
-    engine_changes: Iterable[Change] = (),
+    project: Project, request: FleetRequest, facts: PlanFacts, inspection: Inspection
 ) -> tuple[Violation, ...]:
     """The violations of a plan, but for those of runs on its nodes."""
-    settings = stack.project.policies
-    facts = facts_of(stack, request.fleet, compiled, tuple(engine_changes))
-    return violations((*inspection.found(), *settings.of_plan(facts)), subject_of(stack.project, request))
+    found = (*inspection.found(), *project.policies.of_plan(facts))
+    return violations(found, subject_of(project, request))
 
 
 def refuse_violations(
@@ -82,7 +93,7 @@ def refuse_violations(
     that, and nobody has seen the plan. Raises PlanErrors with all violations, which exits with 4; and what a
     preview raises.
     """
-    settings = stack.project.policies
+    settings, before = stack.project.policies, Recorded.of(stack)
     engine_changes: tuple[Change, ...] = ()
     whole = plan is not None or settings.refuses_by_engine
     if plan is not None:
@@ -94,10 +105,11 @@ def refuse_violations(
         found = compared(stack, request, compiled, run)
         engine_changes = changes(run.events)
     else:
-        found = judged(stack, request, compiled, Inspection(settings))
+        facts = facts_of(stack, before, request.fleet, compiled, ())
+        found = judged(stack.project, request, facts, Inspection(settings))
     runs = settings.all["runs-on-nodes"]
     if runs.active and runs.level == "mandatory":
-        leaving = lost_nodes(stack.makers, compiled, engine_changes)
+        leaving = lost_nodes(before.makers, compiled, engine_changes)
         found = with_runs(found, stack.project, request, occupants(stack, leaving, listener))
     refuse(found)
     return Judgement(found, whole, subject_of(stack.project, request))
@@ -171,10 +183,14 @@ def pack_words(project: Project) -> list[str]:
 
 
 def facts_of(
-    stack: StackState, fleet: Fleet, compiled: Deployment, engine_changes: tuple[Change, ...]
+    stack: StackState,
+    before: Recorded,
+    fleet: Fleet,
+    compiled: Deployment,
+    engine_changes: tuple[Change, ...],
 ) -> PlanFacts:
     """What rules look at of a plan."""
-    settings, before = stack.project.policies, stack.makers
+    settings = stack.project.policies
     money = settings.all["budget"].parameters
     others = 0.0
     if any(money[each] is not None for each in ("project_hourly", "project_monthly")):
@@ -184,13 +200,13 @@ def facts_of(
     most = planned
     if fleet.nodes is not None:
         most = max(planned, fleet.nodes.target if fleet.nodes.max is None else fleet.nodes.max)
-    leaving = lost_nodes(before, compiled, engine_changes)
+    leaving = lost_nodes(before.makers, compiled, engine_changes)
     machine = compiled.priced[0].machine if compiled.priced else ""
     ethernet = fleet.network is not None and fleet.network.interconnect == "ethernet"
     is_slow = fleet.placement == "cluster" and getattr(compiled.plan, "interconnect", "") == "ethernet"
     return PlanFacts(
         hourly=compiled.hourly,
-        delta=compiled.hourly - stack.hourly,
+        delta=compiled.hourly - before.hourly,
         others=others,
         nodes=tuple(
             NodePrice(each.machine, len(each.nodes), each.price, each.market == "reserved")
@@ -198,14 +214,14 @@ def facts_of(
         ),
         most_nodes=most if compiled.priced else 0,
         lost=tuple(Loss(node, "", "delete") for node in sorted(leaving)),
-        lost_data=tuple(_lost_data(stack, compiled, engine_changes)),
+        lost_data=tuple(_lost_data(before, engine_changes)),
         slow=machine if is_slow and not ethernet else "",
         endless=bool(compiled.priced) and not ends_itself(fleet),
     )
 
 
-def _lost_data(stack: StackState, compiled: Deployment, engine_changes: Iterable[Change]) -> Iterable[Loss]:
-    recorded = {each.urn: each for each in stack.file_systems}
+def _lost_data(before: Recorded, engine_changes: Iterable[Change]) -> Iterable[Loss]:
+    recorded = {each.urn: each for each in before.file_systems}
     for change in engine_changes:
         if change.op in ("delete", "replace") and change.type in (*DATA_TYPES, *DISKS):
             each = recorded.get(change.urn)

@@ -22,6 +22,9 @@ from orch.stacks.summary import fold
 # The engine's words for a stack that somebody else changes, with a state in files and in Pulumi Cloud.
 LOCKED = ("currently locked by", "Another update is currently in progress")
 
+# How the engine begins to tell that a step of an update plan did not come.
+UNSEEN = "expected resource operations for "
+
 T = TypeVar("T")
 
 
@@ -71,6 +74,7 @@ class EngineCall:
 
     `isolated`: resource types whose failure does not fail the call. `inspection`: what the project's policies
     find of its resources. `observer` sees the events with all their values, before they are kept without.
+    `unseen`: steps of an update plan that did not come, which the engine tells after each failure too.
     """
 
     listener: Listener
@@ -81,6 +85,7 @@ class EngineCall:
     errors: dict[str, str] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
     observer: Callable[[Event], None] | None = None
+    unseen: list[str] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         self.inspection.see(event)
@@ -106,6 +111,9 @@ class EngineCall:
         urn = diagnostic.get("urn") or ""
         text = diagnostic["message"].strip()
         if text == "update failed" or text.endswith("resource plugin exited prematurely"):
+            return
+        if text.startswith(UNSEEN):
+            self.unseen.append(text)
             return
         self.errors.setdefault(urn, text)
 
@@ -292,7 +300,12 @@ def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> S
             hint="end them, or add `--force`, then remove it again; hosts without jobs have left already",
             code="ORCH386",
         )
-    detail = run.error_text() or result.stderr.strip()[-800:] or result.stdout.strip()[-800:]
+    detail = (
+        run.error_text()
+        or "\n".join(run.unseen)
+        or result.stderr.strip()[-800:]
+        or result.stdout.strip()[-800:]
+    )
     command = {"destroy": "down"}.get(verb, verb)
     failed = sum(bool(urn) for urn in run.errors)
     return EngineFailed(

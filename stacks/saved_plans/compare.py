@@ -56,8 +56,6 @@ def notes(approved: StackPlan, now: StackPlan) -> Iterator[str]:
                 f"of {listed.as_of}" if listed.as_of == other.as_of else f"{listed.as_of} -> {other.as_of}"
             )
             yield f"the price list of {name} is another one ({dates}); no price of this plan differs"
-    known = set(approved.reasons)
-    yield from (f"decided for another reason now: {each}" for each in now.reasons if each not in known)
 
 
 def rows(found: Sequence[Difference]) -> str:
@@ -166,11 +164,11 @@ def _drift(approved: StackPlan, now: StackPlan) -> Iterator[Difference]:
         old, new = before.get(key), after.get(key)
         if old != new:
             told = new or old
-            registered = told.registered if told else ""
+            there = f"as registered ({told.registered})" if told and told.path else "there"
             yield Difference(
                 f"drift of {name_of(key[0])} {key[1]}".rstrip(),
-                f"found {old.observed}" if old else f"as registered ({registered})",
-                f"found {new.observed}" if new else f"as registered ({registered})",
+                f"found {old.observed}" if old else there,
+                f"found {new.observed}" if new else there,
             )
 
 

@@ -18,6 +18,7 @@ from orch.spec.errors import OrchError
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict
 from orch.stacks.pulumi.changes import name_of
+from orch.stacks.pulumi.operation import UNSEEN
 from orch.stacks.pulumi.process import Program
 from orch.stacks.pulumi.recovery import same_state
 from orch.stacks.saved_plans.marks import Mark, Marks, Word, read_marks, serial_of, write_marks
@@ -25,7 +26,7 @@ from orch.stacks.state import StackExport, StackState, deployment
 
 AGAIN = "make a new plan, `orch preview FILE --out plan.json`, and have it approved"
 
-ENGINE_REFUSES = ("violates plan", "not allowed by the plan", "expected resource operations for")
+ENGINE_REFUSES = ("violates plan", "not allowed by the plan", UNSEEN)
 """The engine's words for a step that its own plan does not have."""
 
 
@@ -74,15 +75,16 @@ class Guard:
         if (mark := marks.of_plan(self.plan)) is not None and mark.attempt == self._attempt:
             write_marks(self.stack, marks.without(self.plan))
 
-    def enter(self) -> None:
-        """Once, before anything changes. Raises Conflict when the state moved, or somebody else applies this
-        plan."""
+    def enter(self, *, locked: bool = False) -> None:
+        """Once, before anything changes. `locked`: the engine holds the stack for this call, so that another
+        one that has begun the plan is not at work. Raises Conflict when the state moved, or somebody else
+        applies this plan, or has applied it."""
         if self._entered:
             return
         self._entered = True
         self.begin()
         try:
-            self._require_unchanged()
+            self._require_unchanged(locked=locked)
         except Conflict as error:
             self.error = error
             raise
@@ -98,7 +100,7 @@ class Guard:
             import pulumi
 
             try:
-                self.enter()
+                self.enter(locked=True)
             except OrchError as error:
                 raise pulumi.RunError(error.text()) from error
             result = code()
@@ -119,10 +121,12 @@ class Guard:
             )
         return failed
 
-    def _require_unchanged(self) -> None:
+    def _require_unchanged(self, *, locked: bool) -> None:
         self._marks = read_marks(self.stack)
         mark = self._marks.of_plan(self.plan)
-        if mark is None or mark.attempt != self._attempt:
+        is_own = mark is not None and mark.attempt == self._attempt
+        # A call that began the plan beside this call waits for no lock: with the lock here, it ends.
+        if not is_own and not (locked and (mark is None or mark.word == "begun")):
             raise Conflict(
                 f"somebody else applies this plan of {self.stack.name}",
                 detail="nothing was changed by this call",
@@ -144,6 +148,8 @@ class Guard:
                 hint=AGAIN,
                 code="ORCH393",
             )
+        if not is_own:
+            self.mark("begun")
 
 
 def refuse_used(stack: StackState, plan: str, marks: Marks) -> None:

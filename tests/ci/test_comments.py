@@ -121,7 +121,7 @@ def test_another_app_finds_its_own_comment_and_issue_too(github: GitHubServer, f
     github.logins["app"] = "cluster-app[bot]"
     tag = {"urn": "u", "name": "net", "path": "tags", "registered": "a", "observed": "b"}
     drift_json(folder, ("pool", [tag]))
-    for number in (2, 3, 4):
+    for number in (2, 4):
         write(folder, BODY.replace("2", str(number)))
         said = actions(github, folder, "comment", "--body-file", "comment.md", GITHUB_TOKEN="app")
         assert said.code == 0, said.err
@@ -197,7 +197,7 @@ def test_plans_onto_an_older_commit_are_struck_out_in_all_pull_requests(
     for number in range(6, 140):
         github.add_pull(number, f"{number:040x}")
     github.add_pull(200, "f" * 40, base="release")
-    old, current = composed(BODY, _footing("1" * 40, BASE)), composed(BODY, _footing("2" * 40, new))
+    old, current = composed(BODY, _footing("1" * 40, BASE)), composed(BODY, _footing(f"{7:040x}", new))
     for number, body in ((6, old), (7, current), (139, old), (200, old)):
         github.add_comment(number, BOT, body)
     said = actions(
@@ -332,13 +332,20 @@ def test_the_conclusion_of_a_check(
 
 def test_a_policy_stands_at_its_line(github: GitHubServer, folder: Folder) -> None:
     policy = {"name": "no-ssh", "level": "mandatory", "message": "open", "file": "infra/a.yml", "line": 4}
-    stack = {"verdict": "refused", "where": "infra/a.yml:1", "policies": [policy], "diagnostics": []}
+    exempt = {"owner": "ada", "expires": "2026-12-31", "reason": "old cluster"}
+    other = {**policy, "name": "ttl", "line": 5, "urn": None, "exempt": exempt}
+    stack = {"verdict": "refused", "where": "infra/a.yml:1", "policies": [policy, other], "diagnostics": []}
     stack["diagnostics"] = [{"severity": "error", "summary": "quota", "code": "ORCH1"}]
     folder.write("found.json", json.dumps({"schema": 1, "stacks": [stack], "exit_code": 4}))
     assert actions(github, folder, "check", "--findings", "found.json").code == 0
     (check,) = github.checks.values()
-    found = {(each["title"], each["start_line"]) for each in check["output"]["annotations"]}
-    assert found == {("no-ssh", 4), ("ORCH1", 1)}
+    found = {(each["title"], each["start_line"]): each for each in check["output"]["annotations"]}
+    assert {key: each["annotation_level"] for key, each in found.items()} == {
+        ("no-ssh", 4): "failure",
+        ("ORCH1", 1): "failure",
+        ("ttl", 5): "notice",
+    }
+    assert "exempt until 2026-12-31, by ada: old cluster" in found["ttl", 5]["message"]
 
 
 def test_a_review_is_three_files_of_one_plan_and_goes_to_a_comment_and_a_check(

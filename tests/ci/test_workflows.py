@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -117,7 +118,9 @@ def test_each_job_has_the_rights_it_needs_and_no_more(tmp_path: Path) -> None:
     reads, identity = ("contents", "read"), ("id-token", "write")
     posts = {("pull-requests", "write"), ("checks", "write")}
     assert rights == {
+        "preview/changes": {reads},
         "preview/preview": {reads, identity, *posts},
+        "preview/plans": set(),
         "preview/fork": {reads},
         "fork/post": {reads, ("actions", "read"), *posts},
         "apply/stale": {reads, *posts},
@@ -145,6 +148,51 @@ def test_each_job_has_the_rights_it_needs_and_no_more(tmp_path: Path) -> None:
         "orch-drift.yml": {"PLAN"},
         "orch-nightly.yml": {"APPLY"},
     }
+
+
+def test_what_branch_protection_requires_comes_in_each_pull_request(tmp_path: Path) -> None:
+    folder = repository(tmp_path, AWS, CASES["both"][1], "https://github.com/acme/cluster")
+    written(folder, "github")
+    preview = workflows(folder)["orch-preview"]
+    assert preview[True] == "pull_request"  # of all, whatever files they change
+    job = preview["jobs"]["plans"]
+    assert (job["name"], job["needs"], job["if"]) == ("orch plans", "preview", "always()")
+    assert "the check `orch plans`" in (tmp_path / ".github/orch/SETUP.md").read_text()
+    assert "--check 'orch plans'" in (tmp_path / ".github/workflows/orch-apply.yml").read_text()
+    ends = {
+        result: subprocess.run(
+            ["bash", "-ec", job["steps"][0]["run"]], env={"RESULT": result}, check=False
+        ).returncode
+        for result in ("success", "skipped", "failure", "cancelled")
+    }
+    assert ends == {"success": 0, "skipped": 0, "failure": 1, "cancelled": 1}
+
+    look = preview["jobs"]["changes"]["steps"][1]["run"]
+    who = ["-c", "user.name=ada", "-c", "user.email=ada@example.com"]
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    def looked() -> str:
+        out = tmp_path.with_name("out")
+        out.write_text("")
+        subprocess.run(
+            ["bash", "-ec", look], cwd=tmp_path, env={**os.environ, "GITHUB_OUTPUT": str(out)}, check=True
+        )
+        return out.read_text()
+
+    git("add", "--all")
+    git("commit", "-qm", "first")
+    assert looked() == "any=true\n"  # no merge: nobody knows
+    for name, wanted in (("README.md", "any=false\n"), ("more/deep/c.yml", "any=true\n")):
+        git("switch", "-qc", "change")
+        (tmp_path / name).write_text("a: b\n")
+        git("add", "--all")
+        git("commit", "-qm", name)
+        git("switch", "-q", "main")
+        git("merge", "-q", "--no-ff", "-m", "merge", "change")
+        git("branch", "-qd", "change")
+        assert looked() == wanted
 
 
 def test_an_apply_is_never_cancelled_and_a_plan_of_an_older_commit_is(tmp_path: Path) -> None:

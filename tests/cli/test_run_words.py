@@ -47,7 +47,7 @@ def row(status: str, created: float, started: float | None) -> RunRow:
     [
         ("done", 110.0, "run train: done in 20s on 1 node; it began after 1m 10s"),
         ("done", 179.0, "run train: done in 20s on 1 node"),
-        ("terminated", 110.0, "run train: stopped in 20s; it began after 1m 10s"),
+        ("terminated", 110.0, "run train: terminated in 20s; it began after 1m 10s"),
     ],
 )
 def test_a_run_that_waited_says_for_how_long(status: str, created: float, said: str) -> None:
@@ -153,6 +153,63 @@ def test_the_attempts_of_a_run_are_told_everywhere(capsys: pytest.CaptureFixture
     assert summary(done) == "run train: done in 20s on 1 node, the last of 3 attempts in 1m 50s"
     Live(io.StringIO(), colour=False).handle(RunChanged("train", "pending", "retry", "attempt 0 failed"))
     assert capsys.readouterr().err == "run train: attempt 0 failed\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "message", "said"),
+    [
+        (3, "container_exited_with_error", "ValueError: bad batch", "exited (3)"),
+        (143, "max_duration_exceeded", None, "failed"),
+        (1, "terminated_due_to_utilization_policy", None, "failed"),
+        (None, "failed_to_start_due_to_no_capacity", None, "no capacity"),
+        (0, "interrupted_by_no_capacity", None, "interrupted"),
+        (None, "preempted", None, "preempted"),
+        (None, "instance_unreachable", None, "failed"),
+    ],
+)
+def test_a_run_has_the_same_status_everywhere(
+    code: int | None, reason: str, message: str | None, said: str
+) -> None:
+    """It is of the rank that failed first, whatever the others were stopped with."""
+    first = RankRow(1, "lab-1", "failed", code, reason, message, None, True)
+    other = RankRow(0, "lab-0", "terminated", 137, "sibling_failed", None, None, True)
+    also = RankRow(2, "lab-2", "failed", 9, "container_exited_with_error", None, None, True)
+    ranks = (other, first, also) if message else (other, first)
+    run = tried_again(status="failed", ranks=ranks, finished_at=200.0, attempt=0, attempts=(), reason="why")
+    head, line = runs_table([run], colour=False).splitlines()
+    assert line[head.index("STATUS") :].startswith(f"{said}  ")
+    assert summary(run).startswith(f"run train: {said} in 20s: why")
+    assert (run_json(run)["status"], run_json(run)["status_text"]) == ("failed", said)
+
+
+def test_a_run_that_was_stopped_is_terminated_everywhere() -> None:
+    run = tried_again(status="terminated", finished_at=200.0, attempt=0, attempts=())
+    head, line = runs_table([run], colour=False).splitlines()
+    assert line[head.index("STATUS") :].startswith("terminated ")
+    assert summary(run).startswith("run train: terminated in 20s")
+    assert run_json(run)["status_text"] == "terminated"
+
+
+@pytest.mark.parametrize("columns", [80, 120, 160])
+def test_a_table_for_a_narrow_terminal_has_names_status_and_reason_whole(columns: int) -> None:
+    why = "rank 12 on node pool-of-a100-12 exited with code 3: ValueError: bad batch of data"
+    name = "a-run-with-a-rather-long-name"
+    rank = RankRow(0, "lab-0", "failed", 3, "container_exited_with_error", "bad batch", None, True)
+    run = tried_again(name=name, status="failed", message=why, finished_at=200.0, ranks=(rank,))
+    table = runs_table([run], colour=False, wide=True, width=columns)
+    head, first, *rest = table.splitlines()
+    assert max(map(len, table.splitlines())) <= columns
+    assert "\u2026" not in table
+    assert {"RUN", "STATUS", "REASON"} <= set(head.split())
+    assert first.startswith(f"{name} ")
+    assert "exited (3), attempt 2 " in first
+    place = head.index("REASON")
+    assert " ".join(line[place:].strip() for line in (first, *rest)) == why
+
+
+def test_a_table_that_is_piped_has_all_columns() -> None:
+    run = tried_again(name="n" * 40, status="failed", message="why " * 60, finished_at=200.0)
+    assert len(runs_table([run], colour=False, wide=True).splitlines()) == 2
 
 
 class StandsStill(io.StringIO):

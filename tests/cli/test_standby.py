@@ -219,13 +219,12 @@ def test_errors_reach_another_process_as_they_are():
     ],
 )
 def test_a_driver_is_made_early_where_the_command_line_seems_to_want_one(
-    words: str, guess: tuple[str, str | None] | None, monkeypatch: pytest.MonkeyPatch
+    words: str, guess: tuple[str, str | None] | None
 ):
     def waits(link: Link) -> int:
         return link.receive()
 
-    monkeypatch.setattr(standby, "_work", waits)
-    assert standby.begin_early(words.split()) == (guess is not None)
+    assert standby.begin_early(words.split(), waits) == (guess is not None)
     early = standby.early_driver()
     assert (None if early is None else (early.file, early.fleet)) == guess
     assert standby.early_driver() is None

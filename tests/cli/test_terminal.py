@@ -179,6 +179,9 @@ def test_lines_for_people_are_escaped_and_may_be_coloured(capsys: pytest.Capture
     assert capsys.readouterr().out == "\x1b[32mgood\x1b[0m <1b>[2J<1b>]0;owned<07>\nand more\n"
 
 
+FORMS = ("json", "sarif", "github", "gitlab")
+
+
 def test_every_verb_says_what_it_says_so() -> None:
     """Only data for programs, and logs of jobs, are printed as they are."""
     raw: list[str] = []
@@ -186,14 +189,14 @@ def test_every_verb_says_what_it_says_so() -> None:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
                 what = ast.unparse(node.args[0])
-                if not what.startswith(("json.dumps(", "render_json(", "render_sarif(", "render_github(")):
+                if not what.startswith(("json.dumps(", *(f"render_{form}(" for form in FORMS))):
                     raw.append(f"{file.name}: {what}")
     assert raw == [
         "doctor.py: f'export {key}={shlex.quote(value)}'",  # for a shell
         r"errors.py: f'{visible_lines(hidden(text))}\n'",
         "errors.py: visible_lines(hidden(text))",
         "preview_all.py: text",  # a review, whose text is escaped, or JSON
-        "main.py: f'orch {__version__}'",
         "run.py: text",  # a job's log
         "run.py: visible_lines(hidden(text))",
+        "verbs.py: f'orch {__version__}'",
     ]

@@ -59,6 +59,9 @@ def test_a_node_that_a_run_made_ends_itself_after_it_and_no_plan_brings_it_back(
         said = folder.orch("reconcile", "--rehearse", timeout=300)
         assert (said.code, "what is left of train-0 is removed" in said.err) == (0, True), said.err
         assert not cloud(account).instances()
+        # It cost until it was found gone at most.
+        cost = folder.orch("cost", "--rehearse", "--json").json
+        assert 0 < cost["total"]["uncertain"] < cost["total"]["cost"]
     finally:
         said = folder.orch("down", "train", "--rehearse", "--yes", timeout=300)
     assert said.code == 0, said.err

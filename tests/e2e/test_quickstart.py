@@ -28,6 +28,15 @@ def test_training_ends_done_with_exit_code_0_on_both_nodes(quickstart: Folder) -
         assert "identical on 2 ranks" in proof
     assert "times lower: ok" in logs.out
 
+    # Nodes of this machine cost nothing; whose time they were is counted all the same.
+    cost = quickstart.orch("cost", "--by", "run", "--json")
+    assert cost.code == 0, cost.err
+    groups = {each["name"]: each for each in cost.json["groups"]}
+    mine = groups[f"{run['run']} ({run['id']})"]
+    assert 0 < mine["busy_node_hours"] == mine["node_hours"]
+    assert mine["node_hours"] + groups["(idle)"]["node_hours"] <= cost.json["total"]["node_hours"] + 0.001
+    assert (cost.json["total"]["cost"], cost.json["total"]["unpriced_node_hours"]) == (0, 0)
+
 
 def test_the_mpi_program_checks_its_ring_over_both_nodes(quickstart: Folder) -> None:
     said = quickstart.orch("run", "mpi.yml", timeout=280)

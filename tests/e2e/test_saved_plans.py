@@ -11,22 +11,22 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_cases import Case
-from aws_engine import stack
 from cloud_engine import quiet
 from rehearsals import Rehearsed
 from support import Said
 
 from orch.catalog.load import SHIPPED
-from orch.spec.models import Fleet
+from orch.rehearsal.project import rehearse
+from orch.spec import load_paths
 from orch.stacks import operations
 from orch.stacks.errors import Conflict
+from orch.stacks.plan import Plan
+from orch.stacks.project import find
 from orch.stacks.pulumi.install import require
 from orch.stacks.request import FleetRequest
 from orch.stacks.saved_plans.guard import Guard
@@ -206,7 +206,7 @@ ROWS: dict[str, tuple[Any, int, tuple[str, ...]]] = {
     "another engine": (other_engine, 9, ("ORCH393", "engine: ", "-> 3.260.9")),
     "a plan edited by hand": (edited, 3, ("ORCH392", "edited or cut short")),
     # The last one: it is no longer the state of the plan.
-    "the state moved": (state_moved, 9, ("ORCH393", "state of p5: serial ", "p5-0 recorded otherwise")),
+    "the state moved": (state_moved, 9, ("ORCH393", "state of p5: serial ", "recorded otherwise")),
 }
 
 
@@ -322,28 +322,33 @@ def test_a_state_that_moved_is_refused(lab: Rehearsed, tmp_path: Path) -> None:
 # The fences
 
 
-def fleet(count: int) -> Fleet:
-    case = Case.of("cpu")
-    return replace(case, data={**case.data, "fleet": {**case.data["fleet"], "nodes": count}}).fleet
+def test_the_engine_and_the_guard_stop_what_the_comparison_could_not_see(
+    lab: Rehearsed, tmp_path: Path
+) -> None:
+    there = copied(lab, tmp_path / "fences")
+    project = rehearse(find(there.path), nodes=False).project
 
+    def request(count: int) -> FleetRequest:
+        write(there, count)
+        (fleet,) = load_paths([there.path / "p5.yml"]).require().fleets
+        return FleetRequest(fleet, there.path)
 
-@pytest.mark.usefixtures("engine")
-def test_the_engine_and_the_guard_stop_what_the_comparison_could_not_see(tmp_path: Path) -> None:
-    made = stack(tmp_path / "lab")
+    def guard(plan: Plan, name: str, engine_plan: Path | None) -> Guard:
+        assert plan.prepared is not None
+        recorded = plan.prepared.recorded
+        return Guard(plan.prepared.stack, name * 12, recorded, exact=True, engine_plan=engine_plan)
+
     engine_plan = tmp_path / "engine.json"
-    one, two = (FleetRequest(fleet(count), made.folder) for count in (1, 2))
-    operations.preview(made.project, one, quiet, recorder=Recorder(engine_plan))
-    plan = operations.preview(made.project, two, quiet)
-    assert plan.prepared is not None
-    guard = Guard(plan.prepared.stack, "0" * 12, plan.prepared.recorded, exact=True, engine_plan=engine_plan)
+    operations.preview(project, request(2), quiet, recorder=Recorder(engine_plan))
+    three = request(3)
+    plan = operations.preview(project, three, quiet)
     with pytest.raises(Conflict, match="the engine would do something else"):
-        operations.up(made.project, two, quiet, plan=plan, guard=guard)
-    assert len(made.live("eu-central-1")) < 2
+        operations.up(project, three, quiet, plan=plan, guard=guard(plan, "0", engine_plan))
+    assert "p5-2" not in nodes(there)
     # Somebody else is quicker, after the comparison and before the lock.
-    plan = operations.preview(made.project, two, quiet)
-    assert plan.prepared is not None
-    guard = Guard(plan.prepared.stack, "1" * 12, plan.prepared.recorded, exact=True, engine_plan=None)
-    operations.up(made.project, one, quiet)
-    with pytest.raises(Conflict, match="somebody changed mpi since"):
-        operations.up(made.project, two, quiet, plan=plan, guard=guard)
-    assert len(made.live("eu-central-1")) == 1
+    plan = operations.preview(project, three, quiet)
+    held = guard(plan, "1", None)
+    operations.up(project, request(2), quiet)
+    with pytest.raises(Conflict, match="somebody changed p5 since"):
+        operations.up(project, three, quiet, plan=plan, guard=held)
+    assert nodes(there) == ["p5-0", "p5-1"]

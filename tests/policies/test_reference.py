@@ -26,8 +26,7 @@ def row(rule: Rule) -> str:
     level = f"{rule.level}; nothing without a parameter" if rule.needs else rule.level
     return (
         f"| `{rule.name}` | {rule.kind} | {rule.severity} | {level} | {rule.description} "
-        f"| {parameters or '-'} "
-        f"| {rule.remediation} | {source} |"
+        f"| {parameters or '-'} | {rule.remediation} | {source} |"
     )
 
 

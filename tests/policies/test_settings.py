@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orch.cli.diagnostics import require_allowed
 from orch.cli.validate import Format, validate
 from orch.policies.plan_rules import PlanFacts
 from orch.policies.rule import Resource
@@ -183,6 +184,20 @@ def test_validate_tells_what_policies_say_of_tasks(
     (tmp_path / "orch.yml").write_text("policies: {spot-without-checkpoint: disabled}\n")
     assert validate(["train.yml"]) == 0
     assert "ORCH285" not in capsys.readouterr().err
+
+
+def test_a_task_that_a_policy_refuses_is_not_run_and_ends_with_4(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.yml").write_text(TASK)
+    documents = load_paths([tmp_path / "train.yml"], environ={}).require().documents
+    require_allowed(documents, Settings(), str(tmp_path))
+    assert "warning ORCH285" in capsys.readouterr().err
+    refusing = settings(tmp_path, "policies: {spot-without-checkpoint: mandatory}\n")
+    with pytest.raises(InvalidConfiguration) as refused:
+        require_allowed(documents, refusing, str(tmp_path))
+    assert refused.value.exit_code == 4
+    assert "train.yml:4:14: error ORCH285" in refused.value.text()
 
 
 def test_code_quality_has_a_mark_for_each_finding_and_a_severity(

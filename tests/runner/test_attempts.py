@@ -121,6 +121,28 @@ def nodes(row: RunRow) -> list[str]:
     return [rank.node for rank in row.ranks]
 
 
+def test_the_log_of_a_run_that_has_not_begun_is_its_state(
+    submit: Callable[..., RunRow], place: RunnerContext
+) -> None:
+    def heard(row: RunRow, *, follow: bool = False) -> list[Event]:
+        recorder = Recorder()
+        read_logs(replace(place, processor=recorder), row, Selection((0, 1)), follow=follow)
+        return recorder.events
+
+    row = submit(commands=["echo never"], retry=False)
+    assert heard(row) == [Notice("run job has not begun: submitted")]
+    lease = place.ledger.take(row.id, "me")
+    assert lease is not None
+    following = threading.Thread(target=lambda: told.extend(heard(row, follow=True)))
+    told: list[Event] = []
+    following.start()
+    place.ledger.finish(lease, "failed", "executor_error", "node box-1 cannot be reached")
+    following.join(60)
+    assert told[0] == Notice("run job has not begun: submitted")
+    never = Notice("run job never began: failed: node box-1 cannot be reached")
+    assert [told[-1], *heard(place.ledger.by_id(row.id))] == [never, never]
+
+
 @pytest.mark.usefixtures("soon")
 def test_the_second_attempt_finds_what_the_first_one_had_and_what_it_left(
     submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes, tmp_path: Path
@@ -701,3 +723,60 @@ def test_a_run_that_has_its_own_node_says_why(
     assert [(each.status, each.attempt) for each in ended] == [("done", 1)]
     told = [each.text for each in events_of(place) if isinstance(each, Notice)]
     assert told.count(why) == 1
+
+
+class Begins(ProcessRuntime):
+    """A runtime whose jobs begin with what holds them."""
+
+    def start(
+        self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: bool
+    ) -> StartedRank:
+        started = super().start(connector, plan, rank, archive, begin=begin)
+        if begin:
+            self.lift_barrier(connector, plan, rank, started.port)
+        return replace(started, begun=begin)
+
+
+class Killed(Begins):
+    """The driver is killed when the job has begun, before it could write that down."""
+
+    def start(
+        self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: bool
+    ) -> StartedRank:
+        super().start(connector, plan, rank, archive, begin=begin)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_driver_that_is_killed_as_its_only_rank_begins_is_followed_by_another(
+    submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes, tmp_path: Path
+) -> None:
+    began, out = tmp_path / "began", tmp_path / "out"
+    commands = [f"echo begun >> {began}", f"mkdir {out} && sleep 1 && echo saved > {out}/file"]
+    row = submit(nodes=1, retry=None, commands=commands, outputs=[str(out)])
+    with pytest.raises(KeyboardInterrupt):
+        lifecycle.drive(replace(place, runtimes={**place.runtimes, "process": Killed()}), row)
+    now = place.ledger.by_id(row.id)
+    assert (now.phase, now.started_at) == ("starting", None)
+    ended = lifecycle.drive(replace(place, runtimes={**place.runtimes, "process": Begins()}), now)
+    assert (ended.status, ended.attempt) == ("done", 0)
+    assert ended.started_at is not None
+    assert began.read_text() == "begun\n"
+    assert left(boxes) == []
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_run_whose_only_rank_begins_with_its_container_is_recorded_as_begun(
+    submit: Callable[..., RunRow], place: RunnerContext
+) -> None:
+    row = submit(nodes=1, retry=None, commands=["echo begun"])
+    ended = lifecycle.drive(replace(place, runtimes={**place.runtimes, "process": Begins()}), row)
+    assert ended.status == "done"
+    assert ended.started_at is not None
+    assert lines(place) == ["begun"]
+    assert [kind for _, kind, _ in place.ledger.events(row.id)][:4] == [
+        "submitted",
+        "starting",
+        "go",
+        "running",
+    ]

@@ -21,10 +21,10 @@ import postgres as servers
 import pytest
 from foldernodes import FolderLab, ProcessRuntime
 from postgres import Postgres
-from support import Said, code_of, fork_server, until
+from support import Said, Started, code_of, fork_server, until
 
 from orch.runner.errors import NodeDiskFull
-from orch.runner.events import Recorder
+from orch.runner.events import Notice, Recorder
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger import controllers, patience
 from orch.runner.ledger.ledger import open_ledger
@@ -104,6 +104,30 @@ def test_runs_that_wait_for_another_machine_do_not_keep_a_controller_from_its_ow
         loop.stop()
         thread.join(60)
     assert {place.ledger.get(f"other-{index}").status for index in range(3)} <= {"submitted", "pending"}
+
+
+def test_a_controller_writes_down_which_nodes_there_are_and_goes_on_where_it_cannot(
+    place: RunnerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "PAUSE_S", 0.05)
+    monkeypatch.setattr(controller, "ACCOUNT_EVERY_S", 0.1)
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(len(looks))
+        if looks[-1] == 0:
+            raise NodeDiskFull("no room")
+
+    loop = Controller(place, look)
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    try:
+        until(lambda: len(looks) > 2, 120, "it has looked again")
+    finally:
+        loop.stop()
+        thread.join(60)
+    assert isinstance(place.processor, Recorder)
+    assert any("no room" in event.text for event in place.processor.events if isinstance(event, Notice))
 
 
 def test_two_controllers_do_everything_and_nothing_twice(
@@ -250,25 +274,24 @@ class Person:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "HOME": str(self.path.parent), "USER": self.path.parent.name}
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*self.words, sys.executable, str(ORCH_FOLDERS), *words],
-            cwd=self.path,
-            env={**self.environment, "PYTHONPATH": str(TESTS)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def start(self, *words: str) -> Started:
+        return Started(code_of(ORCH_FOLDERS), ["orch", *words], self.path, self.environment)
 
     def orch(self, *words: str) -> Said:
         if not self.words:
             code = code_of(ORCH_FOLDERS)
             return Said(*fork_server().call(["orch", *words], self.path, self.environment, code=code))
-        process = self.start(*words)
-        out, err = process.communicate(timeout=240)
-        return Said(process.returncode, out, err)
+        done = subprocess.run(
+            [*self.words, sys.executable, str(ORCH_FOLDERS), *words],
+            cwd=self.path,
+            env={**self.environment, "PYTHONPATH": str(TESTS)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
 
 
 def person(folder: Path, name: str, url: str, words: tuple[str, ...] = ()) -> Person:

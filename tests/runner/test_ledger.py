@@ -28,6 +28,7 @@ from orch.runner.ledger import lease as leases
 from orch.runner.ledger import ledger as module
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.ledger import LOST_WEIGHT, Ledger, open_ledger
+from orch.runner.ledger.node_lives import Look, PresentNode
 from orch.runner.ledger.records import Waiting
 from orch.runner.processes import here, process_owner
 from orch.spec.errors import ExitCode
@@ -76,6 +77,7 @@ def test_one_active_run_per_name_and_any_number_of_ended_ones(any_ledger: Ledger
     assert any_ledger.get("job").id == second
     # The id of a run stands for its name, also of one whose name another one has now.
     assert any_ledger.get(str(first)).id == first
+    assert [any_ledger.argument(number) for number in (first, second)] == [str(first), "job"]
     with pytest.raises(UnknownRun, match="no run named '987654321'"):
         any_ledger.get("987654321")
     with pytest.raises(UnknownRun):
@@ -208,6 +210,22 @@ def test_ended_runs_with_something_left_on_a_node_are_found(any_ledger: Ledger):
     assert [row.id for row in any_ledger.uncollected()] == [number]
     any_ledger.change_rank(lease, 0, 1, collected=1)
     assert any_ledger.uncollected() == ()
+
+
+def test_nodes_that_never_come_back_keep_nobody_from_older_runs(any_ledger: Ledger):
+    numbers: list[int] = []
+    for index in range(36):
+        numbers.append(new(any_ledger, f"job-{index}", nodes=1))
+        lease = any_ledger.take(numbers[-1], "a")
+        assert lease is not None
+        any_ledger.finish(lease, "failed", "job_failed", "x")
+    seen: set[int] = set()
+    for _ in range(100):
+        found = {row.id for row in any_ledger.uncollected()}
+        assert len(found) == 30
+        assert found >= set(numbers[16:])
+        seen |= found
+    assert seen == set(numbers)
 
 
 def test_many_processes_take_each_run_once(ledger_url: str, tmp_path: Path):
@@ -538,7 +556,7 @@ def journal(path: Path) -> str:
         db.close()
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, version: int):
     ledger = open_ledger(ledger_url)
     number = new(ledger)
@@ -547,7 +565,9 @@ def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, v
         for added in range(version + 1, schema.SCHEMA_VERSION + 1):
             for column in schema.ADDED.get(added, ()):
                 db.execute(text(f"ALTER TABLE {column.table.name} DROP COLUMN {column.name}"))
-        db.execute(text("DROP TABLE sample"))
+        db.execute(text("DROP TABLE node_life"))
+        if version < 5:
+            db.execute(text("DROP TABLE sample"))
         if version < 4:
             db.execute(text("DROP TABLE controller"))
         if version < 2:
@@ -571,6 +591,8 @@ def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, v
     assert ledger.controllers() == ()
     ledger.add_sample(number, 0, 2, "[]")
     assert [each.readings for each in ledger.samples(number, 0)] == ["[]"]
+    ledger.record_nodes("demo", "", Look("lab", (PresentNode("lab-0", "i", "local", "own"),)))
+    assert [life.node for life in ledger.node_lives("demo")] == ["lab-0"]
     ledger.close()
 
 

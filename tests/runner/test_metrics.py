@@ -297,10 +297,28 @@ def test_over_time_a_rank_uses_the_mean_and_the_most_memory() -> None:
     assert row.network == Rate(10.0, 0.0)
     assert [len(part) for part in spans(found, 4)] == [3, 0, 0, 2]
     (line,) = kept_text(found, colour=False).splitlines()[1:]
-    assert " 29% of 4  █ ▁                  ▃  " in line
+    assert " 29% of 4  █▁▁                  ▃  " in line
     # A node that tells of very many interfaces is taken for one that does not answer.
     many = Reading(1.0, 1.0, Use(), Use(), {f"eth{at}": (1, 1) for at in range(9999)}, {}, None)
     assert packed([NodeResult(node, many)]) is None
+
+
+def test_a_graph_has_no_gap_where_somebody_looked_all_the_time() -> None:
+    node = NodeState.model_validate({"index": 0, "name": "n0", "access": {"kind": "none"}, "cpus": 4})
+    target = Target(node, rank=0, cores=4.0, memory_bytes=64 * MIB)
+
+    def sample(at: float) -> Sample:
+        told = packed([NodeResult(node, Reading(at, 4.0, Use(), Use(at * 4, MIB), {}, {}, None))])
+        assert told is not None
+        return Sample(1000.0 + at, 0, told)
+
+    for count in (2, 4, 7, 15, 24):
+        found = moments([target], [sample(at * 10 + at % 3) for at in range(count)])
+        (line,) = kept_text(found, colour=False).splitlines()[1:]
+        graph = line.partition("100% of 4 ")[2].partition("█  ")[0]
+        # What was used before the first sample nobody knows.
+        assert "▁" not in graph
+        assert " " not in graph.strip(), (count, line)
 
 
 def test_graphs_show_what_was() -> None:

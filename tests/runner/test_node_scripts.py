@@ -605,3 +605,62 @@ def test_commands_that_cannot_begin_are_told_with_why(node: Node) -> None:
     assert done.returncode == 42
     assert "go.new: Is a directory" in done.stderr
     assert not (node.home / "runs" / of.container(0) / "go").exists()
+
+
+# A run of one rank, whose commands begin with its container.
+
+
+def begin(node: Node, of: RunPlan) -> subprocess.CompletedProcess[str]:
+    return node.run(container.start_command(of, 0, (stage(of, 0, {}, None),), begin=True))
+
+
+def stage_of(node: Node, of: RunPlan) -> Path:
+    return node.home / "runs" / of.container(0)
+
+
+def test_the_commands_of_a_run_on_one_node_begin_with_its_container(node: Node) -> None:
+    of = plan()
+    stage_folder = stage_of(node, of)
+    # As a container does: its barrier is lifted when it looks for the first time.
+    node.docker(f'case $1 in run) [ -e "{stage_folder}/go" ] && : > "{stage_folder}/state/started";; esac')
+    said = begin(node, of)
+    started = container.read_start(of, 0, completed(said.stdout, said.stderr, said.returncode))
+    assert started.begun
+    assert started.port is not None
+    assert (stage_folder / "go").read_text() == f'export MASTER_PORT="${{MASTER_PORT:-{started.port}}}"\n'
+    assert [call.split()[0] for call in node.calls().splitlines()] == ["run"]
+    # Once more, as by a driver that took over: nothing is started, and it is told the same.
+    node.docker("")
+    again = begin(node, of)
+    assert container.read_start(of, 0, completed(again.stdout, again.stderr, again.returncode)) == started
+    assert [call.split()[0] for call in node.calls().splitlines()] == ["run", "inspect"]
+
+
+def test_what_has_begun_is_not_begun_again_when_its_container_is_gone(node: Node) -> None:
+    of = plan()
+    node.docker(f'case $1 in run) : > "{stage_of(node, of)}/state/started";; inspect) {NO_SUCH};; esac')
+    assert begin(node, of).returncode == 0
+    for start in (begin, Node.start):
+        said = start(node, of)
+        assert said.returncode == container.FAILED
+        assert "have begun here, and its container is gone" in said.stderr
+    assert [call.split()[0] for call in node.calls().splitlines()] == ["run", "inspect", "inspect"]
+
+
+def test_a_container_that_did_not_start_is_started_again(node: Node) -> None:
+    of = plan()
+    node.docker("case $1 in run) echo 'No such image: x' >&2; exit 125;; esac")
+    assert begin(node, of).returncode == container.NO_IMAGE
+    assert not (stage_of(node, of) / "go").exists()
+    node.docker("case $1 in inspect) " + NO_SUCH + ";; esac")
+    said = node.start(of)
+    assert said.returncode == 0
+    assert not (stage_of(node, of) / "go").exists(), "this one waits at its barrier"
+
+
+def test_a_run_with_a_clock_waits_for_it_at_its_barrier(node: Node) -> None:
+    of = plan().model_copy(update={"max_duration_s": 60})
+    said = begin(node, of)
+    started = container.read_start(of, 0, completed(said.stdout, said.stderr, said.returncode))
+    assert not started.begun
+    assert not (stage_of(node, of) / "go").exists()

@@ -47,6 +47,19 @@ def test_a_command_runs_in_every_container_as_the_job_does(held: Folder) -> None
     assert [node["stdout"] for node in on_nodes.json["nodes"]] == ["1\n", "1\n"]
 
 
+def test_a_command_that_is_given_up_goes_on_nowhere(held: Folder) -> None:
+    said = held.orch("exec", "held", "--rank", "0", "--timeout", "2s", "--", "exec sleep 7777")
+    assert (said.code, said.out) == (7, "")
+    assert "took longer than 2 s, and was ended there" in said.err
+    assert "exec sleep 7777" in said.err
+    others = held.orch(
+        "exec", "held", "--rank", "0", "--json", "--", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"
+    )
+    (node,) = others.json["nodes"]
+    assert "sleep 600" in node["stdout"]
+    assert "sleep 7777" not in node["stdout"]
+
+
 def test_a_command_in_one_container_has_the_terminal_it_is_typed_on(held: Folder) -> None:
     ours, theirs = pty.openpty()
     words = [

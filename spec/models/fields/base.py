@@ -44,7 +44,6 @@ class Section(BaseModel):
         extra="forbid",
         validate_by_name=True,
         validate_by_alias=True,
-        defer_build=True,
     )
     noun: ClassVar[str] = "a block"
     spellings: ClassVar[dict[str, str]] = {}

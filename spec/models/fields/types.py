@@ -102,7 +102,10 @@ def whole(low: int | None = None, high: int | None = None) -> Reads:
 
 
 def duration(default: int | None = None, never: bool = True, low: int = 0, high: int | None = None) -> Reads:
-    """Seconds; None for never, an error where `never` is not possible. `true` stands for the default."""
+    """Seconds; None for never, an error where `never` is not possible. `true` stands for the default.
+
+    `low`: with 1, nobody who writes `0s` has to guess whether that is no time or no limit.
+    """
 
     def read(value: object) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -112,9 +115,10 @@ def duration(default: int | None = None, never: bool = True, low: int = 0, high:
             raise Problem("ORCH124", "an end is needed here, `off` has none", hint="write `5m`")
         if seconds is not None and seconds < low:
             least = values.render_duration(low)
-            raise Problem(
-                "ORCH119", f"{values.render_duration(seconds)} is too short", hint=f"write `{least}` or more"
-            )
+            hint = f"write `{least}` or more"
+            if never and not seconds:
+                hint = f"write `off` for no limit, or `{least}` or more"
+            raise Problem("ORCH119", f"{values.render_duration(seconds)} is too short", hint=hint)
         if seconds is not None and high is not None and seconds > high:
             most = values.render_duration(high)
             raise Problem(
