@@ -1,0 +1,61 @@
+"""Dangers that a pipeline tells: the comment of each is a file of `comments/`, and says so in its first lines.
+
+`ORCHCTL_TEST_WRITE=1 pytest tests/ci/test_dangers.py` writes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from dangers import node_under_512_gpus
+from support import Folder
+
+from orch.ci.comments import Footing, composed, stale
+from orch.ci.findings import findings_comment, read_findings
+from orch.review.markdown import markdown
+
+COMMENTS = Path(__file__).parent / "comments"
+HEAD, BASE = "4f" * 20, "b1" * 20
+
+
+def compare(name: str, text: str, danger: str) -> None:
+    file = COMMENTS / f"{name}.md"
+    if os.environ.get("ORCHCTL_TEST_WRITE"):
+        file.write_text(text)
+    assert danger in "\n".join(text.splitlines()[:25])
+    assert text == file.read_text(), "ORCHCTL_TEST_WRITE=1 writes it anew"
+
+
+def test_a_fork_that_reads_the_environment_and_files_of_the_machine(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPLOY_TOKEN", "of-the-pipeline")
+    (folder.path / "fork").mkdir()
+    folder.write(
+        "fork/fleet.yml",
+        "type: fleet\nname: lab\n"
+        "tags:\n  note: ${{ env.DEPLOY_TOKEN }}\n"
+        "ssh_config: {hosts: [gpu1], identity_file: ~/.ssh/id_ed25519}\n",
+    )
+    folder.write(
+        "fork/train.yml", "type: task\nname: train\ncommands: [env]\nenv: [DEPLOY_TOKEN]\nfiles: [/etc/passwd]\n"
+    )
+    said = folder.orch("validate", "--untrusted", "--format", "json", "fork")
+    assert said.code == 3
+    folder.write("found.json", said.out)
+    found = read_findings([str(folder.path / "found.json")], untrusted=True)
+    assert found.conclusion == "failure"
+    text = composed(findings_comment(found, "fork", fork=True), Footing(HEAD, BASE))
+    assert "of-the-pipeline" not in text + json.dumps(said.out)
+    compare("fork-reads-the-environment", text, r"'DEPLOY\_TOKEN' is not read")
+
+
+def test_a_plan_whose_base_moved() -> None:
+    posted = composed(markdown(node_under_512_gpus()), Footing(HEAD, BASE))
+    text = stale(posted, "main moved on to 0a0a0a0a0a0a")
+    assert text is not None
+    assert stale(text, "main moved on again") is None
+    compare("stale-base", text, "This plan is stale: main moved on to 0a0a0a0a0a0a")
