@@ -1,4 +1,4 @@
-"""Dangers that a pipeline tells: the comment of each is a file of `comments/`, and says so in its first lines.
+"""Dangers that a pipeline tells: the comment of each is a file of `comments/`, and says so near its top.
 
 `ORCHCTL_TEST_WRITE=1 pytest tests/ci/test_dangers.py` writes them anew.
 """
@@ -41,7 +41,8 @@ def test_a_fork_that_reads_the_environment_and_files_of_the_machine(
         "ssh_config: {hosts: [gpu1], identity_file: ~/.ssh/id_ed25519}\n",
     )
     folder.write(
-        "fork/train.yml", "type: task\nname: train\ncommands: [env]\nenv: [DEPLOY_TOKEN]\nfiles: [/etc/passwd]\n"
+        "fork/train.yml",
+        "type: task\nname: train\ncommands: [env]\nenv: [DEPLOY_TOKEN]\nfiles: [/etc/passwd]\n",
     )
     said = folder.orch("validate", "--untrusted", "--format", "json", "fork")
     assert said.code == 3
