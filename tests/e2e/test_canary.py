@@ -160,6 +160,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "run in the background": ("run", "long.yml", "--env", "CLI=@cli", "--detach"),
     "ps": ("ps",),
     "ps, as data": ("ps", "-a", "--json"),
+    "cost": ("cost", "--by", "run", "--json"),
     "ps, wide": ("ps", "-a", "-o", "wide", "--fleet", "nest"),
     "reconcile": ("reconcile", "--json"),
     "controller": ("controller",),
@@ -199,6 +200,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "ps",
         "ps, as data",
         "ps, wide",
+        "cost",
         "exec",
         "exec that fails",
         "metrics",
@@ -379,8 +381,9 @@ def called(verb: tuple[str, ...]) -> bool:
 def test_all_verbs_did_what_they_are_for(place: Place) -> None:
     """Or what follows would prove nothing."""
     # `engine install` comes before any test, `offers refresh` asks a cloud; `plan` and `fleet delete` are
-    # other names of what is called.
+    # other names of what is called. Verbs of `ci` read orch.yml and what others wrote, and post to a forge.
     apart = {("engine", "install"), ("offers", "refresh"), ("plan",), ("fleet", "delete")}
+    apart |= {("ci", verb) for verb in ("init", "comment", "check", "drift-issue")}
     assert [each for each in verbs() if each not in apart and not called(each)] == []
     for what, said in place.said.items():
         assert what in DEPENDING or (said.code != 0) == (what in FAILING), (what, said)

@@ -31,7 +31,7 @@ def test_a_fleet_that_finds_no_room_on_one_cloud_goes_to_the_other_and_stays_the
     (fleet,) = there.orch("fleet", "show", "hop", "--rehearse", "--json").json["fleets"]
     assert fleet["backend"] == "gcp"
     # A new fleet would try the cheaper cloud first; one that is up is not moved.
-    said = there.orch("preview", "fleet.yml", "--rehearse", "--exit-code")
+    said = there.orch("preview", "fleet.yml", "--rehearse", "--exit-code", "-v")
     assert said.code == 0, said.out
     assert "it stays where it is" in said.out
     said = there.orch("down", "hop", "--rehearse", "--yes")

@@ -774,9 +774,5 @@ def test_a_run_whose_only_rank_begins_with_its_container_is_recorded_as_begun(
     assert ended.status == "done"
     assert ended.started_at is not None
     assert lines(place) == ["begun"]
-    assert [kind for _, kind, _ in place.ledger.events(row.id)][:4] == [
-        "submitted",
-        "starting",
-        "go",
-        "running",
-    ]
+    # It may have ended before anybody saw it run.
+    assert [kind for _, kind, _ in place.ledger.events(row.id)][:3] == ["submitted", "starting", "go"]

@@ -176,6 +176,7 @@ def started(v: str) -> Iterator[Values]:
                 more = {"simulated": simulated, "left_out": v if simulated else "", "blocks": blocks}
                 more |= {"privileged": simulated, "idle_after_s": 60 if simulated else None}
                 more |= {"scratch": None, "scratch_export": v}
+                more |= {"begins": blocks == 2, "find_port": joined, "ticks": 2}
                 yield {**given, **more, "part": {**part, "joined": joined}}
     for check in ("mount", "folder", "none"):
         for required in (True, False):
