@@ -6,7 +6,6 @@ paths stay in the repository, and all text is escaped where it is shown.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -238,34 +237,6 @@ def summary_of(findings: Findings) -> str:
     shown = lines[:100]
     more = [f"- … {len(lines) - 100} more"] if len(lines) > 100 else []
     return "\n".join([*shown, *more]) or "All findings are at lines of files."
-
-
-_QUALITY = {"error": "critical", "warning": "minor", "note": "info"}
-
-
-def code_quality_report(findings: Findings) -> str:
-    """A report of code quality as GitLab reads it, by the format of Code Climate.
-
-    Each fingerprint is another: of findings with the same one GitLab shows the first alone.
-    """
-    rows: list[dict[str, Any]] = []
-    seen: dict[str, int] = {}
-    for each in findings.all():
-        path = inside(each.file)
-        if path is None:
-            continue
-        key = f"{path}\0{each.line}\0{each.code}\0{each.summary}\0{each.host}"
-        seen[key] = seen.get(key, 0) + 1
-        rows.append(
-            {
-                "description": each.summary or each.code or "",
-                "check_name": each.code or "orch",
-                "fingerprint": hashlib.sha256(f"{key}\0{seen[key]}".encode()).hexdigest(),
-                "severity": _QUALITY[each.severity],
-                "location": {"path": path, "lines": {"begin": each.line or 1}},
-            }
-        )
-    return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
 
 
 def findings_comment(findings: Findings, path: str, *, fork: bool) -> str:

@@ -201,10 +201,6 @@ def check(
     findings: FindingsFiles = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the check is called.")] = "orch",
     untrusted: Stranger = False,
-    code_quality: Annotated[
-        str | None,
-        typer.Option("--code-quality", metavar="FILE", help="Write GitLab's report of code quality there."),
-    ] = None,
     repo: Repo = None,
     head_sha: HeadSha = None,
     author: Author = None,
@@ -212,7 +208,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Post a check of the commit, with each finding at its line; on GitLab the status of the commit."""
-    from orch.ci.findings import annotations_of, code_quality_report, read_findings, summary_of
+    from orch.ci.findings import annotations_of, read_findings, summary_of
     from orch.ci.forge import Check
 
     if not findings:
@@ -221,8 +217,6 @@ def check(
     if not pipeline.head:
         raise UsageError("which commit?", hint="give --head-sha, or run in a pipeline")
     read = read_findings(findings, untrusted=untrusted)
-    if code_quality is not None:
-        _write(code_quality, code_quality_report(read))
     at_lines = annotations_of(read)
     service = pipeline.forge(author)
     service.post_check(
@@ -383,13 +377,6 @@ def _body(file: str, key: str | None) -> str:
             hint="post what `orch preview --markdown` writes, or give --key NAME",
         )
     return f"{marker(key)}\n{text}"
-
-
-def _write(file: str, text: str) -> None:
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError("the file cannot be written", where=file, detail=error.strerror) from error
 
 
 def _pipeline(forge: str | None) -> Pipeline:

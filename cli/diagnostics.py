@@ -151,9 +151,7 @@ def require_allowed(documents: Iterable[Document], settings: Settings, root: str
 
     found = [each for document in documents for each in task_violations(document, settings, root)]
     if any(each.severity is Severity.ERROR for each in found):
-        error = InvalidConfiguration(found)
-        error.exit_code = ExitCode.POLICY  # type: ignore[misc]
-        raise error
+        raise InvalidConfiguration(found, ExitCode.POLICY)
     if found:
         tell(render_human(found))
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from orch.spec.errors import ExitCode, OrchError
 
 
 class ImageError(OrchError):
     """Root of this package's errors."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.PROVISION
+    exit_code: ExitCode = ExitCode.PROVISION
 
 
 class UnknownImage(ImageError):
     """A name under `orch/` that this version has no folder for."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.CONFIG
+    exit_code: ExitCode = ExitCode.CONFIG
 
 
 class DockerUnavailable(ImageError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.catalog.records import Catalog, PriceList
@@ -43,7 +42,7 @@ PROPERTIES = {
 class NoFleet(OrchError):
     """There is nothing in the files to search offers for."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.CONFIG
+    exit_code: ExitCode = ExitCode.CONFIG
 
 
 @dataclass(frozen=True)

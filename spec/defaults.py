@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from orch.spec.diagnostics import Diagnostic
 from orch.spec.errors import ExitCode, OrchError
@@ -79,7 +79,7 @@ OF_CLOUDS = frozenset(
 class UnknownProfile(OrchError):
     """No profile has the requested name."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+    exit_code: ExitCode = ExitCode.USAGE
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
-from typing import ClassVar
 
 _COLOUR = re.compile(r"(\x1b\[(?:[0-4]|3[0-7]|9[0-7])m)")
 
@@ -33,7 +32,7 @@ class OrchError(Exception):
     """An error with what, where, why and what to do. Each package has one subclass as its root, each cause a
     subclass of that."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.BUG
+    exit_code: ExitCode = ExitCode.BUG
 
     def __init__(
         self,

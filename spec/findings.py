@@ -64,15 +64,14 @@ class PlanErrors(PlanError):
         super().__init__(first.code, first.summary, path=first.path, detail=first.detail, hint=first.hint)
         errors = [each for each in self.findings if each.severity is Severity.ERROR]
         if all(int(each.code.removeprefix("ORCH")) in _POLICY for each in errors):
-            self.exit_code = ExitCode.POLICY  # type: ignore[misc]
+            self.exit_code = ExitCode.POLICY
 
     def placed(self, document: Document) -> OrchError:
         """All of them as diagnostics with their places in the file."""
         from orch.spec import InvalidConfiguration
 
-        error = InvalidConfiguration(tuple(each.placed(document) for each in self.findings))
-        error.exit_code = self.exit_code  # type: ignore[misc]
-        return error
+        found = tuple(each.placed(document) for each in self.findings)
+        return InvalidConfiguration(found, self.exit_code)
 
 
 def settle(findings: Iterable[Finding]) -> tuple[Finding, ...]:

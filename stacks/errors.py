@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from orch.components.request import CloudAnswer
 from orch.spec.errors import ExitCode, OrchError
@@ -12,7 +11,7 @@ from orch.spec.errors import ExitCode, OrchError
 class StackError(OrchError):
     """Provisioning failed. The root of this package's errors."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.PROVISION
+    exit_code: ExitCode = ExitCode.PROVISION
 
 
 class EngineMissing(StackError):

@@ -81,7 +81,6 @@ class Output:
 
     form: Form
     file: str | None = None
-    whole: bool = False
 
 
 _ENDINGS: Mapping[str, Form] = {".md": "markdown", ".html": "html", ".htm": "html", ".json": "plan"}

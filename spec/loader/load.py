@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from orch.spec.defaults import Common
 from orch.spec.diagnostics import Diagnostic, Places, Severity, Span, ordered, render_human
@@ -36,9 +36,10 @@ PathPart = str | int
 class InvalidConfiguration(OrchError):
     """Files with errors. `diagnostics` holds all of them, and the warnings."""
 
-    exit_code: ClassVar[ExitCode] = ExitCode.CONFIG
+    exit_code: ExitCode = ExitCode.CONFIG
 
-    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+    def __init__(self, diagnostics: Sequence[Diagnostic], exit_code: ExitCode = ExitCode.CONFIG) -> None:
+        self.exit_code = exit_code
         self.diagnostics = tuple(diagnostics)
         errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
         super().__init__(

@@ -519,18 +519,11 @@ def test_gitlab_has_the_same_comment_status_and_issues(gitlab: GitLabServer, fol
     row = {"severity": "error", "summary": "twice", "file": "infra/a.yml", "line": 2, "code": "ORCH1"}
     other = {**row, "line": 3}
     folder.write("found.json", json.dumps({"schema": 1, "diagnostics": [row, other]}))
-    words = ("check", "--name", "orch plan", "--findings", "found.json", "--code-quality", "q.json")
+    words = ("check", "--name", "orch plan", "--findings", "found.json")
     said = pipeline(gitlab, folder, *words)
     assert said.code == 0, said.err
     (status,) = gitlab.statuses
     assert (status["sha"], status["status"], status["name"]) == (HEAD, "failed", "orch plan")
-    report = json.loads((folder.path / "q.json").read_text())
-    assert [each["location"] for each in report] == [
-        {"path": "infra/a.yml", "lines": {"begin": line}} for line in (2, 3)
-    ]
-    assert len({each["fingerprint"] for each in report}) == 2
-    assert {each["severity"] for each in report} == {"critical"}
-
     tag = {"urn": "u", "name": "net", "path": "tags", "registered": "a", "observed": "b"}
     for rows, wanted in (([tag], "issue 1: opened"), ([], "closed"), ([tag], "opened again")):
         said = pipeline(gitlab, folder, "drift-issue", drift_json(folder, ("pool", rows)))
