@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from orch.spec.diagnostics import Diagnostic
 from orch.spec.loader.document import Draft
 from orch.spec.models import BACKEND_MODELS
-from orch.spec.rules import fleet, hosts, project, run, task
+from orch.spec.rules import fleet, project, run, task
 from orch.spec.rules.rule import Rule
 
 RULES: Mapping[str, tuple[Rule, ...]] = {
-    "fleet": (*fleet.RULES, *hosts.RULES),
+    "fleet": fleet.RULES,
     "task": task.RULES,
     "dev-environment": run.DEV_ENVIRONMENT_RULES,
     "volume": fleet.VOLUME_RULES,
