@@ -30,8 +30,8 @@ from orch.runner.node.connector import fan_out
 from orch.runner.node.runtime import FilesMissing
 from orch.runner.placement.placement import place_task
 from orch.runner.ssh.pool import SshConnector
-from orch.runner.upload.keep import keep_files
 from orch.runner.upload.send import Uploads
+from orch.runner.upload.snapshot import keep_files
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState, SshAccess
 

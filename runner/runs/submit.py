@@ -35,7 +35,8 @@ from orch.runner.placement.seats import WhySilent, choose_seats, crowded
 from orch.runner.runs import retry
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.run_secrets import names_in
-from orch.runner.upload.keep import check_sources, keep_files, repository_of
+from orch.runner.upload.repository import repository_of
+from orch.runner.upload.snapshot import check_sources, keep_files
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 Files are read once per change: their digests are remembered with size, times and inode, as in git's index.
 Contents lie one after the other in packs, each once; a file larger than LARGE is not copied, and is read from
 where it lies when it is sent. Contents that no run has used for a while go when packs exceed KEPT bytes.
+`keep_files` is what `submit` does before a run is written down.
 """
 
 from __future__ import annotations
@@ -17,12 +18,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from orch.runner.errors import BadTask, LedgerUnusable, RunFailed
+from orch.runner.errors import BadTask, LedgerUnusable, RunFailed, about_property
+from orch.runner.launch.run_plan import RunPlan
 from orch.runner.private import private_file, private_folder
-from orch.runner.upload.selection import KEY_SIZE, SelectedEntry, sent_mode, text_of_a_key
+from orch.runner.upload.repository import Repository, check_repository
+from orch.runner.upload.selection import (
+    KEY_SIZE,
+    SelectedEntry,
+    Selection,
+    Source,
+    messages,
+    resolve_source,
+    select_entries,
+    sent_mode,
+    text_of_a_key,
+)
 from orch.runner.upload.tree import Tree, TreeEntry, tree_of, unpacked
+
+if TYPE_CHECKING:
+    from orch.spec.models import Task
 
 LARGE = 64 << 20
 KEPT = 2 << 30
@@ -43,6 +59,61 @@ create table if not exists pack(name text primary key, size integer, used_at rea
 create table if not exists tree(id text primary key, manifest blob, used_at real);
 create index if not exists kept_pack on kept(pack);
 """
+
+
+def check_sources(base: Path, task: Task) -> None:
+    """Raises BadTask that names every path of `files` missing on this machine, or for a repository that is
+    not there, or refuses the caller."""
+    paths: list[Path] = []
+    for index, item in enumerate(task.files):
+        with about_property(f"files.{index}"):
+            paths.append(resolve_source(base, item.local_path).path)
+    _check(paths)
+    for repo in task.repos:
+        with about_property("repos.0"):
+            check_repository(base, repo)
+
+
+def _check(paths: Sequence[Path]) -> None:
+    """Raises BadTask for paths of `files`, in their order, that are not there."""
+    missing = [index for index, path in enumerate(paths) if not os.path.lexists(path)]
+    if missing:
+        names = ", ".join(str(paths[index]) for index in missing)
+        raise BadTask(
+            f"{names} {'is' if len(missing) == 1 else 'are'} not here",
+            hint="`files` are looked for beside the file that names them",
+            path=f"files.{missing[0]}",
+        )
+
+
+def keep_files(dot: Path, plan: RunPlan, repo: Repository | None = None) -> tuple[RunPlan, tuple[str, ...]]:
+    """Keep what a run takes along: its plan with the trees, and `LEVEL: TEXT` lines for the user.
+
+    Raises BadTask for what cannot be sent, LedgerUnusable when `.orch` cannot be written.
+    """
+    if not plan.files:
+        return plan, ()
+    _check([Path(item.source) for item in plan.files if item.if_exists is None])
+    snapshots = Snapshots(dot)
+    selections: list[Selection] = []
+    key_files: list[str] = []
+    files = []
+    repositories = sum(1 for item in plan.files if item.if_exists is not None)
+    for index, item in enumerate(plan.files):
+        # The repository comes first, then `files` in their order.
+        path = "repos.0" if item.if_exists is not None else f"files.{index - repositories}"
+        with about_property(path):
+            if item.if_exists is not None and repo is not None:
+                selection = repo.selection
+            else:
+                selection = select_entries(Source(Path(item.source), item.pattern))
+            kept = snapshots.keep(selection.entries)
+        selections.append(selection)
+        key_files += kept.key_files
+        folder = any(stat.S_ISDIR(entry.status.st_mode) for entry in selection.entries)
+        files.append(item.model_copy(update={"tree": kept.tree.id, "folder": folder}))
+    notes = repo.notes if repo else ()
+    return plan.model_copy(update={"files": tuple(files)}), (*messages(selections, key_files), *notes)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.placement.placement import place_task
 from orch.runner.upload import snapshot
-from orch.runner.upload.keep import keep_files
 from orch.runner.upload.selection import Source, select_entries
-from orch.runner.upload.snapshot import Snapshots
+from orch.runner.upload.snapshot import Snapshots, keep_files
 from orch.runner.upload.tree import Tree, TreeEntry, delta, nearest
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState

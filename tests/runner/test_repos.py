@@ -11,8 +11,8 @@ import pytest
 from orch.runner.errors import BadTask
 from orch.runner.launch.compile import RepoName, RunRequest, compile_run
 from orch.runner.placement.placement import place_task
-from orch.runner.upload.keep import check_sources, keep_files, repository_of
-from orch.runner.upload.snapshot import Snapshots
+from orch.runner.upload.repository import repository_of
+from orch.runner.upload.snapshot import Snapshots, check_sources, keep_files
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 

@@ -1,11 +1,9 @@
-"""From the paths and repositories of a task to trees that are kept: what `submit` does before a run is
-written down.
+"""A task's repository: files of the working copy, and a `.git` with which Git works there.
 
-A Git repository comes as files of the working copy, and a `.git` with which Git works there. All that is
-asked of a remote is asked from this machine, by the caller's own git: its SSH agent, its keys and its
-credential helpers. No key reaches a node. The history goes through a bare repository under
-`.orch/uploads/repos`, which is fetched into: it holds the commits of the branch and none that history has
-no more, has no settings of the caller's, and its remote has no credentials.
+All that is asked of a remote is asked from this machine, by the caller's own git: its SSH agent, its keys and
+its credential helpers. No key reaches a node. The history goes through a bare repository under
+`.orch/uploads/repos`, which is fetched into: it holds the commits of the branch and none that history has no
+more, has no settings of the caller's, and its remote has no credentials.
 """
 
 from __future__ import annotations
@@ -23,38 +21,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadTask, about_property
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.private import private_folder
 from orch.runner.upload.git import ask_remote, git, redacted, run_git
-from orch.runner.upload.history import BareRepository, branch_ref, git_entry
 from orch.runner.upload.ignore_files import is_ignored, read_rules
-from orch.runner.upload.selection import (
-    Selection,
-    Source,
-    is_private,
-    messages,
-    resolve_source,
-    select_entries,
-    some,
-)
-from orch.runner.upload.snapshot import Snapshots
+from orch.runner.upload.selection import SelectedEntry, Selection, is_private, some
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
     from orch.spec.models.mounts import Repo
 
+_GIT_FOLDERS = ("objects", "refs")
+_GIT_FILES = ("HEAD", "packed-refs", "shallow")
+_GITLINK = "160000"
 
-def check_sources(base: Path, task: Task) -> None:
-    """Raises BadTask that names every path of `files` missing on this machine, or for a repository that is
-    not there, or refuses the caller."""
-    paths: list[Path] = []
-    for index, item in enumerate(task.files):
-        with about_property(f"files.{index}"):
-            paths.append(resolve_source(base, item.local_path).path)
-    _check(paths)
-    for repo in task.repos:
-        with about_property("repos.0"):
-            check_repository(base, repo)
+
+@dataclass(frozen=True)
+class Repository:
+    """What is sent of a repository. `label`: its folder or URL, without credentials. `notes`: LEVEL: TEXT."""
+
+    id: str
+    label: str
+    selection: Selection
+    notes: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -71,61 +59,6 @@ def repository_of(dot: Path, base: Path, task: Task) -> Iterator[Repository | No
         with about_property("repos.0"):
             found = stack.enter_context(repository(dot, base, repo, single_branch=single))
         yield found
-
-
-def _check(paths: Sequence[Path]) -> None:
-    """Raises BadTask for paths of `files`, in their order, that are not there."""
-    missing = [index for index, path in enumerate(paths) if not os.path.lexists(path)]
-    if missing:
-        names = ", ".join(str(paths[index]) for index in missing)
-        raise BadTask(
-            f"{names} {'is' if len(missing) == 1 else 'are'} not here",
-            hint="`files` are looked for beside the file that names them",
-            path=f"files.{missing[0]}",
-        )
-
-
-def keep_files(dot: Path, plan: RunPlan, repo: Repository | None = None) -> tuple[RunPlan, tuple[str, ...]]:
-    """Keep what a run takes along: its plan with the trees, and `LEVEL: TEXT` lines for the user.
-
-    Raises BadTask for what cannot be sent, LedgerUnusable when `.orch` cannot be written.
-    """
-    if not plan.files:
-        return plan, ()
-    _check([Path(item.source) for item in plan.files if item.if_exists is None])
-    snapshots = Snapshots(dot)
-    selections: list[Selection] = []
-    key_files: list[str] = []
-    files = []
-    repositories = sum(1 for item in plan.files if item.if_exists is not None)
-    for index, item in enumerate(plan.files):
-        # The repository comes first, then `files` in their order.
-        path = "repos.0" if item.if_exists is not None else f"files.{index - repositories}"
-        with about_property(path):
-            if item.if_exists is not None and repo is not None:
-                selection = repo.selection
-            else:
-                selection = select_entries(Source(Path(item.source), item.pattern))
-            kept = snapshots.keep(selection.entries)
-        selections.append(selection)
-        key_files += kept.key_files
-        folder = any(stat.S_ISDIR(entry.status.st_mode) for entry in selection.entries)
-        files.append(item.model_copy(update={"tree": kept.tree.id, "folder": folder}))
-    notes = repo.notes if repo else ()
-    return plan.model_copy(update={"files": tuple(files)}), (*messages(selections, key_files), *notes)
-
-
-_GITLINK = "160000"
-
-
-@dataclass(frozen=True)
-class Repository:
-    """What is sent of a repository. `label`: its folder or URL, without credentials. `notes`: LEVEL: TEXT."""
-
-    id: str
-    label: str
-    selection: Selection
-    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -318,3 +251,129 @@ def _identifier(text: str) -> str:
 
 def _lines(text: str) -> list[str]:
     return [word for word in text.split("\0") if word]
+
+
+def branch_ref(branch: str | None) -> str:
+    return f"refs/heads/{branch}" if branch else "refs/orch/head"
+
+
+class BareRepository:
+    """The bare repository that history goes through."""
+
+    def __init__(self, folder: Path, source: Path | None) -> None:
+        self.folder = folder
+        self._source = source
+        self._old = ""
+
+    def begin(self) -> None:
+        """Make sure that it is there."""
+        if self.folder.exists():
+            self._old = run_git(
+                [*self._here, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"], None
+            ).stdout.strip()
+            if self._old:
+                return
+            shutil.rmtree(self.folder)
+        shutil.rmtree(self._tree, ignore_errors=True)
+        private_folder(self.folder)
+        kind = "sha1"
+        if self._source is not None:
+            kind = run_git(["rev-parse", "--show-object-format"], self._source).stdout.strip() or kind
+        git(["init", "--quiet", "--bare", "--template=", f"--object-format={kind}", str(self.folder)], None)
+
+    def fetch(self, source: str, refs: Sequence[str], label: str, *, single_branch: bool) -> None:
+        # A shallow working copy has a shallow history, which is taken as it is.
+        words = ["fetch", "--quiet", "--no-tags", "--update-shallow", "--no-write-fetch-head", "--prune"]
+        words = [word for word in words if not (word == "--prune" and single_branch)]
+        ask_remote([*self._here, *words, "--", source, *refs], label)
+
+    def has(self, commit: str) -> bool:
+        return not run_git([*self._here, "cat-file", "-e", f"{commit}^{{commit}}"], None).returncode
+
+    def commit(self, name: str, label: str) -> str:
+        done = run_git([*self._here, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"], None)
+        if done.returncode:
+            raise BadTask(
+                f"the repository {label} has no commit {name.removeprefix('refs/remotes/origin/')}",
+                hint="is it pushed, and is `branch` the one that holds it?",
+            )
+        return done.stdout.strip()
+
+    def point(self, commit: str, branch: str | None, remote: str | None, *, single_branch: bool) -> None:
+        """Set HEAD, the settings and an index of `commit`: what `git clone` would have made, and no more."""
+        if branch:
+            git([*self._here, "update-ref", branch_ref(branch), commit], None)
+            git([*self._here, "symbolic-ref", "HEAD", branch_ref(branch)], None)
+        else:
+            git([*self._here, "update-ref", "--no-deref", "HEAD", commit], None)
+        if single_branch:
+            self._forget_others(commit, branch)
+        kind = git([*self._here, "rev-parse", "--show-object-format"], None).strip()
+        settings = [
+            "[core]",
+            f"\trepositoryformatversion = {int(kind != 'sha1')}",
+            "\tfilemode = true",
+            "\tbare = false",
+        ]
+        if kind != "sha1":
+            settings += ["[extensions]", f"\tobjectformat = {kind}"]
+        if remote is not None:
+            quoted = redacted(remote).replace("\\", "\\\\").replace('"', '\\"')
+            settings += [
+                '[remote "origin"]',
+                f'\turl = "{quoted}"',
+                "\tfetch = +refs/heads/*:refs/remotes/origin/*",
+            ]
+        (self.folder / "orch-config").write_text("\n".join([*settings, ""]))
+        (self.folder / "orch-index").unlink(missing_ok=True)
+        git([*self._here, "read-tree", commit], None, GIT_INDEX_FILE=str(self.folder / "orch-index"))
+
+    def _forget_others(self, commit: str, branch: str | None) -> None:
+        """Remove other branches of earlier runs, and commits that history no longer has."""
+        kept = {branch_ref(branch), f"refs/remotes/origin/{branch}"}
+        for name in git([*self._here, "for-each-ref", "--format=%(refname)"], None).splitlines():
+            if name not in kept:
+                git([*self._here, "update-ref", "-d", name], None)
+        ancestor = ["merge-base", "--is-ancestor", self._old, commit]
+        if self._old and run_git([*self._here, *ancestor], None).returncode:
+            git([*self._here, "repack", "-q", "-a", "-d"], None)
+            git([*self._here, "prune", "--expire=now"], None)
+
+    def check_out(self, commit: str) -> Path:
+        """A folder with the files of `commit`, of which only those that differ are written."""
+        private_folder(self._tree)
+        words = [*self._here, "--work-tree", str(self._tree), "-c", "core.bare=false"]
+        git([*words, "read-tree", "--reset", "-u", commit], None, GIT_INDEX_FILE=f"{self._tree}.index")
+        return self._tree
+
+    def entries(self) -> Iterator[SelectedEntry]:
+        """What makes a `.git`: objects, references, HEAD, and settings and index of our own."""
+        yield git_entry(self.folder, ".git")
+        yield git_entry(self.folder / "orch-config", ".git/config")
+        yield git_entry(self.folder / "orch-index", ".git/index")
+        for name in _GIT_FILES:
+            if (self.folder / name).exists():
+                yield git_entry(self.folder / name, f".git/{name}")
+        for name in _GIT_FOLDERS:
+            for folder, _, files in os.walk(self.folder / name):
+                place = os.path.relpath(folder, self.folder)
+                yield git_entry(Path(folder), f".git/{place}")
+                for file in files:
+                    if not file.endswith((".lock", ".keep")) and not file.startswith("tmp_"):
+                        yield git_entry(Path(folder, file), f".git/{place}/{file}")
+
+    @property
+    def shallow(self) -> bool:
+        return (self.folder / "shallow").exists()
+
+    @property
+    def _here(self) -> list[str]:
+        return ["--git-dir", str(self.folder)]
+
+    @property
+    def _tree(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.tree")
+
+
+def git_entry(source: Path, path: str, *, private: bool = False) -> SelectedEntry:
+    return SelectedEntry(str(source), path, os.lstat(source), private, named=path.startswith(".git/"))
