@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -20,12 +19,12 @@ from contextlib import contextmanager, suppress
 import paramiko
 
 from orch.runner.errors import ForwardingRefused, HostUnreachable, RunnerError, UnsafeName
-from orch.runner.ssh.safe_text import refuse_host, refuse_user, safe_host
+from orch.runner.ssh.openssh import proxy_words
+from orch.runner.ssh.safe_text import safe_host
 
 # Bytes read at once from a forwarded connection: as many as a packet of the connection to the node holds.
 FORWARD_CHUNK = 1 << 15
 
-_TOKEN = re.compile(r"%([hnpr%])")
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL})
 
 
@@ -118,17 +117,6 @@ def dial_command(
     address or a user that would be more than that to the shell.
     """
     return ProxySocket(proxy_words(template, address, port, user), environment)
-
-
-def proxy_words(template: str, address: str, port: int, user: str) -> str:
-    """A proxy command with its tokens filled in. Raises UnsafeName."""
-    tokens = set(_TOKEN.findall(template))
-    if tokens & {"h", "n"}:
-        refuse_host(address)
-    if "r" in tokens:
-        refuse_user(user)
-    values = {"h": address, "n": address, "p": str(port), "r": user, "%": "%"}
-    return _TOKEN.sub(lambda match: values[match.group(1)], template)
 
 
 class ProxySocket(socket.socket):

@@ -35,7 +35,8 @@ from orch.runner.ssh.connect import Patience, dial_command, dial_tcp, dial_throu
 from orch.runner.ssh.endpoint import SshEndpoint, describe_address, of_jump, of_node
 from orch.runner.ssh.host_keys import RevokedKeys
 from orch.runner.ssh.identities import Keyring
-from orch.runner.ssh.login import log_in, ssh_words
+from orch.runner.ssh.login import log_in
+from orch.runner.ssh.openssh import ssh_words
 from orch.runner.ssh.protocol import CommandChannel, Stream, unreachable
 from orch.runner.ssh.user_config import UserConfig
 from orch.spec.state import Jump, NodeState

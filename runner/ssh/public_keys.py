@@ -6,15 +6,12 @@ Asking is a key exchange without a log-in; what it brings is shown to a person a
 from __future__ import annotations
 
 import re
-import time
-
-import paramiko
 
 from orch.runner.errors import HostKeyRefused, HostKeyUnaccepted, HostUnreachable
 from orch.runner.ssh.endpoint import SshEndpoint, read_host_key
 from orch.runner.ssh.host_keys import HostKey
+from orch.runner.ssh.login import ask_host_key
 from orch.runner.ssh.pool import Patience, SshConnector
-from orch.runner.ssh.protocol import Protocol, handshake_failed
 
 ACCEPT = (
     "compare with the host's own (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there), then accept: "
@@ -49,17 +46,7 @@ def scan(connector: SshConnector, peer: SshEndpoint, patience: Patience) -> Host
     Raises HostUnreachable, and what a jump host on the way refuses.
     """
     with connector.stream_to(peer, patience) as stream:
-        transport = Protocol(stream)
-        timeout_s = transport.banner_timeout = patience.for_connect
-        started = time.monotonic()
-        try:
-            transport.start_client(timeout=timeout_s)
-            key = transport.get_remote_server_key()
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            slow = time.monotonic() - started >= timeout_s * 0.9
-            raise handshake_failed(peer, error, transport=transport, stream=stream, slow=slow) from error
-        finally:
-            transport.close()
+        key = ask_host_key(peer, stream, patience.for_connect)
     return HostKey(f"{key.get_name()} {key.get_base64()}", "scanned")
 
 

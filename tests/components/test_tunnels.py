@@ -21,7 +21,7 @@ from orch.components.aws.fleet_state import FleetOutputs, HostKey, fleet_state
 from orch.components.cloud.host_keys import public_host_key
 from orch.components.gcp.fleet_state import iap_command
 from orch.runner.ssh.connect import dial_command
-from orch.runner.ssh.login import write_config
+from orch.runner.ssh.openssh import write_config
 from orch.runner.ssh.user_config import UserConfig
 from orch.spec.findings import PlanErrors
 from orch.spec.state import FleetState, NodeState

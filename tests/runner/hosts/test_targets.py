@@ -16,8 +16,8 @@ from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.node.commands import Command
 from orch.runner.ssh.endpoint import SshEndpoint
 from orch.runner.ssh.host_keys import RevokedKeys
-from orch.runner.ssh.login import write_config
 from orch.runner.ssh.naming import located, names, pins
+from orch.runner.ssh.openssh import write_config
 from orch.runner.ssh.pool import SshConnector
 from orch.runner.ssh.targets import SshTarget, find_targets
 from orch.runner.ssh.user_config import UserConfig
