@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.gcp.api.compute import endings, instance_groups, instances
+from orch.rehearsal.gcp.api.compute import endings, group_members, instances
 from orch.rehearsal.gcp.api.compute.scheduling import LEAST_RUN_S, MOST_FLEX_RUN_S
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, required
 from orch.rehearsal.gcp.api.methods import API, Request, before_each, checked_name, method
@@ -13,14 +13,9 @@ WAITING = "waiting resizes"
 """Paths of the requests in state ACCEPTED."""
 
 
-def _group(request: Request) -> tuple[str, Doc]:
-    path = request.path("instanceGroupManagers", request.words["instanceGroupManager"])
-    return path, request.thing("instance-group-manager", path)
-
-
 @method("instanceGroupManagerResizeRequests.insert", "POST", PATH)
 def insert(request: Request) -> Doc:
-    group, group_doc = _group(request)
+    group, group_doc = group_members.group_of(request)
     name, body = checked_name(request.body), request.body
     path = f"{group}/resizeRequests/{name}"
     if request.store.get(path) is not None:
@@ -28,18 +23,18 @@ def insert(request: Request) -> Doc:
     count = int(body.get("resizeBy") or len(body.get("instances") or ()))
     if not count:
         raise required("resource.resizeBy")
-    if not 1 <= count <= instance_groups.MOST_MEMBERS - group_doc["targetSize"]:
+    if not 1 <= count <= group_members.MOST_MEMBERS - group_doc["targetSize"]:
         raise invalid(
-            "resource.resizeBy", count, f"A group has at most {instance_groups.MOST_MEMBERS} instances."
+            "resource.resizeBy", count, f"A group has at most {group_members.MOST_MEMBERS} instances."
         )
     if group_doc["instanceLifecyclePolicy"]["defaultActionOnFailure"] != "DO_NOTHING":
         action = group_doc["instanceLifecyclePolicy"]["defaultActionOnFailure"]
         why = "Repairs must be turned off in a group with resize requests."
         raise invalid("instanceLifecyclePolicy.defaultActionOnFailure", action, why)
-    one = instance_groups.instance_request(request, group, group_doc)
+    one = group_members.instance_request(request, group, group_doc)
     seconds = _duration(body, one)
     _check_template(one)
-    instance_groups.check_policy(request, group, group_doc, one, count)
+    group_members.check_policy(request, group, group_doc, one, count)
     doc: Doc = {
         "description": body.get("description", ""),
         "resizeBy": count,
@@ -92,12 +87,10 @@ def serve(request: Request, path: str, doc: Doc) -> Doc:
     run_s = int(doc["requestedRunDuration"]["seconds"]) if "requestedRunDuration" in doc else None
     try:
         with request.store.attempt():
-            instances.find_capacity(
-                request, instance_groups.instance_request(request, group, group_doc), count
-            )
+            instances.find_capacity(request, group_members.instance_request(request, group, group_doc), count)
             for _ in range(count):
-                instance_groups.create(
-                    request, group, instance_groups.instance_request(request, group, group_doc), run_s
+                group_members.create(
+                    request, group, group_members.instance_request(request, group, group_doc), run_s
                 )
     except GcpError as error:
         doc["status"] = {"lastAttempt": {"error": error.operation()["error"]}}
@@ -122,7 +115,7 @@ def retry(request: Request) -> None:
 
 
 def _resize(request: Request) -> tuple[str, Doc]:
-    path = f"{_group(request)[0]}/resizeRequests/{request.words['resizeRequest']}"
+    path = f"{group_members.group_of(request)[0]}/resizeRequests/{request.words['resizeRequest']}"
     return path, request.thing("resize-request", path)
 
 
@@ -133,7 +126,7 @@ def get(request: Request) -> Doc:
 
 @method("instanceGroupManagerResizeRequests.list", "GET", PATH)
 def list_requests(request: Request) -> Doc:
-    group, _ = _group(request)
+    group, _ = group_members.group_of(request)
     rows = [request.thing("resize-request", source) for source, _ in request.store.referrers(group, "resize")]
     return request.page(rows, "instanceGroupManagerResizeRequest")
 
@@ -145,7 +138,7 @@ def cancel(request: Request) -> Doc:
         raise GcpError(
             "invalidUsage", f"Resize request '{path}' cannot be cancelled in state {doc['state']}."
         )
-    group, group_doc = _group(request)
+    group, group_doc = group_members.group_of(request)
     group_doc["targetSize"] -= int(doc["resizeBy"])
     request.add(group, "instance-group-manager", group_doc)
     _settle(request, path)
