@@ -20,7 +20,7 @@ from orch.rehearsal.aws.api.compute.capacity import (
     too_many_vcpus,
     vcpus_left,
 )
-from orch.rehearsal.aws.api.compute.launch_templates import key_named, template_of, version_of
+from orch.rehearsal.aws.api.compute.launch_templates import key_named, over_template
 from orch.rehearsal.aws.api.compute.machines import Launch, make
 from orch.rehearsal.aws.api.compute.offerings import image_named
 from orch.rehearsal.aws.api.compute.placement_groups import check_placement, placement_group
@@ -81,26 +81,8 @@ def _repeated_response(request: Request, before: Doc, digest: str) -> Doc:
 # -- what is asked for -------------------------------------------------------------------------------------
 
 
-def _merge(request: Request) -> tuple[Doc, Doc | None]:
-    """The request merged over its launch template, and the template's version."""
-    spec = request.get("LaunchTemplate")
-    if not spec:
-        return dict(request.params), None
-    template = template_of(request, spec.get("LaunchTemplateId"), spec.get("LaunchTemplateName"))
-    version = version_of(request, template, spec.get("Version"))
-    data = dict(version["LaunchTemplateData"])
-    if request.get("NetworkInterfaces"):
-        data.pop("SecurityGroupIds", None)
-    merged = {**data, **{key: value for key, value in request.params.items() if value not in (None, [], {})}}
-    if data.get("Placement") and request.get("Placement"):
-        merged["Placement"] = {**data["Placement"], **request["Placement"]}
-    tags = [*(data.get("TagSpecifications") or ()), *(request.get("TagSpecifications") or ())]
-    merged["TagSpecifications"] = tags
-    return merged, version
-
-
 def _checked(request: Request) -> Launch:
-    merged, version = _merge(request)
+    merged, version = over_template(request)
     launch_request = Request(request.cloud, merged, request.region)
     least, most = int(launch_request.get("MinCount", 1)), int(launch_request.get("MaxCount", 1))
     if least < 1 or most < least:

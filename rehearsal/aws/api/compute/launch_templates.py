@@ -84,6 +84,34 @@ def version_of(request: Request, template: Doc, version: Any) -> Doc:
     return {**version_doc, "DefaultVersion": version_doc["VersionNumber"] == template["DefaultVersionNumber"]}
 
 
+def over_template(request: Request) -> tuple[Doc, Doc | None]:
+    """The request of a launch merged over its launch template, and the template's version."""
+    spec = request.get("LaunchTemplate")
+    if not spec:
+        return dict(request.params), None
+    template = template_of(request, spec.get("LaunchTemplateId"), spec.get("LaunchTemplateName"))
+    version = version_of(request, template, spec.get("Version"))
+    data = dict(version["LaunchTemplateData"])
+    if request.get("NetworkInterfaces"):
+        data.pop("SecurityGroupIds", None)
+    merged = {**data, **{key: value for key, value in request.params.items() if value not in (None, [], {})}}
+    if data.get("Placement") and request.get("Placement"):
+        merged["Placement"] = {**data["Placement"], **request["Placement"]}
+    tags = [*(data.get("TagSpecifications") or ()), *(request.get("TagSpecifications") or ())]
+    merged["TagSpecifications"] = tags
+    return merged, version
+
+
+def tags_from(version: Doc | None) -> dict[str, str]:
+    """The tags by which an instance tells the version of a template that it was launched from."""
+    if version is None:
+        return {}
+    return {
+        "aws:ec2launchtemplate:id": version["LaunchTemplateId"],
+        "aws:ec2launchtemplate:version": str(version["VersionNumber"]),
+    }
+
+
 @action("CreateLaunchTemplateVersion")
 def create_launch_template_version(request: Request) -> Doc:
     template = template_of(request, request.get("LaunchTemplateId"), request.get("LaunchTemplateName"))

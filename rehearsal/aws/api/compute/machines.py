@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from orch.rehearsal.aws.api.actions import Request, public, stamp, tag_list
 from orch.rehearsal.aws.api.compute.capacity import ON_DEMAND, SPOT, occupy
+from orch.rehearsal.aws.api.compute.launch_templates import tags_from
 from orch.rehearsal.aws.api.compute.offerings import nodes_of
 from orch.rehearsal.aws.api.compute.volumes import attached_as
 from orch.rehearsal.aws.api.network.addresses import make_interface, private_name, public_address, public_name
@@ -90,7 +91,7 @@ def make(request: Request, launch: Launch, reservation_id: str, number: int) -> 
         or {"CapacityReservationPreference": "open"},
         "PlatformDetails": "Linux/UNIX",
         "StateTransitionReason": "",
-        "Tags": _own_tags(launch),
+        "Tags": tag_list({tag["Key"]: tag["Value"] for tag in launch.tags} | tags_from(launch.template)),
         "_ready": now + request.cloud.knobs_now().pending_s,
         "_market": launch.market,
         "_protected": bool(merged.get("DisableApiTermination")),
@@ -123,14 +124,6 @@ def make(request: Request, launch: Launch, reservation_id: str, number: int) -> 
     if merged.get("UserData"):
         request.add(f"user-data {instance}", "user-data", {"Value": merged["UserData"]})
     return doc
-
-
-def _own_tags(launch: Launch) -> list[Doc]:
-    tags = {tag["Key"]: tag["Value"] for tag in launch.tags}
-    if launch.template:
-        tags["aws:ec2launchtemplate:id"] = launch.template["LaunchTemplateId"]
-        tags["aws:ec2launchtemplate:version"] = str(launch.template["VersionNumber"])
-    return tag_list(tags)
 
 
 def _interface(request: Request, launch: Launch, one: InterfaceRequest, instance: str, now: float) -> Doc:
