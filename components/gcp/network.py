@@ -14,11 +14,9 @@ from orch.components.file_systems import FileSystem
 from orch.components.gcp.account.facts import GcpFacts, Network
 from orch.components.gcp.account.lookups import NetworkLookup
 from orch.components.gcp.candidates import CloudCandidate
-from orch.components.gcp.existing_networks import given_findings, places
+from orch.components.gcp.network_findings import given_findings, overlap_findings
 from orch.components.gcp.plan import BASTION, NODES, Firewall, Interface, Networks, NetworkStack, Subnet, Vpc
 from orch.components.gcp.ssh_access import IAP, SSH, AccessMethod, jump_findings, jump_sources, way_in
-from orch.components.request import PriorState
-from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.rules.file_systems import filestore_range as range_of_sizes
 
@@ -60,7 +58,7 @@ def decide_networks(
     if any(each.severity.value == "error" for each in findings):
         return findings
     vpcs = _vpcs(lookup, candidate, shape, facts, net_base if lookup.shared else base)
-    findings += tuple(_overlaps(vpcs))
+    findings += tuple(overlap_findings(vpcs))
     public = _public(lookup, several=shape.hosts + shape.datas + shape.rdmas > 1)
     way = way_in(lookup, public=public)
     interfaces = tuple(_interfaces(vpcs, shape))
@@ -190,20 +188,6 @@ def _interfaces(vpcs: Sequence[Vpc], shape: Shape) -> Iterator[Interface]:
                 yield Interface(vpc.name, f"default-subnet-1-{vpc.name}", "MRDMA", "IPV6_ONLY")
 
 
-def shared_findings(decision: NetworkDecision, network: PriorState) -> Iterator[Finding]:
-    """Whether the networks that are there already are for the same kind of nodes."""
-    shared, prior_shape = decision.shared, network.pins.get("shape")
-    if shared is not None and prior_shape is not None and prior_shape != shared.shape:
-        yield Finding(
-            "ORCH226",
-            "network.name",
-            f"the networks '{shared.name}' were made for other nodes",
-            detail=f"they are {prior_shape}, this fleet needs {shared.shape} "
-            "(interfaces x MTU for IP traffic + for the GPUs + RDMA)",
-            hint="share networks between fleets of one machine type only",
-        )
-
-
 def filestore_range(fleet: str, each: FileSystem) -> str:
     """The addresses of a Filestore in a made network, outside of those that subnets get, also later ones.
 
@@ -214,62 +198,6 @@ def filestore_range(fleet: str, each: FileSystem) -> str:
     number = int(hashlib.sha256(f"{fleet} {each.name}".encode()).hexdigest(), 16)
     address = blocks[number % len(blocks)].network_address
     return f"{address}/{26 if range_of_sizes(each.size or 0) == 0 else 24}"
-
-
-def lock_findings(networks: Networks, file_systems: Sequence[FileSystem]) -> Iterator[Finding]:
-    """A warning where a given network has to let a Filestore reach the nodes: locks of NFS 3 call back."""
-    if file_systems and networks.first.origin == "given":
-        yield Finding(
-            "ORCH226",
-            "network",
-            "file locks across nodes need the given network to let the Filestore reach them",
-            detail="NFS 3 answers a lock by a connection to the node; orch makes no rules in given networks",
-            hint="allow TCP and UDP from the Filestore's addresses to the nodes, where jobs lock files",
-            severity=Severity.WARNING,
-        )
-
-
-# GCP keeps the first two addresses of a subnet and the last two. Source: Google Cloud "Subnets".
-KEPT_ADDRESSES = 4
-
-
-def size_findings(lookup: NetworkLookup, decision: NetworkDecision, new: int) -> Iterator[Finding]:
-    """Whether given subnets hold the nodes: each takes one address per interface."""
-    paths = dict(reversed([(name, path) for path, name in places(lookup)]))
-    for vpc in decision.networks.vpcs:
-        for each in vpc.subnets if vpc.origin == "given" else ():
-            if each.cidr is None:
-                continue
-            size = ipaddress.ip_network(each.cidr).num_addresses - KEPT_ADDRESSES
-            if size < new:
-                yield Finding(
-                    "ORCH220",
-                    paths.get(vpc.name, "network"),
-                    f"{new} nodes need {new} addresses, {each.name} ({each.cidr}) has {size} at most",
-                    detail=f"GCP keeps {KEPT_ADDRESSES} addresses of each subnet",
-                    hint="give a network with a larger subnet, or have one made",
-                )
-
-
-def _overlaps(vpcs: Sequence[Vpc]) -> Iterator[Finding]:
-    """Ranges of one node's interfaces must not overlap, in whichever networks they are.
-
-    Source: Google Cloud "Multiple network interfaces", specifications.
-    """
-    ranges = [
-        (vpc.name, ipaddress.ip_network(each.cidr)) for vpc in vpcs for each in vpc.subnets if each.cidr
-    ]
-    for place, (name, one) in enumerate(ranges):
-        for other_name, other in ranges[place + 1 :]:
-            if one.version == other.version and one.overlaps(other):
-                yield Finding(
-                    "ORCH226",
-                    "network",
-                    f"two interfaces of a node would have overlapping ranges: {one} of {name}, "
-                    f"{other} of {other_name}",
-                    hint="give networks whose ranges differ; made ones use 10.0.0.0/11 and 10.64.0.0/13",
-                )
-                return
 
 
 def _public(lookup: NetworkLookup, *, several: bool) -> bool:

@@ -48,6 +48,7 @@ from orch.components.gcp.account.lookups import (
 )
 from orch.components.gcp.candidates import CloudCandidate, with_fabric
 from orch.components.gcp.capacity import Demand
+from orch.components.gcp.network_findings import address_findings, lock_findings, shared_findings
 from orch.components.gcp.plan import Access, Disk, GcpPlan, Networks, base_name
 from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
 from orch.components.lifetime import lifetime
@@ -116,9 +117,9 @@ def plan(
     findings += decision.findings
     if "iap" in (decision.way.kind, decision.way.bastion):
         findings += iap_key_findings(context.settings)
-    findings += networks.shared_findings(decision, context.network)
-    findings += networks.lock_findings(decision.networks, file_systems.created(fleet))
-    findings += networks.size_findings(lookup, decision, demand.new)
+    findings += shared_findings(decision.shared, context.network)
+    findings += lock_findings(decision.networks, file_systems.created(fleet))
+    findings += address_findings(lookup, decision.networks, demand.new)
     findings += capacities.placement_findings(fleet, shape, demand)
     findings += capacities.quota_findings(candidate, facts, demand, context.other_groups)
     os = node_os(fleet, candidate)

@@ -1,14 +1,22 @@
-"""Whether given networks serve: enough of them, distinct, of the right kind, zone and MTU. Pure."""
+"""What is wrong with the networks of a fleet. Pure.
+
+Of given ones, whether they serve: enough of them, distinct, of the right kind, zone and MTU, with addresses
+for the nodes. Of all, whether they go together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ipaddress
+from collections.abc import Iterator, Sequence
 
 from orch.catalog.fabrics import fabric
 from orch.catalog.gcp.machines import Shape
+from orch.components.file_systems import FileSystem
 from orch.components.gcp.account.facts import GcpFacts, Network
 from orch.components.gcp.account.lookups import NetworkLookup
 from orch.components.gcp.candidates import CloudCandidate
+from orch.components.gcp.plan import Networks, NetworkStack, Vpc
+from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 
@@ -265,3 +273,73 @@ def _egress(lookup: NetworkLookup, facts: GcpFacts) -> Iterator[Finding]:
         hint="add a Cloud NAT, or write `nat_check: false` in orch.yml where another way leads out",
         severity=Severity.WARNING,
     )
+
+
+def overlap_findings(vpcs: Sequence[Vpc]) -> Iterator[Finding]:
+    """Ranges of one node's interfaces must not overlap, in whichever networks they are.
+
+    Source: Google Cloud "Multiple network interfaces", specifications.
+    """
+    ranges = [
+        (vpc.name, ipaddress.ip_network(each.cidr)) for vpc in vpcs for each in vpc.subnets if each.cidr
+    ]
+    for place, (name, one) in enumerate(ranges):
+        for other_name, other in ranges[place + 1 :]:
+            if one.version == other.version and one.overlaps(other):
+                yield Finding(
+                    "ORCH226",
+                    "network",
+                    f"two interfaces of a node would have overlapping ranges: {one} of {name}, "
+                    f"{other} of {other_name}",
+                    hint="give networks whose ranges differ; made ones use 10.0.0.0/11 and 10.64.0.0/13",
+                )
+                return
+
+
+def shared_findings(shared: NetworkStack | None, network: PriorState) -> Iterator[Finding]:
+    """Whether the networks that are there already are for the same kind of nodes."""
+    prior_shape = network.pins.get("shape")
+    if shared is not None and prior_shape is not None and prior_shape != shared.shape:
+        yield Finding(
+            "ORCH226",
+            "network.name",
+            f"the networks '{shared.name}' were made for other nodes",
+            detail=f"they are {prior_shape}, this fleet needs {shared.shape} "
+            "(interfaces x MTU for IP traffic + for the GPUs + RDMA)",
+            hint="share networks between fleets of one machine type only",
+        )
+
+
+def lock_findings(networks: Networks, file_systems: Sequence[FileSystem]) -> Iterator[Finding]:
+    """A warning where a given network has to let a Filestore reach the nodes: locks of NFS 3 call back."""
+    if file_systems and networks.first.origin == "given":
+        yield Finding(
+            "ORCH226",
+            "network",
+            "file locks across nodes need the given network to let the Filestore reach them",
+            detail="NFS 3 answers a lock by a connection to the node; orch makes no rules in given networks",
+            hint="allow TCP and UDP from the Filestore's addresses to the nodes, where jobs lock files",
+            severity=Severity.WARNING,
+        )
+
+
+# GCP keeps the first two addresses of a subnet and the last two. Source: Google Cloud "Subnets".
+KEPT_ADDRESSES = 4
+
+
+def address_findings(lookup: NetworkLookup, networks: Networks, new: int) -> Iterator[Finding]:
+    """Whether given subnets hold the nodes: each takes one address per interface."""
+    paths = dict(reversed([(name, path) for path, name in places(lookup)]))
+    for vpc in networks.vpcs:
+        for each in vpc.subnets if vpc.origin == "given" else ():
+            if each.cidr is None:
+                continue
+            size = ipaddress.ip_network(each.cidr).num_addresses - KEPT_ADDRESSES
+            if size < new:
+                yield Finding(
+                    "ORCH220",
+                    paths.get(vpc.name, "network"),
+                    f"{new} nodes need {new} addresses, {each.name} ({each.cidr}) has {size} at most",
+                    detail=f"GCP keeps {KEPT_ADDRESSES} addresses of each subnet",
+                    hint="give a network with a larger subnet, or have one made",
+                )
