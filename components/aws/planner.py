@@ -1,4 +1,5 @@
-"""What a fleet becomes on AWS: every network, interface, group and instance, with the reasons. Pure.
+"""What a fleet becomes on AWS: every network, interface, group and instance, and the user data that makes an
+instance a node, with the reasons. Pure.
 
 No Pulumi, no clock, no chance: the same fleet, facts and previous decisions give the same plan.
 """
@@ -16,7 +17,6 @@ from orch.components.aws import capacity as capacities
 from orch.components.aws import explain as told
 from orch.components.aws import network as networks
 from orch.components.aws import nics as cards
-from orch.components.aws import userdata
 from orch.components.aws.account.facts import AwsFacts, Image
 from orch.components.aws.account.lookups import (
     BASTION_TYPE,
@@ -31,9 +31,15 @@ from orch.components.aws.plan import AwsPlan, Disk, ExistingNetwork, NewNetwork
 from orch.components.aws.storage.rules import open_to_servers, server_findings
 from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import (
+    RUNS_INIT,
+    File,
     bastion_config,
+    ended_by_time,
     first_boot_findings,
     first_boot_pins,
+    node_config,
+    node_files,
+    prepared,
     scratch,
     wrapped,
 )
@@ -50,16 +56,27 @@ from orch.components.cloud.sizing import (
     nvidia,
     user_data_findings,
 )
-from orch.components.idleness import idle_rule
-from orch.components.lifetime import lifetime
+from orch.components.idleness import SCRIPT as IDLE_SCRIPT
+from orch.components.idleness import IdleRule, idle_rule
+from orch.components.lifetime import Lifetime, lifetime
 from orch.components.node_count import count_words, folded, live_indices, node_indices
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
+from orch.runner.preparation.init_steps import steps
 from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
+from orch.templates import ShellText, render
+
+# Source: EC2 user guide, "Run commands when you launch an EC2 instance with user data input".
+MOST_BYTES = 16_384
+EFA_INSTALLER = "1.43.2"
+# Linux gives EFA's libfabric huge pages of 2 MiB; the EFA installer reserves as many.
+HUGE_PAGES = 5128
+# The launch template makes an instance that is shut down from within a terminated one.
+OFF = ShellText("systemctl poweroff")
 
 
 @dataclass(frozen=True)
@@ -115,7 +132,7 @@ def plan(
     findings += capacities.reservation_findings(fleet, facts, demand)
     findings += capacities.quota_findings(candidate, facts, demand, context.other_groups, nat_ips)
     idle, ending = idle_rule(fleet), lifetime(fleet, context.created)
-    cloud_init = userdata.node_init(
+    cloud_init = node_init(
         fleet,
         each,
         gpus=nvidia(candidate.type),
@@ -123,7 +140,7 @@ def plan(
         scripts=context.scripts,
         ssm=decision.access.way == "ssm",
         idle=idle,
-        lifetime=ending,
+        ending=ending,
     )
     if demand.new:
         findings += _size_findings(cloud_init)
@@ -201,7 +218,7 @@ def plan(
         bastion_init=bastion_config(
             fleet.name,
             _bastion_leads(decision.network, spread=spread),
-            ttl=ending.script(userdata.OFF) if ending else None,
+            ttl=ending.script(OFF) if ending else None,
         )
         if bastion
         else "",
@@ -315,10 +332,54 @@ def _card_findings(fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, eac
         )
 
 
+def node_init(
+    fleet: Fleet,
+    each: Nics,
+    *,
+    gpus: int,
+    efa: int,
+    scripts: Mapping[str, str],
+    idle: IdleRule | None = None,
+    ending: Lifetime | None = None,
+    ssm: bool = False,
+) -> str:
+    """The cloud-config of all nodes, with a mark for the client's key.
+
+    `gpus`: NVIDIA GPUs that must be there; `efa`: EFA devices. `scripts`: the text of `init[].file` by path.
+    `idle` and `ending`: when they end themselves; `ssm`: SSM leads in.
+    """
+    init = steps(fleet, scripts)
+    prepare = render(
+        "cloud-init-prepare.sh.j2",
+        gpus=gpus,
+        efa=efa,
+        efa_installer=EFA_INSTALLER,
+        scratch=scratch(fleet, each.disks),
+        idle=IDLE_SCRIPT if idle else None,
+        steps=init,
+        **RUNS_INIT,
+    )
+    files = [
+        *node_files("/usr/local/sbin/orch-prepare"),
+        *prepared(
+            "/usr/local/sbin/orch-prepare",
+            prepare,
+            init,
+            cloud="aws",
+            ssm=ssm,
+            idle=idle.script(OFF) if idle else None,
+        ),
+        *ended_by_time(ending.script(OFF) if ending else None),
+    ]
+    if efa:
+        files.append(File("/etc/sysctl.d/90-orch.conf", f"vm.nr_hugepages = {HUGE_PAGES}\n"))
+    return node_config(fleet, files)
+
+
 def _size_findings(cloud_init: str) -> Iterator[Finding]:
     key = "k" * 160  # about what the client's key takes, which does not compress
     size = len(wrapped(cloud_init)) + len(key)
-    yield from user_data_findings("AWS", size, userdata.MOST_BYTES)
+    yield from user_data_findings("AWS", size, MOST_BYTES)
 
 
 # Pieces

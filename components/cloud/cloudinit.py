@@ -39,6 +39,25 @@ ON_EXIT = (
     'echo "the preparation was ended: $SERVICE_RESULT" > failed; }\''
 )
 
+_PREPARES = """\
+[Unit]
+Description=makes this machine a node of an orch fleet
+After={after}
+Wants=network-online.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+LimitMEMLOCK=infinity
+ExecStart={start}
+ExecStopPost={on_exit}
+[Install]
+WantedBy=multi-user.target
+"""
+_SSHD = (
+    "PermitRootLogin prohibit-password\nPasswordAuthentication no\nMaxSessions 100\nMaxStartups 50:30:200\n"
+)
+_LIMITS = "".join(f"{who} {kind} memlock unlimited\n" for who in ("*", "root") for kind in ("soft", "hard"))
+
 # A mark ends its line, behind what a template of ours says; text of files is further in, or in quotes.
 _MARK = re.compile(r"^(hostname: |  ed25519_public: |    |    - |    content: )@@([A-Z_]+)@@$", re.MULTILINE)
 
@@ -88,6 +107,16 @@ class File:
     path: str
     content: str
     mode: str = "0644"
+
+
+def node_files(start: str, *, after: str = "network-online.target", sshd: str = "") -> Iterator[File]:
+    """What every node has: settings of its sshd, with `sshd` before ours, no limit of locked memory, and the
+    unit that runs `start`, the preparation.
+    """
+    yield File("/etc/ssh/sshd_config.d/10-orch.conf", sshd + _SSHD)
+    yield File("/etc/security/limits.d/90-orch.conf", _LIMITS)
+    unit = _PREPARES.format(after=after, start=start, on_exit=ON_EXIT)
+    yield File("/etc/systemd/system/orch-prepare.service", unit)
 
 
 def prepared(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orch.catalog.gcp.machines import Shape, software
-from orch.components.cloud.cloudinit import ON_EXIT, RUNS_INIT, File, node_config, prepared, scratch
+from orch.components.cloud.cloudinit import RUNS_INIT, File, node_config, node_files, prepared, scratch
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
 from orch.components.idleness import IdleRule
 from orch.runner.preparation.init_steps import steps
@@ -32,25 +32,6 @@ mkdir -p {HOST_KEY.rpartition("/")[0]}
 rm -f {HOST_KEY}*
 ssh-keygen -q -t ed25519 -N '' -C '' -f {HOST_KEY} && echo "$INSTANCE_ID" > {HOST_KEY}.machine
 """
-_UNIT = f"""\
-[Unit]
-Description=makes this machine a node of an orch fleet
-After=network-online.target docker.service
-Wants=network-online.target
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-LimitMEMLOCK=infinity
-ExecStart=/bin/bash {PREPARE}
-ExecStopPost={ON_EXIT}
-[Install]
-WantedBy=multi-user.target
-"""
-_SSHD = (
-    f"HostKey {HOST_KEY}\n"
-    "PermitRootLogin prohibit-password\nPasswordAuthentication no\nMaxSessions 100\nMaxStartups 50:30:200\n"
-)
-_LIMITS = "".join(f"{who} {kind} memlock unlimited\n" for who in ("*", "root") for kind in ("soft", "hard"))
 
 # Which interface feeds which GPUs. Source: cluster-toolkit examples/machine-learning/a3-highgpu-8g.
 _QUEUES = (
@@ -107,9 +88,11 @@ def node_init(
         account=account,
     )
     files = [
-        File("/etc/ssh/sshd_config.d/10-orch.conf", _SSHD),
-        File("/etc/security/limits.d/90-orch.conf", _LIMITS),
-        File("/etc/systemd/system/orch-prepare.service", _UNIT),
+        *node_files(
+            f"/bin/bash {PREPARE}",
+            after="network-online.target docker.service",
+            sshd=f"HostKey {HOST_KEY}\n",
+        ),
         *prepared(PREPARE, prepare, init, cloud="gcp", idle=idle.script(OFF) if idle else None),
     ]
     if shape.fabric == "tcpx":

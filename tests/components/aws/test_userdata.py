@@ -15,7 +15,7 @@ import yaml
 from aws_cases import Case, cases
 
 from orch.components.aws.account.gather_facts import host_key_of
-from orch.components.aws.userdata import MOST_BYTES
+from orch.components.aws.planner import MOST_BYTES
 from orch.components.cloud.cloudinit import filled, packed, wrapped
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.runner.preparation.mounts import CREATED
