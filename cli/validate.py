@@ -16,6 +16,7 @@ import typer
 
 from orch.cli.context import Allow, Untrusted, strangers
 from orch.cli.errors import say, tell
+from orch.cli.output.findings import report
 
 if TYPE_CHECKING:
     from orch.spec import Document
@@ -68,17 +69,8 @@ def validate(
     People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
     from orch.cli.diagnostics import settings_near
-    from orch.policies.settings import rule_texts
     from orch.spec import load_paths
-    from orch.spec.diagnostics import (
-        Severity,
-        ordered,
-        render_github,
-        render_gitlab,
-        render_human,
-        render_json,
-        render_sarif,
-    )
+    from orch.spec.diagnostics import Severity, ordered, render_human, render_json
     from orch.spec.diagnostics import strict as as_errors
     from orch.spec.errors import ExitCode
 
@@ -92,14 +84,10 @@ def validate(
     failed = any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
     if format is Format.JSON:
         print(render_json(diagnostics))
-    elif format is Format.SARIF:
-        print(render_sarif(diagnostics, repository(), rule_texts()))
-    elif format is Format.GITLAB:
-        print(render_gitlab(diagnostics, repository(), rule_texts()))
-    elif format is Format.GITHUB:
-        if diagnostics:
-            print(render_github(diagnostics, repository()))
-        tell(_summary(diagnostics, len(loaded.documents)))
+    elif format is not Format.HUMAN:
+        print(report(format.value, diagnostics), end="")
+        if format is Format.GITHUB:
+            tell(_summary(diagnostics, len(loaded.documents)))
     else:
         if diagnostics:
             tell(render_human(diagnostics))
@@ -124,12 +112,6 @@ def _known_secrets(paths: list[str]) -> frozenset[str] | None:
         return None
     names = [each for each in known if each is not None]
     return frozenset[str]().union(*names) if len(names) == len(known) else None
-
-
-def repository() -> Path:
-    """Where a repository begins: the nearest folder upwards with a `.git`, else this one."""
-    here = Path.cwd()
-    return next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
 
 
 def _below(paths: list[str]) -> tuple[str, ...]:

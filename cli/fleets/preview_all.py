@@ -25,6 +25,7 @@ import typer
 
 from orch.cli.context import project_at
 from orch.cli.errors import UsageError, say, tell, written_trace
+from orch.cli.output.findings import report
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def preview_all(
         code = ExitCode.CHANGES
     if wanted.findings is not None:
         found = (*loaded.diagnostics, *(diagnostic for each in done for diagnostic in each.findings))
-        _give(_report(wanted.findings, found), wanted.findings_out)
+        _give(report(wanted.findings, found), wanted.findings_out)
         shown = shown and wanted.findings_out is not None
     if shown:
         _print(done)
@@ -330,19 +331,6 @@ def _json(target: str, done: Sequence[Previewed], code: ExitCode, *, whole: bool
         "exit_code": int(code),
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-
-def _report(form: str, found: Sequence[Diagnostic]) -> str:
-    """A report of findings for a code host."""
-    from orch.cli.validate import repository
-    from orch.policies.settings import rule_texts
-    from orch.spec.diagnostics import render_github, render_gitlab, render_sarif
-
-    if form == "github":
-        text = render_github(found, repository())
-    else:
-        text = (render_sarif if form == "sarif" else render_gitlab)(found, repository(), rule_texts())
-    return f"{text}\n" if text else ""
 
 
 def _give(text: str, out: str | None) -> None:
