@@ -43,9 +43,8 @@ def preview(
 ) -> Plan:
     """Plan a fleet after a refresh, and return what `up` would do. `recorder` sees what the engine plans.
 
-    Takes no lock; changes nothing but the record of a new, empty stack, and the protection of file systems
-    that `approvals.lose_data` names. Raises PlanError, Conflict (the state
-    of a newer orch), StackError, Interrupted.
+    Takes no lock; changes nothing but the protection of file systems that `approvals.lose_data` names. Raises
+    PlanError, Conflict (the state of a newer orch), StackError, Interrupted.
     """
     project = _with_force(project, request.approvals.force)
     project.prepare()

@@ -131,4 +131,4 @@ def test_a_saved_plan_is_valid_as_long_as_the_project_says(folder: Folder, engin
     assert validity(60) == timedelta(minutes=1)
     (folder.path / "orch.yml").write_text(f"{SETTINGS}saved_plan_duration: off\n")
     said = folder.orch("validate", "orch.yml")
-    assert (said.code, "orch.yml:16:22: error ORCH124" in said.err) == (3, True), said.err
+    assert (said.code, "orch.yml:14:22: error ORCH124" in said.err) == (3, True), said.err
