@@ -45,9 +45,11 @@ def judged(file: Path) -> tuple[int, list[str]]:
 @pytest.mark.timeout(1200)
 def test_conftest_judges_what_orch_writes(tmp_path: Path, engine: None) -> None:
     there: Rehearsed = Rehearsed.make(tmp_path)
-    there.fleet(1, instance_types=["c7i.large"], placement="any")
+    there.fleet(1, instance_types=["c7i.8xlarge"], placement="any")
     there.fleet(3, name="dear")
-    (tmp_path / "cheap.json").write_text(there.preview().out)
+    said = there.preview()
+    assert said.code == 0, said.err
+    (tmp_path / "cheap.json").write_text(said.out)
     assert judged(tmp_path / "cheap.json") == (0, [])
     said = there.orch("preview", ".", "--rehearse", "--json")
     assert said.code == 0, said.err
