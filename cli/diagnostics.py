@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from orch.cli.errors import tell
 
 if TYPE_CHECKING:
     from orch.policies.settings import Settings
-    from orch.spec import Diagnostic, Document, Loaded
+    from orch.spec import Document, Loaded
     from orch.spec.defaults import Common
     from orch.spec.models.backends.base import BackendSettings
 
@@ -128,32 +128,6 @@ def policies_near(*, untrusted: bool = False) -> Callable[[str], tuple[Settings,
         return known[file], os.path.dirname(file)
 
     return settings
-
-
-def task_violations(document: Document, settings: Settings, root: str) -> Iterator[Diagnostic]:
-    """What policies say of a task, each at its line; it is an error where a policy refuses."""
-    from orch.policies.settings import Subject, finding_of, today, violations
-    from orch.spec.models import Task
-
-    if isinstance(document.model, Task):
-        source = document.draft.source.file
-        file = os.path.relpath(source, root) if source != "<stdin>" else ""
-        subject = Subject(document.model.name or "", file, today())
-        for each in violations(settings.of_task(document.model), subject):
-            yield finding_of(each).placed(document)
-
-
-def require_allowed(documents: Iterable[Document], settings: Settings, root: str) -> None:
-    """Tell what policies say of tasks. Raises InvalidConfiguration, which exits with 4, where one refuses."""
-    from orch.spec import InvalidConfiguration, Severity
-    from orch.spec.diagnostics import render_human
-    from orch.spec.errors import ExitCode
-
-    found = [each for document in documents for each in task_violations(document, settings, root)]
-    if any(each.severity is Severity.ERROR for each in found):
-        raise InvalidConfiguration(found, ExitCode.POLICY)
-    if found:
-        tell(render_human(found))
 
 
 def backend_settings(

@@ -169,15 +169,16 @@ def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnos
 
 def _policies(documents: tuple[Document, ...], *, untrusted: bool) -> Iterator[Diagnostic]:
     """What is wrong with the policies of an `orch.yml`, and what policies say of tasks."""
-    from orch.cli.diagnostics import policies_near, task_violations
+    from orch.cli.diagnostics import policies_near
     from orch.policies.settings import check, today
+    from orch.policies.task_verdicts import task_violations
     from orch.spec.models import Task
 
     settings = policies_near(untrusted=untrusted)
     for document in documents:
         yield from check(document, today()) if document.kind == "project" else ()
         if isinstance(document.model, Task):
-            yield from task_violations(document, *settings(document.draft.source.file))
+            yield from task_violations(document, *settings(document.draft.source.file), today())
 
 
 def _summary(diagnostics: tuple[Diagnostic, ...], documents: int) -> str:

@@ -44,8 +44,9 @@ class PlanFacts:
 
     `hourly` of the fleet afterwards, `delta` the change of it, `others` of the project's other fleets.
     `most_nodes`: as many as the file allows. `lost`: nodes that are deleted or replaced; `lost_data`: what
-    holds data and is. `runs`: those on nodes that go. `slow`: the machine type of a cluster whose nodes have
-    Ethernet only, although nobody asked for that. `endless`: whether the nodes run until somebody ends them.
+    holds data and is. `runs`: those on nodes that go. `slow`: what the plan says of a cluster whose nodes
+    have Ethernet only, although nobody asked for that. `endless`: whether the nodes run until somebody ends
+    them.
     """
 
     hourly: float = 0.0
@@ -212,12 +213,13 @@ SLOW = Rule(
     "Nodes of a cluster (`placement: cluster`) have a fast interconnect: EFA, RoCE, GPUDirect or InfiniBand. "
     "One whose file writes `interconnect: ethernet` wants none.",
     "choose a type with one, or write `network: {interconnect: ethernet}`",
+    code="ORCH223",
 )
 
 
 def slow(facts: PlanFacts, parameters: Parameters) -> Iterator[Breach]:
     if facts.slow:
-        yield Breach(f"{facts.slow} has Ethernet only between the nodes of a cluster", "placement")
+        yield Breach(facts.slow, "placement")
 
 
 SPOT = Rule(

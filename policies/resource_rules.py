@@ -30,6 +30,8 @@ from orch.spec.suggest import few
 
 Check = Callable[[Resource, Parameters], Iterator[Breach]]
 
+SSH_PORT = 22
+
 WORLD = frozenset({"0.0.0.0/0", "::/0"})
 
 AWS_INSTANCE = "aws:ec2/instance:Instance"
@@ -59,16 +61,18 @@ SSH_OPEN = Rule(
     "advisory",
     "No security group or firewall lets the whole world in at the ports of SSH.",
     "name your own networks in `network.ssh_cidrs`, or remove it",
-    (Parameter("port", COUNT, "The port of SSH.", 22),),
+    (Parameter("port", COUNT, "The port of SSH.", SSH_PORT),),
     "CIS AWS Foundations 3.0, 5.2 and 5.3; CIS Google Cloud 3.0, 3.6",
     "https://docs.aws.amazon.com/securityhub/latest/userguide/ec2-controls.html#ec2-53",
+    code="ORCH224",
 )
 
 
 def ssh_open(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
     port = int(parameters["port"])
+    door = "SSH" if port == SSH_PORT else f"port {port}"
     for peer in _open_peers(resource, port):
-        yield _breach(resource, f"{peer} may knock at port {port}", "network.ssh_cidrs")
+        yield _breach(resource, f"{peer} lets the whole world knock at {door}", "network.ssh_cidrs")
 
 
 def _open_peers(resource: Resource, port: int) -> Iterator[str]:

@@ -127,6 +127,8 @@ class Rule:
     needs: tuple[str, ...] = ()
     operations: bool = False
     """Of a plan's rule: whether it looks at what the engine does to resources."""
+    code: str = ""
+    """The code of a finding that says the same in the same words: the policy speaks in its place."""
 
     def defaults(self) -> dict[str, Any]:
         """The parameters where `orch.yml` gives none."""

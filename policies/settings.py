@@ -5,8 +5,8 @@ No verdict reads a clock: the date on which exemptions are judged comes in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,7 @@ class Violation:
     """A breach that counts. `path`: the property in the file of the fleet; `resources`: folded names.
 
     `exempt`: who answers for it; then it refuses nothing. `lapsed`: who did, until an exemption was over.
+    `advice`: what to do in this case; what the rule says if not given.
     """
 
     rule: Rule
@@ -67,6 +68,7 @@ class Violation:
     urn: str = ""
     exempt: Exemption | None = None
     lapsed: Exemption | None = None
+    advice: str = ""
 
     @property
     def refuses(self) -> bool:
@@ -87,7 +89,8 @@ class Violation:
     def hint(self) -> str:
         if self.exempt is not None:
             return ""
-        return f"{self.rule.remediation}; or exempt it in `orch.yml`: `policies.{self.rule.name}.exempt`"
+        advice = self.advice or self.rule.remediation
+        return f"{advice}; or exempt it in `orch.yml`: `policies.{self.rule.name}.exempt`"
 
 
 @dataclass(frozen=True)
@@ -221,6 +224,23 @@ def finding_of(violation: Violation) -> Finding:
         hint=violation.hint or None,
         severity=Severity.NOTE if exempt is not None else severity,
     )
+
+
+def said_once(
+    found: Collection[Violation], findings: Collection[Finding]
+) -> tuple[tuple[Violation, ...], tuple[Finding, ...]]:
+    """Violations and findings of one plan, without the findings that a violation repeats: it speaks at their
+    place, with their advice."""
+    by_words = {(each.code, each.summary): each for each in findings}
+    repeated = {(each.rule.code, each.text) for each in found} & set(by_words)
+    placed: list[Violation] = []
+    for each in found:
+        words = (each.rule.code, each.text)
+        if words in repeated:
+            placed.append(replace(each, path=by_words[words].path, advice=by_words[words].hint or ""))
+        else:
+            placed.append(each)
+    return tuple(placed), tuple(each for each in findings if (each.code, each.summary) not in repeated)
 
 
 def today() -> date:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orch.components.deployment import Deployment
+from orch.policies.resource_rules import SSH_OPEN
 from orch.review.impact import (
     cost_of,
     gpus_of,
@@ -98,7 +99,7 @@ def fleet_review(subject: FleetSubject) -> StackReview:
         *_data_dangers(title, plan, lost),
         *run_dangers(title, subject.occupants),
         *_node_dangers(title, plan, lost),
-        *_exposures(title, plan.changes, subject.diagnostics),
+        *_exposures(title, plan.changes, subject),
         *_policy_dangers(title, subject.policies),
         *_cost_dangers(title, cost),
         *_host_dangers(title, plan),
@@ -315,10 +316,13 @@ def _node_dangers(title: str, plan: Plan, lost: Iterable[Loss]) -> Iterator[Dang
         )
 
 
-def _exposures(title: str, changes: Sequence[Change], diagnostics: Iterable[Diagnostic]) -> Iterator[Danger]:
-    for each in diagnostics:
+def _exposures(title: str, changes: Sequence[Change], subject: FleetSubject) -> Iterator[Danger]:
+    for each in subject.diagnostics:
         if each.code == OPEN_TO_ALL:
             yield Danger("exposure", title, f"{each.summary} ({_place(each)})")
+    for each in subject.policies:
+        if each.name == SSH_OPEN.name and not each.refuses:  # one that refuses is told as a policy
+            yield Danger("exposure", title, f"{each.message}{_where(each)}")
     for change, text in opened(changes):
         yield Danger(
             "exposure", title, f"{kind_of(change.type)} {change.name} lets the whole world in: {text}"
@@ -328,8 +332,11 @@ def _exposures(title: str, changes: Sequence[Change], diagnostics: Iterable[Diag
 def _policy_dangers(title: str, policies: Iterable[PolicyResult]) -> Iterator[Danger]:
     for each in policies:
         if each.refuses:
-            where = f" ({each.where})" if each.where else ""
-            yield Danger("policy", title, f"policy {each.name}: {each.message}{where}")
+            yield Danger("policy", title, f"policy {each.name}: {each.message}{_where(each)}")
+
+
+def _where(policy: PolicyResult) -> str:
+    return f" ({policy.where})" if policy.where else ""
 
 
 def _cost_dangers(title: str, cost: Cost) -> Iterator[Danger]:

@@ -19,7 +19,7 @@ from orch.stacks.provisioning.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.provisioning.gang import parallel
 from orch.stacks.provisioning.kept_data import compare, is_protected, unprotect, unprotect_agreed
 from orch.stacks.provisioning.node_accounts import accounted, fleet_tags
-from orch.stacks.provisioning.policies import compared, refuse_violations
+from orch.stacks.provisioning.policies import compared, refuse_violations, with_policies
 from orch.stacks.provisioning.shared_networks import (
     all_shared,
     drift_shared,
@@ -43,9 +43,8 @@ def preview(
 ) -> Plan:
     """Plan a fleet after a refresh, and return what `up` would do. `recorder` sees what the engine plans.
 
-    Takes no lock; changes nothing but the record of a new, empty stack, and the protection of file systems
-    that `approvals.lose_data` names. Raises PlanError, Conflict (the state
-    of a newer orch), StackError, Interrupted.
+    Takes no lock; changes nothing but the protection of file systems that `approvals.lose_data` names. Raises
+    PlanError, Conflict (the state of a newer orch), StackError, Interrupted.
     """
     project = _with_force(project, request.approvals.force)
     project.prepare()
@@ -62,7 +61,7 @@ def preview(
     listener(Activity(f"the engine compares the fleet {request.name} with its resources"))
     recorded = stack.recorded
     violations = compared(stack, request, compiled, run, words=recorder.words if recorder is not None else ())
-    plan = replace(plan_of(request.name, before, compiled, run), policies=violations)
+    plan = with_policies(plan_of(request.name, before, compiled, run), violations)
     return replace(plan, prepared=PreparedPlan(stack, recorded, compiled, files, matches_record(run.events)))
 
 
@@ -136,7 +135,7 @@ def up(
     if applied.locked:
         write_lock(project.lock_file, request.name, images)
     result = plan_of(request.name, before, applied, call)
-    return replace(result, policies=judgement.after(call.inspection))
+    return with_policies(result, judgement.after(call.inspection))
 
 
 def _over(name: str, ended: int) -> Plan:

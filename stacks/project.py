@@ -49,6 +49,8 @@ class Project:
     # Levels, parameters and exemptions of policies by name, and folders of packs.
     policy_levels: Mapping[str, Policy] = field(default_factory=dict[str, Any])
     policy_packs: tuple[str, ...] = ()
+    # How long a saved plan can be applied, in seconds.
+    saved_plan_s: int = 24 * 3600
     # Existing hosts may leave a fleet although jobs run on them.
     force: bool = False
 
@@ -260,6 +262,7 @@ def _load(root: Path) -> Project:
         nodes_for_runs=settings.nodes_for_runs,
         policy_levels=settings.policies,
         policy_packs=settings.policy_packs,
+        saved_plan_s=settings.saved_plan_duration_s,
     )
 
 

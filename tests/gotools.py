@@ -16,11 +16,12 @@ import platformdirs
 TOOLS = {
     "actionlint": ("github.com/rhysd/actionlint/cmd/actionlint", "v1.7.12"),
     "act": ("github.com/nektos/act", "v0.2.89"),
+    "conftest": ("github.com/open-policy-agent/conftest", "v0.71.1"),
 }
 
 
 def tool(name: str) -> Path:
-    """The program, built now if it is not there: 20 s for actionlint, minutes for act."""
+    """The program, built now if it is not there: 20 s for actionlint, minutes for act and conftest."""
     package, version = TOOLS[name]
     folder = Path(platformdirs.user_cache_dir("orch")) / "go-tools" / f"{name}-{version}"
     program = folder / name

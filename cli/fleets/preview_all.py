@@ -57,15 +57,16 @@ do."""
 @dataclass(frozen=True)
 class Wanted:
     """How stacks are previewed. `saves`: a saved plan is made of them, which is valid for `expires_s`
-    seconds; `basis`: what they stand on is told; `terms` are the saved plan's. `findings`: the format of a
-    report of all that is found, which goes into the file `findings_out`, or in place of the plan to stdout.
+    seconds, None: as long as the project says; `basis`: what they stand on is told; `terms` are the saved
+    plan's. `findings`: the format of a report of all that is found, which goes into the file `findings_out`,
+    or in place of the plan to stdout.
     """
 
     rehearse: bool = False
     accept_new_host_keys: bool = False
     verbose: bool = False
     saves: bool = False
-    expires_s: int = 0
+    expires_s: int | None = None
     basis: bool = False
     terms: Terms | None = None
     findings: str | None = None
@@ -216,7 +217,11 @@ def _terms(project: Project, wanted: Wanted, jobs: Sequence[Job]) -> Terms:
     from orch.stacks.saved_plans.record import Terms
 
     made = datetime.now(timezone.utc).replace(microsecond=0)
-    expires = made + timedelta(seconds=wanted.expires_s)
+    seconds = project.saved_plan_s if wanted.expires_s is None else wanted.expires_s
+    try:
+        expires = made + timedelta(seconds=seconds)
+    except OverflowError as error:
+        raise UsageError("a saved plan cannot be valid for that long", hint="write `3d`") from error
     return Terms(
         project=project.name,
         rehearsal=project.rehearsal,

@@ -157,7 +157,9 @@ def preview(
     expires: Annotated[
         str | None,
         typer.Option(
-            "--expires", metavar="DURATION", help="How long the saved plan is valid; 24h by default."
+            "--expires",
+            metavar="DURATION",
+            help="How long the saved plan is valid; as orch.yml says, or 24h.",
         ),
     ] = None,
     findings_format: Annotated[
@@ -282,18 +284,20 @@ def preview(
     end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
 
 
-def _validity(expires: str | None, file: str, *, saves: bool) -> int:
-    """How many seconds a saved plan is valid. Raises BadParameter."""
+def _validity(expires: str | None, file: str, *, saves: bool) -> int | None:
+    """How many seconds a saved plan is valid; None: as long as the project says. Raises BadParameter."""
     from orch.spec.grammar.values import Problem, parse_duration
 
     if not saves:
         if expires is not None:
             raise typer.BadParameter("it goes with a saved plan, `--out plan.json`", param_hint="--expires")
-        return 0
+        return None
     if file == "-":
         raise typer.BadParameter("a saved plan is of a file: name it", param_hint="--out")
+    if expires is None:
+        return None
     try:
-        seconds = parse_duration(expires or "24h")
+        seconds = parse_duration(expires)
     except Problem as problem:
         raise typer.BadParameter(str(problem), param_hint="--expires") from problem
     if not seconds:

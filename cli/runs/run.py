@@ -152,8 +152,9 @@ def _submit_all(
     provision: bool,
     early: EarlyStart,
 ) -> None:
-    from orch.cli.diagnostics import require_allowed
     from orch.cli.output.run import nodes_text, place_text
+    from orch.policies.settings import today
+    from orch.policies.task_verdicts import require_allowed
     from orch.runner.access.forwards import LocalPorts
 
     documents = _load(file, variables, profile)
@@ -174,7 +175,10 @@ def _submit_all(
         tell("note: only tasks and dev environments are run; documents of other types are left out")
     path = None if file == "-" else file
     with open_runner(path, as_json=as_json, rehearse=rehearse, early=early) as (project, runner):
-        require_allowed(tasks, project.policies, str(project.root))
+        if found := require_allowed(tasks, project.policies, str(project.root), today()):
+            from orch.spec.diagnostics import render_human
+
+            tell(render_human(found))
         yes = yes or project.nodes_for_runs == "always"
         # Who waits in line makes none without saying so.
         makes = provision and (yes or not (wait or project.nodes_for_runs == "never"))

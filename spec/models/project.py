@@ -17,13 +17,27 @@ from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, describe, plain
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Misread, Path, Reaches, Reads, read_as
-from orch.spec.models.fields.types import Flag, Image, Line, Name, Tags, Text, choice, names_of, rows, text
+from orch.spec.models.fields.types import (
+    Flag,
+    Image,
+    Line,
+    Name,
+    Tags,
+    Text,
+    choice,
+    duration,
+    names_of,
+    rows,
+    text,
+)
 from orch.spec.models.fleet import Fleet
 from orch.spec.models.run import Terms
 from orch.spec.models.selection import check_backend
 from orch.spec.models.task import Task
 
 LEVELS = ("mandatory", "advisory", "disabled")
+SAVED_PLAN_S = 24 * 3600
+YEAR_S = 366 * 86_400
 _OWN = ("level", "parameters", "exempt")
 
 
@@ -310,6 +324,12 @@ class ProjectSettings(Section):
         default="ask",
         description="Whether a run that finds too few nodes has some made: after a question or `--yes`, "
         "without a question, or only with `--yes`.",
+    )
+    saved_plan_duration_s: Annotated[int, duration(SAVED_PLAN_S, never=False, low=1, high=YEAR_S)] = Field(
+        default=SAVED_PLAN_S,
+        validation_alias="saved_plan_duration",
+        description="How long a saved plan of `orch preview --out plan.json` can be applied, where "
+        "`--expires` does not say.",
     )
     all_backends: BackendList = Field(
         default=(), validation_alias="backends", description="Where fleets may be created."

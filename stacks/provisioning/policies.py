@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.components.deployment import Deployment
 from orch.components.file_systems import words_of
 from orch.components.request import DATA_TYPES, RecordedFileSystem
-from orch.policies.plan_rules import Loss, NodePrice, PlanFacts, ends_itself
-from orch.policies.settings import Subject, Violation, finding_of, today, violations
+from orch.policies.plan_rules import SLOW, Loss, NodePrice, PlanFacts, ends_itself
+from orch.policies.settings import Subject, Violation, finding_of, said_once, today, violations
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks.errors import EngineFailed
@@ -154,6 +154,12 @@ def refuse(found: Iterable[Violation]) -> None:
         raise PlanErrors(errors)
 
 
+def with_policies(plan: Plan, found: Collection[Violation]) -> Plan:
+    """A plan with what policies say of it, and without the findings that these repeat."""
+    policies, findings = said_once(found, plan.findings)
+    return replace(plan, policies=policies, findings=findings)
+
+
 def with_runs(
     found: Collection[Violation], project: Project, request: FleetRequest, on_nodes: Iterable[Occupant]
 ) -> tuple[Violation, ...]:
@@ -201,9 +207,6 @@ def facts_of(
     if fleet.nodes is not None:
         most = max(planned, fleet.nodes.target if fleet.nodes.max is None else fleet.nodes.max)
     leaving = lost_nodes(before.makers, compiled, engine_changes)
-    machine = compiled.priced[0].machine if compiled.priced else ""
-    ethernet = fleet.network is not None and fleet.network.interconnect == "ethernet"
-    is_slow = fleet.placement == "cluster" and getattr(compiled.plan, "interconnect", "") == "ethernet"
     return PlanFacts(
         hourly=compiled.hourly,
         delta=compiled.hourly - before.hourly,
@@ -215,7 +218,7 @@ def facts_of(
         most_nodes=most if compiled.priced else 0,
         lost=tuple(Loss(node, "", "delete") for node in sorted(leaving)),
         lost_data=tuple(_lost_data(before, engine_changes)),
-        slow=machine if is_slow and not ethernet else "",
+        slow=next((each.summary for each in compiled.findings if each.code == SLOW.code), ""),
         endless=bool(compiled.priced) and not ends_itself(fleet),
     )
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
+from orch.runner.private import write_private
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, EngineFailed, EngineGone, Interrupted, StackError, StackLocked
 from orch.stacks.pulumi import install as engines
@@ -16,7 +20,7 @@ from orch.stacks.pulumi.lock_holders import LockMark
 from orch.stacks.pulumi.locks import going_on, stack_locked, subject
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
 from orch.stacks.pulumi.shims import refuse_shims
-from orch.stacks.state import StackState, work_folder
+from orch.stacks.state import StackState, project_file, work_folder
 from orch.stacks.summary import fold
 
 # The engine's words for a stack that somebody else changes, with a state in files and in Pulumi Cloud.
@@ -154,19 +158,15 @@ def _is_ours(urn: str) -> bool:
 def engine(
     stack: StackState, words: list[str], run: EngineCall, code: Program | HeldWork | None = None
 ) -> ProcessResult:
-    """Run one engine operation on a stack, and create the stack if there is none.
+    """Run one engine operation on a stack, and create the stack if there is none; a preview creates none.
 
     Raises StackLocked, Conflict (jobs run on hosts to be removed), Interrupted, EngineFailed, StackError.
     """
     executable, project, name = engines.require(), stack.project, stack.name
     run.inspection.settings = project.policies
-    folder = work_folder(project, name)
-    environment = project.environment(executable)
     if not project.rehearsal:
-        refuse_shims(environment)
-    if not stack.exists:
-        init(stack)
-    with LockMark(project, name, words) as mark:
+        refuse_shims(project.environment(executable))
+    with _place(stack, words, executable) as (folder, environment), LockMark(project, name, words) as mark:
         try:
             result = call(
                 executable,
@@ -190,6 +190,36 @@ def engine(
     if result.code and not (run.isolated and run.node_errors()):
         raise _failure(name, words[0], run, result)
     return result
+
+
+@contextmanager
+def _place(
+    stack: StackState, words: list[str], executable: engines.Engine
+) -> Iterator[tuple[Path, Mapping[str, str]]]:
+    """The folder of an operation, and the environment in which the engine finds the stack.
+
+    A preview of what was never up finds an empty stack of the same name in a folder that goes with it: it
+    writes nothing to the project's state, which its caller may only be allowed to read.
+    """
+    project, name = stack.project, stack.name
+    folder, environment = work_folder(project, name), project.environment(executable)
+    if stack.exists or words[0] != "preview":
+        if not stack.exists:
+            init(stack)
+        yield folder, environment
+        return
+    with tempfile.TemporaryDirectory(prefix="preview-", dir=folder) as path:
+        place = Path(path)
+        (place / "state").mkdir()
+        write_private(place / "Pulumi.yaml", project_file(project.name, "."))
+        # The engine encrypts nothing in a preview, and still wants a key.
+        own = {"PULUMI_BACKEND_URL": f"file://{place / 'state'}", "PULUMI_CONFIG_PASSPHRASE": ""}
+        environment = {**environment, **own}
+        words = ["stack", "init", "--no-select", name]
+        result = call(executable, words, folder=place, environment=environment)
+        if result.code:
+            raise _refused(words, name, result)
+        yield place, environment
 
 
 def init(stack: StackState) -> None:
@@ -253,13 +283,17 @@ def plain(stack: StackState, words: list[str], stdin: str | None = None) -> Proc
     if result.code and is_held(result.stderr):
         raise _locked_error(name, result.stderr)
     if result.code and "already exists" not in result.stderr:
-        raise StackError(
-            f"the engine refused `{' '.join(words)}`",
-            where=name,
-            detail=result.stderr.strip()[-600:],
-            code="ORCH346",
-        )
+        raise _refused(words, name, result)
     return result
+
+
+def _refused(words: list[str], stack: str, result: ProcessResult) -> StackError:
+    return StackError(
+        f"the engine refused `{' '.join(words)}`",
+        where=stack,
+        detail=result.stderr.strip()[-600:],
+        code="ORCH346",
+    )
 
 
 def is_read_only(words: Sequence[str]) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orch.stacks.errors import StackError
-from orch.stacks.pulumi.operation import plain
+from orch.stacks.pulumi.operation import init, plain
 from orch.stacks.state import StackState
 
 LINEAGE_TAG, PLANS_TAG = "orch:lineage", "orch:plans"
@@ -88,10 +88,13 @@ def write_marks(stack: StackState, value: str) -> None:
 
 
 def lineage_of(stack: StackState) -> str:
-    """The stack's lineage, made where it has none. Raises StackError where this caller may not write it."""
+    """The stack's lineage, made where it has none, with an empty stack where there is none. Raises StackError
+    where this caller may not write it."""
     if (found := read_marks(stack).lineage) is not None:
         return found
     try:
+        if not stack.exists:
+            init(stack)
         plain(stack, ["stack", "tag", "set", LINEAGE_TAG, secrets.token_hex(16)])
     except StackError as error:
         raise StackError(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from support import Folder
+
+from orch.cli.fleets.preview_all import Wanted, _terms
+from orch.stacks.project import find
 
 SETTINGS = """\
 project: tests
@@ -114,3 +118,17 @@ def test_annotations_name_files_from_the_root_of_the_repository(folder: Folder, 
         (found,) = said.json["runs"][0]["results"]
         uris = [each["physicalLocation"]["artifactLocation"]["uri"] for each in found["locations"]]
         assert uris == ["infra/orch.yml"]
+
+
+def test_a_saved_plan_is_valid_as_long_as_the_project_says(folder: Folder, engine: None) -> None:
+    def validity(expires_s: int | None = None) -> timedelta:
+        terms = _terms(find(folder.path), Wanted(expires_s=expires_s), [])
+        return terms.expires - terms.made
+
+    assert validity() == timedelta(hours=24)
+    (folder.path / "orch.yml").write_text(f"{SETTINGS}saved_plan_duration: 90m\n")
+    assert validity() == timedelta(minutes=90)
+    assert validity(60) == timedelta(minutes=1)
+    (folder.path / "orch.yml").write_text(f"{SETTINGS}saved_plan_duration: off\n")
+    said = folder.orch("validate", "orch.yml")
+    assert (said.code, "orch.yml:14:22: error ORCH124" in said.err) == (3, True), said.err

@@ -352,3 +352,16 @@ def test_the_engine_and_the_guard_stop_what_the_comparison_could_not_see(
     with pytest.raises(Conflict, match="somebody changed p5 since"):
         operations.up(project, three, quiet, plan=plan, guard=held)
     assert nodes(there) == ["p5-0", "p5-1"]
+
+
+def test_a_preview_of_what_was_never_up_writes_nothing_to_the_state(tmp_path: Path, engine: None) -> None:
+    there: Rehearsed = Rehearsed.make(tmp_path)
+    write(there, 1)
+    there.write("data.yml", VOLUME)
+    state = tmp_path / ".orch/rehearsal/state"
+    for words in (("p5.yml", "--json"), (".", "--markdown")):
+        said = there.orch("preview", *words, "--rehearse")
+        assert said.code == 0, said.err
+        assert [each for each in state.rglob("*") if each.is_file()] == []
+    assert list(there.path.glob(".orch/**/Pulumi.p5.yaml")) == []
+    assert there.cloud.everything() == {}

@@ -101,7 +101,7 @@ def test_levels_and_parameters_of_the_command_line_go_first(tmp_path: Path) -> N
         opened.properties.update({"sourceRanges": ["0.0.0.0/0"], "allows": [{"protocol": "tcp"}]})
         (told,) = stub.Analyze(opened).diagnostics
     assert (told.policyName, told.enforcementLevel) == ("ssh-open-to-world", proto.MANDATORY)
-    assert told.message.startswith("fw: 0.0.0.0/0 may knock at port 2222")
+    assert told.message.startswith("fw: 0.0.0.0/0 lets the whole world knock at port 2222")
 
 
 def test_a_pack_in_a_project_with_wrong_policies_does_not_start(tmp_path: Path) -> None:

@@ -268,3 +268,26 @@ def test_a_volume_that_would_lose_its_data_is_refused(tmp_path: Path, engine: No
         assert said.code == 4, said.err
         assert "policy data-loss" in said.err
     assert there.cloud.everything() == before
+
+
+def test_what_a_policy_says_no_finding_says_again(aws: Rehearsed) -> None:
+    policies(aws, "policies: {slow-cluster: disabled}\n")
+    aws.fleet(
+        2,
+        name="open",
+        **{**TYPE, "placement": "cluster"},
+        network={"ssh_cidrs": ["0.0.0.0/0"], "bastion": False},
+    )
+    said = aws.preview("open.yml")
+    assert said.code == 0, said.err
+    names = [each["name"] for each in said.json["policies"]]
+    assert (names.count("ssh-open-to-world"), "slow-cluster" in names) == (1, False)
+    assert [each["code"] for each in said.json["diagnostics"]].count("ORCH223") == 1
+    assert said.err.count("lets the whole world knock at SSH") == 1
+    assert "ORCH224" not in said.err
+    policies(aws, "policies: {ssh-open-to-world: disabled, slow-cluster: mandatory}\n")
+    said = aws.preview("open.yml")
+    assert said.code == 4, said.err
+    assert said.err.count("has no fast interconnect") == 1
+    assert "ORCH223" not in said.err
+    assert said.err.count("warning ORCH224: 0.0.0.0/0 lets the whole world knock at SSH") == 1

@@ -42,8 +42,14 @@ def metadata(**options: Any) -> dict[str, Any]:
 
 # Rule, parameters, type, inputs; what is found, or None.
 RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
-    ("ssh-open-to-world", {}, GROUP, rule(cidrBlocks=["0.0.0.0/0"]), "0.0.0.0/0 may knock at port 22"),
-    ("ssh-open-to-world", {}, GROUP, rule(ipv6CidrBlocks=["::/0"]), "::/0 may knock at port 22"),
+    (
+        "ssh-open-to-world",
+        {},
+        GROUP,
+        rule(cidrBlocks=["0.0.0.0/0"]),
+        "0.0.0.0/0 lets the whole world knock at SSH",
+    ),
+    ("ssh-open-to-world", {}, GROUP, rule(ipv6CidrBlocks=["::/0"]), "::/0 lets the whole world knock at SSH"),
     ("ssh-open-to-world", {}, GROUP, rule(443, cidrBlocks=["0.0.0.0/0"]), None),
     ("ssh-open-to-world", {}, GROUP, rule(cidrBlocks=["10.0.0.0/8"]), None),
     ("ssh-open-to-world", {}, GROUP, rule(cidrBlocks=[LATER]), None),
@@ -54,14 +60,14 @@ RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
         {},
         GROUP,
         {"ingress": [{"protocol": "-1", "fromPort": 0, "toPort": 0, "cidrBlocks": ["0.0.0.0/0"]}]},
-        "0.0.0.0/0 may knock at port 22",
+        "0.0.0.0/0 lets the whole world knock at SSH",
     ),
     (
         "ssh-open-to-world",
         {"port": "2222"},
         "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
         {"ipProtocol": "tcp", "fromPort": 2000, "toPort": 3000, "cidrIpv4": "0.0.0.0/0"},
-        "0.0.0.0/0 may knock at port 2222",
+        "0.0.0.0/0 lets the whole world knock at port 2222",
     ),
     (
         "ssh-open-to-world",
@@ -70,7 +76,7 @@ RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
         {"type": "egress", "protocol": "tcp", "fromPort": 22, "toPort": 22, "cidrBlocks": ["0.0.0.0/0"]},
         None,
     ),
-    ("ssh-open-to-world", {}, FIREWALL, opens(), "0.0.0.0/0 may knock at port 22"),
+    ("ssh-open-to-world", {}, FIREWALL, opens(), "0.0.0.0/0 lets the whole world knock at SSH"),
     ("ssh-open-to-world", {}, FIREWALL, opens(direction="EGRESS"), None),
     ("ssh-open-to-world", {}, FIREWALL, opens(disabled=True), None),
     ("ssh-open-to-world", {}, FIREWALL, opens(sourceRanges=["10.0.0.0/8"]), None),
@@ -81,14 +87,14 @@ RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
         {},
         FIREWALL,
         opens(allows=[{"protocol": "tcp"}]),
-        "0.0.0.0/0 may knock at port 22",
+        "0.0.0.0/0 lets the whole world knock at SSH",
     ),
     (
         "ssh-open-to-world",
         {},
         FIREWALL,
         opens(allows=[{"protocol": "tcp", "ports": ["20-30"]}]),
-        "0.0.0.0/0 may knock at port 22",
+        "0.0.0.0/0 lets the whole world knock at SSH",
     ),
     ("unencrypted-disk", {}, VOLUME, {"size": 8}, "the volume does not say that it is encrypted"),
     ("unencrypted-disk", {}, VOLUME, {"encrypted": False}, "the volume is not encrypted"),
@@ -318,8 +324,8 @@ PLANS: list[tuple[str, dict[str, Any], PlanFacts, str | None]] = [
     (
         "slow-cluster",
         {},
-        PlanFacts(slow="m7i.large"),
-        "m7i.large has Ethernet only between the nodes of a cluster",
+        PlanFacts(slow="m7i.large has no fast interconnect"),
+        "m7i.large has no fast interconnect",
     ),
     ("slow-cluster", {}, PlanFacts(), None),
 ]

@@ -8,13 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from orch.cli.diagnostics import require_allowed
 from orch.cli.validate import Format, validate
 from orch.policies.plan_rules import PlanFacts
 from orch.policies.rule import Resource
-from orch.policies.settings import RULES, Settings, Subject, Violation, finding_of, rule_texts, violations
-from orch.spec import InvalidConfiguration, load_paths
+from orch.policies.settings import (
+    RULES,
+    Settings,
+    Subject,
+    Violation,
+    finding_of,
+    rule_texts,
+    said_once,
+    violations,
+)
+from orch.policies.task_verdicts import require_allowed
+from orch.spec import InvalidConfiguration, Severity, load_paths
 from orch.spec.diagnostics import render_gitlab, render_sarif
+from orch.spec.findings import Finding
 from orch.spec.models.project import ProjectSettings
 from orch.stacks.project import find
 
@@ -186,16 +196,33 @@ def test_validate_tells_what_policies_say_of_tasks(
     assert "ORCH285" not in capsys.readouterr().err
 
 
+def test_a_policy_speaks_in_the_place_of_a_finding_that_says_the_same(tmp_path: Path) -> None:
+    slow = Finding(
+        "ORCH223", "instance_types", "it is slow", hint="types with EFA: p5", severity=Severity.WARNING
+    )
+    other = Finding("ORCH209", "resources", "it is slow", severity=Severity.WARNING)
+    facts = PlanFacts(slow=slow.summary)
+    subject = Subject("lab", "lab.yml", TODAY)
+    found, findings = said_once(violations(Settings().of_plan(facts), subject), (slow, other))
+    assert findings == (other,)
+    (said,) = map(finding_of, found)
+    assert (said.path, said.summary) == ("instance_types", "policy slow-cluster: it is slow")
+    assert said.hint is not None
+    assert said.hint.startswith("types with EFA: p5; or exempt it")
+    off = settings(tmp_path, "policies: {slow-cluster: disabled}\n")
+    assert said_once(violations(off.of_plan(facts), subject), (slow, other)) == ((), (slow, other))
+
+
 def test_a_task_that_a_policy_refuses_is_not_run_and_ends_with_4(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "train.yml").write_text(TASK)
     documents = load_paths([tmp_path / "train.yml"], environ={}).require().documents
-    require_allowed(documents, Settings(), str(tmp_path))
-    assert "warning ORCH285" in capsys.readouterr().err
+    (told,) = require_allowed(documents, Settings(), str(tmp_path), TODAY)
+    assert (told.code, told.severity) == ("ORCH285", Severity.WARNING)
     refusing = settings(tmp_path, "policies: {spot-without-checkpoint: mandatory}\n")
     with pytest.raises(InvalidConfiguration) as refused:
-        require_allowed(documents, refusing, str(tmp_path))
+        require_allowed(documents, refusing, str(tmp_path), TODAY)
     assert refused.value.exit_code == 4
     assert "train.yml:4:14: error ORCH285" in refused.value.text()
 

@@ -1,0 +1,36 @@
+"""What policies say of tasks, each at its line, and which tasks they refuse."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from datetime import date
+
+from orch.policies.settings import Settings, Subject, finding_of, violations
+from orch.spec import Diagnostic, Document, InvalidConfiguration, Severity
+from orch.spec.errors import ExitCode
+from orch.spec.models import Task
+
+
+def task_violations(document: Document, settings: Settings, root: str, today: date) -> Iterator[Diagnostic]:
+    """What policies say of a task; an error where one refuses it. Nothing of other documents.
+
+    `root`: the folder of `orch.yml`; `today`: the day on which exemptions are judged.
+    """
+    if isinstance(document.model, Task):
+        source = document.draft.source.file
+        file = os.path.relpath(source, root) if source != "<stdin>" else ""
+        subject = Subject(document.model.name or "", file, today)
+        for each in violations(settings.of_task(document.model), subject):
+            yield finding_of(each).placed(document)
+
+
+def require_allowed(
+    documents: Iterable[Document], settings: Settings, root: str, today: date
+) -> tuple[Diagnostic, ...]:
+    """What policies say of tasks that they allow. Raises InvalidConfiguration, which exits with 4, where one
+    refuses."""
+    found = [each for document in documents for each in task_violations(document, settings, root, today)]
+    if any(each.severity is Severity.ERROR for each in found):
+        raise InvalidConfiguration(found, ExitCode.POLICY)
+    return tuple(found)
