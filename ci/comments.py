@@ -15,6 +15,8 @@ from orch.review.markdown import MOST_BYTES, size_of
 _MARKER = re.compile(r"<!-- orch:[a-z]+ v1( [^\n]*)? -->")
 _COMMIT = re.compile(r"<!-- orch:commit head=([0-9a-f]*) base=([0-9a-f]*) -->")
 _STALE = "<!-- orch:stale -->"
+_RESULT = "<!-- orch:result -->"
+_FOLDED = "<details><summary>The plan that was posted before</summary>"
 _FENCE = re.compile(r" *(`{3,}|~{3,})")
 _HEADING_BYTES = 1_000
 _CLOSING_BYTES = 4_000
@@ -33,8 +35,8 @@ class Footing:
     base: str = ""
     run_url: str = ""
 
-    def lines(self) -> list[str]:
-        parts = [f"Plan of {self.head[:12]}" if self.head else "Plan"]
+    def lines(self, what: str = "Plan") -> list[str]:
+        parts = [f"{what} of {self.head[:12]}" if self.head else what]
         parts += [f"onto {self.base[:12]}"] if self.base else []
         link = f" [All of it]({self.run_url}) is with the run." if self.run_url else ""
         return ["", "---", "", f"<sub>{escape(' '.join(parts))}.{link}</sub>"] if self.head or link else []
@@ -90,6 +92,32 @@ def stale(body: str, reason: str, most: int = MOST_BYTES) -> str | None:
         "",
     ]
     return _bounded(top, text, ["", "</details>"], most)
+
+
+def told_above(marker: str, lines: list[str], plan: str, footing: Footing, most: int = MOST_BYTES) -> str:
+    """A comment with these lines, and a plan folded below them where there is one; within so many bytes."""
+    commit = f"<!-- orch:commit head={_hexadecimal(footing.head)} base={_hexadecimal(footing.base)} -->"
+    fold = ["", _FOLDED, "", *plan.split("\n")] if plan else []
+    end = [*(["", "</details>"] if plan else []), *footing.lines("Apply")]
+    return _bounded([marker, commit, _RESULT, *lines], fold, end, most)
+
+
+def posted_plan(body: str) -> str:
+    """The text of a plan that was posted, as it was before results of applies stood above it."""
+    lines = body.replace("\r\n", "\n").rstrip("\n").split("\n")
+    if _RESULT not in lines[:4]:
+        hidden = sum(line.startswith("<!-- orch:") for line in lines[:4])
+        return "\n".join(lines[hidden:])
+    if _FOLDED not in lines:
+        return ""
+    text = lines[lines.index(_FOLDED) + 1 :]
+    last = max((at for at, line in enumerate(text) if line == "</details>"), default=len(text))
+    return "\n".join(text[:last]).strip("\n")
+
+
+def own_comment(forge: Forge, number: int, marker: str) -> Comment | None:
+    """This process's comment with this marker."""
+    return next(_own(forge, number, marker), None)
 
 
 def sync_comment(forge: Forge, number: int, body: str, pause: float = PAUSE_S) -> Done:

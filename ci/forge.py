@@ -27,7 +27,7 @@ class Comment:
 
 @dataclass(frozen=True)
 class Pull:
-    """An open pull request. `head`: the commit that it would merge."""
+    """A pull request. `head`: the commit that it would merge, or has merged."""
 
     number: int
     head: str
@@ -94,6 +94,10 @@ class Forge(Protocol):
 
     def pulls(self, base: str | None = None) -> Iterator[Pull]:
         """The open pull requests, into this branch where one is given."""
+        ...
+
+    def pulls_of(self, commit: str) -> Iterator[Pull]:
+        """The pull requests that brought a commit, merged ones among them."""
         ...
 
     def post_check(self, check: Check) -> None: ...

@@ -119,6 +119,11 @@ class GitHub:
             for each in self._repository.get_pulls(state="open", **into):
                 yield _pull(each)
 
+    def pulls_of(self, commit: str) -> Iterator[Pull]:
+        with self._asking():
+            for each in self._repository.get_commit(commit).get_pulls():
+                yield _pull(each)
+
     def post_check(self, check: Check) -> None:
         """As many requests as the annotations need: each has fifty, and later ones are appended."""
         annotations = [_annotation(each) for each in check.annotations]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from orch.ci.forge import Check, Comment, ForgeError, Issue, Pull, refusal, require_library
@@ -79,6 +80,11 @@ class GitLab:
             into = {} if base is None else {"target_branch": base}
             for each in self._project.mergerequests.list(iterator=True, state="opened", **into):
                 yield _pull(each)
+
+    def pulls_of(self, commit: str) -> Iterator[Pull]:
+        with self._asking():
+            for each in self._project.commits.get(commit, lazy=True).merge_requests():
+                yield _pull(SimpleNamespace(**each))
 
     def post_check(self, check: Check) -> None:
         """A status of the commit; annotations are the report of code quality of the job."""

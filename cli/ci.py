@@ -143,6 +143,15 @@ def comment(
     ] = None,
     findings: FindingsFiles = None,
     untrusted: Stranger = False,
+    result: Annotated[
+        str | None,
+        typer.Option(
+            "--result",
+            metavar="FILE",
+            help="Above the plan of --path: what became of its apply, as `orch up --plan --result` writes "
+            "it. The pull request is --pr, or that of the commit.",
+        ),
+    ] = None,
     stale: Annotated[
         str | None,
         typer.Option("--stale", metavar="REASON", help="Strike out the plan that is there, and say why."),
@@ -174,18 +183,26 @@ def comment(
     """
     given = [
         name
-        for name, value in (("--body-file", body_file), ("--findings", findings), ("--stale", stale))
+        for name, value in (
+            ("--body-file", body_file),
+            ("--findings", findings),
+            ("--stale", stale),
+            ("--result", result),
+        )
         if value
     ]
     if len(given) != 1:
         raise UsageError(
             "say what to post" if not given else f"{given[0]} does not go with {given[1]}",
-            hint="give --body-file, --findings or --stale, one of them",
+            hint="give --body-file, --findings, --stale or --result, one of them",
         )
     pipeline = _pipeline(forge).with_options(repo, number, head_sha, base_sha)
     service = pipeline.forge(author)
     if stale is not None:
         _strike(service, pipeline, stale, path, check_name, every=every, as_json=as_json)
+        return
+    if result is not None:
+        _post_result(service, pipeline, result, path or ".", as_json=as_json)
         return
     if findings:
         _post_findings(service, pipeline, findings, path, untrusted=untrusted, as_json=as_json)
@@ -320,6 +337,39 @@ def _post(service: Forge, pulls: list[Pull], body: str, pipeline: Pipeline, *, a
         print_json({"schema": SCHEMA, "comments": done})
 
 
+def _post_result(service: Forge, pipeline: Pipeline, file: str, path: str, *, as_json: bool) -> None:
+    from orch.ci.results import PlanComment, post_result, read_result
+
+    project, marker = _plan_of(path)
+    read = read_result(file)
+    if pipeline.number is not None:
+        numbers = [pipeline.number]
+    elif pipeline.head:
+        numbers = [each.number for each in service.pulls_of(pipeline.head)]
+    else:
+        raise UsageError("which pull request?", hint="give --pr or --head-sha, or run in a pipeline")
+    if not numbers:
+        tell(f"the commit {pipeline.head[:12]} came with no {service.noun}: nothing is posted")
+    title = f"orch plan of {project.name} {os.path.relpath(path, project.root)}"
+    comment = PlanComment(marker, title, _footing(pipeline))
+    done: list[dict[str, object]] = []
+    for number in numbers:
+        what = post_result(service, number, comment, read)
+        done.append({"number": number, "done": what})
+        if not as_json:
+            say(f"{service.noun} {number}: {what}")
+    if as_json:
+        print_json({"schema": SCHEMA, "comments": done})
+
+
+def _plan_of(path: str) -> tuple[Project, str]:
+    """The project of a path, and the marker of its plan."""
+    from orch.ci.comments import plan_marker
+
+    project = project_at(path)
+    return project, plan_marker(project.name, os.path.relpath(path, project.root))
+
+
 def _strike(
     service: Forge,
     pipeline: Pipeline,
@@ -330,13 +380,10 @@ def _strike(
     every: bool,
     as_json: bool,
 ) -> None:
-    from orch.ci.comments import plan_marker, strike
+    from orch.ci.comments import strike
     from orch.ci.forge import Check
 
-    wanted = None
-    if path is not None:
-        project = project_at(path)
-        wanted = plan_marker(project.name, os.path.relpath(path, project.root))
+    wanted = None if path is None else _plan_of(path)[1]
     if every and not pipeline.base_branch:
         raise UsageError("into which branch?", hint="run in a pipeline of that branch")
     pulls = service.pulls(pipeline.base_branch) if every else iter([service.pull(pipeline.pull_number())])

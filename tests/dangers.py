@@ -6,6 +6,7 @@ real one.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -311,6 +312,15 @@ CASES: Mapping[str, tuple[Callable[[], Review], str]] = {
     "secret-in-env": (secret_in_env, "p5-0: changed outside orch before this change"),
 }
 """Each with what its comment must say of it."""
+
+
+def compare_comment(name: str, text: str, danger: str) -> None:
+    """Hold a comment against its file in ci/comments, and look for the danger near its top."""
+    file = Path(__file__).parent / "ci" / "comments" / f"{name}.md"
+    if os.environ.get("ORCHCTL_TEST_WRITE"):
+        file.write_text(text)
+    assert danger in "\n".join(text.splitlines()[:25])
+    assert text == file.read_text(), "ORCHCTL_TEST_WRITE=1 writes it anew"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 Shapes, limits and status codes are those of the published descriptions: github/rest-api-description (REST,
 2022-11-28) and GitLab's API documentation (v4: notes, merge requests, issues, commits). What is needed of a
-request and is missing there is answered as these say. Nothing here imports orch.
+request and is missing there is answered as these say. Each request and each answer is held against
+the published description of its operation, GitLab's against its client's; a test in which one differs fails.
+Nothing here imports orch.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
-WHEN = "2026-11-25T12:00:00Z"
+from githubshapes import DOCUMENTATION, WHEN, Shapes
+from openapi import GITHUB, GITLAB, Description, Exchange
+
 BOT = "github-actions[bot]"
 
 Answer = tuple[int, Any]
@@ -48,6 +52,9 @@ class Server:
     failures: list[tuple[str, Refused, bool]] = field(default_factory=list)
     url: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    description: Description | None = None
+    problems: list[str] = field(default_factory=list)
+    """What of requests and answers is not as described."""
 
     def answer(self, method: str, path: str, query: dict[str, str], data: Any, token: str) -> Answer:
         raise NotImplementedError
@@ -63,24 +70,35 @@ class Server:
         self.failures.append((method, Refused(status, data or {"message": "failed"}, names), after))
 
     def handled(self, method: str, target: str, body: bytes, token: str) -> tuple[int, Any, dict[str, str]]:
+        """Status, answer and headers; both the request and the answer are held against the description."""
         parts = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         data = json.loads(body) if body else None
+        status, answer, headers = self._handled(method, parts.path, query, data, token)
+        if self.description is not None:
+            self.problems += self.description.problems(
+                Exchange(method, parts.path, query, data, status, answer)
+            )
+        return status, answer, headers
+
+    def _handled(
+        self, method: str, path: str, query: dict[str, str], data: Any, token: str
+    ) -> tuple[int, Any, dict[str, str]]:
         with self.lock:
-            self.calls.append(Call(method, parts.path, data))
+            self.calls.append(Call(method, path, data))
             failure = next((each for each in self.failures if each[0] == method), None)
             if failure is not None:
                 self.failures.remove(failure)
             try:
                 if failure is not None and not failure[2]:
                     raise failure[1]
-                status, found = self.answer(method, parts.path, query, data, token)
+                status, found = self.answer(method, path, query, data, token)
                 if failure is not None:
                     raise failure[1]
             except Refused as refused:
                 return refused.status, refused.data, refused.headers
         if method == "GET" and isinstance(found, list):
-            return self.page(parts.path, query, found)
+            return self.page(path, query, found)
         return status, found, {}
 
     def page(self, path: str, query: dict[str, str], rows: list[Any]) -> tuple[int, Any, dict[str, str]]:
@@ -116,6 +134,8 @@ class Server:
             server.shutdown()
             server.server_close()
             thread.join()
+        if self.problems:
+            raise AssertionError("\n".join(self.problems))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -161,33 +181,25 @@ class GitHubServer(Server):
     issues: dict[int, Json] = field(default_factory=dict)
     checks: dict[int, Json] = field(default_factory=dict)
     ids: int = 1000
+    description: Description | None = GITHUB
+
+    @property
+    def shapes(self) -> Shapes:
+        return Shapes(self.url, self.repo)
 
     def add_pull(self, number: int, head: str, base: str = "main", fork: str | None = None) -> None:
-        self.pulls[number] = {
-            "id": number * 10,
-            "number": number,
-            "url": f"{self.url}/repos/{self.repo}/pulls/{number}",
-            "state": "open",
-            "title": f"change {number}",
-            "user": _user("ada"),
-            "head": {"ref": "change", "sha": head, "repo": {"id": 2, "full_name": fork or self.repo}},
-            "base": {"ref": base, "sha": "b" * 40, "repo": {"id": 1, "full_name": self.repo}},
+        self.pulls[number] = self.shapes.pull(number, head, base, fork)
+
+    def merge(self, number: int, commit: str) -> None:
+        """Merge a pull request: this commit is on its base then."""
+        self.pulls[number] |= {
+            **{"state": "closed", "merged": True, "merged_by": self.shapes.user("ada")},
+            **{"merged_at": WHEN, "closed_at": WHEN, "merge_commit_sha": commit},
         }
 
     def add_comment(self, number: int, login: str, body: str) -> Json:
         self.ids += 1
-        made = {
-            "id": self.ids,
-            "node_id": f"IC_{self.ids}",
-            "url": f"{self.url}/repos/{self.repo}/issues/comments/{self.ids}",
-            "html_url": f"https://github.com/{self.repo}/pull/{number}#issuecomment-{self.ids}",
-            "issue_url": f"{self.url}/repos/{self.repo}/issues/{number}",
-            "body": body,
-            "user": _user(login),
-            "created_at": WHEN,
-            "updated_at": WHEN,
-            "author_association": "NONE",
-        }
+        made = self.shapes.comment(number, self.ids, login, body)
         self.comments.setdefault(number, []).append(made)
         return made
 
@@ -198,7 +210,7 @@ class GitHubServer(Server):
         if path == "/user":
             if login.endswith("[bot]"):
                 raise Refused(403, {"message": "Resource not accessible by integration"})
-            return 200, _user(login)
+            return 200, self.shapes.own_user(login)
         prefix = f"/repos/{self.repo}"
         if not path.startswith(f"{prefix}/"):
             raise Refused(404, {"message": "Not Found"})
@@ -208,8 +220,8 @@ class GitHubServer(Server):
         for pattern, wanted, handler in self._routes():
             match = re.fullmatch(pattern, rest)
             if match and wanted == method:
-                numbers = [int(each) for each in match.groups()]
-                return handler(*numbers, query=query, data=data or {}, login=login)
+                words = [int(each) if len(each) < 40 else each for each in match.groups()]
+                return handler(*words, query=query, data=data or {}, login=login)
         raise Refused(404, {"message": "Not Found"})
 
     def _routes(self) -> Iterator[tuple[str, str, Callable[..., Answer]]]:
@@ -220,6 +232,7 @@ class GitHubServer(Server):
         yield r"/issues/comments/(\d+)", "DELETE", self._delete_comment
         yield r"/pulls/(\d+)", "GET", self._pull
         yield r"/pulls", "GET", self._pulls
+        yield r"/commits/([0-9a-f]{40})/pulls", "GET", self._pulls_of
         yield r"/check-runs", "POST", self._check
         yield r"/check-runs/(\d+)", "PATCH", self._edit_check
         yield r"/issues", "GET", self._issues
@@ -265,20 +278,26 @@ class GitHubServer(Server):
         return 200, self.pulls[number]
 
     def _pulls(self, *, query: dict[str, str], **_: Any) -> Answer:
-        base = query.get("base")
-        return 200, [each for each in self.pulls.values() if base in (None, each["base"]["ref"])]
+        base, state = query.get("base"), query.get("state", "open")
+        return 200, [
+            self.shapes.listed(each)
+            for each in self.pulls.values()
+            if base in (None, each["base"]["ref"]) and state in ("all", each["state"])
+        ]
+
+    def _pulls_of(self, commit: str, **_: Any) -> Answer:
+        """Of a commit on the default branch the pull request that brought it, of another the open ones."""
+        found = [each for each in self.pulls.values() if each["merge_commit_sha"] == commit]
+        still_open = (
+            each for each in self.pulls.values() if each["state"] == "open" and each["head"]["sha"] == commit
+        )
+        return 200, [self.shapes.listed(each) for each in found or still_open]
 
     def _check(self, *, data: Json, **_: Any) -> Answer:
         if not data.get("name") or not data.get("head_sha"):
             raise _invalid("CheckRun", "missing_field", "name")
         self.ids += 1
-        made: Json = {
-            "id": self.ids,
-            "url": f"{self.url}/repos/{self.repo}/check-runs/{self.ids}",
-            "name": data["name"],
-            "head_sha": data["head_sha"],
-            "output": {"annotations": []},
-        }
+        made = self.shapes.check(self.ids, data["name"], data["head_sha"])
         self._take(made, data)
         self.checks[self.ids] = made
         return 201, _without_annotations(made)
@@ -321,17 +340,8 @@ class GitHubServer(Server):
         if not data.get("title"):
             raise _invalid("Issue", "missing_field", "title")
         number = max([*self.issues, *self.pulls, 0]) + 1
-        self.issues[number] = {
-            "id": number + 5000,
-            "number": number,
-            "url": f"{self.url}/repos/{self.repo}/issues/{number}",
-            "html_url": f"https://github.com/{self.repo}/issues/{number}",
-            "title": data["title"],
-            "body": _body(data),
-            "state": "open",
-            "user": _user(login),
-            "labels": [{"id": 1, "name": each} for each in data.get("labels", [])],
-        }
+        labels = data.get("labels", [])
+        self.issues[number] = self.shapes.issue(number, login, data["title"], _body(data), labels)
         return 201, self.issues[number]
 
     def _one_issue(self, number: int, **_: Any) -> Answer:
@@ -346,11 +356,6 @@ class GitHubServer(Server):
         return 200, self.issues[number]
 
 
-def _user(login: str) -> Json:
-    kind = "Bot" if login.endswith("[bot]") else "User"
-    return {"login": login, "id": sum(login.encode()), "type": kind, "url": f"https://x/users/{login}"}
-
-
 def _body(data: Json) -> str:
     body = data.get("body")
     if not isinstance(body, str) or not body.strip():
@@ -358,13 +363,15 @@ def _body(data: Json) -> str:
     if len(body) > MOST_BODY:
         text = f"Body is too long (maximum is {MOST_BODY} characters)"
         error = {"resource": "IssueComment", "code": "unprocessable", "field": "data", "message": text}
-        raise Refused(422, {"message": "Validation Failed", "errors": [error], "status": "422"})
+        raise Refused(
+            422, {"message": "Validation Failed", "errors": [error], "documentation_url": DOCUMENTATION}
+        )
     return body
 
 
 def _invalid(resource: str, code: str, name: str) -> Refused:
     error = {"resource": resource, "code": code, "field": name}
-    return Refused(422, {"message": "Invalid request", "errors": [error]})
+    return Refused(422, {"message": "Invalid request", "errors": [error], "documentation_url": DOCUMENTATION})
 
 
 def _without_annotations(check: Json) -> Json:
@@ -390,6 +397,7 @@ class GitLabServer(Server):
     issues: dict[int, Json] = field(default_factory=dict)
     statuses: list[Json] = field(default_factory=list)
     ids: int = 100
+    description: Description | None = GITLAB
     default_page = 20
 
     def add_request(self, number: int, sha: str, target: str = "main", source: int = 7) -> None:
@@ -449,6 +457,10 @@ class GitLabServer(Server):
                 and query.get("state") in (None, "all", each["state"])
             ]
             return 200, rows
+        if found := re.fullmatch(r"/repository/commits/([0-9a-f]+)/merge_requests", rest):
+            of = found[1]
+            rows = self.requests.values()
+            return 200, [each for each in rows if of in (each["sha"], each.get("merge_commit_sha"))]
         if (found := re.fullmatch(r"/statuses/([0-9a-f]+)", rest)) and method == "POST":
             if data.get("state") not in ("pending", "running", "success", "failed", "canceled", "skipped"):
                 raise Refused(400, {"error": "state does not have a valid value"})

@@ -319,6 +319,14 @@ def up(
             help="Apply exactly this saved plan of `orch preview --out`, or refuse; nobody is asked.",
         ),
     ] = None,
+    result: Annotated[
+        str | None,
+        typer.Option(
+            "--result",
+            metavar="FILE",
+            help="With --plan: write there what became of it, for `orch ci comment --result`.",
+        ),
+    ] = None,
     yes: Yes = False,
     as_json: Json = False,
     accept_host_key: Annotated[
@@ -365,8 +373,12 @@ def up(
             launch = ("fleet", "volume")
             return FleetFile(target, launch=launch, rehearse=rehearse, mixed=True).read()
 
-        apply_saved(plan, file, documents, force=force, as_json=as_json, rehearse=rehearse)
+        apply_saved(
+            plan, file, documents, force=force, as_json=as_json, rehearse=rehearse, result=result
+        )
         return
+    if result is not None:
+        raise typer.BadParameter("it goes with a saved plan, `--plan PLAN`", param_hint="--result")
     if file is None:
         raise UsageError("no FILE is given", hint="`orch up FILE`, or `orch up --plan PLAN`")
     bring_up(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orch.stacks.request import FleetRequest
     from orch.stacks.saved_plans.applying import Approved
     from orch.stacks.saved_plans.record import SavedPlan, StackPlan
+    from orch.stacks.saved_plans.result import Progress
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,44 @@ Documents = Callable[[str], "tuple[Project, tuple[Document, ...]]"]
 
 
 def apply_saved(
-    plan: str, file: str | None, documents: Documents, *, force: bool, as_json: bool, rehearse: bool
+    plan: str,
+    file: str | None,
+    documents: Documents,
+    *,
+    force: bool,
+    as_json: bool,
+    rehearse: bool,
+    result: str | None = None,
 ) -> None:
     """Apply a saved plan exactly, or refuse it. `file`: the file or folder that it is of, by default as the
-    plan names it.
+    plan names it; `result`: a file for what became of it.
 
     Raises ProjectError for a file that is no plan or of another project, Conflict for one that has expired,
     was begun before or is not what `up` would do now.
     """
+    from orch.stacks.saved_plans.result import recorded
+
+    with recorded(None if result is None else Path(result)) as progress:
+        _apply_all(plan, file, documents, progress, force=force, as_json=as_json, rehearse=rehearse)
+    if progress.is_unfit:
+        end(ExitCode.HOSTS)
+
+
+def _apply_all(
+    plan: str,
+    file: str | None,
+    documents: Documents,
+    progress: Progress,
+    *,
+    force: bool,
+    as_json: bool,
+    rehearse: bool,
+) -> None:
     from orch.components.request import Approvals
     from orch.stacks.saved_plans.record import read
 
     saved = read(Path(plan))
+    progress.plan, progress.waiting = saved.id, [each.title for each in saved.stacks]
     _refuse_outdated(saved, plan)
     target = file or saved.path
     if target == "-":
@@ -78,23 +105,22 @@ def apply_saved(
     approvals = Approvals(force=force)
     if len(jobs) > 1:
         _compare_all(jobs, approvals, as_json=as_json)
-    unfit = False
     own: set[str] = set()
     for at, job in enumerate(jobs):
         now = replace(job, approved=replace(job.approved, own=frozenset(own)))
+        progress.waiting = [each.title for each in jobs[at + 1 :]]
         try:
-            unfit = _apply(now, approvals, as_json=as_json) or unfit
+            progress.is_unfit |= _apply(now, approvals, as_json=as_json)
         except OrchError as error:
             if len(jobs) > 1:
-                done, rest = [each.title for each in jobs[:at]], [each.title for each in jobs[at + 1 :]]
+                done, rest = progress.applied, progress.waiting
                 told = (
                     f"applied before it: {', '.join(done) or 'none'}; not begun: {', '.join(rest) or 'none'}"
                 )
                 error.detail = f"{error.detail}\n{told}" if error.detail else told
             raise
+        progress.applied.append(job.title)
         own.update(set(job.approved.plan.states) - {job.approved.plan.stack})
-    if unfit:
-        end(ExitCode.HOSTS)
 
 
 def _refuse_outdated(saved: SavedPlan, plan: str) -> None:

@@ -213,6 +213,82 @@ def test_plans_onto_an_older_commit_are_struck_out_in_all_pull_requests(
     assert {check["conclusion"] for check in github.checks.values()} == {"action_required"}
 
 
+MERGED = "d" * 40
+REFUSED = {
+    "schema": 1,
+    "plan": "0123456789ab",
+    "exit_code": 9,
+    "applied": [],
+    "not_begun": ["fleet b"],
+    "error": {
+        "code": "ORCH393",
+        "summary": "the plan of the fleet a is not what `up` would do now; nothing was changed",
+        "where": "infra/a.yml:1",
+        "detail": ["drift of a-0 tags.owner: as registered (ada) -> found @mallory"],
+        "hint": "make a new plan, and have it approved",
+    },
+}
+
+
+def told(github: GitHubServer, folder: Folder, data: Any, *words: str) -> Said:
+    """`orch ci comment --result` as the job of the workflow that applies what was merged."""
+    (folder.path / "infra").mkdir(exist_ok=True)
+    folder.write("result.json", json.dumps(data))
+    environment = {"GITHUB_EVENT_PATH": "", "GITHUB_REF": "refs/heads/main", "GITHUB_SHA": MERGED}
+    words = ("comment", "--result", "result.json", "--path", "infra", *words)
+    return actions(github, folder, *words, **environment)
+
+
+def test_what_refused_an_apply_stands_above_the_plan_of_the_pull_request_that_was_merged(
+    github: GitHubServer, folder: Folder
+) -> None:
+    assert actions(github, folder, "comment", "--body-file", write(folder, BODY)).code == 0
+    said = told(github, folder, REFUSED)
+    assert (said.code, said.out) == (0, "")
+    assert "the commit dddddddddddd came with no pull request: nothing is posted" in said.err
+    github.merge(5, MERGED)
+    assert told(github, folder, REFUSED).out == "pull request 5: updated\n"
+    (made,) = github.comments[5]
+    lines = made["body"].splitlines()
+    assert lines[0] == MARKER
+    assert lines[3] == "### ⛔ apply refused: orch plan of tests infra"
+    assert lines[5].startswith("**ORCH393: the plan of the fleet a is not what")
+    assert lines[5].endswith("(infra/a.yml:1)")
+    assert lines[7].startswith("- drift of a-0 tags.owner: as registered (ada)")
+    assert "found @&#8203;mallory" in lines[7]
+    assert "Not begun: fleet b." in lines
+    fold = lines.index("<details><summary>The plan that was posted before</summary>")
+    assert fold < lines.index("2 to create.") < lines.index("</details>")
+    # As often as it is tried again there is one plan below.
+    failed = {**REFUSED, "exit_code": 5, "applied": ["fleet a"], "error": {"summary": "no room"}}
+    for data, words in ((REFUSED, "refused"), (failed, "failed")):
+        assert told(github, folder, data).code == 0
+        body = made["body"]
+        assert body.splitlines()[3] == f"### ⛔ apply {words}: orch plan of tests infra"
+        assert (body.count("2 to create."), body.count("<details>")) == (1, 1)
+    assert "Applied: fleet a." in made["body"]
+    done = {"schema": 1, "plan": "0123456789ab", "exit_code": 0, "applied": ["fleet a", "fleet b"]}
+    assert told(github, folder, done, "--json").json["comments"] == [{"number": 5, "done": "updated"}]
+    assert "### ✅ applied: orch plan of tests infra" in made["body"]
+    assert told(github, folder, done).out == "pull request 5: unchanged\n"
+
+
+def test_a_result_is_told_where_no_plan_was_posted_and_another_form_is_refused(
+    github: GitHubServer, folder: Folder
+) -> None:
+    rows = [f"node p5-{number}: no change -> update ({'x' * 600})" for number in range(40)]
+    data = {**REFUSED, "error": {**REFUSED["error"], "detail": rows}}
+    assert told(github, folder, data, "--pr", "5").out == "pull request 5: posted\n"
+    body = github.comments[5][0]["body"]
+    assert "- … 20 more" in body
+    assert len(body.encode()) < 20_000
+    for bad in ({"schema": 1}, {"schema": 2, "exit_code": 0}, [], {"schema": 1, "exit_code": "x"}):
+        said = told(github, folder, bad, "--pr", "5")
+        assert (said.code, said.out) == (3, ""), bad
+        assert "Traceback" not in said.err
+    assert actions(github, folder, "comment", "--result", "none.json", "--path", "infra").code == 3
+
+
 def test_the_plan_of_an_older_commit_is_not_posted(github: GitHubServer, folder: Folder) -> None:
     github.add_pull(5, NEWER)
     said = actions(github, folder, "comment", "--body-file", write(folder, BODY))
@@ -465,16 +541,8 @@ def test_drift_has_one_issue_a_stack_that_opens_changes_closes_and_opens_again(
         for n in range(8)
     ]
     tag = {"urn": "u", "name": "net", "path": "tags.@team", "registered": "a", "observed": None}
-    github.issues[3] = {
-        "number": 3,
-        "url": f"{github.url}/repos/{github.repo}/issues/3",
-        "html_url": f"https://github.com/{github.repo}/issues/3",
-        "title": "Drift: fleet pool",
-        "body": "<!-- orch:drift v1 project=tests stack=fleet/pool -->\nfake",
-        "state": "open",
-        "user": {"login": "mallory", "id": 1, "type": "User"},
-        "labels": [{"id": 1, "name": "orch-drift"}],
-    }
+    fake = "<!-- orch:drift v1 project=tests stack=fleet/pool -->\nfake"
+    github.issues[3] = github.shapes.issue(3, "mallory", "Drift: fleet pool", fake, ["orch-drift"])
 
     def done(*found: tuple[str, list[dict[str, Any]]]) -> list[tuple[str, Any]]:
         said = actions(github, folder, "drift-issue", drift_json(folder, *found), "--json")
@@ -524,6 +592,14 @@ def test_gitlab_has_the_same_comment_status_and_issues(gitlab: GitLabServer, fol
     assert said.code == 0, said.err
     (status,) = gitlab.statuses
     assert (status["sha"], status["status"], status["name"]) == (HEAD, "failed", "orch plan")
+    folder.write("result.json", json.dumps(REFUSED))
+    result = ("comment", "--result", "result.json", "--path", "infra")
+    on_main = {"CI_MERGE_REQUEST_IID": "", "CI_COMMIT_SHA": MERGED}
+    assert pipeline(gitlab, folder, *result, **on_main).out == ""
+    gitlab.requests[5] |= {"state": "merged", "merge_commit_sha": MERGED}
+    said = pipeline(gitlab, folder, *result, **on_main)
+    assert said.out == "merge request 5: updated\n", said.err
+    assert "### ⛔ apply refused: " in mine["body"]
     tag = {"urn": "u", "name": "net", "path": "tags", "registered": "a", "observed": "b"}
     for rows, wanted in (([tag], "issue 1: opened"), ([], "closed"), ([tag], "opened again")):
         said = pipeline(gitlab, folder, "drift-issue", drift_json(folder, ("pool", rows)))

@@ -1,32 +1,22 @@
 """Dangers that a pipeline tells: the comment of each is a file of `comments/`, and says so near its top.
 
-`ORCHCTL_TEST_WRITE=1 pytest tests/ci/test_dangers.py` writes them anew.
+`ORCHCTL_TEST_WRITE=1 pytest tests/ci/test_dangers.py` writes them anew. That of a plan edited by hand is
+from a real `up --plan`: tests/e2e/test_saved_plans.py.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pytest
-from dangers import node_under_512_gpus
+from dangers import compare_comment, node_under_512_gpus
 from support import Folder
 
 from orch.ci.comments import Footing, composed, stale
 from orch.ci.findings import findings_comment, read_findings
 from orch.review.markdown import markdown
 
-COMMENTS = Path(__file__).parent / "comments"
 HEAD, BASE = "4f" * 20, "b1" * 20
-
-
-def compare(name: str, text: str, danger: str) -> None:
-    file = COMMENTS / f"{name}.md"
-    if os.environ.get("ORCHCTL_TEST_WRITE"):
-        file.write_text(text)
-    assert danger in "\n".join(text.splitlines()[:25])
-    assert text == file.read_text(), "ORCHCTL_TEST_WRITE=1 writes it anew"
 
 
 def test_a_fork_that_reads_the_environment_and_files_of_the_machine(
@@ -51,7 +41,7 @@ def test_a_fork_that_reads_the_environment_and_files_of_the_machine(
     assert found.conclusion == "failure"
     text = composed(findings_comment(found, "fork", fork=True), Footing(HEAD, BASE))
     assert "of-the-pipeline" not in text + json.dumps(said.out)
-    compare("fork-reads-the-environment", text, r"'DEPLOY\_TOKEN' is not read")
+    compare_comment("fork-reads-the-environment", text, r"'DEPLOY\_TOKEN' is not read")
 
 
 def test_a_plan_whose_base_moved() -> None:
@@ -59,4 +49,4 @@ def test_a_plan_whose_base_moved() -> None:
     text = stale(posted, "main moved on to 0a0a0a0a0a0a")
     assert text is not None
     assert stale(text, "main moved on again") is None
-    compare("stale-base", text, "This plan is stale: main moved on to 0a0a0a0a0a0a")
+    compare_comment("stale-base", text, "This plan is stale: main moved on to 0a0a0a0a0a0a")

@@ -125,7 +125,7 @@ def test_each_job_has_the_rights_it_needs_and_no_more(tmp_path: Path) -> None:
         "fork/post": {reads, ("actions", "read"), *posts},
         "apply/stale": {reads, *posts},
         "apply/plan": {reads, identity},
-        "apply/apply": {reads, identity},
+        "apply/apply": {reads, identity, ("pull-requests", "write")},
         "drift/drift": {reads, identity, ("issues", "write")},
         "nightly/nightly": {reads, identity},
     }

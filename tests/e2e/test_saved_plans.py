@@ -17,11 +17,14 @@ from typing import Any
 
 import pytest
 from cloud_engine import quiet
+from dangers import compare_comment, node_under_512_gpus
+from forges import BOT, GitHubServer
 from rehearsals import Rehearsed
 from support import Said
 
 from orch.catalog.load import SHIPPED
 from orch.rehearsal.project import rehearse
+from orch.review.markdown import markdown
 from orch.spec import load_paths
 from orch.stacks import operations
 from orch.stacks.errors import Conflict
@@ -30,6 +33,7 @@ from orch.stacks.project import find
 from orch.stacks.pulumi.install import require
 from orch.stacks.request import FleetRequest
 from orch.stacks.saved_plans.guard import Guard
+from orch.stacks.saved_plans.record import SavedPlan
 from orch.stacks.saved_plans.recorder import Recorder
 
 pytestmark = pytest.mark.timeout(600)
@@ -244,6 +248,43 @@ def test_a_plan_that_expired_is_refused(lab: Rehearsed, tmp_path: Path) -> None:
     said = apply(lab, plan="short.json")
     assert (said.code, "has expired" in said.err) == (9, True)
     assert "ORCH394" in said.err
+
+
+def test_a_plan_edited_by_hand_is_refused_and_its_pull_request_says_so(lab: Rehearsed) -> None:
+    # Who edits the file can make its digest anew, but has not the key of the stack for its seal.
+    data = json.loads((lab.path / PLAN).read_text())
+    del data["digest"]
+    (stack,) = data["stacks"]
+    assert stack["decisions"]["images"]
+    stack["decisions"]["images"] = dict.fromkeys(stack["decisions"]["images"], "ami-of-mallory")
+    (lab.path / "forged.json").write_text(SavedPlan.model_validate(data).text())
+    said = apply(lab, "--result", "result.json", plan="forged.json")
+    assert (said.code, nodes(lab)) == (3, ["p5-0"]), said.err
+    assert "its seal is another one" in said.err
+    body = markdown(node_under_512_gpus()).replace("path=infra", "path=p5.yml")
+    merged = "d" * 40
+    with GitHubServer().running() as server:
+        assert isinstance(server, GitHubServer)
+        server.add_pull(12, "4f" * 20)
+        server.add_comment(12, BOT, body)
+        server.merge(12, merged)
+        environment = {
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_API_URL": server.url,
+            "GITHUB_TOKEN": "workflow",
+            "GITHUB_REPOSITORY": server.repo,
+            "GITHUB_EVENT_PATH": "",
+            "GITHUB_REF": "refs/heads/main",
+            "GITHUB_SHA": merged,
+            "GITHUB_RUN_ID": "77",
+            "GITLAB_CI": "",
+        }
+        words = ("ci", "comment", "--result", "result.json", "--path", "p5.yml")
+        told = lab.orch(*words, env=environment)
+        assert told.out == "pull request 12: updated\n", told.err
+        (comment,) = server.comments[12]
+    danger = "ORCH392: the plan of the fleet p5 was edited"
+    compare_comment("plan-edited-by-hand", comment["body"], danger)
 
 
 def test_a_plan_of_something_else_is_refused(lab: Rehearsed) -> None:
