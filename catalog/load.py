@@ -80,6 +80,17 @@ def _of_other_packages() -> Iterator[tuple[str, Path]]:
 
 
 @cache
+def _named_fabrics(backend: str) -> Mapping[tuple[str, str], tuple[str, ...]]:
+    """The fabrics that a backend names, by type and region; nothing where it names none."""
+    path = SHIPPED / backend / "fabrics.csv"
+    fabrics: dict[tuple[str, str], tuple[str, ...]] = {}
+    for row in _read(path)[1] if path.is_file() else ():
+        key = (row["type"], row["region"])
+        fabrics[key] = (*fabrics.get(key, ()), row["fabric"])
+    return fabrics
+
+
+@cache
 def gcp_siblings() -> tuple[Sibling, ...]:
     """GCP types that are parts and multiples of others. Raises BadCatalogFile."""
     path = SHIPPED / "siblings-gcp.csv"
@@ -108,6 +119,7 @@ def read_prices(
     """
     head, rows = _read(path)
     offers: list[Offer] = []
+    fabrics = _named_fabrics(backend)
     try:
         for row in rows:
             name, region, price, zones = row["type"], row["region"], row["price"], row["zones"]
@@ -115,7 +127,14 @@ def read_prices(
             for item in zones.split():
                 zone, _, spot = item.partition(":")
                 offers.append(
-                    Offer(each, region or None, None if zone == "-" else zone, _float(price), _float(spot))
+                    Offer(
+                        each,
+                        region or None,
+                        None if zone == "-" else zone,
+                        _float(price),
+                        _float(spot),
+                        fabrics=fabrics.get((name, region), ()),
+                    )
                 )
     except (KeyError, ValueError, AttributeError, TypeError) as error:
         raise _bad(path, f"{type(error).__name__}: {error}") from error

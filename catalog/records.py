@@ -71,7 +71,8 @@ class Offer:
     """A type in a zone. A region, zone or price that is None is unknown, or does not exist there.
 
     `listed`: a price list has the offer; else it is unknown whether the region has the type, in which zones,
-    and at what spot price. `price_of`: the region whose price this is, where its own is unknown.
+    and at what spot price. `price_of`: the region whose price this is, where its own is unknown. `fabrics`:
+    the names of the InfiniBand fabrics that its machines can be on, where the backend names them.
     """
 
     type: InstanceType
@@ -81,6 +82,7 @@ class Offer:
     spot_price: float | None
     listed: bool = True
     price_of: str | None = None
+    fabrics: tuple[str, ...] = ()
 
     @cached_property
     def local_zone(self) -> bool:

@@ -284,6 +284,8 @@ def offer_misses(query: MachineQuery, fit: Fit) -> Iterator[Miss]:
         yield Miss("zone", " or ".join(query.zones), offer.zone or "has no zones", 0.4)
     elif offer.local_zone and not named:
         yield Miss("local zone", "named in `availability_zones`", offer.zone or "", 0.3)
+    if query.fabric is not None and not any(_same(query.fabric, each) for each in offer.fabrics):
+        yield Miss("fabric", query.fabric, " or ".join(offer.fabrics) or "none", 0.5)
     if fit.spot and fit.price is None and offer.listed:
         yield Miss("spot", "spot", "on-demand only", 0.5)
     elif query.max_price is not None:

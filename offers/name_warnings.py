@@ -1,11 +1,12 @@
 """Warnings of names in a fleet: those that the catalogue does not know, and those that are ambiguous.
 
-None of them stops a search: the catalogue is a copy and may be older than the cloud's offers.
+None of them stops a search: the catalogue is a copy and may be older than the cloud's offers. A fabric that
+is known to be in another region, or of another type, is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orch.catalog.records import Catalog, InstanceType, Offer
@@ -13,7 +14,7 @@ from orch.offers.match import aws_zone_name, gpu_has_name, names_type, names_zon
 from orch.offers.query import MachineQuery
 from orch.spec.diagnostics import Severity, property_path
 from orch.spec.findings import Finding
-from orch.spec.suggest import closest, hint_for
+from orch.spec.suggest import closest, few, hint_for
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def name_warnings(query: MachineQuery, catalog: Catalog) -> tuple[NameWarning, .
         *_regions(query, _once((*(o.region for o in offers), *_more_regions(searched, catalog)))),
         *_zones(query, offers),
         *_types(query, types),
+        *_fabric(query, offers),
     )
 
 
@@ -107,6 +109,44 @@ def _types(query: MachineQuery, types: Sequence[InstanceType]) -> Iterator[NameW
             summary = "no type in the catalogue fits" if glob else "the catalogue has no type"
             hint = hint_for(pattern.replace("*", ""), _once(each.name for each in types))
             yield NameWarning("ORCH202", ("instance_types", index), f"{summary} '{pattern}'", hint)
+
+
+def _fabric(query: MachineQuery, offers: Sequence[Offer]) -> Iterator[NameWarning]:
+    name, path = query.fabric, ("network", "fabric")
+    if name is None:
+        return
+    there = [offer for offer in offers if name.lower() in (each.lower() for each in offer.fabrics)]
+    if not there:
+        known = _once(each for offer in offers for each in offer.fabrics)
+        hint = hint_for(name, known) if known else None
+        yield NameWarning("ORCH205", path, f"the catalogue has no fabric '{name}'", hint)
+        return
+    regions = _once(offer.region for offer in there)
+    types = _once(offer.type.name for offer in there)
+    wanted = {each.lower() for each in query.regions}
+    if wanted and not wanted & {each.lower() for each in regions}:
+        yield NameWarning(
+            "ORCH225",
+            path,
+            f"the fabric {name} is in {few(regions)}, not in {few(query.regions)}",
+            hint=_fabrics_hint(offers, lambda offer: (offer.region or "").lower() in wanted),
+            severity=Severity.ERROR,
+        )
+    patterns = query.instance_types
+    if patterns and not any(names_type(each, offer.type) for each in patterns for offer in there):
+        yield NameWarning(
+            "ORCH223",
+            path,
+            f"the fabric {name} is of {few(types)}, not of {few(patterns)}",
+            hint=_fabrics_hint(offers, lambda offer: any(names_type(each, offer.type) for each in patterns)),
+            severity=Severity.ERROR,
+        )
+
+
+def _fabrics_hint(offers: Sequence[Offer], fits: Callable[[Offer], bool]) -> str:
+    """Which fabrics the offers that fit have."""
+    names = _once(name for offer in offers if fits(offer) for name in offer.fabrics)
+    return f"those have {few(names)}" if names else "those have no InfiniBand: remove `fabric`"
 
 
 def _once(words: Iterable[str | None]) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ SpotPolicy = Literal["spot", "on-demand", "auto"]
 
 @dataclass(frozen=True)
 class MachineQuery:
-    """The conditions an offer must meet. Empty tuples set none; `max_price` is per machine and hour."""
+    """The conditions an offer must meet. Empty tuples set none; `max_price` is per machine and hour; `fabric`
+    is a backend's name of an InfiniBand fabric."""
 
     resources: Resources
     backends: tuple[str, ...]
@@ -24,6 +25,7 @@ class MachineQuery:
     instance_types: tuple[str, ...] = ()
     spot_policy: SpotPolicy = "on-demand"
     max_price: float | None = None
+    fabric: str | None = None
 
     @property
     def cpu_written(self) -> bool:
@@ -56,4 +58,5 @@ def machine_query(fleet: Fleet, catalog: Catalog, configured: Sequence[str] = ()
         instance_types=fleet.instance_types,
         spot_policy=fleet.spot_policy,
         max_price=None if fleet.max_price is None else float(fleet.max_price),
+        fabric=None if fleet.network is None else fleet.network.fabric,
     )

@@ -24,6 +24,7 @@ PROPERTIES = {
     "region": "regions",
     "zone": "availability_zones",
     "local zone": "availability_zones",
+    "fabric": "network.fabric",
     "spot": "spot_policy",
     "price": "max_price",
     "cpu": "resources.cpu",
@@ -130,7 +131,8 @@ def _diagnostics(document: Document, fleet: Fleet, query: MachineQuery, catalog:
 
 
 def unknown_names(document: Document) -> tuple[Diagnostic, ...]:
-    """Regions, zones, types and GPUs of a fleet that the catalogue does not know, as warnings.
+    """Regions, zones, types, GPUs and fabrics of a fleet that the catalogue does not know, as warnings; a
+    fabric that it knows to be elsewhere, as an error.
 
     Raises BadCatalogFile for a data file that cannot be read.
     """
@@ -138,14 +140,15 @@ def unknown_names(document: Document) -> tuple[Diagnostic, ...]:
     if not isinstance(fleet, Fleet) or fleet.ssh_config is not None:
         return ()
     gpu = fleet.resources.gpu
-    if not (fleet.regions or fleet.availability_zones or fleet.instance_types or gpu.names):
+    fabric = fleet.network is not None and fleet.network.fabric
+    if not (fleet.regions or fleet.availability_zones or fleet.instance_types or gpu.names or fabric):
         return ()
     data = load_catalog()
     query = machine_query(fleet, data)
     if _skipped(fleet, query):
         return ()
     diagnostics = _diagnostics(document, fleet, query, data)
-    return tuple(each for each in diagnostics if each.severity is Severity.WARNING)
+    return tuple(each for each in diagnostics if each.severity is not Severity.NOTE)
 
 
 def _skipped(fleet: Fleet, query: MachineQuery) -> str | None:

@@ -1,0 +1,1 @@
+"""Nebius as data: the InfiniBand fabrics of its types (`fabrics.csv`)."""
