@@ -30,7 +30,8 @@ Two nodes are up and idle. What to try next (with .venv/bin on your PATH):
   orch ps -a                                     the runs so far
   orch logs RUN --node 1                         what rank 1 of a run printed
   orch run examples/quickstart/train.yml --detach    leave it running; orch attach RUN comes back to it
-  docker kill NODE, then: orch drift laptop      break a node and see it noticed; orch up makes that node anew
+  docker kill $(orch fleet ids laptop -i 0), then: orch drift laptop
+                                                 break a node and see it noticed; orch up makes that node anew
   change `nodes: 2` to 3 in examples/quickstart/fleet.yml, then: orch preview examples/quickstart/fleet.yml
   orch down examples/quickstart/fleet.yml --yes  remove the nodes
 NEXT

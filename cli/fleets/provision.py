@@ -373,9 +373,7 @@ def up(
             launch = ("fleet", "volume")
             return FleetFile(target, launch=launch, rehearse=rehearse, mixed=True).read()
 
-        apply_saved(
-            plan, file, documents, force=force, as_json=as_json, rehearse=rehearse, result=result
-        )
+        apply_saved(plan, file, documents, force=force, as_json=as_json, rehearse=rehearse, result=result)
         return
     if result is not None:
         raise typer.BadParameter("it goes with a saved plan, `--plan PLAN`", param_hint="--result")

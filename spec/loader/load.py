@@ -25,9 +25,10 @@ from orch.spec.loader.fence import Fence, fence_around
 from orch.spec.loader.parse import DraftReader
 from orch.spec.loader.text import read
 from orch.spec.loader.untrusted import outside_uses
-from orch.spec.models import MODELS, AnyModel, Fleet, Section, Task
+from orch.spec.models import KINDS, MODELS, AnyModel, Fleet, Section, Task
 from orch.spec.rules import check_document, environment
 from orch.spec.rules.unsupported import not_acted_on
+from orch.spec.suggest import closest
 
 Model = TypeVar("Model", bound=Section)
 PathPart = str | int
@@ -273,7 +274,7 @@ def _folder(
         if parsed is None:
             diagnostics += problems
             any_configuration = True
-        elif is_project(name) or re.search(r"^type\s*:", parsed.source.text, re.MULTILINE):
+        elif is_project(name) or _is_configuration(parsed.source.text):
             any_configuration = True
             yield parsed
     if not any_configuration:
@@ -285,6 +286,16 @@ def _folder(
                 hint="its YAML files with a `type` at the top are read",
             )
         )
+
+
+_TYPED = re.compile(r"^([A-Za-z_]+)[ \t]*:(?:[ \t]+([a-z-]+)[ \t]*(?:#.*)?)?$", re.MULTILINE)
+
+
+def _is_configuration(text: str) -> bool:
+    """Whether a document of a file has a `type`, or a misspelt one whose value is a type."""
+    if re.search(r"^type\s*:", text, re.MULTILINE):
+        return True
+    return any(word in KINDS and closest(key, ("type",)) for key, word in _TYPED.findall(text))
 
 
 def is_project(file: str) -> bool:

@@ -35,17 +35,20 @@ ANSWER_S = 5.0
 @dataclass(frozen=True)
 class Occupant:
     """A run on one node, or, where `node` is empty, one that waits for nodes of the fleet. `own`: this
-    project's ledger has it as active; else only the node reports it. `gpus`: those of the whole run, on all
-    of its nodes; None where only the node reports it."""
+    project's ledger has it; else only the node reports it. `gpus`: those of the whole run, on all
+    of its nodes; None where only the node reports it. `ended`: the ledger has it as ended, and the node still
+    has something of it, for Docker there does not answer."""
 
     node: str
     run: str
     by: str
     own: bool
     gpus: int | None = None
+    ended: bool = False
 
     def __str__(self) -> str:
-        return f"run {self.run or '?'} of {self.by or '?'}"
+        after = ", which has ended and is not cleared away" if self.ended else ""
+        return f"run {self.run or '?'} of {self.by or '?'}{after}"
 
 
 def lost_nodes(
@@ -124,11 +127,14 @@ def _hint(project: Project, on_nodes: Sequence[Occupant]) -> str:
     from orch.runner.ledger.run_names import as_argument
 
     rehearse = " --rehearse" if project.rehearsal else ""
-    own = _names(each for each in on_nodes if each.own)
+    own = _names(each for each in on_nodes if each.own and not each.ended)
     theirs = [run for run in _names(each for each in on_nodes if not each.own) if run != "?"]
     ways = [f"`orch stop {as_argument(run)}{rehearse}`" for run in own]
     ways += [f"`orch stop {as_argument(run)}` where it was started" for run in theirs]
     first = f"end them with {' and '.join(ways)}" if ways else "wait for their end"
+    if left := list(dict.fromkeys(each.node for each in on_nodes if each.ended)):
+        mend = f"see to Docker of {fold(left)}: once it answers, what the ended run left is cleared away"
+        first = f"{first}, and {mend}" if ways or theirs else mend
     return f"{first}; or `--force` removes the nodes under them"
 
 
@@ -167,21 +173,23 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
     project, name = stack.project, stack.name
     with closing(open_connector(deadline_s=ANSWER_S, tunnels=tunnels(project))) as connector:
         own: list[Occupant] = []
-        containers: set[str] = set()
+        containers, left = set[str](), frozenset[str]()
         with _ledger(project) as ledger:
             if ledger is not None:
                 machines = _machines(stack, names)
-                # A run whose end nobody noticed would hold its nodes for ever.
+                # A run whose end nobody noticed would hold its nodes for ever, as one would whose node did
+                # not answer then.
                 reconcile_once(
                     RunnerContext(project.dot, ledger, connector, volumes=project_volumes(project)),
-                    [row for row, _ in _on(ledger, name, machines)],
+                    [*(row for row, _ in _on(ledger, name, machines)), *_uncollected(ledger, name)],
                 )
+                left = frozenset().union(*map(_containers, _uncollected(ledger, name)))
                 for row, nodes in _on(ledger, name, machines):
                     gpus = _gpus(row)
                     own += [Occupant(node, row.name, row.submitted_by, own=True, gpus=gpus) for node in nodes]
                     containers |= _containers(row)
         theirs = [
-            Occupant(node, claim.run, claim.by, own=False)
+            Occupant(node, claim.run, claim.by, own=claim.container in left, ended=claim.container in left)
             for node, claim in _claims(stack, names, connector, listener)
             if claim.container not in containers
         ]
@@ -272,6 +280,11 @@ def _on(ledger: Ledger, name: str, machines: Mapping[str, str]) -> Iterator[tupl
         )
         if on_these:
             yield row, on_these
+
+
+def _uncollected(ledger: Ledger, name: str) -> list[RunRow]:
+    """Ended runs of the fleet of which a node that did not answer may still have something."""
+    return [row for row in ledger.uncollected() if row.fleet == name]
 
 
 def _nodes_of(row: RunRow) -> dict[str, str | None]:

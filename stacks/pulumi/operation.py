@@ -281,7 +281,7 @@ def plain(stack: StackState, words: list[str], stdin: str | None = None) -> Proc
         if not is_read_only(words):
             stack.invalidate()
     if result.code and is_held(result.stderr):
-        raise _locked_error(name, result.stderr)
+        raise locked_error(name, result.stderr)
     if result.code and "already exists" not in result.stderr:
         raise _refused(words, name, result)
     return result
@@ -309,17 +309,19 @@ def is_held(output: str) -> bool:
     return any(words in output for words in LOCKED)
 
 
-def _locked_error(stack: str, output: str) -> StackError:
+def locked_error(stack: str, output: str) -> StackError:
     lines = [line.strip() for line in output.splitlines()]
     # The engine names each holder in a line of its own, after the number of them.
     holders = (line for words in ("created by", *LOCKED) for line in lines if words in line)
-    return stack_locked(stack, next(holders, ""))
+    holder = next(holders, "")
+    # Before who holds it stands the lock's own URL, which nobody needs.
+    return stack_locked(stack, holder[holder.find("created by") :] if "created by" in holder else holder)
 
 
 def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> StackError:
     output = "\n".join([result.stderr, *run.errors.values()])
     if is_held(output):
-        return _locked_error(stack, output)
+        return locked_error(stack, output)
     if result.code < 0:
         return StackError(
             f"the engine was killed (signal {-result.code}) while changing the {subject(stack)}",

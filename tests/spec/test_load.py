@@ -157,6 +157,19 @@ def test_a_folder_gives_its_configurations_and_nothing_else(tmp_path: Path) -> N
     assert load_paths([tmp_path, tmp_path / "fleet.yml"]).require().documents == loaded.documents
 
 
+@pytest.mark.parametrize("text", ["tpye: fleet\nnodes: 1\n", "nodes: 1\ntyp: fleet  # two of them\n"])
+def test_a_misspelt_type_drops_no_document_of_a_folder_in_silence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "fleet.yml").write_text("type: fleet\nname: good\nnodes: 1\n")
+    (tmp_path / "other.yml").write_text(text)
+    (tmp_path / "chart.yaml").write_text("types: [fleet]\ntyped: yes\nkind: task\n")
+    (found,) = load_paths([tmp_path]).diagnostics
+    assert (Path(found.span.file).name, found.code, found.hint) == (
+        "other.yml",
+        "ORCH113",
+        "did you mean 'type'?",
+    )
+
+
 def test_a_folder_without_configurations_says_so(tmp_path: Path) -> None:
     (found,) = load_paths([tmp_path]).diagnostics
     assert (found.code, found.summary) == ("ORCH107", "no configuration in this folder")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,11 @@ from activeruns import start
 from support import Folder
 
 from orch.components.deployment import Deployment
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow, Waiting
+from orch.runner.node import status
+from orch.runner.node.claims import Claim
 from orch.runner.node.status import read_claims
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
@@ -158,6 +163,29 @@ def test_disks_of_runs_that_have_ended_can_be_detached(
     monkeypatch.setattr(lifecycle, "reconcile_once", reconcile)
     assert told(project, "lab-1") is not None
     assert [runner.volumes for runner in given] == [ProjectVolumes(project)]
+
+
+def test_what_an_ended_run_left_is_told_with_what_clears_it_away(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_up(folder)
+    project = find(folder.path)
+    start(project, "train", node(1), node(2))
+    with closing(open_ledger(project.ledger_url)) as ledger:
+        row = ledger.get("train")
+        container = plan_of(row).container(0)
+        lease = ledger.take(row.id, "test")
+        assert lease is not None
+        ledger.finish(lease, "failed", "job_failed", "rank 0 could not start")
+    claim = Claim(container, "train", "ada@desk", "2026-11-22T10:00:00Z")
+    monkeypatch.setattr(status, "claims_of", lambda nodes, *_, **__: [(claim,) for _ in nodes])
+    with pytest.raises(Conflict) as caught:
+        refuse_occupied(StackState(project, "lab"), ["lab-1"], lambda _: None)
+    error = caught.value
+    assert error.detail == "lab-1: run train of ada@desk, which has ended and is not cleared away"
+    assert (error.hint or "").startswith("see to Docker of lab-1: once it answers")
+    assert "orch stop" not in (error.hint or "")
+    assert "`--force`" in (error.hint or "")
 
 
 def planned(*nodes: str, moves: bool = False) -> Deployment:
