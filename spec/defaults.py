@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from orch.spec.diagnostics import Diagnostic
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import shown
-from orch.spec.loader.source import Entry, Mapping, Node, Scalar, Sequence, parse
+from orch.spec.loader.compose import parse
 from orch.spec.loader.text import Source, read
+from orch.spec.loader.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
 from orch.spec.models import MODELS
 from orch.spec.models.backends import effective
 from orch.spec.suggest import few, hint_for

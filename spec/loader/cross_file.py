@@ -9,7 +9,7 @@ from typing import cast
 from orch.spec.diagnostics import Diagnostic, Related, Severity
 from orch.spec.grammar.values import shown
 from orch.spec.loader.document import Draft, Path_
-from orch.spec.loader.source import Sequence as SequenceNode
+from orch.spec.loader.yaml_nodes import Sequence as SequenceNode
 from orch.spec.models import BACKEND_MODELS, Fleet, Task
 from orch.spec.models.run import Run
 from orch.spec.suggest import hint_for, listed

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from orch.spec.diagnostics import Diagnostic, Related, Severity, Span, property_path
 from orch.spec.loader.context import LoadContext
 from orch.spec.loader.redaction import masked
-from orch.spec.loader.source import Mapping, Node, Scalar, Sequence, Source
+from orch.spec.loader.text import Source
+from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.models import MODELS, AnyModel
 
 Part = str | int

@@ -18,11 +18,11 @@ from orch.spec.defaults import Common
 from orch.spec.diagnostics import Diagnostic, Places, Severity, Span, ordered, render_human
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.loader import cross_file
+from orch.spec.loader.compose import Parsed, parse
 from orch.spec.loader.context import LoadContext
 from orch.spec.loader.document import Draft
 from orch.spec.loader.fence import Fence, fence_around
 from orch.spec.loader.parse import DraftReader
-from orch.spec.loader.source import Parsed, parse
 from orch.spec.loader.text import read
 from orch.spec.loader.untrusted import outside_uses
 from orch.spec.models import MODELS, AnyModel, Fleet, Section, Task

@@ -13,10 +13,10 @@ from orch.spec.grammar.values import Problem, check_name, shown
 from orch.spec.loader.context import LoadContext
 from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.reference_scopes import scope_of
-from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
 from orch.spec.loader.text import Source
 from orch.spec.loader.untrusted import variable_refused
 from orch.spec.loader.validation_errors import validate
+from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.models import BACKEND_MODELS, KINDS, MODELS, Fleet
 from orch.spec.models.selection import has_no_driver
 from orch.spec.suggest import hint_for, listed

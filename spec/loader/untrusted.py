@@ -20,7 +20,7 @@ from orch.spec.grammar.interpolate import ReferenceSite, fill_environment, refer
 from orch.spec.grammar.values import Problem, shown
 from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.fence import Fence
-from orch.spec.loader.source import Mapping, Scalar, Sequence
+from orch.spec.loader.yaml_nodes import Mapping, Scalar, Sequence
 from orch.spec.models import MODELS
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.parsing import Here, Reaches, marked

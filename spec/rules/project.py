@@ -10,7 +10,7 @@ from typing import cast
 from orch.spec.diagnostics import Related, Severity
 from orch.spec.grammar.values import shown
 from orch.spec.loader.document import Draft, Path_, scalars
-from orch.spec.loader.source import Mapping, Scalar, Sequence
+from orch.spec.loader.yaml_nodes import Mapping, Scalar, Sequence
 from orch.spec.models import BackendSettings, ProjectSettings
 from orch.spec.models.backends.credentials import SECRETS
 from orch.spec.models.selection import has_no_driver

@@ -15,7 +15,7 @@ from orch.spec.grammar import interpolate
 from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.reference_scopes import scope_of
-from orch.spec.loader.source import Mapping, Node, Scalar, Sequence
+from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.models import BackendSettings, DevEnvironment, Fleet, Volume
 from orch.spec.models.backends import effective, provisioned, settings_model, title
 from orch.spec.models.backends.local import LocalSettings
