@@ -1,4 +1,4 @@
-"""What a fleet stands on: its network, who may reach whom, the bastion. The plan, one to one."""
+"""What a fleet stands on: network, who may reach whom, bastion, file systems. The plan, one to one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pulumi
 import pulumi_aws as aws
 
 from orch.components.aws.plan import AwsPlan, ExistingNetwork, NewNetwork, SecurityRule
-from orch.components.aws.storage.file_systems import SERVICES, FileSystemResources
+from orch.components.aws.storage.rules import EGRESS, INGRESS
 from orch.components.cloud.cloudinit import filled, packed64, wrapped64
 from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.file_systems import FileSystem
 from orch.components.keys import Keys
 from orch.components.lifetime import TAG
 from orch.spec.models.backends.aws import AwsSettings
@@ -27,6 +28,23 @@ SSM_ACTIONS = (
     "ssmmessages:OpenControlChannel",
     "ssmmessages:OpenDataChannel",
 )
+# The version that clients of current kernels speak. Source: FSx for Lustre user guide, "Lustre file system
+# and client kernel compatibility".
+LUSTRE_VERSION = "2.15"
+# What a file system cannot change holds for as long as it is there: nothing of a fleet replaces it, and the
+# engine refuses to delete it until the user's word has taken its protection away.
+_EFS_STAYS = ["availabilityZoneName", "creationToken", "encrypted", "kmsKeyId", "performanceMode"]
+_LUSTRE_STAYS = [
+    "deploymentType",
+    "fileSystemTypeVersion",
+    "kmsKeyId",
+    "securityGroupIds",
+    "storageType",
+    "subnetIds",
+]
+
+# The service of AWS that has file systems of a type.
+SERVICES = {"efs": "efs", "fsx-lustre": "fsx"}
 Text = pulumi.Output[str]
 
 
@@ -343,3 +361,83 @@ class NetworkResources:
             # One that runs stays as it is: it may be the only way in.
             opts=self.after(self.ready, ignore_changes=["userDataBase64", "rootBlockDevice"]),
         )
+
+
+class FileSystemResources:
+    """Registers them all beside `network`.
+
+    `sources`: what nodes mount, by name; `ready` must be there before nodes are.
+    """
+
+    def __init__(self, network: NetworkResources, kms_key: str | None) -> None:
+        self._network, self._kms_key = network, kms_key
+        self.sources: dict[str, Text] = {}
+        self.ready: list[pulumi.Resource] = []
+        for each in network.plan.file_systems:
+            group = self._group(each)
+            make = {"efs": self._efs, "fsx-lustre": self._lustre}[each.type]
+            self.sources[each.name] = make(each, group)
+
+    def _group(self, each: FileSystem) -> aws.ec2.SecurityGroup:
+        network = self._network
+        rules = [[network.rule(rule, None) for rule in side[each.type]] for side in (INGRESS, EGRESS)]
+        return network.group(each.name, *rules)
+
+    def _efs(self, each: FileSystem, group: aws.ec2.SecurityGroup) -> Text:
+        """An EFS, and a mount target in each zone of the fleet: a zone has one."""
+        network, plan = self._network, self._network.plan
+        name = f"{plan.fleet}-{each.name}"
+        throughput: dict[str, Any] = {"throughput_mode": "elastic"}
+        if each.throughput is not None:
+            throughput = {
+                "throughput_mode": "provisioned",
+                "provisioned_throughput_in_mibps": each.throughput,
+            }
+        file_system = aws.efs.FileSystem(
+            name,
+            encrypted=True,
+            kms_key_id=self._kms_key,
+            performance_mode="generalPurpose",
+            **throughput,
+            tags=network.tags("aws:efs/fileSystem:FileSystem", name),
+            opts=network.with_options(ignore_changes=_EFS_STAYS, protect=True),
+        )
+        zones = dict[str, Text]()
+        for node_group in plan.node_groups:
+            zones.setdefault(node_group.zone, network.subnets[node_group.number])
+        for zone, subnet in zones.items():
+            target = aws.efs.MountTarget(
+                f"{name}-{zone}",
+                file_system_id=file_system.id,
+                subnet_id=subnet,
+                security_groups=[group.id],
+                opts=network.with_options(ignore_changes=["subnetId"]),
+            )
+            self.ready.append(target)
+        return file_system.dns_name.apply(lambda host: f"{host}:/")
+
+    def _lustre(self, each: FileSystem, group: aws.ec2.SecurityGroup) -> Text:
+        """An FSx for Lustre in the subnet of the first nodes; all zones of the network reach it."""
+        network, plan = self._network, self._network.plan
+        name = f"{plan.fleet}-{each.name}"
+        file_system = aws.fsx.LustreFileSystem(
+            name,
+            deployment_type="PERSISTENT_2",
+            storage_type="SSD",
+            storage_capacity=each.size,
+            per_unit_storage_throughput=each.throughput,
+            file_system_type_version=LUSTRE_VERSION,
+            kms_key_id=self._kms_key,
+            subnet_ids=network.subnets[plan.number],
+            security_group_ids=[group.id],
+            tags=network.tags("aws:fsx/lustreFileSystem:LustreFileSystem", name),
+            opts=network.with_options(ignore_changes=_LUSTRE_STAYS, protect=True),
+        )
+        self.ready.append(file_system)
+        names = pulumi.Output.all(file_system.dns_name, file_system.mount_name)
+
+        def source(both: Sequence[str]) -> str:
+            host, mount = both
+            return f"{host}@tcp:/{mount}"
+
+        return names.apply(source)
