@@ -172,10 +172,10 @@ def attached_as(device: str, volume: str, since: str, *, delete: bool) -> Doc:
 
 
 def launch_volumes(
-    request: Request, rows: Sequence[Doc], image: Doc, zone: str, tags: list[Doc]
+    request: Request, rows: Sequence[Doc], image: Doc, *, zone: str, tags: list[Doc], now: float
 ) -> list[Doc]:
     """Create the volumes of a launch, the root's among them; the instance's `BlockDeviceMappings`."""
-    root, now = image["RootDeviceName"], request.cloud.now()
+    root = image["RootDeviceName"]
     requested = {one["DeviceName"]: one for one in rows if one.get("Ebs")}
     mappings = []
     for name in dict.fromkeys([root, *requested]):
