@@ -43,7 +43,7 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
 
     On Ctrl-C or a closed terminal, a background process takes over.
     """
-    from orch.cli.output.run import Live
+    from orch.cli.output.live import Live
     from orch.runner.access.entry import Entering
     from orch.runner.launch.run_plan import plan_of
     from orch.runner.ledger.run_names import as_argument

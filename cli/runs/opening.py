@@ -75,7 +75,7 @@ def runner_of(
 ) -> RunnerContext:
     """The runner context of a project, with its ledger, which is opened where none is given. Raises
     LedgerUnusable, NewerLedger."""
-    from orch.cli.output.run import Live
+    from orch.cli.output.live import Live
     from orch.runner.runs.context import RunnerContext
     from orch.stacks.volumes.attaching import project_volumes
 

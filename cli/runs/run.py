@@ -256,7 +256,7 @@ def logs(
     if since is not None:
         moment_of(since)  # what cannot be read is told before anything is opened
     with open_runner(None, as_json=False, rehearse=rehearse) as (_, runner):
-        from orch.cli.output.run import FoldedLogs, Live
+        from orch.cli.output.live import FoldedLogs, Live
         from orch.runner.runs.lifecycle import reconcile_once
         from orch.runner.runs.read_logs import Selection, of_attempt, read_logs
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from orch.cli.output.run import Pending
+from orch.cli.output.live import Pending
 from orch.runner.events import Event, FilesProgress, ImageProgress, LogLine, Preparing, RunChanged
 
 BEGUN = RunChanged("train", "provisioning")
@@ -60,7 +60,7 @@ def test_what_a_run_waits_for(events: list[Event], words: str) -> None:
 SCRIPT = """
 import sys, time
 from orch.cli.output import ticking
-from orch.cli.output.run import Live
+from orch.cli.output.live import Live
 from orch.runner.events import FilesProgress, LogLine, LogLines, RunChanged
 
 ticking.QUIET_S = 0.5

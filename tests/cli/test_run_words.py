@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 from support import until
 
+from orch.cli.output.live import FoldedLogs, Live, MessagePrinter
 from orch.cli.output.run import (
-    FoldedLogs,
-    Live,
-    MessagePrinter,
     attempt_lines,
     dollars,
     run_json,

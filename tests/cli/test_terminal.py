@@ -196,7 +196,7 @@ def test_every_verb_says_what_it_says_so() -> None:
         r"errors.py: f'{visible_lines(hidden(text))}\n'",
         "errors.py: visible_lines(hidden(text))",
         "preview_all.py: text",  # a review, whose text is escaped, or JSON
-        "run.py: text",  # a job's log
-        "run.py: visible_lines(hidden(text))",
+        "live.py: text",  # a job's log
+        "live.py: visible_lines(hidden(text))",
         "verbs.py: f'orch {__version__}'",
     ]

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pureruns import compiled, fleet, node
 
-from orch.cli.output.run import Live, nodes_text, run_json, summary
+from orch.cli.output.live import Live
+from orch.cli.output.run import nodes_text, run_json, summary
 from orch.cli.runs.ports import hold_ports
 from orch.runner.access.forwards import LocalPorts, PortRequest, requested_ports
 from orch.runner.errors import BadTask, NodeCordoned, NoFit, PortTaken

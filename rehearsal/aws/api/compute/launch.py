@@ -1,4 +1,7 @@
-"""RunInstances: the request, and the checks whether it may launch. Sources: rehearsal/README.md, "Launch"."""
+"""RunInstances: the request, the checks whether it may launch, and the instances that it creates.
+
+Sources: rehearsal/README.md, "Launch".
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, public, tag_list
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, public, stamp, tag_list
 from orch.rehearsal.aws.api.compute.capacity import (
     ON_DEMAND,
     SPOT,
@@ -17,23 +21,48 @@ from orch.rehearsal.aws.api.compute.capacity import (
     check_offered,
     insufficient,
     known_type,
+    occupy,
     too_many_vcpus,
     vcpus_left,
 )
-from orch.rehearsal.aws.api.compute.launch_templates import key_named, over_template
-from orch.rehearsal.aws.api.compute.machines import Launch, make
-from orch.rehearsal.aws.api.compute.offerings import image_named
+from orch.rehearsal.aws.api.compute.launch_templates import key_named, over_template, tags_from
+from orch.rehearsal.aws.api.compute.offerings import image_named, nodes_of
 from orch.rehearsal.aws.api.compute.placement_groups import check_placement, placement_group
 from orch.rehearsal.aws.api.compute.reservations import find_reservation, reservation_now
+from orch.rehearsal.aws.api.compute.volumes import launch_volumes
 from orch.rehearsal.aws.api.errors import AwsError
-from orch.rehearsal.aws.api.network.addresses import check_interface_quota
-from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest, interfaces
-from orch.rehearsal.aws.api.network.security_groups import group_named
+from orch.rehearsal.aws.api.network.addresses import (
+    attach_interface,
+    check_interface_quota,
+    private_name,
+)
+from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest, launch_interfaces
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
 from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
 
 USER_DATA_LIMIT = 16384
+PENDING = {"Code": 0, "Name": "pending"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch that passed all checks: everything is looked up, nothing is created yet."""
+
+    kind: Type
+    image: Doc
+    market: str
+    zone: str
+    interfaces: tuple[InterfaceRequest, ...]
+    subnets: dict[str, Doc]
+    group: Doc | None
+    reservation: Doc | None
+    tags: list[Doc]
+    volume_tags: list[Doc]
+    count: int
+    merged: Doc
+    template: Doc | None
+    profile: Doc | None
 
 
 @action("RunInstances")
@@ -46,7 +75,7 @@ def run_instances(request: Request) -> Doc:
             return _repeated_response(request, before, digest)
     launch = _checked(request)
     reservation_id = request.cloud.new_id("r")
-    instances = [make(request, launch, reservation_id, number) for number in range(launch.count)]
+    instances = [_make(request, launch, reservation_id, number) for number in range(launch.count)]
     if token:
         ids = [doc["InstanceId"] for doc in instances]
         request.store.put_token(token, {"digest": digest, "reservation": reservation_id, "instances": ids})
@@ -100,7 +129,7 @@ def _checked(request: Request) -> Launch:
     if launch_request.get("KeyName"):
         key_named(launch_request, launch_request["KeyName"])
     profile = _profile(launch_request)
-    nics, subnets, zone = _network(launch_request, kind)
+    nics, subnets, zone = launch_interfaces(launch_request, kind)
     check_offered(launch_request, kind.name, zone)
     placement = launch_request.get("Placement") or {}
     group: Doc | None = None
@@ -203,80 +232,6 @@ def _profile(request: Request) -> Doc | None:
     return profile
 
 
-def _network(request: Request, kind: Type) -> tuple[tuple[InterfaceRequest, ...], dict[str, Doc], str]:
-    """The interfaces of a launch, their subnets by id, and the zone."""
-    rows = request.get("NetworkInterfaces")
-    if rows:
-        for name, label in (("SubnetId", "subnet ID"), ("SecurityGroupIds", "security groups")):
-            if request.get(name):
-                raise AwsError(
-                    "InvalidParameterCombination",
-                    f"Network interfaces and an instance-level {label} may not be specified on the same "
-                    f"request",
-                )
-    else:
-        rows = [
-            {
-                "DeviceIndex": 0,
-                "SubnetId": request.get("SubnetId"),
-                "Groups": request.get("SecurityGroupIds"),
-                "PrivateIpAddress": request.get("PrivateIpAddress"),
-            }
-        ]
-    requested = interfaces(kind, rows)
-    zone = (request.get("Placement") or {}).get("AvailabilityZone")
-    subnets: dict[str, Doc] = {}
-    checked: list[InterfaceRequest] = []
-    for one in requested:
-        subnet = request.thing("subnet", one.subnet) if one.subnet else _default_subnet(request, zone)
-        subnets[subnet["SubnetId"]] = subnet
-        for group in one.groups:
-            if request.thing("security-group", group)["VpcId"] != subnet["VpcId"]:
-                raise AwsError(
-                    "InvalidParameter",
-                    f"Security group {group} and subnet {subnet['SubnetId']} belong to different networks.",
-                )
-        group_named(request, list(one.groups))
-        groups = one.groups or (request.thing("vpc", subnet["VpcId"])["_group"],)
-        public_ip = one.public
-        if public_ip is None:
-            # An address is given by the subnet's habit to a single interface only.
-            public_ip = bool(subnet["MapPublicIpOnLaunch"]) and len(requested) == 1
-        checked.append(
-            InterfaceRequest(
-                one.card,
-                one.device,
-                one.kind,
-                subnet["SubnetId"],
-                tuple(groups),
-                public_ip,
-                one.address,
-                one.delete,
-                one.description,
-            )
-        )
-    zones = {subnet["AvailabilityZone"] for subnet in subnets.values()}
-    if len(zones) > 1:
-        raise AwsError(
-            "InvalidParameterCombination",
-            "All network interfaces of a launch must be in the same Availability Zone",
-        )
-    subnet_zone = zones.pop()
-    if zone and zone != subnet_zone:
-        raise AwsError(
-            "InvalidParameterValue",
-            f"The availability zone '{zone}' is not the one of the subnet ('{subnet_zone}').",
-        )
-    return tuple(checked), subnets, subnet_zone
-
-
-def _default_subnet(request: Request, zone: str | None) -> Doc:
-    for _, subnet in request.store.each("subnet", request.region):
-        if subnet["DefaultForAz"] and zone in (None, subnet["AvailabilityZone"]):
-            return subnet
-    raise AwsError("VPCIdNotSpecified", "No default VPC for this user")
-
-
 def _reservation(
     request: Request, kind: Type, zone: str, *, market: str, group: Doc | None, count: int
 ) -> Doc | None:
@@ -353,3 +308,105 @@ def _launch_count(
                 raise no_free(subnet_id)
             count = min(count, room)
     return count
+
+
+# -- what comes of it -------------------------------------------------------------------------------------
+
+
+def _make(request: Request, launch: Launch, reservation_id: str, number: int) -> Doc:
+    kind, merged = launch.kind, launch.merged
+    instance = request.cloud.new_id("i")
+    now = request.cloud.now()
+    vpc_id = launch.subnets[launch.interfaces[0].subnet or ""]["VpcId"]
+    nics = [
+        attach_interface(request, launch.subnets[one.subnet or ""], one, instance, now)
+        for one in launch.interfaces
+    ]
+    primary = nics[0]
+    doc: Doc = {
+        "InstanceId": instance,
+        "ImageId": launch.image["ImageId"],
+        "InstanceType": kind.name,
+        "State": PENDING,
+        "AmiLaunchIndex": number,
+        "Architecture": kind.arch,
+        "Hypervisor": "nitro",
+        "VirtualizationType": "hvm",
+        "LaunchTime": stamp(now),
+        "Monitoring": {"State": "enabled" if (merged.get("Monitoring") or {}).get("Enabled") else "disabled"},
+        "Placement": {
+            "AvailabilityZone": launch.zone,
+            "Tenancy": "default",
+            **(
+                {"GroupName": launch.group["GroupName"], "GroupId": launch.group["GroupId"]}
+                if launch.group
+                else {}
+            ),
+        },
+        "PrivateIpAddress": primary["PrivateIpAddress"],
+        "PrivateDnsName": private_name(request, primary["PrivateIpAddress"]),
+        "PublicDnsName": "",
+        "SubnetId": primary["SubnetId"],
+        "VpcId": vpc_id,
+        "SecurityGroups": primary["Groups"],
+        "NetworkInterfaces": nics,
+        "SourceDestCheck": True,
+        "EbsOptimized": bool(merged.get("EbsOptimized")),
+        "EnaSupport": True,
+        "RootDeviceName": launch.image["RootDeviceName"],
+        "RootDeviceType": "ebs",
+        "BlockDeviceMappings": launch_volumes(
+            request,
+            merged.get("BlockDeviceMappings") or (),
+            launch.image,
+            zone=launch.zone,
+            tags=launch.volume_tags,
+            now=now,
+        ),
+        "ClientToken": merged.get("ClientToken") or "",
+        "CpuOptions": {"CoreCount": max(1, kind.vcpus // 2), "ThreadsPerCore": 2 if kind.vcpus > 1 else 1},
+        "MetadataOptions": {
+            "State": "applied",
+            "HttpTokens": "optional",
+            "HttpPutResponseHopLimit": 1,
+            "HttpEndpoint": "enabled",
+            "InstanceMetadataTags": "disabled",
+            **(merged.get("MetadataOptions") or {}),
+        },
+        "CapacityReservationSpecification": merged.get("CapacityReservationSpecification")
+        or {"CapacityReservationPreference": "open"},
+        "PlatformDetails": "Linux/UNIX",
+        "StateTransitionReason": "",
+        "Tags": tag_list({tag["Key"]: tag["Value"] for tag in launch.tags} | tags_from(launch.template)),
+        "_ready": now + request.cloud.knobs_now().pending_s,
+        "_market": launch.market,
+        "_protected": bool(merged.get("DisableApiTermination")),
+        "_shutdown": merged.get("InstanceInitiatedShutdownBehavior") or "stop",
+        "_reservation": reservation_id,
+        "_nodes": nodes_of(request, kind, launch.zone, launch.group["GroupId"] if launch.group else None),
+    }
+    if merged.get("KeyName"):
+        doc["KeyName"] = merged["KeyName"]
+    if launch.market != ON_DEMAND:
+        doc["InstanceLifecycle"] = launch.market
+    if launch.market == SPOT:
+        doc["SpotInstanceRequestId"] = "sir-" + instance[-8:]
+    if launch.profile:
+        doc["IamInstanceProfile"] = {"Arn": launch.profile["Arn"], "Id": launch.profile["InstanceProfileId"]}
+    if primary.get("Association"):
+        doc["PublicIpAddress"] = primary["Association"]["PublicIp"]
+        doc["PublicDnsName"] = primary["Association"]["PublicDnsName"]
+        request.store.refer(instance, vpc_id, "public address")
+    if launch.reservation:
+        doc["CapacityReservationId"] = launch.reservation["CapacityReservationId"]
+        request.store.refer(instance, launch.reservation["CapacityReservationId"], "reserved")
+        if "_end" in launch.reservation:
+            doc["_ends"] = launch.reservation["_end"]
+    else:
+        occupy(request, instance, kind, launch.zone, market=launch.market)
+    if launch.group:
+        request.store.refer(instance, launch.group["GroupId"], "placed")
+    request.add(instance, "instance", doc)
+    if merged.get("UserData"):
+        request.add(f"user-data {instance}", "user-data", {"Value": merged["UserData"]})
+    return doc

@@ -6,6 +6,8 @@ guide, "Volume states" and "Requirements for volume modifications"; EC2 user gui
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orch.rehearsal.aws.api.actions import Request, action, page, path, select, stamp
 from orch.rehearsal.aws.api.compute.capacity import live, state_of
 from orch.rehearsal.aws.api.errors import AwsError
@@ -167,6 +169,38 @@ def attached_as(device: str, volume: str, since: str, *, delete: bool) -> Doc:
             "DeleteOnTermination": delete,
         },
     }
+
+
+def launch_volumes(
+    request: Request, rows: Sequence[Doc], image: Doc, *, zone: str, tags: list[Doc], now: float
+) -> list[Doc]:
+    """Create the volumes of a launch, the root's among them; the instance's `BlockDeviceMappings`."""
+    root = image["RootDeviceName"]
+    requested = {one["DeviceName"]: one for one in rows if one.get("Ebs")}
+    mappings = []
+    for name in dict.fromkeys([root, *requested]):
+        settings = (requested.get(name) or {}).get("Ebs") or {}
+        volume = request.cloud.new_id("vol")
+        size = settings.get("VolumeSize") or image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
+        request.add(
+            volume,
+            "volume",
+            {
+                "VolumeId": volume,
+                "Size": size,
+                "VolumeType": settings.get("VolumeType", "gp3"),
+                "Iops": settings.get("Iops", 3000),
+                "Throughput": settings.get("Throughput", 125),
+                "Encrypted": bool(settings.get("Encrypted")),
+                "KmsKeyId": settings.get("KmsKeyId"),
+                "AvailabilityZone": zone,
+                "State": "in-use",
+                "Tags": tags,
+            },
+        )
+        delete = settings.get("DeleteOnTermination", True)
+        mappings.append(attached_as(name, volume, stamp(now), delete=delete))
+    return mappings
 
 
 @action("DetachVolume")

@@ -6,9 +6,10 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select
+from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select, stamp
 from orch.rehearsal.aws.api.compute.capacity import state_of
 from orch.rehearsal.aws.api.errors import AwsError, missing
+from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest
 from orch.rehearsal.aws.api.network.security_groups import group_named
 from orch.rehearsal.aws.api.network.subnets import take_address
 from orch.rehearsal.store import Doc
@@ -81,6 +82,38 @@ def make_interface(
     for group in groups:
         request.store.refer(interface, group, "group")
     return doc
+
+
+def attach_interface(request: Request, subnet: Doc, one: InterfaceRequest, instance: str, now: float) -> Doc:
+    """Create an interface of a launch; as the instance's document has it."""
+    attachment: Doc = {
+        "AttachTime": stamp(now),
+        "AttachmentId": request.cloud.new_id("eni-attach"),
+        "DeleteOnTermination": one.delete,
+        "DeviceIndex": one.device,
+        "NetworkCardIndex": one.card,
+        "Status": "attached",
+    }
+    interface = make_interface(
+        request,
+        subnet,
+        one.groups,
+        owner=instance,
+        kind=one.kind,
+        description=one.description,
+        address=one.address,
+        attachment={**attachment, "InstanceId": instance},
+    )
+    description = {**public(interface), "Attachment": attachment}
+    if one.public and one.kind != "efa-only" and (one.card, one.device) == (0, 0):
+        address = public_address(request)
+        description["Association"] = {
+            "IpOwnerId": "amazon",
+            "PublicIp": address,
+            "PublicDnsName": public_name(request, address),
+        }
+    description.pop("AvailabilityZone", None)
+    return description
 
 
 def remove_interface(request: Request, interface: str) -> None:

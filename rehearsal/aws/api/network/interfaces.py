@@ -1,4 +1,4 @@
-"""Checks the network interfaces of a launch. Pure. Sources: rehearsal/README.md, "Network interfaces"."""
+"""Checks the network interfaces of a launch. Sources: rehearsal/README.md, "Network interfaces"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orch.rehearsal.aws.api.actions import Request
 from orch.rehearsal.aws.api.errors import AwsError
+from orch.rehearsal.aws.api.network.security_groups import group_named
 from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
 
@@ -26,6 +28,82 @@ class InterfaceRequest:
     address: str | None
     delete: bool
     description: str
+
+
+def launch_interfaces(
+    request: Request, kind: Type
+) -> tuple[tuple[InterfaceRequest, ...], dict[str, Doc], str]:
+    """The interfaces of a launch, their subnets by id, and the zone. Raises EC2's error."""
+    rows = request.get("NetworkInterfaces")
+    if rows:
+        for name, label in (("SubnetId", "subnet ID"), ("SecurityGroupIds", "security groups")):
+            if request.get(name):
+                raise AwsError(
+                    "InvalidParameterCombination",
+                    f"Network interfaces and an instance-level {label} may not be specified on the same "
+                    f"request",
+                )
+    else:
+        rows = [
+            {
+                "DeviceIndex": 0,
+                "SubnetId": request.get("SubnetId"),
+                "Groups": request.get("SecurityGroupIds"),
+                "PrivateIpAddress": request.get("PrivateIpAddress"),
+            }
+        ]
+    requested = interfaces(kind, rows)
+    zone = (request.get("Placement") or {}).get("AvailabilityZone")
+    subnets: dict[str, Doc] = {}
+    checked: list[InterfaceRequest] = []
+    for one in requested:
+        subnet = request.thing("subnet", one.subnet) if one.subnet else _default_subnet(request, zone)
+        subnets[subnet["SubnetId"]] = subnet
+        for group in one.groups:
+            if request.thing("security-group", group)["VpcId"] != subnet["VpcId"]:
+                raise AwsError(
+                    "InvalidParameter",
+                    f"Security group {group} and subnet {subnet['SubnetId']} belong to different networks.",
+                )
+        group_named(request, list(one.groups))
+        groups = one.groups or (request.thing("vpc", subnet["VpcId"])["_group"],)
+        public_ip = one.public
+        if public_ip is None:
+            # An address is given by the subnet's habit to a single interface only.
+            public_ip = bool(subnet["MapPublicIpOnLaunch"]) and len(requested) == 1
+        checked.append(
+            InterfaceRequest(
+                one.card,
+                one.device,
+                one.kind,
+                subnet["SubnetId"],
+                tuple(groups),
+                public_ip,
+                one.address,
+                one.delete,
+                one.description,
+            )
+        )
+    zones = {subnet["AvailabilityZone"] for subnet in subnets.values()}
+    if len(zones) > 1:
+        raise AwsError(
+            "InvalidParameterCombination",
+            "All network interfaces of a launch must be in the same Availability Zone",
+        )
+    subnet_zone = zones.pop()
+    if zone and zone != subnet_zone:
+        raise AwsError(
+            "InvalidParameterValue",
+            f"The availability zone '{zone}' is not the one of the subnet ('{subnet_zone}').",
+        )
+    return tuple(checked), subnets, subnet_zone
+
+
+def _default_subnet(request: Request, zone: str | None) -> Doc:
+    for _, subnet in request.store.each("subnet", request.region):
+        if subnet["DefaultForAz"] and zone in (None, subnet["AvailabilityZone"]):
+            return subnet
+    raise AwsError("VPCIdNotSpecified", "No default VPC for this user")
 
 
 def interfaces(kind: Type, rows: Sequence[Doc]) -> tuple[InterfaceRequest, ...]:
