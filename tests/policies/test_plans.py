@@ -150,6 +150,7 @@ def test_the_pack_of_plain_pulumi_shows_the_same(aws: Rehearsed, host: None) -> 
         ("missing-tags", "advisory"),
         ("type-not-allowed", "advisory"),
     }
+    assert pulumi(aws, "stack", "select", "--create", "lab").code == 0
     said = pulumi(aws, "preview", "--stack", "lab", "--policy-pack", str(ROOT / "policies"))
     assert said.code != 0
     assert said_by_pack(said.out) == own, said.out + said.err
