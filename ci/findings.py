@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -155,6 +155,14 @@ class Findings(BaseModel):
         ]
         what = words[self.verdict] if self.verdict else "nothing is wrong" if not numbers else ""
         return ", ".join(part for part in (what, *numbers) if part)
+
+
+def findings_of(objects: Iterable[Mapping[str, Any]], path: str) -> Findings:
+    """The findings of JSON of orch that is at hand; `path`: what it is of. Raises BadFindings."""
+    try:
+        return Findings(plans=[Plan.model_validate(each) for each in objects])
+    except ValidationError as error:
+        raise _bad(path, _first(error)) from error
 
 
 def read_findings(paths: Sequence[str], *, untrusted: bool = False) -> Findings:

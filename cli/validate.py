@@ -19,7 +19,7 @@ from orch.cli.errors import say, tell
 from orch.cli.output.findings import report
 
 if TYPE_CHECKING:
-    from orch.spec import Document
+    from orch.spec import Document, Loaded
     from orch.spec.diagnostics import Diagnostic
 
 
@@ -70,16 +70,14 @@ def validate(
     """
     from orch.cli.diagnostics import settings_near
     from orch.spec import load_paths
-    from orch.spec.diagnostics import Severity, ordered, render_human, render_json
+    from orch.spec.diagnostics import Severity, render_human, render_json
     from orch.spec.diagnostics import strict as as_errors
     from orch.spec.errors import ExitCode
 
     settings = settings_near(untrusted=untrusted is not None)
     secrets = None if untrusted is not None else partial(_known_secrets, paths)
     loaded = load_paths(paths, untrusted=untrusted, common=settings, secrets=secrets)
-    advice = _advice(loaded.documents, names=untrusted is None)
-    policies = _policies(loaded.documents, untrusted=untrusted is not None)
-    diagnostics = ordered((*loaded.diagnostics, *advice, *policies))
+    diagnostics = found_in(loaded, untrusted=untrusted is not None)
     diagnostics = as_errors(diagnostics) if strict else diagnostics
     failed = any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
     if format is Format.JSON:
@@ -97,6 +95,15 @@ def validate(
             more = f" and {len(below) - SHOWN_FOLDERS} more" if len(below) > SHOWN_FOLDERS else ""
             tell(f"note: folders in a folder are not read; configurations are in {few}{more}")
     return ExitCode.CONFIG if failed else ExitCode.OK
+
+
+def found_in(loaded: Loaded, *, untrusted: bool) -> tuple[Diagnostic, ...]:
+    """All that is wrong with what was loaded, what a launch would refuse, and what policies say of it."""
+    from orch.spec.diagnostics import ordered
+
+    advice = _advice(loaded.documents, names=not untrusted)
+    policies = _policies(loaded.documents, untrusted=untrusted)
+    return ordered((*loaded.diagnostics, *advice, *policies))
 
 
 def _known_secrets(paths: list[str]) -> frozenset[str] | None:

@@ -10,7 +10,7 @@ from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
-    from orch.spec import Document
+    from orch.spec import Document, InvalidConfiguration
 
 # Violations of what a project allows, as against mistakes.
 _POLICY = range(280, 300)
@@ -45,7 +45,7 @@ class PlanError(OrchError):
         super().__init__(summary, detail=detail, hint=hint, code=code)
         self.path = path
 
-    def placed(self, document: Document) -> OrchError:
+    def placed(self, document: Document) -> InvalidConfiguration:
         """The same as a diagnostic with the property's place in the file."""
         from orch.spec import InvalidConfiguration
 
@@ -66,7 +66,7 @@ class PlanErrors(PlanError):
         if all(int(each.code.removeprefix("ORCH")) in _POLICY for each in errors):
             self.exit_code = ExitCode.POLICY
 
-    def placed(self, document: Document) -> OrchError:
+    def placed(self, document: Document) -> InvalidConfiguration:
         """All of them as diagnostics with their places in the file."""
         from orch.spec import InvalidConfiguration
 

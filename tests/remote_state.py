@@ -1,6 +1,7 @@
 """Fleets on a simulated AWS account whose state lies in a bucket, as two laptops or CI jobs share it.
 
-Run as a program it is one caller: remote_state.py FOLDER STATE up|down|unlock.
+Run as a program it is one caller: remote_state.py FOLDER STATE up|down|unlock|preview|save|apply. `save`
+writes plan.json, which `apply` applies.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from unittest.mock import patch
 
 from cloud_engine import quiet
 from rehearsals import Rehearsed
-from support import kill
+from support import Said, kill
 
 from orch.cli.errors import run, tell
+from orch.cli.fleets import preview_all
+from orch.cli.fleets.saved_plans import apply_saved
 from orch.rehearsal.project import rehearse
 from orch.spec import load_paths
 from orch.spec.models import Fleet
@@ -31,6 +34,7 @@ from orch.stacks.state import deployment
 
 KIND = "g6.xlarge"
 BUCKET = "orch-state"
+PLAN = "plan.json"
 
 # Who calls: orch, of which the engine is a child, and the provider one of the engine.
 LOG_CALL = (
@@ -103,6 +107,12 @@ class Shared(Rehearsed):
             start_new_session=True,
         )
 
+    def does(self, verb: str) -> Said:
+        """What a caller said, when it has ended."""
+        caller = self.caller(verb)
+        out, err = caller.communicate(timeout=500)
+        return Said(caller.returncode, out, err)
+
     def go(self) -> None:
         """From now on those who make instances hear that they are there."""
         (self.path / "go").touch()
@@ -137,6 +147,21 @@ def bucket() -> Iterator[str]:
         server.stop()
 
 
+def objects_in(state: str) -> dict[str, str]:
+    """What a bucket has: a mark of its content by the name of each object."""
+    import boto3
+
+    endpoint = state.partition("endpoint=")[2].partition("&")[0]
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://{endpoint}",
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+    return {each["Key"]: each["ETag"] for each in client.list_objects_v2(Bucket=BUCKET).get("Contents", ())}
+
+
 def kill_tree(process: subprocess.Popen[str]) -> None:
     """End a caller, its engine and its providers, at once."""
     kill(*_tree(process.pid))
@@ -168,12 +193,30 @@ def recorded_instances(there: Shared) -> set[str]:
 def main(folder: Path, state: str, verb: str) -> None:
     project = project_of(folder, state)
     if verb == "up":
-        (_, fleet), *_ = load_paths([folder / "p5.yml"]).require().of(Fleet)
-        operations.up(project, FleetRequest(fleet, folder), told)
+        operations.up(project, request(folder), told)
     elif verb == "down":
         operations.down(project, "p5", quiet)
+    elif verb == "preview":
+        operations.preview(project, request(folder), quiet)
+    elif verb == "save":
+        wanted = preview_all.Wanted(saves=True, basis=True)
+        with patch.object(preview_all, "project_at", lambda *_, **__: project):
+            code = preview_all.preview_all(
+                "p5.yml", wanted, [preview_all.Output("plan", PLAN)], shown=True, exit_code=False
+            )
+        sys.exit(int(code))
+    elif verb == "apply":
+        documents = load_paths(["p5.yml"]).require().documents
+        apply_saved(
+            PLAN, None, lambda _: (project, documents), force=False, as_json=False, rehearse=project.rehearsal
+        )
     else:
         operations.unlock(project, "p5")
+
+
+def request(folder: Path) -> FleetRequest:
+    (_, fleet), *_ = load_paths([folder / "p5.yml"]).require().of(Fleet)
+    return FleetRequest(fleet, folder)
 
 
 def told(event: Progress) -> None:

@@ -200,7 +200,7 @@ def preview_all(
         code = ExitCode.CHANGES
     if wanted.findings is not None:
         found = (*loaded.diagnostics, *(diagnostic for each in done for diagnostic in each.findings))
-        _give(report(wanted.findings, found), wanted.findings_out)
+        give(report(wanted.findings, found), wanted.findings_out)
         shown = shown and wanted.findings_out is not None
     if shown:
         _print(done)
@@ -259,7 +259,7 @@ def _write(written: Written, outputs: Sequence[Output], code: ExitCode) -> None:
             text = saved.text() if saved is not None else ""
         else:
             text = (markdown if each.form == "markdown" else html)(review)
-        _give(text, each.file)
+        give(text, each.file)
     if saved is not None and saved.unplanned:
         names = ", ".join(each.title for each in saved.unplanned)
         tell(f"the saved plan cannot be applied: there is no plan of {names}")
@@ -338,7 +338,7 @@ def _json(target: str, done: Sequence[Previewed], code: ExitCode, *, whole: bool
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
-def _give(text: str, out: str | None) -> None:
+def give(text: str, out: str | None) -> None:
     """Print a text, or write it to a file that has all of it or stays as it was. Raises UsageError."""
     if out is None:
         print(text, end="")

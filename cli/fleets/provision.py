@@ -205,19 +205,25 @@ def preview(
             raise typer.BadParameter(
                 "nothing is planned; `orch validate --untrusted --format` reports", param_hint="--untrusted"
             )
-        if as_markdown or as_html or review is not None or out:
+        files = out or []
+        if as_html or review is not None or (files and not as_markdown):
             raise typer.BadParameter(
-                "nothing is compared: --markdown, --html, --review and --out do not go with it",
+                "nothing is compared: --html, --review and a saved plan do not go with it; --markdown, also "
+                "with --out FILE, is the comment of what was found",
                 param_hint="--untrusted",
             )
+        if len(files) > 1:
+            raise typer.BadParameter("with --markdown, one file is written", param_hint="--out")
         if exit_code or rehearse or accept_new_host_keys:
             raise typer.BadParameter(
                 "nothing is looked at: --exit-code, --rehearse and --accept-new-host-keys do not go with it",
                 param_hint="--untrusted",
             )
-        from orch.cli.output.untrusted import preview as untrusted_preview
+        from orch.cli.output import untrusted as strangers_files
 
-        untrusted_preview(file, allowed, as_json=as_json)
+        if as_markdown:
+            end(strangers_files.comment(file, allowed, files[0] if files else None))
+        strangers_files.preview(file, allowed, as_json=as_json)
         return
     as_review = as_markdown or as_html or review is not None
     if as_review or out or expires or findings_format is not None or os.path.isdir(file):

@@ -6,13 +6,13 @@ No project is opened: no state, no keys, no `.orch`; no engine is started, no ac
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.catalog.load import catalog as load_catalog
-from orch.cli.diagnostics import backend_settings, load
+from orch.cli.diagnostics import backend_settings, load, read
 from orch.cli.errors import say, tell
 from orch.components.base import Candidate
 from orch.components.cloud.sizing import budget_findings
@@ -22,7 +22,9 @@ from orch.components.registry import backend, by_price
 from orch.components.request import PriorState
 from orch.offers.name_warnings import name_warnings
 from orch.offers.query import machine_query
-from orch.spec.diagnostics import Diagnostic, render_human
+from orch.spec import InvalidConfiguration
+from orch.spec.diagnostics import Diagnostic, Severity, render_human
+from orch.spec.errors import ExitCode
 from orch.spec.findings import Finding, PlanError, PlanErrors, settle
 from orch.spec.grammar.values import shown
 from orch.spec.loader.fence import fence_around
@@ -37,9 +39,7 @@ from orch.spec.suggest import counted, few
 from orch.stacks.errors import ProjectError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from orch.spec.models.backends.base import BackendSettings
+    from orch.spec import Document
 
 SCHEMA = 1
 
@@ -47,18 +47,11 @@ SCHEMA = 1
 def preview(file: str, allowed: Sequence[str], *, as_json: bool) -> None:
     """Prints a forecast of each fleet of a file or folder. Raises InvalidConfiguration for errors."""
     documents = load(file, untrusted=allowed)
-    fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
-    if not fleets:
+    if not any(isinstance(document.model, Fleet) for document in documents):
         raise ProjectError("there is no fleet in it", where=file, hint="a fleet begins with `type: fleet`")
-    settings = backend_settings(file, documents, untrusted=allowed)
-    fence = fence_around(file, frozenset(allowed))
-    for document, fleet in fleets:
-        warnings = document.effective()
-        try:
-            forecast = outlook(fleet, settings, document.directory.absolute(), fence)
-        except PlanError as error:
-            raise error.placed(document) from error
-        diagnostics = (*warnings, *(finding.placed(document) for finding in forecast.findings))
+    for forecast, diagnostics in _forecasts(file, documents, allowed):
+        if isinstance(forecast, InvalidConfiguration):
+            raise forecast
         if as_json:
             print(json.dumps(outlook_json(forecast, diagnostics), indent=2, ensure_ascii=False))
             continue
@@ -66,6 +59,50 @@ def preview(file: str, allowed: Sequence[str], *, as_json: bool) -> None:
             say(line)
         if diagnostics:
             tell(render_human(diagnostics))
+
+
+def comment(file: str, allowed: Sequence[str], out: str | None) -> ExitCode:
+    """Writes the comment on a stranger's files: their fleets as they would be, and all that is wrong with
+    them, whatever that is. Without a file it goes to stdout. The exit code is the worst that was found."""
+    from orch.ci.findings import findings_comment, findings_of
+    from orch.cli.fleets.preview_all import give, worst
+    from orch.cli.validate import found_in
+
+    loaded = read(file, untrusted=allowed)
+    found = list(found_in(loaded, untrusted=True))
+    codes = [ExitCode.CONFIG if any(each.severity is Severity.ERROR for each in found) else ExitCode.OK]
+    objects: list[dict[str, Any]] = []
+    try:
+        for forecast, diagnostics in _forecasts(file, loaded.documents, allowed):
+            if isinstance(forecast, InvalidConfiguration):
+                codes.append(ExitCode(forecast.exit_code))
+                found += forecast.diagnostics
+            else:
+                objects.append(outlook_json(forecast, diagnostics))
+    except InvalidConfiguration as error:  # of the `orch.yml` above
+        codes.append(ExitCode(error.exit_code))
+        found += error.diagnostics
+    objects.append({"diagnostics": [dict(each.as_dict()) for each in found]})
+    give(findings_comment(findings_of(objects, file), file, fork=True), out)
+    return worst(iter(codes))
+
+
+def _forecasts(
+    file: str, documents: Sequence[Document], allowed: Sequence[str]
+) -> Iterator[tuple[Forecast | InvalidConfiguration, tuple[Diagnostic, ...]]]:
+    """A forecast of each fleet with its findings, or why there is none. Raises InvalidConfiguration for the
+    `orch.yml` that goes with them."""
+    fleets = [(document, document.model) for document in documents if isinstance(document.model, Fleet)]
+    settings = backend_settings(file, documents, untrusted=allowed)
+    fence = fence_around(file, frozenset(allowed))
+    for document, fleet in fleets:
+        warnings = document.effective()
+        try:
+            forecast = outlook(fleet, settings, document.directory.absolute(), fence)
+        except PlanError as error:
+            yield error.placed(document), ()
+            continue
+        yield forecast, (*warnings, *(finding.placed(document) for finding in forecast.findings))
 
 
 def outlook_lines(forecast: Forecast) -> list[str]:

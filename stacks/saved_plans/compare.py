@@ -82,7 +82,9 @@ def _states(approved: StackPlan, now: StackPlan, own: frozenset[str]) -> Iterato
     for name in sorted({*approved.states, *now.states} - own):
         before = approved.states.get(name, RecordedState(serial=None, resources={}))
         after = now.states.get(name, RecordedState(serial=None, resources={}))
-        if before.resources == after.resources and before.pending == after.pending:
+        # A call that was killed is cleared up before a plan is applied: what it was at work on is no longer
+        # recorded then, and what it had made is gone.
+        if before.resources == after.resources and after.pending in ((), before.pending):
             continue
         changed = [
             name_of(urn)

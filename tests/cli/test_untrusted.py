@@ -232,6 +232,50 @@ def test_a_preview_as_json_says_what_it_did_not_look_at(repository: Repository) 
     assert any("cr-0123456789abcdef0" in each for each in found["not_looked_at"])
 
 
+def test_a_preview_as_markdown_is_a_comment_of_all_that_was_found(repository: Repository) -> None:
+    repository.write({**HOSTILE, "good.yml": GOOD, "dear.yml": DEAR})
+    found, said = watched(repository, "preview", ".", "--untrusted", "--markdown")
+    check_innocent(repository, found, said)
+    assert found["code"] == 3, said
+    first, verdict, *rest = said[said.index("<!-- orch:plan") :].splitlines()
+    assert first == "<!-- orch:plan v1 fork path=. -->"
+    assert verdict.startswith("### ⛔ ")
+    text = "\n".join(rest)
+    assert "There is no plan: no cloud was asked, and no secret was there." in text
+    assert "| fleet good | aws | 2 | &#36;" in text
+    for code in ("ORCH176", "ORCH177", "ORCH178", "ORCH281"):
+        assert code in text, code
+    # With an `orch.yml` that cannot be used, nobody knows where the fleets would go.
+    repository.write({"orch.yml": "states: s3://bucket\n"})
+    for path in (".", "good.yml"):
+        found, said = watched(repository, "preview", path, "--untrusted", "--markdown")
+        check_innocent(repository, found, said)
+        assert (found["code"], "states" in said, "**Fleets**" in said) == (3, True, False), said
+    (repository.root / "orch.yml").unlink()
+    repository.write({"fleet.yml": HARMLESS["aws"]})
+    file = str(repository.root / "fleet.yml")
+    out = repository.root / "comment.md"
+    words = ["preview", file, "--untrusted", "--markdown", "--out", str(out)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert "### ✅ nothing is wrong" in out.read_text()
+
+
+GOOD = HARMLESS["aws"].replace("name: lab", "name: good")
+DEAR = HARMLESS["aws"].replace("name: lab", "name: dear") + "budget: {hourly: 10}\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["--html"], ["--review", "there"], ["--out", "plan.json"], ["--markdown", "--out", "a", "--out", "b"]],
+)
+def test_there_is_no_plan_to_save_or_to_show_of_a_strangers_file(
+    repository: Repository, more: list[str]
+) -> None:
+    repository.write({"fleet.yml": HARMLESS["aws"]})
+    words = ["preview", str(repository.root / "fleet.yml"), "--untrusted", *more]
+    assert CliRunner().invoke(app, words).exit_code == 2
+
+
 @pytest.mark.parametrize("more", [["--exit-code"], ["--rehearse"]])
 def test_what_would_look_at_the_state_does_not_go_with_it(repository: Repository, more: list[str]) -> None:
     repository.write({"fleet.yml": HARMLESS["local"]})

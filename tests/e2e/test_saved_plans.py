@@ -314,6 +314,12 @@ def test_a_plan_that_was_killed_or_failed_is_void(lab: Rehearsed, tmp_path: Path
     assert "ORCH394" in said.err
     assert "was begun, and has not ended" in said.err
     assert "a call was at work on p5-1" in said.err
+    save(there)  # what the killed call had begun is recorded still, and cleared up before the plan is applied
+    said = apply(there)
+    assert said.code == 0, said.err
+    assert "continuing it" in said.err
+    assert nodes(there) == ["p5-0", "p5-1"]
+    assert there.unrecorded() == {}
     there = copied(lab, tmp_path / "failed")
     there.cloud.turn(capacity={f"{KIND}@us-east-1{zone}": 1 for zone in "abcdef"})
     said = apply(there)

@@ -174,6 +174,17 @@ STATE = RecordedState(serial=5, resources={URN.format(0): "d0", URN.format(1): "
 DRIFT = DriftRecord(urn=URN.format(0), path="tags.Name", registered="p5-0", observed="mine")
 
 
+def test_a_killed_call_that_was_cleared_up_since_is_no_difference() -> None:
+    states = stack().states["p5"]
+    killed = stack().model_copy(update={"states": {"p5": states.model_copy(update={"pending": ("p5-1",)})}})
+    assert rows(stack(), killed) == []
+    assert rows(killed) == ["state of p5: serial 3 -> serial 3: a call is at work on p5-1"]
+    other = killed.states["p5"].model_copy(update={"pending": ("p5-2",)})
+    assert rows(stack().model_copy(update={"states": {"p5": other}}), killed) == [
+        "state of p5: serial 3 -> serial 3: a call is at work on p5-2"
+    ]
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [

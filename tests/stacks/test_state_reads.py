@@ -72,7 +72,7 @@ def test_each_operation_reads_the_state_once_and_again_after_the_engine_changed_
     there.plan(fleet(2))
     assert calls() == {EXPORT: 1, "stack init": 1, "preview": 1}
     there.up(fleet(2))
-    assert calls() == {EXPORT: 2, "up": 1}
+    assert calls() == {EXPORT: 2, "stack init": 1, "up": 1}
     there.plan(fleet(2))
     assert calls() == {EXPORT: 1, "preview": 1}
     there.up(fleet(2))
