@@ -234,7 +234,7 @@ class GitHubServer(Server):
         yield r"/pulls/(\d+)", "GET", self._pull
         yield r"/pulls", "GET", self._pulls
         yield r"/commits/([0-9a-f]{40})/pulls", "GET", self._pulls_of
-        yield r"/collaborators/([\w.\[\]-]+)/permission", "GET", self._permission
+        yield r"/collaborators/([^/]+)/permission", "GET", self._permission
         yield r"/check-runs", "POST", self._check
         yield r"/check-runs/(\d+)", "PATCH", self._edit_check
         yield r"/issues", "GET", self._issues
@@ -296,8 +296,9 @@ class GitHubServer(Server):
         )
         return 200, [self.shapes.listed(each) for each in found or still_open]
 
-    def _permission(self, login: str, **_: Any) -> Answer:
-        return 200, self.shapes.permission(login, self.permissions.get(login, "read"))
+    def _permission(self, of: str, **_: Any) -> Answer:
+        person = unquote(of)
+        return 200, self.shapes.permission(person, self.permissions.get(person, "read"))
 
     def _check(self, *, data: Json, **_: Any) -> Answer:
         if not data.get("name") or not data.get("head_sha"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.context import FileOrName, Json, Owner, Rehearse
+from orch.cli.context import FileCommand, FileOrName, Json, Owner, Rehearse
 from orch.cli.errors import print_json, say
 from orch.cli.fleets.provision import stacks_of
 from orch.spec.errors import OrchError
@@ -20,7 +20,7 @@ SCHEMA = 1
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.command("take", epilog='Example: orch lease take infra --for 8h --owner "PR #12"')
+@app.command("take", cls=FileCommand, epilog='Example: orch lease take infra --for 8h --owner "PR #12"')
 def take(
     target: FileOrName,
     *,
@@ -49,7 +49,7 @@ def take(
     _show([(stack, lease) for stack, lease, _ in taken], as_json=as_json)
 
 
-@app.command("release", epilog='Example: orch lease release infra --owner "PR #12"')
+@app.command("release", cls=FileCommand, epilog='Example: orch lease release infra --owner "PR #12"')
 def release(
     target: FileOrName,
     *,
@@ -73,7 +73,7 @@ def release(
         _show([(stack, None) for stack in _stacks(target, rehearse=rehearse, owner=owner)], as_json=True)
 
 
-@app.command("show", epilog="Example: orch lease show infra")
+@app.command("show", cls=FileCommand, epilog="Example: orch lease show infra")
 def show(target: FileOrName, *, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """The leases of the fleets and volumes of a file or folder: owner, since when, until when."""
     from orch.stacks.pulumi.leases import lease_of
