@@ -27,12 +27,15 @@ class Comment:
 
 @dataclass(frozen=True)
 class Pull:
-    """A pull request. `head`: the commit that it would merge, or has merged."""
+    """A pull request. `head`: the commit that it would merge, or has merged; `merge`: the commit of its merge
+    into its base, also of one that was only tried; "" where there is none."""
 
     number: int
     head: str
     base: str
     is_fork: bool
+    merge: str = ""
+    is_open: bool = True
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,12 @@ class ForgeBusy(ForgeError):
     def __init__(self, summary: str, *, wait: float | None = None, **more: str | None) -> None:
         super().__init__(summary, **more)
         self.wait = wait
+
+
+class NotAllowed(OrchError):
+    """Somebody may not have this done, or not with this pull request."""
+
+    exit_code = ExitCode.POLICY
 
 
 class NoLibrary(OrchError):

@@ -15,6 +15,7 @@ from orch.ci.forge import (
     Comment,
     ForgeError,
     Issue,
+    NotAllowed,
     Pull,
     refusal,
     require_library,
@@ -124,6 +125,36 @@ class GitHub:
             for each in self._repository.get_commit(commit).get_pulls():
                 yield _pull(each)
 
+    def applicable(self, number: int, login: str) -> Pull:
+        """A pull request that this login may have applied before it is merged.
+
+        Raises NotAllowed unless the login may write to the repository, and the pull request is open, comes
+        from no fork and can be merged; ForgeError.
+        """
+        where = f"{self.repo}#{number}"
+        with self._asking(number):
+            pull = self._repository.get_pull(number)
+            found, can_merge = _pull(pull), pull.mergeable
+            permission = self._repository.get_collaborator_permission(login)
+        if permission not in ("admin", "write"):
+            raise NotAllowed(
+                f"{login} may not have it applied",
+                where=where,
+                detail=f"the permission of {login} is {permission!r}",
+                hint="somebody who may write to the repository comments",
+            )
+        if found.is_fork or not found.is_open:
+            why = "comes from a fork" if found.is_fork else "is not open"
+            raise NotAllowed(f"a pull request that {why} is not applied", where=where)
+        if not can_merge or not found.merge:
+            raise NotAllowed(
+                "the pull request cannot be merged, so it is not applied",
+                where=where,
+                detail="it has conflicts, or GitHub has not tried its merge yet",
+                hint="bring its branch up to date, wait a moment, and comment again",
+            )
+        return found
+
     def post_check(self, check: Check) -> None:
         """As many requests as the annotations need: each has fifty, and later ones are appended."""
         annotations = [_annotation(each) for each in check.annotations]
@@ -200,7 +231,8 @@ class GitHub:
 def _pull(pull: Any) -> Pull:
     head = pull.head.repo
     is_fork = head is None or head.full_name != pull.base.repo.full_name
-    return Pull(pull.number, pull.head.sha, pull.base.ref, is_fork)
+    merge = pull.merge_commit_sha or ""
+    return Pull(pull.number, pull.head.sha, pull.base.ref, is_fork, merge, pull.state == "open")
 
 
 def _annotation(annotation: Annotation) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class PipelineFacts:
     clouds: tuple[str, ...]
     secrets: tuple[str, ...]
     package: str
+    before_merge: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -92,6 +93,7 @@ class PipelineFacts:
             "secrets": self.secrets,
             "paths": self.paths,
             "package": self.package,
+            "before_merge": self.before_merge,
         }
 
     def plan_subjects(self) -> tuple[str, ...]:
@@ -122,6 +124,7 @@ def gathered(
     branch: str | None,
     environment: str,
     runner: str,
+    before_merge: bool,
 ) -> PipelineFacts:
     """The facts of a project, `top` being the root of its repository. Raises CannotWrite."""
     origin_host, origin = _origin(top)
@@ -166,6 +169,7 @@ def gathered(
         clouds,
         tuple(_secrets(project)),
         f"orch-fleet[{extras}]=={__version__}",
+        before_merge,
         tuple(_notes(project, backends, runner)),
     )
 
@@ -194,9 +198,11 @@ def files_of(facts: PipelineFacts) -> dict[str, str]:
     values = facts.values()
     of = facts.suffix
     if facts.forge == "github":
+        names = ["preview", "fork", "apply", "drift", "nightly"]
+        names += ["before-merge"] if facts.before_merge else []
         files = {
             f".github/workflows/orch-{name}{of}.yml": render(f"ci/github/{name}.yml.j2", **values)
-            for name in ("preview", "fork", "apply", "drift", "nightly")
+            for name in names
         }
         files[f".github/actions/orch{of}/action.yml"] = render("ci/github/action.yml.j2", **values)
         beside = f".github/orch{of}"

@@ -88,6 +88,14 @@ def init(
     runner: Annotated[
         str, typer.Option("--runner", metavar="LABEL", help="What jobs with access run on.")
     ] = "ubuntu-latest",
+    apply_before_merge: Annotated[
+        bool,
+        typer.Option(
+            "--apply-before-merge",
+            help="On GitHub: the comment `/orch apply` applies a pull request, whose leases last until its "
+            "merge.",
+        ),
+    ] = False,
     folder: Annotated[
         list[str] | None,
         typer.Option(
@@ -103,6 +111,12 @@ def init(
     from orch.ci import workflows
 
     kind = _kind(forge)
+    if apply_before_merge and kind != "github":
+        raise UsageError(
+            "on GitLab no comment starts a job",
+            hint="leave out --apply-before-merge; a manual job with `orch up --plan plan.json --owner NAME "
+            "--lease 24h` does the same",
+        )
     project = project_at(path)
     workflows.require_shared_state(project)
     top = workflows.repository_of(project.root)
@@ -119,6 +133,7 @@ def init(
         branch=branch,
         environment=environment,
         runner=runner,
+        before_merge=apply_before_merge,
     )
     files = workflows.files_of(facts)
     include = top / ".gitlab-ci.yml"
@@ -290,6 +305,59 @@ def drift_issue(
             say(f"{stack.kind} {stack.name}: {'no issue' if issue is None else f'issue {issue}: {what}'}")
     if as_json:
         print_json({"schema": SCHEMA, "issues": done})
+
+
+@app.command("pull-request", epilog='Example: orch ci pull-request >> "$GITHUB_OUTPUT"')
+def pull_request(
+    *,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="LOGIN",
+            help="Who wants it applied before its merge: refused unless LOGIN may write and it is open, of "
+            "this repository and can be merged.",
+        ),
+    ] = None,
+    repo: Repo = None,
+    number: Number = None,
+    head_sha: HeadSha = None,
+    author: Author = None,
+    forge: OnForge = None,
+    as_json: Json = False,
+) -> None:
+    """Tell the pull request of --pr or of the commit, one `name=value` a line, and the owner of its leases.
+
+    A commit that came with none is an owner itself.
+    """
+    from orch.ci.github import GitHub
+
+    pipeline = _pipeline(forge).with_options(repo, number, head_sha, None)
+    service = pipeline.forge(author)
+    found: Pull | None = None
+    if by is not None:
+        if not isinstance(service, GitHub):
+            raise UsageError("comments start jobs on GitHub alone", hint="leave out --by")
+        found = service.applicable(pipeline.pull_number(), by)
+    elif pipeline.number is not None:
+        found = service.pull(pipeline.number)
+    elif pipeline.head:
+        found = next(service.pulls_of(pipeline.head), None)
+    else:
+        raise UsageError("which commit?", hint="give --pr or --head-sha, or run in a pipeline")
+    told: dict[str, object] = {"owner": f"commit {pipeline.head[:12]}"}
+    if found is not None:
+        told = {
+            "owner": f"PR #{found.number}",
+            "number": found.number,
+            "head": found.head,
+            "merge": found.merge,
+        }
+    if as_json:
+        print_json({"schema": SCHEMA, **told})
+        return
+    for name, value in told.items():
+        say(f"{name}={value}")
 
 
 def _post_findings(

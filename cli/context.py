@@ -42,6 +42,10 @@ Verbose = Annotated[
     typer.Option("--verbose", "-v", help="Every property that changes, also what only follows."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Remove nodes also while runs are on them.")]
+Owner = Annotated[
+    str | None,
+    typer.Option("--owner", metavar="NAME", help="Who changes it, as leases name them; default USER@HOST."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 OnFleet = Annotated[
     str | None,
@@ -81,14 +85,28 @@ Rehearse = Annotated[
 ]
 
 
-def project_at(path: Path | str | None = None, *, rehearse: bool = False) -> Project:
-    """The project of a path (default: here). Raises ProjectError."""
+MOST_OWNER = 120
+"""Characters of an owner's name: Pulumi Cloud takes 256 for the tag that has it."""
+
+
+def project_at(
+    path: Path | str | None = None, *, rehearse: bool = False, owner: str | None = None
+) -> Project:
+    """The project of a path (default: here). `owner`: who changes its stacks. Raises ProjectError."""
+    from dataclasses import replace
+
     from orch.stacks.project import find
     from orch.stacks.trust import open_to_all
 
     project = find(path)
     if exposed := open_to_all(project.root, project.local_state):
         tell(f"warning: every user of this machine may change {exposed}; close it: `chmod o-w {exposed}`")
+    if owner is not None:
+        if not owner.strip() or not owner.isprintable() or len(owner) > MOST_OWNER:
+            raise typer.BadParameter(
+                f"an owner is one line of at most {MOST_OWNER} characters", param_hint="--owner"
+            )
+        project = replace(project, owner=owner.strip())
     if not rehearse:
         return project
     from orch.rehearsal.project import rehearse as begin

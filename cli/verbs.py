@@ -262,6 +262,12 @@ VERBS = (
         takes_file=True,
     ),
     Verb(
+        "lease",
+        "fleets.lease:app",
+        "Leases: until it is released or over, its owner alone changes a fleet. Take, release, show.",
+        FLEETS,
+    ),
+    Verb(
         "doctor",
         "doctor:doctor",
         "What this machine has and lacks, and what to do about it.",

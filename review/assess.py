@@ -40,7 +40,7 @@ from orch.review.model import (
     Verdict,
 )
 from orch.review.tree import WIDEST, folded, groups, leaf_text, value_text
-from orch.spec import Diagnostic, InvalidConfiguration
+from orch.spec import Diagnostic, InvalidConfiguration, Severity
 from orch.spec.confidential import SECRET_NAME
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
@@ -65,6 +65,7 @@ _NO_SECRET = ("httpTokens", "http_tokens")
 
 OPEN_TO_ALL = "ORCH224"
 BUDGET = "ORCH281"
+LEASED = "ORCH395"
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def fleet_review(subject: FleetSubject) -> StackReview:
         *_node_dangers(title, plan, lost),
         *_exposures(title, plan.changes, subject),
         *_policy_dangers(title, subject.policies),
+        *_lease_dangers(title, subject.diagnostics),
         *_cost_dangers(title, cost),
         *_host_dangers(title, plan),
         *_drift_dangers(title, plan.drift),
@@ -141,7 +143,7 @@ def volume_review(outcome: VolumeOutcome, where: str, diagnostics: Sequence[Diag
         dangers.append(
             Danger("data", title, f"the volume is destroyed and made anew{why}: all data on it is lost")
         )
-    dangers += _drift_dangers(title, outcome.drift)
+    dangers += [*_lease_dangers(title, diagnostics), *_drift_dangers(title, outcome.drift)]
     now, after = (round((each or 0.0) / 730, 6) for each in (outcome.was_monthly, outcome.monthly))
     unpriced = None in (outcome.was_monthly, outcome.monthly)
     unknown = (f"{outcome.name} (the volume)",) if unpriced else ()
@@ -337,6 +339,12 @@ def _policy_dangers(title: str, policies: Iterable[PolicyResult]) -> Iterator[Da
 
 def _where(policy: PolicyResult) -> str:
     return f" ({policy.where})" if policy.where else ""
+
+
+def _lease_dangers(title: str, diagnostics: Iterable[Diagnostic]) -> Iterator[Danger]:
+    for each in diagnostics:
+        if each.code == LEASED and each.severity is Severity.WARNING:
+            yield Danger("lease", title, f"{each.summary} ({each.detail})")
 
 
 def _cost_dangers(title: str, cost: Cost) -> Iterator[Danger]:

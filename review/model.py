@@ -14,7 +14,7 @@ Verdict = Literal["failed", "refused", "danger", "changes", "unchanged"]
 VERDICTS: tuple[Verdict, ...] = ("failed", "refused", "danger", "changes", "unchanged")
 """The worst first."""
 
-Kind = Literal["data", "runs", "nodes", "exposure", "policy", "cost", "failure", "hosts", "drift"]
+Kind = Literal["data", "runs", "nodes", "exposure", "policy", "lease", "cost", "failure", "hosts", "drift"]
 
 KINDS: tuple[Kind, ...] = (
     "data",
@@ -22,6 +22,7 @@ KINDS: tuple[Kind, ...] = (
     "nodes",
     "exposure",
     "policy",
+    "lease",
     "cost",
     "failure",
     "hosts",

@@ -240,6 +240,7 @@ CODES = {
     "ORCH392": "The saved plan cannot be used",
     "ORCH393": "The plan is not what was approved",
     "ORCH394": "The plan was begun before, or has expired",
+    "ORCH395": "Another owner has the lease of the stack",
     # runs
     "ORCH420": "A node of a distributed run has no internal address",
     "ORCH421": "A variable is larger than a process may have",

@@ -27,6 +27,7 @@ from orch.stacks.provisioning.shared_networks import (
     shared_by,
 )
 from orch.stacks.pulumi.changes import PropertyDrift, changes, find_drift, matches_record, name_of
+from orch.stacks.pulumi.leases import lease_finding, refuse_leased
 from orch.stacks.pulumi.lock_holders import delete_stale_marks
 from orch.stacks.pulumi.locks import locks
 from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, Note, engine, plain
@@ -53,6 +54,7 @@ def preview(
     stack = StackState(project, request.name)
     if (ended := over_since(stack, request.fleet)) is not None:
         return _over(request.name, ended)
+    leased = lease_finding(stack)
     listener(Activity(f"planning the fleet {request.name}"))
     compiled = compile_for(stack, request)
     unprotect_agreed(stack, request.approvals.lose_data)
@@ -62,6 +64,7 @@ def preview(
     recorded = stack.recorded
     violations = compared(stack, request, compiled, run, words=recorder.words if recorder is not None else ())
     plan = with_policies(plan_of(request.name, before, compiled, run), violations)
+    plan = replace(plan, findings=(*plan.findings, *leased))
     return replace(plan, prepared=PreparedPlan(stack, recorded, compiled, files, matches_record(run.events)))
 
 
@@ -99,10 +102,12 @@ def up(
     if plan is not None and plan.prepared is not None:
         stack, compiled = plan.prepared.stack, plan.prepared.compiled
         skip_refresh = plan.prepared.as_recorded
+        refuse_leased(stack)
     else:
         stack, skip_refresh = StackState(project, request.name), False
         if (ended := over_since(stack, request.fleet)) is not None:
             return _over(request.name, ended)
+        refuse_leased(stack)
         # Before planning: what a killed call left counts against quotas and capacity.
         recover(stack, listener)
         listener(Activity(f"planning the fleet {request.name}"))
@@ -154,6 +159,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     if "." in name or not stack.exists:
         raise not_up(project, name, removing=True)
     project.prepare()
+    refuse_leased(stack)
     before = stack.hourly
     _refuse_protected(stack)
     recover(stack, listener, removing=True)
@@ -211,6 +217,7 @@ def remove_nodes(
             code="ORCH355",
         )
     project.prepare()
+    refuse_leased(stack)
     before = stack.hourly
     _refuse_protected(stack)
     recover(stack, listener)
@@ -253,6 +260,7 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDr
     stack = StackState(project, name)
     require_up(stack)
     project.prepare()
+    refuse_leased(stack)
     recover(stack, listener)
     ended = ended_nodes_if_told(stack)
     run = EngineCall(listener, planning=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from orch.runner.hosts.registration import FORCED
 from orch.runner.private import private_folder, stage_file, tighten, write_private
+from orch.runner.processes import here
 from orch.stacks.errors import ProjectError
 from orch.stacks.pulumi.install import Engine, home, search_path
 from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
@@ -53,6 +54,8 @@ class Project:
     saved_plan_s: int = 24 * 3600
     # Existing hosts may leave a fleet although jobs run on them.
     force: bool = False
+    # Who changes stacks, as leases name them.
+    owner: str = field(default_factory=here)
 
     @cached_property
     def policies(self) -> PolicySettings:

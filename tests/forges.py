@@ -180,6 +180,7 @@ class GitHubServer(Server):
     pulls: dict[int, Json] = field(default_factory=dict)
     issues: dict[int, Json] = field(default_factory=dict)
     checks: dict[int, Json] = field(default_factory=dict)
+    permissions: dict[str, str] = field(default_factory=lambda: {"ada": "write"})
     ids: int = 1000
     description: Description | None = GITHUB
 
@@ -220,7 +221,7 @@ class GitHubServer(Server):
         for pattern, wanted, handler in self._routes():
             match = re.fullmatch(pattern, rest)
             if match and wanted == method:
-                words = [int(each) if len(each) < 40 else each for each in match.groups()]
+                words = [int(each) if each.isdigit() and len(each) < 40 else each for each in match.groups()]
                 return handler(*words, query=query, data=data or {}, login=login)
         raise Refused(404, {"message": "Not Found"})
 
@@ -233,6 +234,7 @@ class GitHubServer(Server):
         yield r"/pulls/(\d+)", "GET", self._pull
         yield r"/pulls", "GET", self._pulls
         yield r"/commits/([0-9a-f]{40})/pulls", "GET", self._pulls_of
+        yield r"/collaborators/([^/]+)/permission", "GET", self._permission
         yield r"/check-runs", "POST", self._check
         yield r"/check-runs/(\d+)", "PATCH", self._edit_check
         yield r"/issues", "GET", self._issues
@@ -287,11 +289,16 @@ class GitHubServer(Server):
 
     def _pulls_of(self, commit: str, **_: Any) -> Answer:
         """Of a commit on the default branch the pull request that brought it, of another the open ones."""
-        found = [each for each in self.pulls.values() if each["merge_commit_sha"] == commit]
+        merged = [each for each in self.pulls.values() if each["merged"]]
+        found = [each for each in merged if each["merge_commit_sha"] == commit]
         still_open = (
             each for each in self.pulls.values() if each["state"] == "open" and each["head"]["sha"] == commit
         )
         return 200, [self.shapes.listed(each) for each in found or still_open]
+
+    def _permission(self, of: str, **_: Any) -> Answer:
+        person = unquote(of)
+        return 200, self.shapes.permission(person, self.permissions.get(person, "read"))
 
     def _check(self, *, data: Json, **_: Any) -> Answer:
         if not data.get("name") or not data.get("head_sha"):

@@ -159,7 +159,7 @@ class Shapes:
             "updated_at": WHEN,
             "closed_at": None,
             "merged_at": None,
-            "merge_commit_sha": None,
+            "merge_commit_sha": f"{number:08x}" + "3" * 32,  # of the merge that GitHub has tried
             "head": self._side(from_, "change", head),
             "base": self._side(into, base, "b" * 40),
             "_links": {name: {"href": each} for name, each in links.items()},
@@ -172,6 +172,13 @@ class Shapes:
             "mergeable_state": "clean",
             "merged": False,
             "merged_by": None,
+        }
+
+    def permission(self, login: str, permission: str) -> Json:
+        return {
+            "permission": permission,
+            "role_name": permission,
+            "user": {**self.user(login), "role_name": permission},
         }
 
     def _side(self, repository: Json, branch: str, commit: str) -> Json:

@@ -71,6 +71,7 @@ class Wanted:
     terms: Terms | None = None
     findings: str | None = None
     findings_out: str | None = None
+    owner: str | None = None
 
 
 Form = Literal["markdown", "html", "json", "object", "plan"]
@@ -176,7 +177,7 @@ def preview_all(
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError
 
-    project = project_at(None if target == "-" else target, rehearse=wanted.rehearse)
+    project = project_at(None if target == "-" else target, rehearse=wanted.rehearse, owner=wanted.owner)
     loaded = read(target, backends=[each.type for each in project.backends])
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))

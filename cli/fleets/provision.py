@@ -20,6 +20,7 @@ from orch.cli.context import (
     Indices,
     Json,
     NewKeys,
+    Owner,
     Rehearse,
     Untrusted,
     Verbose,
@@ -56,7 +57,7 @@ class FleetFile:
 
     `launch`: document types that the verb acts on, whose missing variables are errors. `mixed`: the caller
     acts on the file's other documents, so no note tells that they are left out. `environ`: variables for the
-    file, by default this process's own.
+    file, by default this process's own. `owner`: who changes its stacks.
     """
 
     file: str
@@ -64,6 +65,7 @@ class FleetFile:
     rehearse: bool = False
     mixed: bool = False
     environ: Mapping[str, str] | None = None
+    owner: str | None = None
     profile: str | None = None
     _read: list[tuple[Project, tuple[Document, ...]]] = field(
         default_factory=list["tuple[Project, tuple[Document, ...]]"], init=False, repr=False, compare=False
@@ -79,7 +81,8 @@ class FleetFile:
 
         if self._read:
             return self._read[0]
-        project = project_at(None if self.file == "-" else self.file, rehearse=self.rehearse)
+        path = None if self.file == "-" else self.file
+        project = project_at(path, rehearse=self.rehearse, owner=self.owner)
         backends = [each.type for each in project.backends]
         documents = load(
             self.file, launch=self.launch, environ=self.environ, backends=backends, profile=self.profile
@@ -178,6 +181,7 @@ def preview(
         str | None,
         typer.Option("--review", metavar="DIR", help="Write comment.md, review.html and review.json there."),
     ] = None,
+    owner: Owner = None,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing.
 
@@ -244,6 +248,7 @@ def preview(
             basis=saves or any(each.form in ("markdown", "html") for each in outputs),
             findings=findings_format.value if findings_format is not None else None,
             findings_out=findings_out,
+            owner=owner,
         )
         end(preview_all(file, wanted, outputs, shown=not formats, exit_code=exit_code))
     from orch.cli.hosts.host_keys import planned
@@ -255,7 +260,7 @@ def preview(
     from orch.stacks import operations
 
     approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
-    source = FleetFile(file, rehearse=rehearse)
+    source = FleetFile(file, rehearse=rehearse, owner=owner)
     pending, unfit = volumes.preview(source.volumes(), as_json=as_json, verbose=verbose), False
     refused = False
     for project, document, fleet in source.fleets():
@@ -333,6 +338,14 @@ def up(
             help="With --plan: write there what became of it, for `orch ci comment --result`.",
         ),
     ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            "--lease",
+            metavar="DURATION",
+            help="With --plan: take the leases of its stacks for so long, before anything is compared.",
+        ),
+    ] = None,
     yes: Yes = False,
     as_json: Json = False,
     accept_host_key: Annotated[
@@ -355,12 +368,13 @@ def up(
     ] = None,
     verbose: Verbose = False,
     rehearse: Rehearse = False,
+    owner: Owner = None,
 ) -> None:
     """Bring up the fleets of a file: what is missing is created, what differs is changed."""
     from orch.components.request import Approvals
 
     if plan is not None:
-        from orch.cli.fleets.saved_plans import apply_saved
+        from orch.cli.fleets.saved_plans import ApplyMeans, apply_saved
 
         changing = {
             "--accept-host-key": accept_host_key,
@@ -377,16 +391,21 @@ def up(
 
         def documents(target: str) -> tuple[Project, tuple[Document, ...]]:
             launch = ("fleet", "volume")
-            return FleetFile(target, launch=launch, rehearse=rehearse, mixed=True).read()
+            return FleetFile(target, launch=launch, rehearse=rehearse, mixed=True, owner=owner).read()
 
-        apply_saved(plan, file, documents, force=force, as_json=as_json, rehearse=rehearse, result=result)
+        from orch.cli.fleets.lease import seconds_of
+
+        seconds = None if lease is None else seconds_of(lease, "--lease")
+        means = ApplyMeans(force, as_json, rehearse, result, seconds)
+        apply_saved(plan, file, documents, means)
         return
-    if result is not None:
-        raise typer.BadParameter("it goes with a saved plan, `--plan PLAN`", param_hint="--result")
+    for word, is_given in (("--result", result is not None), ("--lease", lease is not None)):
+        if is_given:
+            raise typer.BadParameter("it goes with a saved plan, `--plan PLAN`", param_hint=word)
     if file is None:
         raise UsageError("no FILE is given", hint="`orch up FILE`, or `orch up --plan PLAN`")
     bring_up(
-        FleetFile(file, launch=("fleet", "volume"), rehearse=rehearse),
+        FleetFile(file, launch=("fleet", "volume"), rehearse=rehearse, owner=owner),
         Approvals(
             accept_drift,
             upgrade,
@@ -464,14 +483,15 @@ def down(
     force: Force = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
+    owner: Owner = None,
 ) -> None:
     """Remove a fleet: its nodes, its networks, its state. Existing hosts are left as they were found.
 
     Nodes that runs are on stay, and the runs are named, unless --force is given. Volumes of the file go last;
     those that are protected stay.
     """
-    source = FleetFile(target, rehearse=rehearse) if is_file(target) else None
-    fleets = _fleets_of(source) if source else _targets(target, rehearse=rehearse)
+    source = FleetFile(target, rehearse=rehearse, owner=owner) if is_file(target) else None
+    fleets = _fleets_of(source) if source else [(project_at(rehearse=rehearse, owner=owner), target)]
     remove(target, fleets, indices or (), yes=yes, force=force, as_json=as_json)
     if source and not indices:
         volumes.remove_those_of(source.volumes(), yes=yes, as_json=as_json)
@@ -601,7 +621,7 @@ def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> 
     from orch.stacks.state import StackState
     from orch.stacks.volumes.state import STACK, no_such_volume
 
-    for project, name in _stacks_of(target, rehearse=rehearse):
+    for project, name in stacks_of(target, rehearse=rehearse):
         held_locks = locks(project, name)
         if project.local_state is not None and not held_locks:
             if not StackState(project, name).exists:
@@ -637,13 +657,13 @@ def _targets(target: str, *, rehearse: bool) -> list[tuple[Project, str]]:
     return [(project_at(rehearse=rehearse), target)]
 
 
-def _stacks_of(target: str, *, rehearse: bool) -> list[tuple[Project, str]]:
+def stacks_of(target: str, *, rehearse: bool, owner: str | None = None) -> list[tuple[Project, str]]:
     """The stacks of a file's fleets and volumes, or the one stack of a name in the project here."""
     from orch.stacks.volumes.state import stack_of
 
     if not is_file(target):
-        return [(project_at(rehearse=rehearse), target)]
-    source = FleetFile(target, rehearse=rehearse)
+        return [(project_at(rehearse=rehearse, owner=owner), target)]
+    source = FleetFile(target, rehearse=rehearse, owner=owner)
     volumes = [(project, stack_of(project, volume.name).name) for project, _, volume in source.volumes()]
     return [*volumes, *_fleets_of(source)]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -56,41 +57,36 @@ Documents = Callable[[str], "tuple[Project, tuple[Document, ...]]"]
 """Reads the documents of a file or folder, with the project that it belongs to."""
 
 
-def apply_saved(
-    plan: str,
-    file: str | None,
-    documents: Documents,
-    *,
-    force: bool,
-    as_json: bool,
-    rehearse: bool,
-    result: str | None = None,
-) -> None:
+@dataclass(frozen=True)
+class ApplyMeans:
+    """How a saved plan is applied. `result`: a file for what became of it; `lease_s`: for how long the leases
+    of its stacks are taken, None: not at all."""
+
+    force: bool
+    as_json: bool
+    rehearse: bool
+    result: str | None = None
+    lease_s: int | None = None
+
+
+def apply_saved(plan: str, file: str | None, documents: Documents, means: ApplyMeans) -> None:
     """Apply a saved plan exactly, or refuse it. `file`: the file or folder that it is of, by default as the
-    plan names it; `result`: a file for what became of it.
+    plan names it.
 
     Raises ProjectError for a file that is no plan or of another project, Conflict for one that has expired,
-    was begun before or is not what `up` would do now.
+    was begun before or is not what `up` would do now, Leased where another owner has a lease.
     """
     from orch.stacks.saved_plans.result import recorded
 
-    with recorded(None if result is None else Path(result)) as progress:
-        _apply_all(plan, file, documents, progress, force=force, as_json=as_json, rehearse=rehearse)
+    with recorded(None if means.result is None else Path(means.result)) as progress:
+        _apply_all(plan, file, documents, progress, means)
     if progress.is_unfit:
         end(ExitCode.HOSTS)
 
 
 def _apply_all(
-    plan: str,
-    file: str | None,
-    documents: Documents,
-    progress: Progress,
-    *,
-    force: bool,
-    as_json: bool,
-    rehearse: bool,
+    plan: str, file: str | None, documents: Documents, progress: Progress, means: ApplyMeans
 ) -> None:
-    from orch.components.request import Approvals
     from orch.stacks.saved_plans.record import read
 
     saved = read(Path(plan))
@@ -101,8 +97,16 @@ def _apply_all(
         from orch.cli.errors import UsageError
 
         raise UsageError("a saved plan is of a file", hint="name the file or folder that it was made of")
-    jobs = _jobs(saved, plan, target, documents, rehearse=rehearse)
-    approvals = Approvals(force=force)
+    jobs = _jobs(saved, plan, target, documents, rehearse=means.rehearse)
+    with _leased(jobs, progress, means):
+        _apply_jobs(jobs, progress, means)
+
+
+def _apply_jobs(jobs: Sequence[Job], progress: Progress, means: ApplyMeans) -> None:
+    """Compare all stacks, then apply one after the other."""
+    from orch.components.request import Approvals
+
+    approvals, as_json = Approvals(force=means.force), means.as_json
     if len(jobs) > 1:
         _compare_all(jobs, approvals, as_json=as_json)
     own: set[str] = set()
@@ -121,6 +125,31 @@ def _apply_all(
             raise
         progress.applied.append(job.title)
         own.update(set(job.approved.plan.states) - {job.approved.plan.stack})
+
+
+@contextmanager
+def _leased(jobs: Sequence[Job], progress: Progress, means: ApplyMeans) -> Iterator[None]:
+    """With the leases of all stacks, where they are asked for. New ones are given back when the plan is
+    refused, before anything was begun."""
+    from orch.cli.output.progress import watching
+    from orch.stacks.pulumi import leases
+    from orch.stacks.state import StackState
+
+    new: list[StackState] = []
+    try:
+        for job in jobs if means.lease_s is not None else ():
+            stack = StackState(job.project, job.approved.plan.stack)
+            job.project.prepare()
+            with watching(as_json=means.as_json) as listener:
+                _, is_new = leases.take(stack, job.project.owner, means.lease_s or 0, listener)
+            new += [stack] if is_new else []
+        yield
+    except OrchError as error:
+        if progress.result(error).is_refused:
+            for stack in new:
+                with watching(as_json=means.as_json) as listener:
+                    leases.release(stack, stack.project.owner, listener)
+        raise
 
 
 def _refuse_outdated(saved: SavedPlan, plan: str) -> None:

@@ -17,6 +17,7 @@ from orch.stacks.errors import EngineFailed, NoCapacity, StackError
 from orch.stacks.provisioning.gang import Gang, events_except
 from orch.stacks.provisioning.policies import refuse_violations
 from orch.stacks.pulumi.changes import name_of
+from orch.stacks.pulumi.leases import LeaseFence
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note
 from orch.stacks.pulumi.process import Event
 from orch.stacks.request import FleetRequest, compile_for
@@ -55,7 +56,7 @@ def bring_up(
         request = replace(request, count=len(first.nodes))  # what is planned again asks for as many
     data = frozenset(each.urn for each in stack.file_systems)
     before = {node: maker for node, maker in stack.makers.items() if node not in first.ended}
-    gang = Gang(stack, request, listener, before, first.answer, data, guard)
+    gang = Gang(stack, request, listener, before, first.answer, data, guard, LeaseFence(stack))
     if first.only is None and not first.elsewhere:
         call, failed = gang.apply(first, skip_refresh=skip_refresh)
         if failed is not None:

@@ -16,6 +16,7 @@ from orch.stacks.program import program
 from orch.stacks.provisioning.kept_data import unprotect
 from orch.stacks.provisioning.shared_networks import bring_shared, release, shared_by
 from orch.stacks.pulumi.changes import name_of
+from orch.stacks.pulumi.leases import LeaseFence
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine
 from orch.stacks.pulumi.process import Event, pause
 from orch.stacks.pulumi.recovery import delete_unrecorded, snapshot_of
@@ -37,7 +38,8 @@ class Gang:
     """One fleet that is brought up.
 
     `before`: its existing nodes, each with the resource that made it. `classify`: what a cloud's error means.
-    `data`: urns of the file systems that it had before. `guard` holds it to an approved plan.
+    `data`: urns of the file systems that it had before. `guard` holds it to an approved plan;
+    `lease` keeps it from what another owner has leased meanwhile.
     """
 
     stack: StackState
@@ -47,6 +49,7 @@ class Gang:
     classify: Callable[[str], CloudAnswer | None] = lambda text: None
     data: frozenset[str] = frozenset()
     guard: Guard | None = None
+    lease: LeaseFence | None = None
 
     @property
     def kept_data(self) -> tuple[RecordedFileSystem, ...]:
@@ -111,12 +114,16 @@ class Gang:
                 words, code = up_arguments(step, skip_refresh=skip_refresh), program(step)
                 if self.guard is not None:
                     words, code = self.guard.guarded(words, code)
+                if self.lease is not None:
+                    code = self.lease.guarded(code)
                 engine(self.stack, words, call, code)
                 skip_refresh = False
                 if step.queue is not None:
                     self._wait(step.queue)
                     self.listener(Activity("making the nodes that the queue gave"))
         except EngineFailed as failed:
+            if self.lease is not None and (refusal := self.lease.refusal(failed)) is not failed:
+                raise refusal from failed
             if self.guard is not None and (refusal := self.guard.refusal(failed)) is not failed:
                 raise refusal from failed
             return call, failed

@@ -15,7 +15,9 @@ from orch.stacks import operations
 from orch.stacks.errors import Conflict, EngineFailed, ProjectError, StackLocked
 from orch.stacks.plan import Plan
 from orch.stacks.project import Project
+from orch.stacks.pulumi.leases import Leased, refuse_leased
 from orch.stacks.pulumi.operation import Listener, Note
+from orch.stacks.pulumi.tags import read_tags
 from orch.stacks.request import FleetRequest
 from orch.stacks.saved_plans.compare import differences, inputs_differ, notes, rows
 from orch.stacks.saved_plans.fingerprint import (
@@ -26,8 +28,8 @@ from orch.stacks.saved_plans.fingerprint import (
     volume_files,
     volume_plan,
 )
-from orch.stacks.saved_plans.guard import AGAIN, Guard, present, refuse_used
-from orch.stacks.saved_plans.marks import read_marks, shown_lineage
+from orch.stacks.saved_plans.guard import AGAIN, VOID, Guard, present, refuse_used
+from orch.stacks.saved_plans.marks import Marks, read_marks, shown_lineage
 from orch.stacks.saved_plans.record import StackPlan
 from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.state import StackState, work_folder
@@ -142,7 +144,7 @@ def _guarded(guard: Guard, work: Callable[[], Made]) -> Made:
     """
     try:
         done = work()
-    except StackLocked:
+    except (StackLocked, Leased):
         if guard.begun:
             guard.withdraw()
         raise
@@ -152,7 +154,7 @@ def _guarded(guard: Guard, work: Callable[[], Made]) -> Made:
         if guard.error is not None or not guard.begun:
             raise
         guard.mark("failed")
-        told = f"the plan is void; {present(guard.stack)}"
+        told = f"{VOID}; {present(guard.stack)}"
         error.detail = f"{error.detail}\n{told}" if error.detail else told
         if not isinstance(error, EngineFailed) and error.hint is not None:
             raise
@@ -165,7 +167,9 @@ def _guarded(guard: Guard, work: Callable[[], Made]) -> Made:
 def _require_own(stack: StackState, approved: Approved) -> None:
     """Raises Conflict when the plan was begun before, or is of a stack that is gone, ProjectError when
     somebody without the key of the stack has written it."""
-    marks = read_marks(stack)
+    tags = read_tags(stack)
+    refuse_leased(stack, tags)
+    marks = Marks.of(tags)
     plan = approved.plan
     refuse_used(stack, plan.id, marks)
     if shown_lineage(marks.lineage) != plan.lineage:

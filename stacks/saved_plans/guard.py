@@ -26,6 +26,9 @@ from orch.stacks.state import StackExport, StackState, deployment
 
 AGAIN = "make a new plan, `orch preview FILE --out plan.json`, and have it approved"
 
+VOID = "the plan is void"
+"""What is told of a plan that was begun and failed."""
+
 ENGINE_REFUSES = ("violates plan", "not allowed by the plan", UNSEEN)
 """The engine's words for a step that its own plan does not have."""
 

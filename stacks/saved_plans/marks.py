@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from orch.stacks.errors import StackError
 from orch.stacks.pulumi.operation import init, plain
+from orch.stacks.pulumi.tags import read_tags, set_tag
 from orch.stacks.state import StackState
 
 LINEAGE_TAG, PLANS_TAG = "orch:lineage", "orch:plans"
@@ -66,25 +67,13 @@ class Marks:
 
 
 def read_marks(stack: StackState) -> Marks:
-    """The marks as they are now. A state in files has the tags in one of their own, any other is asked
-    through the engine. Raises StackError."""
-    checkpoint = stack.project.checkpoint(stack.name)
-    if checkpoint is not None:
-        try:
-            data = json.loads(checkpoint.with_name(f"{stack.name}.pulumi-tags").read_text())
-            return Marks.of({str(key): str(value) for key, value in data["tags"].items()})
-        except FileNotFoundError:
-            return Marks()
-        except (ValueError, KeyError, TypeError, AttributeError):
-            pass  # half written, or of another engine: that one reads it
-    if not stack.exists:
-        return Marks()
-    return Marks.of(json.loads(plain(stack, ["stack", "tag", "ls", "--json"]).stdout or "{}"))
+    """The marks as they are now. Raises StackError."""
+    return Marks.of(read_tags(stack))
 
 
 def write_marks(stack: StackState, value: str) -> None:
     """Record what became of plans. Raises StackError."""
-    plain(stack, ["stack", "tag", "set", PLANS_TAG, value])
+    set_tag(stack, PLANS_TAG, value)
 
 
 def lineage_of(stack: StackState) -> str:
@@ -95,7 +84,7 @@ def lineage_of(stack: StackState) -> str:
     try:
         if not stack.exists:
             init(stack)
-        plain(stack, ["stack", "tag", "set", LINEAGE_TAG, secrets.token_hex(16)])
+        set_tag(stack, LINEAGE_TAG, secrets.token_hex(16))
     except StackError as error:
         raise StackError(
             f"no plan of {stack.name} can be saved: its stack cannot be marked",

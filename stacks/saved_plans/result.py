@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from orch.spec.confidential import hidden
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.errors import ProjectError
+from orch.stacks.saved_plans.guard import VOID
 
 SCHEMA = 1
 
@@ -45,8 +46,9 @@ class ApplyResult(BaseModel):
     @property
     def is_refused(self) -> bool:
         """Whether nothing was begun."""
-        refusals = (ExitCode.USAGE, ExitCode.CONFIG, ExitCode.POLICY, ExitCode.CONFLICT)
-        return self.error is not None and not self.applied and self.exit_code in refusals
+        if self.error is None or self.applied or any(VOID in each for each in self.error.detail):
+            return False
+        return self.exit_code in (ExitCode.USAGE, ExitCode.CONFIG, ExitCode.POLICY, ExitCode.CONFLICT)
 
 
 @dataclass

@@ -22,6 +22,7 @@ from orch.stacks.operations import ensure_images
 from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.policies import of_volume
 from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
+from orch.stacks.pulumi.leases import LeaseFence, lease_finding, refuse_leased
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.saved_plans.guard import Guard
@@ -72,11 +73,12 @@ def preview_volume(
     repair_files(project, stack.name)
     plan = _planned(stack, volume, scope)
     run = EngineCall(listener, planning=True, observer=recorder)
+    leased = lease_finding(stack)
     listener(Activity(f"the engine compares the volume {volume.name} with its disk"))
     words = recorder.words if recorder is not None else ()
     engine(stack, ["preview", *words], run, volume_program(plan))
     outcome = _outcome(stack, plan, run)
-    return replace(outcome, findings=(*outcome.findings, *_judged(stack, run)))
+    return replace(outcome, findings=(*outcome.findings, *_judged(stack, run), *leased))
 
 
 def up_volume(
@@ -91,6 +93,7 @@ def up_volume(
     plan's. Raises PlanErrors, StackError, Conflict, Interrupted."""
     project.prepare()
     stack = stack_of(project, volume.name)
+    refuse_leased(stack)
     recover(stack, listener)
     plan = _planned(stack, volume, scope)
     before = _recorded(stack)
@@ -104,9 +107,12 @@ def up_volume(
     words, code = ["up", "--yes", "--skip-preview"], volume_program(plan)
     if guard is not None:
         words, code = guard.guarded(words, code)
+    lease = LeaseFence(stack)
     try:
-        engine(stack, words, run, code)
+        engine(stack, words, run, lease.guarded(code))
     except EngineFailed as failed:
+        if (refusal := lease.refusal(failed)) is not failed:
+            raise refusal from failed
         if guard is not None and (refusal := guard.refusal(failed)) is not failed:
             raise refusal from failed
         raise
@@ -130,6 +136,7 @@ def down_volume(project: Project, name: str, listener: Listener) -> VolumeOutcom
     if not stack.exists:
         raise no_such_volume(project, name)
     project.prepare()
+    refuse_leased(stack)
     recover(stack, listener, removing=True)
     listener(Activity(f"deleting the volume {name}"))
     if any(each.get("protect") for each in stack.resources):
@@ -149,7 +156,11 @@ def drift_of_volume(
     if not is_recorded(stack):
         raise no_such_volume(project, name)
     project.prepare()
-    recover(stack, listener) if record else repair_files(project, stack.name)
+    if record:
+        refuse_leased(stack)
+        recover(stack, listener)
+    else:
+        repair_files(project, stack.name)
     run = EngineCall(listener, planning=True)
     words = ["--yes", "--skip-preview"] if record else ["--preview-only"]
     engine(stack, ["refresh", *words], run)

@@ -289,6 +289,33 @@ def test_a_result_is_told_where_no_plan_was_posted_and_another_form_is_refused(
     assert actions(github, folder, "comment", "--result", "none.json", "--path", "infra").code == 3
 
 
+def test_the_pull_request_of_a_commit_and_whether_somebody_may_have_it_applied(
+    github: GitHubServer, folder: Folder
+) -> None:
+    merge = github.pulls[5]["merge_commit_sha"]
+    lines = f"owner=PR #5\nnumber=5\nhead={HEAD}\nmerge={merge}\n"
+    assert actions(github, folder, "pull-request", "--pr", "5", "--by", "ada").out == lines
+    on_main = {"GITHUB_EVENT_PATH": "", "GITHUB_REF": "refs/heads/main", "GITHUB_SHA": MERGED}
+    assert actions(github, folder, "pull-request", **on_main).out == "owner=commit dddddddddddd\n"
+    github.merge(5, MERGED)
+    said = actions(github, folder, "pull-request", "--json", **on_main)
+    assert said.json == {"schema": 1, "owner": "PR #5", "number": 5, "head": HEAD, "merge": MERGED}
+    github.add_pull(6, HEAD, fork="mallory/cluster")
+    github.add_pull(7, HEAD)
+    github.pulls[7]["mergeable"] = False
+    github.add_pull(8, HEAD)
+    for number, who, why in (
+        (8, "mallory", "mallory may not have it applied"),
+        (8, "someone[bot]", "may not have it applied"),
+        (6, "ada", "comes from a fork is not applied"),
+        (5, "ada", "is not open is not applied"),
+        (7, "ada", "cannot be merged"),
+    ):
+        said = actions(github, folder, "pull-request", "--pr", str(number), "--by", who)
+        assert (said.code, said.out) == (4, ""), said.err
+        assert why in said.err
+
+
 def test_the_plan_of_an_older_commit_is_not_posted(github: GitHubServer, folder: Folder) -> None:
     github.add_pull(5, NEWER)
     said = actions(github, folder, "comment", "--body-file", write(folder, BODY))

@@ -150,6 +150,49 @@ def test_each_job_has_the_rights_it_needs_and_no_more(tmp_path: Path) -> None:
     }
 
 
+def test_a_comment_of_who_may_write_applies_before_the_merge_and_the_merge_releases_the_lease(
+    tmp_path: Path,
+) -> None:
+    folder = repository(tmp_path, AWS, CASES["both"][1], "https://github.com/acme/cluster")
+    written(folder, "github", "--apply-before-merge")
+    assert linted(tmp_path) == ""
+    files = sorted(tmp_path.glob(".github/workflows/*.yml"))
+    valid("vendor.github-workflows", *files)
+    found = workflows(folder)
+    workflow = found["orch-before-merge"]
+    assert workflow[True] == {"issue_comment": {"types": ["created"]}}
+    assert workflow["permissions"] == {}
+    jobs = workflow["jobs"]
+    asked = jobs["asked"]
+    assert asked["if"] == "github.event.issue.pull_request && github.event.comment.body == '/orch apply'"
+    assert "--by" in asked["steps"][-1]["run"]
+    assert (jobs["plan"]["needs"], jobs["apply"]["needs"]) == ("asked", ["asked", "plan"])
+    assert jobs["apply"]["environment"] == "production"
+    assert jobs["apply"]["concurrency"] == found["orch-apply"]["jobs"]["apply"]["concurrency"]
+    reads, identity = ("contents", "read"), ("id-token", "write")
+    assert {name: set(job["permissions"].items()) for name, job in jobs.items()} == {
+        "asked": {reads, ("pull-requests", "read")},
+        "plan": {reads, identity},
+        "apply": {reads, identity, ("pull-requests", "write")},
+    }
+    for name in ("plan", "apply"):
+        steps = jobs[name]["steps"]
+        # Actions come from the default branch, before anything of the pull request is there.
+        uses = [step.get("uses", "").partition("@")[0] for step in steps[:3]]
+        assert uses == ["actions/checkout", "./.github/actions/orch", "actions/checkout"]
+        assert "ref" not in steps[0]["with"]
+        assert steps[2]["with"]["path"] == "pull"
+        runs = [step for step in steps if "run" in step]
+        assert {step["working-directory"] for step in runs} == {"pull"}
+        assert not [step for step in steps if "${{" in step.get("run", "")]
+    merged = found["orch-apply"]["jobs"]["apply"]["steps"]
+    names = [step.get("name") for step in merged]
+    assert names.index("Apply") < names.index("Release") < names.index("Tell")
+    assert all('--owner "$OWNER"' in merged[names.index(each)]["run"] for each in ("Apply", "Release"))
+    said = folder.orch("ci", "init", "gitlab", "--apply-before-merge")
+    assert (said.code, "no comment starts a job" in said.err) == (2, True)
+
+
 def test_what_branch_protection_requires_comes_in_each_pull_request(tmp_path: Path) -> None:
     folder = repository(tmp_path, AWS, CASES["both"][1], "https://github.com/acme/cluster")
     written(folder, "github")

@@ -3,8 +3,9 @@ GitHub's API.
 
 What is no step of ours is a stub, and these are all: `actions/setup-python` (the Python of the tests is on
 PATH), `actions/upload-artifact` and `actions/download-artifact` (a folder holds what they carry).
-`actions/checkout` is act's own: it copies the repository. Fleets are of the backend `local`, so no job logs
-in to a cloud. act knows no `queue` of `concurrency` and runs one job at a time: the line is taken out for it.
+`actions/checkout` is act's own: it copies the repository; a stub gets another commit into a folder. Fleets
+are of the backend `local`, so no job logs in to a cloud. act knows no `queue` of `concurrency` and runs one
+job at a time: the line is taken out for it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ import pytest
 import yaml
 from forges import BOT, GitHubServer
 from gotools import tool
-from support import Folder, containers, fleet_yaml
+from support import Folder, Said, containers, fleet_yaml
 
 pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("engine"), pytest.mark.timeout(1200)]
 
 STUBS = {
     "actions/setup-python": "true",
+    "actions/checkout": """
+        mkdir -p "$FILES"
+        git -C "$STUB_REPOSITORY" archive "$REF" | tar -x -C "$FILES"
+    """,
     # One folder is its files, several paths are themselves: as the real one does it.
     "actions/upload-artifact": """
         to="$STUB_ARTIFACTS/$NAME"
@@ -35,13 +40,13 @@ STUBS = {
     """,
     "actions/download-artifact": 'mkdir -p "$FILES" && cp -r "$STUB_ARTIFACTS/$NAME/." "$FILES"',
 }
-INPUTS = ("name", "path", "python-version", "run-id", "github-token")
+INPUTS = ("name", "path", "ref", "persist-credentials", "python-version", "run-id", "github-token")
 
 
 class Repository:
     """A repository whose pull request is number 5, on a server, with a state that all jobs share."""
 
-    def __init__(self, path: Path, server: GitHubServer) -> None:
+    def __init__(self, path: Path, server: GitHubServer, *flags: str) -> None:
         self.path, self.server = path / "repository", server
         self.stubs, self.artifacts = path / "stubs", path / "artifacts"
         self.path.mkdir()
@@ -52,7 +57,7 @@ class Repository:
         (self.path / "infra").mkdir()
         self.git("init", "-q", "-b", "main")
         self.write_fleet(1)
-        said = self.folder.orch("ci", "init", "github", "--repo", server.repo)
+        said = self.folder.orch("ci", "init", "github", "--repo", server.repo, *flags)
         assert said.code == 0, said.err
         for file in self.path.glob(".github/workflows/*.yml"):
             file.write_text(file.read_text().replace("      queue: max\n", ""))
@@ -80,14 +85,18 @@ class Repository:
         steps = [step for file in files for step in _steps(yaml.safe_load(file.read_text()))]
         for used in sorted({step["uses"] for step in steps if "uses" in step}):
             name = used.partition("@")[0]
-            if used.startswith("./") or name == "actions/checkout":
+            if used.startswith("./"):
                 continue
             stub = self.stubs / name
             stub.mkdir(parents=True, exist_ok=True)
             run = {
                 "shell": "bash",
                 "run": STUBS[name],
-                "env": {"NAME": "${{ inputs.name }}", "FILES": "${{ inputs.path }}"},
+                "env": {
+                    "NAME": "${{ inputs.name }}",
+                    "FILES": "${{ inputs.path }}",
+                    "REF": "${{ inputs.ref }}",
+                },
             }
             data = {
                 "name": name,
@@ -106,6 +115,7 @@ class Repository:
             "GITHUB_API_URL": self.server.url,
             "GITHUB_REPOSITORY": self.server.repo,
             "STUB_ARTIFACTS": str(self.artifacts),
+            "STUB_REPOSITORY": str(self.path),
             "PULUMI_CONFIG_PASSPHRASE": "passphrase",
         }
         words = [str(tool("act")), event, "-W", f".github/workflows/{workflow}.yml", "-j", job]
@@ -278,4 +288,50 @@ def test_a_merge_strikes_out_open_plans_and_its_own_is_applied_exactly(repositor
         assert code == 0, out
     finally:
         said = repository.folder.orch("down", "pool", "--yes", env=secret)
+    assert said.code == 0, said.err
+
+
+@pytest.fixture
+def before_merge(tmp_path: Path) -> Iterator[Repository]:
+    with GitHubServer().running() as server:
+        assert isinstance(server, GitHubServer)
+        yield Repository(tmp_path, server, "--apply-before-merge")
+
+
+def test_a_comment_applies_a_pull_request_which_keeps_others_off_until_it_is_merged(
+    before_merge: Repository,
+) -> None:
+    repository, server = before_merge, before_merge.server
+    server.add_pull(5, repository.head)
+    server.pulls[5]["merge_commit_sha"] = repository.head
+    secret = {"PULUMI_CONFIG_PASSPHRASE": "passphrase"}
+
+    def commented(login: str) -> tuple[int, str]:
+        issue = {"number": 5, "pull_request": {"url": server.pulls[5]["url"]}}
+        comment = {"body": "/orch apply", "user": {"login": login}}
+        data = {"action": "created", "issue": issue, "comment": comment}
+        return repository.act("issue_comment", "orch-before-merge", "apply", data)
+
+    def orch(*words: str) -> Said:
+        return repository.folder.orch(*words, env=secret)
+
+    code, out = commented("mallory")
+    assert code != 0
+    assert "mallory may not have it applied" in out
+    assert server.comments == {}
+    try:
+        code, out = commented("ada")
+        assert code == 0, out
+        assert "### ✅ applied: orch plan of demo infra" in mine(repository)["body"]
+        assert len(orch("fleet", "ids", "pool").out.split()) == 1
+        assert "leased to PR #5, since " in orch("lease", "show", "infra").out
+        said = orch("down", "pool", "--yes", "--owner", "PR #6")
+        assert (said.code, "leased to PR #5" in said.err) == (9, True)
+        server.merge(5, repository.head)
+        data = {"ref": "refs/heads/main", "repository": {"full_name": server.repo}}
+        code, out = repository.act("push", "orch-apply", "apply", data)
+        assert code == 0, out
+        assert orch("lease", "show", "infra").out == "fleet pool: no lease\n"
+    finally:
+        said = orch("down", "pool", "--yes")
     assert said.code == 0, said.err

@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_REGION": "us-east-1",
 }
-EXPORT = "stack export"
+EXPORT, TAGS = "stack export", "stack tag"
 pytestmark = pytest.mark.usefixtures("engine")
 
 
@@ -71,23 +71,25 @@ def test_each_operation_reads_the_state_once_and_again_after_the_engine_changed_
 
     there.plan(fleet(2))
     assert calls() == {EXPORT: 1, "stack init": 1, "preview": 1}
+    # Whether somebody has leased it is asked before it is planned, and once more under the lock: of a stack
+    # that was just made, after it was read anew.
     there.up(fleet(2))
-    assert calls() == {EXPORT: 2, "stack init": 1, "up": 1}
+    assert calls() == {EXPORT: 3, "stack init": 1, TAGS: 1, "up": 1}
     there.plan(fleet(2))
-    assert calls() == {EXPORT: 1, "preview": 1}
+    assert calls() == {EXPORT: 1, TAGS: 1, "preview": 1}
     there.up(fleet(2))
-    assert calls() == {EXPORT: 2, "up": 1}
+    assert calls() == {EXPORT: 2, TAGS: 2, "up": 1}
     there.drift()
     assert calls() == {EXPORT: 1, "refresh": 1}
     operations.refresh(there.project, there.name, quiet)
-    assert calls() == {EXPORT: 1, "refresh": 1}
+    assert calls() == {EXPORT: 1, TAGS: 1, "refresh": 1}
     # What is left is told, and who is on the node is asked of it: with the fleet's key.
     operations.remove_nodes(there.project, there.name, [1], quiet)
-    assert calls() == {EXPORT: 2, "destroy": 1, "stack output": 1}
+    assert calls() == {EXPORT: 2, TAGS: 1, "destroy": 1, "stack output": 1}
     (left,) = StackState(there.project, there.name).nodes
     assert (left["index"], calls()) == (0, {EXPORT: 1})
     there.down()
-    assert calls() == {EXPORT: 1, "destroy": 1, "stack rm": 1}
+    assert calls() == {EXPORT: 1, TAGS: 1, "destroy": 1, "stack rm": 1}
     assert there.cloud.everything() == {}
 
 

@@ -1,0 +1,121 @@
+"""`orch lease`: who alone changes a fleet or a volume, until it is released or over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orch.cli.context import FileCommand, FileOrName, Json, Owner, Rehearse
+from orch.cli.errors import print_json, say
+from orch.cli.fleets.provision import stacks_of
+from orch.spec.errors import OrchError
+
+if TYPE_CHECKING:
+    from orch.stacks.pulumi.leases import StackLease
+    from orch.stacks.state import StackState
+
+SCHEMA = 1
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("take", cls=FileCommand, epilog='Example: orch lease take infra --for 8h --owner "PR #12"')
+def take(
+    target: FileOrName,
+    *,
+    duration: Annotated[
+        str, typer.Option("--for", metavar="DURATION", help="How long, if it is not released before.")
+    ] = "24h",
+    owner: Owner = None,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Take the leases of the fleets and volumes of a file or folder, all or none; extend one's own."""
+    from orch.cli.output.progress import watching
+    from orch.stacks.pulumi import leases
+
+    seconds = seconds_of(duration, "--for")
+    taken: list[tuple[StackState, StackLease, bool]] = []
+    with watching(as_json=as_json) as listener:
+        try:
+            for stack in _stacks(target, rehearse=rehearse, owner=owner):
+                taken.append((stack, *leases.take(stack, stack.project.owner, seconds, listener)))
+        except OrchError:
+            for stack, _, is_new in taken:
+                if is_new:
+                    leases.release(stack, stack.project.owner, listener)
+            raise
+    _show([(stack, lease) for stack, lease, _ in taken], as_json=as_json)
+
+
+@app.command("release", cls=FileCommand, epilog='Example: orch lease release infra --owner "PR #12"')
+def release(
+    target: FileOrName,
+    *,
+    owner: Owner = None,
+    force: Annotated[bool, typer.Option("--force", help="Also another owner's.")] = False,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Release the leases of the fleets and volumes of a file or folder. What nobody has leased stays so."""
+    from orch.cli.output.progress import watching
+    from orch.stacks.pulumi import leases
+    from orch.stacks.pulumi.locks import subject
+
+    for stack in _stacks(target, rehearse=rehearse, owner=owner):
+        with watching(as_json=as_json) as listener:
+            former = leases.release(stack, stack.project.owner, listener, force=force)
+        if not as_json:
+            words = "no lease" if former is None else f"released, was of {former.words}"
+            say(f"{subject(stack.name)}: {words}")
+    if as_json:
+        _show([(stack, None) for stack in _stacks(target, rehearse=rehearse, owner=owner)], as_json=True)
+
+
+@app.command("show", cls=FileCommand, epilog="Example: orch lease show infra")
+def show(target: FileOrName, *, as_json: Json = False, rehearse: Rehearse = False) -> None:
+    """The leases of the fleets and volumes of a file or folder: owner, since when, until when."""
+    from orch.stacks.pulumi.leases import lease_of
+
+    _show([(stack, lease_of(stack)) for stack in _stacks(target, rehearse=rehearse)], as_json=as_json)
+
+
+def _show(rows: list[tuple[StackState, StackLease | None]], *, as_json: bool) -> None:
+    from datetime import datetime, timezone
+
+    from orch.stacks.pulumi.locks import subject
+
+    now = datetime.now(timezone.utc)
+    if as_json:
+        found = [
+            {"stack": stack.name, "lease": lease and {**lease.as_json(), "is_over": lease.is_over(now)}}
+            for stack, lease in rows
+        ]
+        print_json({"schema": SCHEMA, "leases": found})
+        return
+    for stack, lease in rows:
+        over = ", which is over" if lease is not None and lease.is_over(now) else ""
+        say(f"{subject(stack.name)}: {'no lease' if lease is None else f'leased to {lease.words}{over}'}")
+
+
+def _stacks(target: str, *, rehearse: bool, owner: str | None = None) -> list[StackState]:
+    from orch.stacks.state import StackState
+
+    found = [StackState(*each) for each in stacks_of(target, rehearse=rehearse, owner=owner)]
+    for stack in found:
+        stack.project.prepare()
+    return found
+
+
+def seconds_of(duration: str, option: str) -> int:
+    """How long a lease lasts, as an option says. Raises BadParameter."""
+    from orch.spec.grammar.values import Problem, parse_duration
+
+    try:
+        seconds = parse_duration(duration)
+    except Problem as problem:
+        raise typer.BadParameter(str(problem), param_hint=option) from problem
+    if not seconds:
+        raise typer.BadParameter("a lease ends: write `8h` or `2d`", param_hint=option)
+    return seconds

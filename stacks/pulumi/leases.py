@@ -1,0 +1,205 @@
+"""A lease of a stack: until its end, or until it is released, its owner alone changes the stack.
+
+A lock lasts as long as a call; a lease from an apply out of a pull request to its merge, when the default
+branch describes what is there again. It is a tag of the stack, so that it lies beside any state. It is taken,
+extended and released while the engine holds the stack: of two at once one takes it, and no `up` is at work.
+An `up` looks at it before it plans, and once more under the lock; `down` and what runs no program look at it
+before they begin.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypeVar
+
+from orch.spec.diagnostics import Severity
+from orch.spec.errors import OrchError
+from orch.spec.findings import Finding
+from orch.stacks.errors import Conflict
+from orch.stacks.pulumi.locks import break_dead_locks, subject
+from orch.stacks.pulumi.operation import Listener, while_held
+from orch.stacks.pulumi.process import Program
+from orch.stacks.pulumi.recovery import when_free
+from orch.stacks.pulumi.tags import read_tags, remove_tag, set_tag
+from orch.stacks.state import StackState
+
+TAG = "orch:lease"
+CODE = "ORCH395"
+
+T = TypeVar("T")
+
+_VALUE = re.compile(r"(\S+) (\S+) (.+)")
+_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class Leased(Conflict):
+    """Another owner has the lease of the stack."""
+
+
+@dataclass(frozen=True)
+class StackLease:
+    """Who alone changes a stack, since when and until when, in UTC and whole seconds."""
+
+    owner: str
+    since: datetime
+    until: datetime
+
+    @classmethod
+    def of(cls, tags: Mapping[str, str]) -> StackLease | None:
+        """None where there is none, and for a tag that orch has not written."""
+        match = _VALUE.fullmatch(tags.get(TAG, ""))
+        try:
+            return match and cls(match[3], _moment(match[1]), _moment(match[2]))
+        except ValueError:
+            return None
+
+    def binds(self, owner: str, now: datetime) -> bool:
+        """Whether it keeps this one from changing the stack."""
+        return owner != self.owner and not self.is_over(now)
+
+    def is_over(self, now: datetime) -> bool:
+        return now >= self.until
+
+    @property
+    def value(self) -> str:
+        return f"{self.since.strftime(_MOMENT)} {self.until.strftime(_MOMENT)} {self.owner}"
+
+    @property
+    def words(self) -> str:
+        return f"{self.owner}, since {self.since.strftime(_MOMENT)}, until {self.until.strftime(_MOMENT)}"
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "owner": self.owner,
+            "since": self.since.strftime(_MOMENT),
+            "until": self.until.strftime(_MOMENT),
+        }
+
+
+def lease_of(stack: StackState) -> StackLease | None:
+    """The lease as it is now, also one that is over. Raises StackError."""
+    return StackLease.of(read_tags(stack))
+
+
+def take(stack: StackState, owner: str, seconds: int, listener: Listener) -> tuple[StackLease, bool]:
+    """Take the lease of a stack, or one's own for longer; with whether it is a new one.
+
+    Waits for a call that is at work on the stack. Raises Leased, StackLocked, StackError.
+    """
+
+    def change() -> tuple[StackLease, bool]:
+        now = datetime.now(timezone.utc).replace(microsecond=0)
+        former = lease_of(stack)
+        if former is not None and former.binds(owner, now):
+            raise _leased(stack, former)
+        own = former is not None and not former.is_over(now)
+        since = former.since if former is not None and own else now
+        lease = StackLease(owner, since, now + timedelta(seconds=seconds))
+        set_tag(stack, TAG, lease.value)
+        return lease, not own
+
+    return _held(stack, change, listener)
+
+
+def release(stack: StackState, owner: str, listener: Listener, *, force: bool = False) -> StackLease | None:
+    """Release the lease of a stack; None where nobody has one. `force`: also another owner's.
+
+    Raises Leased, StackLocked, StackError.
+    """
+
+    def change() -> StackLease | None:
+        former = lease_of(stack)
+        if former is None:
+            return None
+        if not force and former.binds(owner, datetime.now(timezone.utc)):
+            raise _leased(stack, former)
+        remove_tag(stack, TAG)
+        return former
+
+    if lease_of(stack) is None:
+        return None
+    return _held(stack, change, listener)
+
+
+def refuse_leased(stack: StackState, tags: Mapping[str, str] | None = None) -> None:
+    """Raises Leased where the lease keeps the project's caller from changing a stack. `tags`: the stack's,
+    where they were just read."""
+    lease = lease_of(stack) if tags is None else StackLease.of(tags)
+    if lease is not None and lease.binds(stack.project.owner, datetime.now(timezone.utc)):
+        raise _leased(stack, lease)
+
+
+def lease_finding(stack: StackState) -> tuple[Finding, ...]:
+    """What a plan says of a lease: nothing where there is none, a note of one's own."""
+    lease = lease_of(stack)
+    now = datetime.now(timezone.utc)
+    if lease is None or lease.is_over(now):
+        return ()
+    if not lease.binds(stack.project.owner, now):
+        return (Finding(CODE, "name", f"this caller has the lease: {lease.words}", severity=Severity.NOTE),)
+    error = _leased(stack, lease)
+    summary = f"{error.summary}: nobody else may apply"
+    return (Finding(CODE, "name", summary, lease.words, error.hint, Severity.WARNING),)
+
+
+class LeaseFence:
+    """Looks at the lease once more while the engine holds the stack, before the first `up` of a call
+    registers anything: another owner may have taken it meanwhile."""
+
+    def __init__(self, stack: StackState) -> None:
+        self._stack = stack
+        self._error: OrchError | None = None
+        self._passed = False
+
+    def guarded(self, code: Program) -> Program:
+        if self._passed:
+            return code
+
+        async def run() -> Any:
+            import pulumi
+
+            try:
+                refuse_leased(self._stack)
+            except OrchError as error:
+                self._error = error
+                raise pulumi.RunError(error.text()) from error
+            self._passed = True
+            result = code()
+            return await result if inspect.isawaitable(result) else result
+
+        return run
+
+    def refusal(self, failed: OrchError) -> OrchError:
+        """Why it stopped the `up`, in place of the engine's own error."""
+        return self._error or failed
+
+
+def _moment(text: str) -> datetime:
+    return datetime.strptime(text, _MOMENT).replace(tzinfo=timezone.utc)
+
+
+def _leased(stack: StackState, lease: StackLease) -> Leased:
+    return Leased(
+        f"the {subject(stack.name)} is leased to {lease.owner}",
+        where=lease.words,
+        detail="until then or its release nobody else changes it; nothing was changed",
+        hint="wait for the merge that releases it; who knows that it is not needed any more: "
+        f"`orch lease release {stack.name} --force`",
+        code=CODE,
+    )
+
+
+def _held(stack: StackState, change: Callable[[], T], listener: Listener) -> T:
+    """Do it while the engine holds the stack, after waiting for who holds it."""
+    done: list[T] = []
+
+    def once() -> None:
+        break_dead_locks(stack.project, stack.name)
+        done.append(while_held(stack, lambda still_held: change(), listener))
+
+    when_free(stack, listener, once)
+    return done[0]
