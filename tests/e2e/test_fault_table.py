@@ -538,10 +538,11 @@ def table() -> Iterator[list[Row]]:
 def test_no_run_is_lost_left_or_started_twice(fault: Fault, site: Site, table: list[Row]) -> None:
     row = Row(fault.name)
     table.append(row)
+    print(f"\nseed {SEED}\n{HEAD}")
     with fault.site(site) as place:
         for number in range(TRIALS):
             judge(fault, place, number, row)
-    print(f"\n{HEAD}\n{row}")
+            print(row, flush=True)  # what was found so far, should the rest not be waited for
     assert row.wrong == [], f"seed {SEED}"
 
 
