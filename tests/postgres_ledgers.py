@@ -110,7 +110,12 @@ class _Loader(Loader):
 
 
 def use() -> None:
-    """From here on, ledgers of this process and of those that it starts are on PostgreSQL."""
+    """From here on, ledgers of this process and of those that it starts are on PostgreSQL.
+
+    A process that was started by such a one has it from its start, by another copy of this module.
+    """
+    if any(type(each).__name__ == _Changing.__name__ for each in sys.meta_path):
+        return
     for name, change in _CHANGES.items():
         if name in sys.modules:
             change(sys.modules[name])

@@ -215,9 +215,8 @@ class SpotSite(Site):
         return [docker(*look, "-c", f"cat {file}", check=False)]
 
     def billed(self) -> list[str]:
-        account = self.there.cloud
-        known = self.there.unrecorded("lab")
-        return [*account.instances(), *known, *super().billed()]
+        unrecorded = self.there.unrecorded("lab")
+        return [*self.there.cloud.instances(), *unrecorded, *super().billed()]
 
 
 @contextmanager
