@@ -4,6 +4,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 FLEET := examples/quickstart/fleet.yml
+# Tests of the ledger, of runs and of what asks for them.
+OF_RUNS := tests/runner tests/cli tests/stacks tests/e2e
 # Some images of Python set it; here it has each process of each test compile all it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -17,10 +19,11 @@ test: set-up-test ## all tests in four processes; ARGS="-m quick": without engin
 	@case "$(ARGS)" in *quick*) ;; *) $(BIN)/orch engine install && $(BIN)/python -m orch.images node job mpi;; esac
 	$(BIN)/pytest -n $(if $(findstring quick,$(ARGS)),3,4) $(ARGS)
 
-soak: set-up-test ## the trials that repeat what a test of the suite shows once, an hour or more
+soak: set-up-test ## the trials that repeat what a test of the suite shows once, and tests of runs on PostgreSQL; hours
 	$(BIN)/orch engine install
 	$(BIN)/python -m orch.images node job mpi
 	$(BIN)/pytest -n 4 -m soak $(ARGS)
+	$(if $(ARGS),,ORCHCTL_TEST_LEDGER=postgresql $(BIN)/pytest -n 4 $(OF_RUNS))
 
 fuzz: set-up-test ## 100,000 mutated documents through `orch validate`
 	ORCHCTL_FUZZ_RUNS=100000 $(BIN)/pytest tests/spec/test_fuzz.py --timeout 0

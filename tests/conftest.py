@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import postgres as servers
+import postgres_ledgers
 import pytest
 import statements
 import transit
@@ -27,6 +28,8 @@ os.environ |= {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
 use_memory()
 transit.use()
 statements.share()
+if postgres_ledgers.chosen():
+    postgres_ledgers.use()
 
 # How long an example takes on a machine that does other things as well says nothing.
 settings.register_profile("tests", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -50,11 +53,22 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Postg
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="session", autouse=postgres_ledgers.chosen())
+def ledgers_on_postgres(postgres: servers.Postgres) -> Iterator[None]:
+    """The database that has the ledgers of all tests, where they are on PostgreSQL."""
+    with postgres.database() as url, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(postgres_ledgers.SERVER, url)
+        yield
+
+
+@pytest.fixture(params=["postgresql"] if postgres_ledgers.chosen() else ["sqlite", "postgresql"])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a new ledger, of each kind of database in turn."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'deep/er/ledger.db'}"
+        return
+    if postgres_ledgers.chosen():
+        yield postgres_ledgers.url_of(tmp_path / "ledger.db")
         return
     server: servers.Postgres = request.getfixturevalue("postgres")
     with server.database() as url:
@@ -104,3 +118,9 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
         yield room
     finally:
         room.lab.remove()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if postgres_ledgers.chosen() and item.get_closest_marker("sqlite"):
+            item.add_marker(pytest.mark.skip(reason="it is about SQLite's own file"))

@@ -17,9 +17,10 @@ from orch.cli.runs.opening import open_runner
 from orch.cli.runs.ports import Address, address_of, cannot_listen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from http.server import ThreadingHTTPServer
 
+    from orch.runner.events import Notice
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.runs.controller import Controller
     from orch.runner.runs.lifecycle import Advanced
@@ -43,7 +44,8 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
         elsewhere = [begins_elsewhere(runner, each.after) for each in passes]
         with watching(as_json=as_json) as listener:
             swept = sweep(project, listener)
-        record_nodes(project, runner.ledger)
+        for text in record_nodes(project, runner.ledger):
+            tell(f"warning: {text}")
     if as_json:
         runs = [_pass_json(each, away) for each, away in zip(passes, elsewhere, strict=True)]
         fleets = [
@@ -68,13 +70,27 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
         end(failed.exit_code)
 
 
-def record_nodes(project: Project, ledger: Ledger) -> None:
-    """Record which nodes the project's fleets have, for `orch cost`. What cannot be looked at is told."""
+def record_nodes(project: Project, ledger: Ledger) -> Sequence[str]:
+    """Record which nodes the project's fleets have, for `orch cost`; what could not be looked at."""
     from orch.stacks.provisioning.node_accounts import record_all
     from orch.stacks.request import ended_nodes_if_told
 
-    for each in record_all(project, ledger, ended_nodes_if_told).problems:
-        tell(f"warning: {each}")
+    return record_all(project, ledger, ended_nodes_if_told).problems
+
+
+def see_to_fleets(project: Project, ledger: Ledger) -> Iterator[Notice]:
+    """What `orch reconcile` does to fleets: remove what nobody is there to remove, and record the nodes."""
+    from orch.cli.output.progress import watching
+    from orch.runner.events import Notice
+    from orch.stacks.provisioning.leftovers import sweep
+
+    with watching(as_json=True) as listener:
+        swept = sweep(project, listener)
+    for each in swept:
+        why = f": {each.error.summary}" if each.error is not None else ""
+        yield Notice(f"fleet {each.fleet}: {each.done}{why}", "warning" if each.error else "info")
+    for text in record_nodes(project, ledger):
+        yield Notice(text, "warning")
 
 
 def _change(each: Advanced) -> str:
@@ -104,14 +120,14 @@ def controller(
     """`orch reconcile` in a loop, until SIGTERM. Any number may run at once.
 
     It goes on with runs whose driver is gone and begins those that wait, where it has what they were
-    submitted with: run it in the project's folder.
+    submitted with: run it in the project's folder. Every five minutes it removes what fleets have left.
     """
     address = address_of(listen, "--listen") if listen is not None else None
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         from orch.runner.runs.controller import Controller
         from orch.stacks.pulumi.process import end_calls
 
-        loop = Controller(runner, lambda: record_nodes(project, runner.ledger))
+        loop = Controller(runner, lambda: see_to_fleets(project, runner.ledger))
 
         def leave(number: int, frame: object) -> None:
             del number, frame

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -28,8 +28,8 @@ from orch.spec.errors import OrchError
 
 PAUSE_S = 2.0
 COLLECT_EVERY_S = 60.0
-# How often it is written down which nodes there are.
-ACCOUNT_EVERY_S = 300.0
+# How often fleets are seen to.
+FLEETS_EVERY_S = 300.0
 # A start may wait for an image for minutes: so many runs are advanced at once.
 AT_ONCE = 16
 # Of how many runs it keeps what they use at once: a node that is away takes its time.
@@ -41,18 +41,21 @@ SLOW_S, REPEAT_S = 60.0, 600.0
 class Controller:
     """Advances runs from `run` until `stop` is called, from any thread or a signal handler.
 
-    `account` writes down which nodes there are: a pass does it from time to time.
+    `see_to_fleets` does what is about no run, and returns what is to be told: a pass does it from time to
+    time.
     """
 
-    def __init__(self, runner: RunnerContext, account: Callable[[], None] | None = None) -> None:
-        self._account = account
+    def __init__(
+        self, runner: RunnerContext, see_to_fleets: Callable[[], Iterable[Notice]] | None = None
+    ) -> None:
+        self._see_to_fleets = see_to_fleets
         self._runner = replace(runner, processor=_Sparing(runner.processor), recent_statuses=RecentStatuses())
         self._stop, self._look = threading.Event(), threading.Event()
         self._busy: dict[int, Future[None]] = {}
         self._collecting: Future[None] | None = None
-        self._accounting: Future[None] | None = None
+        self._seeing: Future[None] | None = None
         self._sampling: dict[int, Future[None]] = {}
-        self._beaten_at = self._collected_at = self._sampled_at = self._accounted_at = float("-inf")
+        self._beaten_at = self._collected_at = self._sampled_at = self._seen_at = float("-inf")
         self._passed_at = time.monotonic()
 
     def stop(self) -> None:
@@ -116,13 +119,17 @@ class Controller:
             self._collected_at = now
             self._collecting = pool.submit(self._safely, lambda: collect_leftovers(self._runner))
         if (
-            self._account is not None
-            and now - self._accounted_at >= ACCOUNT_EVERY_S
-            and (self._accounting is None or self._accounting.done())
+            self._see_to_fleets is not None
+            and now - self._seen_at >= FLEETS_EVERY_S
+            and (self._seeing is None or self._seeing.done())
         ):
-            self._accounted_at = now
-            self._accounting = pool.submit(self._safely, self._account)
+            self._seen_at = now
+            self._seeing = pool.submit(self._safely, self._fleets)
         return rows
+
+    def _fleets(self) -> None:
+        for each in self._see_to_fleets() if self._see_to_fleets is not None else ():
+            self._runner.processor.handle(each)
 
     def _waits_elsewhere(self, row: RunRow) -> bool:
         """Whether a run is to be begun on another machine: many such runs must not take others' places."""

@@ -56,6 +56,7 @@ def completed(project: Folder, shell: str, line: str) -> set[str]:
     return {row.partition("\t")[0].strip() for row in rows}
 
 
+@pytest.mark.sqlite  # runs are completed from a file of this machine alone: no server is asked
 @pytest.mark.parametrize("shell", ASKED)
 @pytest.mark.parametrize(
     ("line", "names"),

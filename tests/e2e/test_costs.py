@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import Any
 
 import pytest
 from rehearsals import Rehearsed
+from sqlalchemy import text
 
 from orch.rehearsal.aws.client_hook import session
+from orch.runner.ledger.ledger import open_ledger
 
 pytestmark = pytest.mark.usefixtures("engine")
 HOUR = 3600.0
@@ -31,15 +32,13 @@ class Costs(Rehearsed):
         return json.loads(said.out)
 
     def rows(self) -> list[dict[str, Any]]:
-        with closing(sqlite3.connect(self.ledger)) as db:
-            db.row_factory = sqlite3.Row
-            return [
-                dict(row) for row in db.execute("SELECT * FROM node_life WHERE kind = 'node' ORDER BY id")
-            ]
+        rows = text("SELECT * FROM node_life WHERE kind = 'node' ORDER BY id")
+        with closing(open_ledger(f"sqlite:///{self.ledger}")) as ledger, ledger._begin() as database:
+            return [dict(row) for row in database.execute(rows).mappings()]
 
     def change(self, statement: str) -> None:
-        with closing(sqlite3.connect(self.ledger)) as db, db:
-            db.execute(statement)
+        with closing(open_ledger(f"sqlite:///{self.ledger}")) as ledger, ledger._begin() as database:
+            database.execute(text(statement))
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +127,7 @@ def test_a_fleet_of_an_earlier_version_counts_from_the_creation_of_its_nodes(the
     assert {row["node"]: row["began_at"] for row in there.rows()} == pytest.approx(before)
 
 
+@pytest.mark.sqlite
 def test_a_ledger_that_cannot_be_written_fails_no_up(there: Costs) -> None:
     kept = there.ledger.read_bytes()
     for name in ("ledger.db-wal", "ledger.db-shm"):

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from labmachine import docker
-from rehearsals import L4, Rehearsed, RehearsedGcp
-from stocked import stocked
+from rehearsals import Rehearsed
+from spotfleet import SHARED, instance_of, spot_fleet
 from support import until
 
 from orch.rehearsal import notices
 from orch.rehearsal.__main__ import main as rehearsal
 from orch.rehearsal.nodes import scope
-from orch.rehearsal.scenario import NodeScenario
 
 # It trains until it is told to leave; the next attempt goes on from there.
 TRAIN = """\
@@ -40,26 +39,18 @@ if leave:
     sys.exit(0)
 print("trained", flush=True)
 """
-TASK = """\
+TASK = f"""\
 type: task
 name: train
 nodes: 2
 image: orch/mpi
 files: [train.py]
 commands: [python3 train.py]
-checkpoint: /shared/data
+checkpoint: {SHARED}
 signal: USR1@60
 stop_duration: 60
-retry: {on_events: [interruption], duration: 1h}
+retry: {{on_events: [interruption], duration: 1h}}
 """
-
-
-def named(there: Rehearsed, name: str) -> str:
-    """The instance of a node. Machines of GCP have longer names, which end in the same number."""
-    for instance, doc in there.cloud.instances().items():
-        if instance.endswith(f"-{name[-1]}") or {"Key": "Name", "Value": name} in doc.get("Tags", ()):
-            return instance
-    raise AssertionError(f"there is no {name}")
 
 
 def log(there: Rehearsed, attempt: int) -> str:
@@ -72,11 +63,7 @@ def log(there: Rehearsed, attempt: int) -> str:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("gcp", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["aws", "gcp"])
 def test_a_run_saves_gets_new_nodes_goes_on_and_its_nodes_end(tmp_path: Path, *, gcp: bool) -> None:
-    cloud, kind = (RehearsedGcp, L4) if gcp else (Rehearsed, "m7i.large")
-    more = {"instance_types": [kind], "network": {"bastion": False, "interconnect": "ethernet"}}
-    mounts = [{"type": "filestore" if gcp else "efs", "path": "/shared/data", "create": True}]
-    there = cloud.make(tmp_path, nodes=NodeScenario(image=stocked("mpi"), placeholders=False))
-    there.fleet("0..4", name="lab", idle_duration="0s", spot_policy="spot", mounts=mounts, **more)
+    there, kind = spot_fleet(tmp_path, gcp=gcp)
     there.write("train.py", TRAIN)
     there.write("train.yml", TASK)
     try:
@@ -86,7 +73,7 @@ def test_a_run_saves_gets_new_nodes_goes_on_and_its_nodes_end(tmp_path: Path, *,
         run = there.start("run", "train.yml", "--rehearse", "--yes")
         try:
             until(lambda: log(there, 0).count("begins at 0") == 2, 240, "two new nodes train")
-            lost = named(there, "lab-1")
+            lost = instance_of(there, "lab-1")
             notices.announce(there.cloud, lost, "spot", 120)
             # The rank whose node is not taken has its signal from who drives the run.
             until(lambda: log(there, 0).count("saved") == 2, 120, "both have saved")

@@ -186,8 +186,10 @@ def test_a_long_log_is_read_again_only_where_its_end_is_not_here(
     assert ["--tail=1" in words for words in asked] == [True, False][: 1 + bool(missing)]
 
 
-def test_who_reads_a_log_that_breaks_off_sees_each_line_once(plan: RunPlan, tmp_path: Path) -> None:
-    ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+def test_who_reads_a_log_that_breaks_off_sees_each_line_once(
+    plan: RunPlan, tmp_path: Path, ledger_url: str
+) -> None:
+    ledger = open_ledger(ledger_url)
     reader = RunnerContext(tmp_path / ".orch", ledger, FolderConnector(), Recorder())
     _follow_rank(reader, plan, 0, Selection((0,)), threading.Event())
     ledger.close()

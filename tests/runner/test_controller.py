@@ -106,17 +106,18 @@ def test_runs_that_wait_for_another_machine_do_not_keep_a_controller_from_its_ow
     assert {place.ledger.get(f"other-{index}").status for index in range(3)} <= {"submitted", "pending"}
 
 
-def test_a_controller_writes_down_which_nodes_there_are_and_goes_on_where_it_cannot(
+def test_a_controller_sees_to_fleets_again_and_again_and_tells_what_it_did(
     place: RunnerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller, "PAUSE_S", 0.05)
-    monkeypatch.setattr(controller, "ACCOUNT_EVERY_S", 0.1)
+    monkeypatch.setattr(controller, "FLEETS_EVERY_S", 0.1)
     looks: list[int] = []
 
-    def look() -> None:
+    def look() -> list[Notice]:
         looks.append(len(looks))
         if looks[-1] == 0:
             raise NodeDiskFull("no room")
+        return [Notice("fleet old: its time is over: removed", "info")]
 
     loop = Controller(place, look)
     thread = threading.Thread(target=loop.run)
@@ -127,7 +128,8 @@ def test_a_controller_writes_down_which_nodes_there_are_and_goes_on_where_it_can
         loop.stop()
         thread.join(60)
     assert isinstance(place.processor, Recorder)
-    assert any("no room" in event.text for event in place.processor.events if isinstance(event, Notice))
+    told = [event.text for event in place.processor.events if isinstance(event, Notice)]
+    assert told == ["no room", "fleet old: its time is over: removed"]
 
 
 def test_two_controllers_do_everything_and_nothing_twice(

@@ -51,6 +51,7 @@ def away(dot: Path) -> RunnerContext:
     return RunnerContext(dot, ledger, SshConnector(connect_timeout_s=1.0, deadline_s=1.0), Recorder())
 
 
+@pytest.mark.sqlite
 def test_a_ledger_that_is_away_for_a_while_costs_no_run(away: RunnerContext, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(database, "PATIENCE_S", 0.1)
     monkeypatch.setattr(patience, "LEDGER_PAUSE_S", 0.1)

@@ -43,17 +43,17 @@ def boxes(tmp_path: Path) -> Iterator[FolderLab]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, boxes: FolderLab) -> Iterator[RunnerContext]:
-    ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+def place(tmp_path: Path, boxes: FolderLab, ledger_url: str) -> Iterator[RunnerContext]:
+    ledger = open_ledger(ledger_url)
     runtimes = {**RUNTIMES, "process": ProcessRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     ledger.close()
 
 
 @pytest.fixture
-def elsewhere(place: RunnerContext, tmp_path: Path) -> Iterator[tuple[RunnerContext, list[str]]]:
+def elsewhere(place: RunnerContext, ledger_url: str) -> Iterator[tuple[RunnerContext, list[str]]]:
     """The same project as another process has it, and what that asks the ledger."""
-    ledger, asked = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}"), list[str]()
+    ledger, asked = open_ledger(ledger_url), list[str]()
 
     def heard(_: Any, __: Any, statement: str, *___: Any) -> None:
         if statement.startswith("SELECT") and "FROM run" in statement:

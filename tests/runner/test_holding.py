@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,11 +45,11 @@ def asked() -> Asked:
 
 
 @pytest.fixture
-def place(tmp_path: Path, asked: Asked) -> RunnerContext:
+def place(tmp_path: Path, asked: Asked, ledger_url: str) -> Iterator[RunnerContext]:
     transport: Connector = asked  # type: ignore[assignment]
-    return RunnerContext(
-        tmp_path / ".orch", open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}"), transport, Silent()
-    )
+    ledger = open_ledger(ledger_url)
+    yield RunnerContext(tmp_path / ".orch", ledger, transport, Silent())
+    ledger.close()
 
 
 def test_claims_are_renewed_while_a_run_waits_and_no_longer(place: RunnerContext, asked: Asked) -> None:

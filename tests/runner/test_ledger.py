@@ -356,6 +356,7 @@ def test_what_others_write_into_messages_is_kept_as_text(any_ledger: Ledger):
     assert any_ledger.events(number)[-1][1:] == ("told", "a\ufffdb \\udcff")
 
 
+@pytest.mark.sqlite
 def test_a_new_ledger_that_another_process_is_making_is_waited_for(tmp_path: Path):
     other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
@@ -383,6 +384,7 @@ def test_a_run_whose_name_is_no_text_is_unknown(ledger: Ledger):
         ledger.get("\udcff")
 
 
+@pytest.mark.sqlite
 def test_a_ledger_that_cannot_be_made_is_told(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(LedgerUnusable) as caught:
@@ -503,6 +505,7 @@ def test_what_is_no_ledger_is_told_in_a_line_without_its_password(url: str):
     assert "hunter2" not in caught.value.text()
 
 
+@pytest.mark.sqlite
 def test_a_ledger_on_a_network_file_system_has_no_log_and_its_servers_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -519,6 +522,7 @@ def test_a_ledger_on_a_network_file_system_has_no_log_and_its_servers_clock(
     assert journal(tmp_path / "ledger.db") == "delete"
 
 
+@pytest.mark.sqlite
 def test_a_ledger_that_was_begun_on_one_machine_is_taken_to_a_network_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -206,10 +206,10 @@ def test_nodes_that_answer_are_told_beside_one_that_does_not(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Iterator[tuple[RunnerContext, FolderLab]]:
+def runs(tmp_path: Path, ledger_url: str) -> Iterator[tuple[RunnerContext, FolderLab]]:
     """A project on two nodes that are folders."""
     (tmp_path / "boxes").mkdir()
-    lab, ledger = FolderLab(tmp_path / "boxes"), open_ledger(f"sqlite:///{tmp_path}/.orch/ledger.db")
+    lab, ledger = FolderLab(tmp_path / "boxes"), open_ledger(ledger_url)
     runtimes = {**RUNTIMES, "process": ProcessRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, lab.connector, Recorder(), runtimes), lab
     lab.end()

@@ -41,8 +41,8 @@ def boxes(tmp_path: Path) -> Iterator[FolderLab]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, boxes: FolderLab) -> Iterator[RunnerContext]:
-    ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+def place(tmp_path: Path, boxes: FolderLab, ledger_url: str) -> Iterator[RunnerContext]:
+    ledger = open_ledger(ledger_url)
     runtimes = {**RUNTIMES, "process": ProcessRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     ledger.close()

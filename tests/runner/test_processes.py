@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -82,13 +81,12 @@ sys.stdin.read()
 """
 
 
-def test_two_containers_of_one_host_name_do_not_take_a_run_from_each_other(tmp_path: Path):
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    ledger = open_ledger(url)
+def test_two_containers_of_one_host_name_do_not_take_a_run_from_each_other(ledger_url: str):
+    ledger = open_ledger(ledger_url)
     number = ledger.create("job", "lab", ["n0"], lambda _: "{}").id
 
     def container() -> subprocess.Popen[str]:
-        words = [*CONTAINER, sys.executable, "-c", TAKE, url, str(number)]
+        words = [*CONTAINER, sys.executable, "-c", TAKE, ledger_url, str(number)]
         return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def says(one: subprocess.Popen[str]) -> list[object]:

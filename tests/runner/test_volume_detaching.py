@@ -257,7 +257,7 @@ def test_a_user_of_long_ago_is_gone_only_when_docker_says_so(node: Node, says: s
 
 
 def test_a_run_starts_once_the_disk_is_free(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.mount("first")
     node.during = kill
@@ -273,7 +273,7 @@ def test_a_run_starts_once_the_disk_is_free(
 
     node.line.after = free
     monkeypatch.setattr(ranks, "LOOK_AGAIN_S", 0.0)
-    recorder, ledger = Recorder(), open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    recorder, ledger = Recorder(), open_ledger(ledger_url)
     place = RunnerContext(
         tmp_path / ".orch", ledger, node.line, recorder, {"process": ProcessRuntime()}, volumes=node
     )

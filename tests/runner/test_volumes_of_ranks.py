@@ -165,9 +165,9 @@ def test_a_name_that_is_none_once_it_is_filled_in_is_refused() -> None:
     assert caught.value.code == "ORCH115"
 
 
-def test_a_run_that_waits_has_no_volume_attached(tmp_path: Path) -> None:
+def test_a_run_that_waits_has_no_volume_attached(ledger_url: str) -> None:
     plan = compiled(on_aws("r-1"), known(ebs("data")), "data:/data").plan.model_dump_json()
-    ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger = open_ledger(ledger_url)
     row = ledger.create("job", "lab", ["n0"], lambda _: plan, Waiting("no nodes", 900.0, None, 1))
     assert volume_uses(ledger) == {"data": [VolumeUse("job", "n0", waiting=True)]}
     lease = ledger.take(row.id, "me")

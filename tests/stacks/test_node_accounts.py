@@ -146,6 +146,7 @@ def test_what_cannot_be_looked_at_is_told_and_left_as_it_is(project: Project, le
     assert [each[3:] for each in lives(project, ledger)] == [(True, True)]
 
 
+@pytest.mark.sqlite
 def test_what_was_spent_is_known_before_anything_is_written(project: Project) -> None:
     stack = write(project, recorded(resource("lab-0"), nodes=[node(0)]))
     early = spent_by(stack)
@@ -162,6 +163,7 @@ def test_what_was_spent_is_known_before_anything_is_written(project: Project) ->
     assert (found.dollars, found.problem) == (None, "the run ledger cannot be used")
 
 
+@pytest.mark.sqlite
 def test_a_ledger_of_several_projects_is_told_which_state_it_is(project: Project, tmp_path: Path) -> None:
     assert scope(project) == ""
     shared = replace(project, ledger_url="postgresql://db/orch")

@@ -229,6 +229,7 @@ def test_claims_hold_a_node_unless_it_stays_in_another_fleet() -> None:
     assert read_claims("") == ()
 
 
+@pytest.mark.sqlite
 def test_a_ledger_that_cannot_be_read_stops_what_removes_nodes_and_says_how_to_go_on(folder: Folder) -> None:
     state = bring_up(folder)
     before = state.read_text()
@@ -243,6 +244,7 @@ def test_a_ledger_that_cannot_be_read_stops_what_removes_nodes_and_says_how_to_g
     assert state.read_text() == before
 
 
+@pytest.mark.sqlite
 def test_a_ledger_whose_address_has_settings_counts(folder: Folder) -> None:
     bring_up(folder)
     ledger = folder.path / "elsewhere.db"

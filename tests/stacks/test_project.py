@@ -104,6 +104,7 @@ def open_to_others(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.sqlite
 def test_all_that_orch_keeps_is_its_owner_s_alone_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from aws_engine import Stack, stack
 from cloud_engine import quiet
 
+from orch.cli.runs.control import see_to_fleets
 from orch.components.lifetime import TAG
+from orch.runner.ledger.ledger import open_ledger
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks import operations, request
@@ -81,9 +84,10 @@ def test_all_machines_end_at_one_moment_which_moves_with_the_file_and_what_ended
     operations.down(lab.project, "p5", quiet)
     assert lab.cloud.everything() == {}
 
-    # Nobody is there when it is over: a pass removes what is left.
+    # Nobody is there when it is over: a controller removes what is left, and a pass would.
     lab.up(fleet(ttl="1s", gang="best-effort"))
-    (swept,) = sweep(lab.project, quiet)
-    assert (swept.fleet, swept.error) == ("p5", None)
+    with closing(open_ledger(lab.project.ledger_url)) as ledger:
+        told = [(each.text, each.level) for each in see_to_fleets(lab.project, ledger)]
+    assert told == [("fleet p5: its time is over: removed", "info")]
     assert lab.cloud.everything() == {}
     assert sweep(lab.project, quiet) == ()
