@@ -18,6 +18,7 @@ from typing import Any
 
 import forkserver
 import pytest
+import samples
 import warm
 from transit import Transit
 from xdist.remote import Producer
@@ -127,7 +128,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files of WITH_PARTS are not even imported by a run of quick tests, unless one says that it is quick."""
-    if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+    if not samples.Run.quick or collection_path.suffix != ".py":
         return None
     if not collection_path.is_relative_to(config.rootpath):
         return None
@@ -180,6 +181,7 @@ def _put_back(found: Mapping[str, str | None]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    samples.Run.quick = config.option.markexpr == "quick"
     gc.set_threshold(100_000, 20, 100)  # as the command line has it
     if not hasattr(config, "workerinput"):
         os.environ |= Transit().environment
@@ -213,6 +215,9 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if samples.Run.quick:
+        items[:], left_out = samples.split(items)
+        config.hook.pytest_deselected(items=left_out)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place(item.nodeid))
 
