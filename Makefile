@@ -15,7 +15,7 @@ help: ## this list
 demo: set-up-demo ## set-up, then two local nodes, a PyTorch training and an MPI program on them
 	@scripts/demo.sh
 
-test: set-up-test ## all tests in four processes; ARGS="-m quick": without engine and containers, in three, a few minutes
+test: set-up-test ## all tests in four processes; ARGS="-m quick": without engine and containers, with a sample of the generated cases
 	@case "$(ARGS)" in *quick*) ;; *) $(BIN)/orch engine install && $(BIN)/python -m orch.images node job mpi;; esac
 	$(BIN)/pytest -n $(if $(findstring quick,$(ARGS)),3,4) $(ARGS)
 

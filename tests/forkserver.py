@@ -43,7 +43,8 @@ orch.stacks.operations orch.rehearsal.project orch.runner.runs.lifecycle orch.ru
 orch.runner.ledger.ledger orch.runner.hosts.survey orch.catalog.load orch.components.registry
 orch.components.aws.backend orch.components.gcp.backend orch.components.local.resources
 orch.components.ssh.resources
-jinja2 pulumi.automation._server rich.console rich.table sqlalchemy.dialects.sqlite
+orch.ci.comments orch.ci.drift orch.ci.findings orch.ci.github orch.ci.gitlab orch.ci.pipeline github gitlab
+jinja2 pulumi.automation._server rich.console rich.table sqlalchemy.dialects.sqlite typer.rich_utils
 """
 LOADED = (*_VERBS_LOAD.split(), str(Path(__file__).with_name("transit.py")))
 
@@ -61,7 +62,6 @@ _READ_AT_START += (
     "TERMINAL_",
     "FORCE_COLOR",
     "PY_COLORS",
-    "GITHUB_",
     "TYPER_",
     "_TYPER_STANDARD",
     "_TYPER_FORCE",
@@ -362,6 +362,14 @@ def _be_started_by(pid: int) -> None:
     os.getppid = parent
 
 
+def _read_again() -> None:
+    """What Typer read of the environment when it was imported, and calls of workflows have another one of."""
+    if typer := sys.modules.get("typer.rich_utils"):
+        names = ("GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS")
+        coloured = True if any(map(os.environ.get, names)) else None
+        typer.FORCE_TERMINAL = False if typer._TYPER_FORCE_DISABLE_TERMINAL else coloured  # type: ignore[attr-defined]
+
+
 def _main() -> None:
     listener, alive = (socket.socket(fileno=int(word)) for word in sys.argv[1:3])
     loaded, interpreter = sys.argv[3].split(","), sys.argv[4]
@@ -369,6 +377,7 @@ def _main() -> None:
     asked = _serve(listener, alive, loaded)
     os.environ.clear()
     os.environ.update(asked["environment"])
+    _read_again()
     os.chdir(asked["folder"])
     sys.argv = asked["words"]
     if "pid" in asked:

@@ -11,12 +11,31 @@ from forkserver import anew, interpreter
 from support import ORCH, Folder, fork_server
 
 
+def both_say(folder: Folder, words: tuple[str, ...], env: dict[str, str]) -> str:
+    """What a call says on both streams, by the process that forks as by the console script."""
+    folder.write("task.yml", "type: task\nimage: x\nnodes: many\n")
+    assert not anew(words, {**os.environ, **env})
+    said = folder.orch(*words, env=env)
+    done = subprocess.run(
+        [*ORCH, *words],
+        cwd=folder.path,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (said.code, said.out, said.err) == (done.returncode, done.stdout, done.stderr)
+    return said.out + said.err
+
+
 @pytest.mark.parametrize("words", [("validate", "task.yml"), ("ps", "--json"), ("nonsense",), ("--version",)])
 def test_both_end_alike_and_say_the_same(folder: Folder, words: tuple[str, ...]) -> None:
-    folder.write("task.yml", "type: task\nimage: x\nnodes: many\n")
-    said = folder.orch(*words)
-    done = subprocess.run([*ORCH, *words], cwd=folder.path, capture_output=True, text=True, check=False)
-    assert (said.code, said.out, said.err) == (done.returncode, done.stdout, done.stderr)
+    both_say(folder, words, {})
+
+
+def test_a_job_of_a_workflow_has_its_colours(folder: Folder) -> None:
+    assert "\x1b[" not in both_say(folder, ("--help",), {"GITHUB_ACTIONS": ""})
+    assert "\x1b[" in both_say(folder, ("--help",), {"GITHUB_ACTIONS": "true"})
 
 
 def test_the_environment_is_the_call_s_and_nothing_of_it_stays(folder: Folder) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = """
 import os
 import pytest
@@ -33,16 +35,51 @@ def test_quick_at_the_end():
 """
 
 
-def test_a_quick_test_finds_no_docker_and_what_others_made_is_removed_after_it(tmp_path: Path) -> None:
-    (tmp_path / "test_some.py").write_text(TESTS)
+SAMPLED = """
+import pytest
+import samples
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("case", range(10))
+def test_one_in_four(case):
+    assert case in samples.sample(range(10), 4)
+
+@pytest.mark.parametrize("first", range(8))
+def test_all_of_them(first):
+    cases = [*samples.sample(range(12), 4, first)]
+    assert len(cases) == samples.some(12, 4)
+    assert cases[0] == (first % 4 if len(cases) < 12 else 0)
+"""
+
+
+def passed(folder: Path, tests: str, *words: str) -> str:
+    """What pytest says of tests with the plugin, all of which pass."""
+    (folder / "test_some.py").write_text(tests)
     env = {key: value for key, value in os.environ.items() if key not in ("DOCKER_HOST", "PYTEST_ADDOPTS")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "workers", "test_some.py"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "workers", *words],
+        cwd=folder,
         env={**env, "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "5 passed" in done.stdout
+    return done.stdout
+
+
+def test_a_quick_test_finds_no_docker_and_what_others_made_is_removed_after_it(tmp_path: Path) -> None:
+    assert "5 passed" in passed(tmp_path, TESTS)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        ("not soak", "18 passed"),
+        ("quick", "11 passed, 7 deselected"),
+    ],
+)
+def test_a_run_of_quick_tests_takes_a_sample_and_every_other_run_all(
+    tmp_path: Path, chosen: str, told: str
+) -> None:
+    assert told in passed(tmp_path, SAMPLED, "-m", chosen)

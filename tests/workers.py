@@ -18,6 +18,7 @@ from typing import Any
 
 import forkserver
 import pytest
+import samples
 import warm
 from transit import Transit
 from xdist.remote import Producer
@@ -59,7 +60,10 @@ WITH_PARTS = (
     "tests/components/gcp/test_engine.py",
     "tests/components/gcp/test_shapes.py",
     "tests/e2e/",
-    "tests/images/",
+    "tests/images/test_build.py",
+    "tests/images/test_job.py",
+    "tests/images/test_node.py",
+    "tests/images/test_variants_built.py",
     "tests/providers/gcp/test_local_nodes.py",
     "tests/providers/gcp_bridge/test_in_the_engine.py",
     "tests/providers/simulated/test_in_the_engine.py",
@@ -127,7 +131,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files of WITH_PARTS are not even imported by a run of quick tests, unless one says that it is quick."""
-    if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+    if not samples.Run.quick or collection_path.suffix != ".py":
         return None
     if not collection_path.is_relative_to(config.rootpath):
         return None
@@ -180,6 +184,7 @@ def _put_back(found: Mapping[str, str | None]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    samples.Run.quick = config.option.markexpr == "quick"
     gc.set_threshold(100_000, 20, 100)  # as the command line has it
     if not hasattr(config, "workerinput"):
         os.environ |= Transit().environment
@@ -213,6 +218,9 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if samples.Run.quick:
+        items[:], left_out = samples.split(items)
+        config.hook.pytest_deselected(items=left_out)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place(item.nodeid))
 

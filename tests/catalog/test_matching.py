@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -419,7 +420,7 @@ def conditions(draw: st.DrawFn) -> MachineQuery:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=samples.some(60, 4), deadline=None)
 @given(conditions())
 def test_what_fits_is_what_the_rules_say_and_all_else_has_a_reason(want: MachineQuery) -> None:
     def key(offer: Offer, spot: bool) -> tuple[Any, ...]:
@@ -440,7 +441,7 @@ def test_what_fits_is_what_the_rules_say_and_all_else_has_a_reason(want: Machine
     assert all(misses and all(miss.distance > 0 for miss in misses) for _, misses in judgement.misses)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=samples.some(40, 4), deadline=None)
 @given(conditions())
 def test_offers_come_in_order(want: MachineQuery) -> None:
     def key(fit: Fit) -> tuple[Any, ...]:
@@ -453,7 +454,7 @@ def test_offers_come_in_order(want: MachineQuery) -> None:
     assert all(key(one) <= key(other) for one, other in pairwise(found))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=samples.some(40, 4), deadline=None)
 @given(conditions())
 def test_near_misses_come_nearest_first_and_hold_every_type_that_does_not_fit(want: MachineQuery) -> None:
     judgement = judge(want, FEW)

@@ -1,9 +1,10 @@
-"""Building with the real Docker: progress, one build for two callers, and a failure told with its reason."""
+"""Building with the real Docker: progress, one build for two callers or none, a failure with its reason."""
 
 from __future__ import annotations
 
 import fcntl
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from importlib.resources import files
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from support import until
 
-from orch.images import docker
+from orch.images import docker, ensure, names
 from orch.images.build import build_once, tag
 from orch.images.errors import BuildFailed
 
@@ -84,3 +85,14 @@ def test_every_image_has_its_files_in_the_package() -> None:
     for name in ("node", "job", "mpi"):
         assert (root / name / "Dockerfile").is_file()
     assert (root / "base" / "debootstrap.sh").is_file()
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_image_that_exists_is_returned_at_once_and_silently(name: str) -> None:
+    said: list[str] = []
+    ensure(name, progress=said.append)  # builds on a machine where it is missing
+    said.clear()
+    started = time.perf_counter()
+    assert ensure(name, progress=said.append) == tag(name)
+    assert time.perf_counter() - started < 10.0
+    assert said == []

@@ -6,13 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from orch.images import ImageError, ensure, is_ours, names, resolve, tag
+from orch.images import ImageError, is_ours, names, resolve, tag
 from orch.images.base import parse_targets
 
 TARGETS = """\
@@ -96,17 +95,6 @@ def test_the_mirrors_of_another_debian_release_serve_for_ours() -> None:
 def test_a_machine_with_another_distribution_names_no_mirror() -> None:
     assert parse_targets("Ubuntu|http://mirror.test/ubuntu/|noble|main\n") == ()
     assert parse_targets("") == ()
-
-
-@pytest.mark.parametrize("name", names())
-def test_an_image_that_exists_is_returned_at_once_and_silently(name: str) -> None:
-    said: list[str] = []
-    ensure(name, progress=said.append)  # builds on a machine where it is missing
-    said.clear()
-    started = time.perf_counter()
-    assert ensure(name, progress=said.append) == tag(name)
-    assert time.perf_counter() - started < 10.0
-    assert said == []
 
 
 def test_without_a_docker_command_the_error_says_what_to_install(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def filled(head: str, line: str) -> str:
     return "".join(lines)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("head", "line"),
     [
