@@ -10,6 +10,7 @@ from orch.rehearsal.account import IncomingCall, Refusal, SimulatedAccount, Simu
 from orch.rehearsal.nebius.api import errors
 from orch.rehearsal.nebius.api.compute import public_image
 from orch.rehearsal.nebius.api.errors import NebiusError
+from orch.rehearsal.nebius.api.instances import remove_gone
 from orch.rehearsal.nebius.api.methods import Request, all_methods
 from orch.rehearsal.nebius.api.vpc import free_range
 from orch.rehearsal.nebius.data.tables import IMAGE_FAMILIES, TENANT, presets, regions
@@ -122,6 +123,8 @@ class NebiusCloud(SimulatedAccount):
         token = (
             f"{service}/{method} {key}" if key and not method.startswith(READS) and short != _OPEN else None
         )
+        with self.store.transaction():
+            remove_gone(Request(self, service, method, body))
         answer = self.perform(call, lambda: self._effect(service, method, body, sent, token))
         if getattr(self._lost, "answer", False):
             self._lost.answer = False

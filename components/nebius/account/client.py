@@ -80,6 +80,8 @@ class Begun:
 class NebiusRefused(CloudRefused):
     """Nebius did not answer, or refused to. `category` says what it is about."""
 
+    category: Category
+
     def __init__(self, what: str, meaning: Category, message: str) -> None:
         error = cloud_error(meaning, message)
         super().__init__(
@@ -236,6 +238,23 @@ class NebiusClient:
             raise
         return Begun(kind, resource, str(answer["id"]))
 
+    def failure(self, kind: Kind, resource: str) -> tuple[Category, str]:
+        """Why the last operation on a resource that failed did: capacity where none says another reason, for
+        a machine that stops again is how missing capacity looks.
+
+        Raises NebiusRefused.
+        """
+        service = self._client(kind.package, kind.service).operation_service()
+        request = import_module("nebius.api.nebius.common.v1").ListOperationsRequest(resource_id=resource)
+        what = f"ask why the {kind.words} {resource} does not run"
+        answer = _translated(what, lambda: service.list(request, **_options()).wait())
+        for operation in answer.operations:
+            status = operation.status
+            if status is not None and status.code.name != "OK":
+                refused = _refused(what, status)
+                return refused.category, refused.detail or ""
+        return "capacity", "it stopped, and no operation says why"
+
     def wait(self, begun: Begun, *, for_s: float, pause_s: float = 1.0) -> None:
         """Wait until a change has ended. Raises NebiusRefused, also when it failed or takes too long."""
         service = self._client(begun.kind.package, begun.kind.service).operation_service()
@@ -291,6 +310,13 @@ def _translated(what: str, act: Callable[[], Any]) -> Any:
 
 
 def _refused(what: str, status: Any) -> NebiusRefused:
+    from nebius.aio.service_error import RequestStatusExtended
+
+    if not isinstance(status, RequestStatusExtended):  # of a list: its details are not read yet
+        plain: Any = status
+        status = RequestStatusExtended.from_rpc_status(
+            plain.to_rpc_status(), request_id="", trace_id="", registry=plain.registry
+        )
     details = [each.details.field for each in status.service_errors if each.details is not None]
     message = status.message or status.code.name
     meaning = category(status.code.name, details[0] if details else None, message)

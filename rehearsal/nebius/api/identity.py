@@ -83,5 +83,4 @@ def _settled(request: Request, doc: Doc) -> bool:
     instance = request.store.get(doc["resource_id"], "instance")
     if instance is None:
         return True
-    now = advanced(request, instance)
-    return now is None or not now["status"].get("reconciling", False)
+    return not advanced(request, instance)["status"].get("reconciling", False)

@@ -175,8 +175,8 @@ def _managed_disk(request: Request, doc: Doc, managed: Doc) -> None:
 # -- how it comes up
 
 
-def advanced(request: Request, doc: Doc) -> Doc | None:
-    """A machine as it is now, looked at once more; None when it is gone.
+def advanced(request: Request, doc: Doc) -> Doc:
+    """A machine as it is now, looked at once more.
 
     It takes some looks and some time: STOPPED (reconciling), STARTING, RUNNING; or, where there is no
     capacity, STOPPED again.
@@ -188,12 +188,8 @@ def advanced(request: Request, doc: Doc) -> Doc | None:
     knobs, status = request.account.knobs_now(), doc["status"]
     doc = {**doc, "_looks": looks}
     if goal == "GONE":
-        if looks >= 2 and age >= knobs.shutting_down_s:
-            _remove(request, doc)
-            return None
-        put(request, "instance", {**doc, "status": {**status, "state": "DELETING", "reconciling": True}})
-        return request.store.get(doc["metadata"]["id"])
-    if goal == "STOPPED":
+        pass  # `remove_gone` ends it
+    elif goal == "STOPPED":
         doc |= {
             "_goal": None,
             "_holds": False,
@@ -273,9 +269,7 @@ def _public_part(doc: Doc) -> Doc:
 
 @method("compute.v1.InstanceService", "Get")
 def get(request: Request) -> Doc:
-    instance_id = str(request.body.get("id") or "")
-    doc = advanced(request, existing(request, "instance", instance_id))
-    return _public_part(doc if doc is not None else existing(request, "instance", instance_id))
+    return _public_part(advanced(request, existing(request, "instance", str(request.body.get("id") or ""))))
 
 
 @method("compute.v1.InstanceService", "GetByName")
@@ -286,8 +280,8 @@ def get_by_name(request: Request) -> Doc:
 @method("compute.v1.InstanceService", "List")
 def instances(request: Request) -> Doc:
     request.project()
-    known = (advanced(request, doc) for doc in list(of_parent(request, "instance")))
-    return page(request, [_public_part(doc) for doc in known if doc is not None])
+    known = [advanced(request, doc) for doc in list(of_parent(request, "instance"))]
+    return page(request, [_public_part(doc) for doc in known])
 
 
 @method("compute.v1.InstanceService", "BatchGet")
@@ -298,11 +292,10 @@ def batch_get(request: Request) -> Doc:
     items: dict[str, Any] = {}
     for instance_id in ids:
         doc = request.store.get(instance_id, "instance")
-        now = advanced(request, doc) if doc is not None else None
-        if now is None:
+        if doc is None:
             items[instance_id] = {"error": {"code": 5, "message": f"{instance_id} not found"}}
         else:
-            items[instance_id] = {"instance": _public_part(now)}
+            items[instance_id] = {"instance": _public_part(advanced(request, doc))}
     return {"items": items}
 
 
@@ -354,7 +347,14 @@ def stopped(request: Request, doc: Doc) -> None:
     put(request, "instance", {**doc, "_goal": None, "_holds": False, "status": status})
 
 
-def _remove(request: Request, doc: Doc) -> None:
-    if disk := doc.get("_disk"):
-        request.store.remove(disk)
-    request.store.remove(doc["metadata"]["id"])
+def remove_gone(request: Request) -> None:
+    """Remove the machines that were deleted and looked at since, with the disks that they manage.
+
+    In a transaction of its own: a call that finds one gone is refused, and what it did would be undone.
+    """
+    wait_s = request.account.knobs_now().shutting_down_s
+    for instance_id, doc in request.store.each("instance"):
+        if doc["_goal"] == "GONE" and doc["_looks"] and request.account.now() - doc["_since"] >= wait_s:
+            if disk := doc.get("_disk"):
+                request.store.remove(disk)
+            request.store.remove(instance_id)
