@@ -51,6 +51,8 @@ def backend(name: str) -> AnyBackend:
         return _of_another_package(name)
     if not name.isidentifier() or find_spec(f"orch.components.{name}") is None:
         raise KeyError(name)
+    if find_spec(f"orch.components.{name}.backend") is None:
+        raise KeyError(name)  # its folder is begun
     module = import_module(f"orch.components.{name}.backend")
     (subclass,) = (
         each

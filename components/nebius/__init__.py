@@ -1,0 +1,1 @@
+"""Nebius: InfiniBand clusters. `account/` asks its API; nothing here is planned or made yet."""

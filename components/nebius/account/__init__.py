@@ -1,0 +1,1 @@
+"""The account, asked through Nebius's SDK."""

@@ -1,0 +1,332 @@
+"""Nebius, asked through its SDK: one call each, with errors of ours.
+
+The SDK tries a call again that was refused for want of a quota or of capacity, unless it is told not to: a
+create is one call. It asks for a token without end when credentials are refused, unless it is told to report
+that. Operations are asked for here: the SDK's own wait hung in some versions.
+Source: nebius/pysdk README and issue 74; dstack core/backends/nebius.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from orch.components.cloud_errors import CloudRefused
+from orch.components.nebius.account.errors import Category, category, cloud_error
+
+CALL_S = 60.0
+TRY_S = 20.0
+LOGIN_S = 15.0
+PAGE = 100
+MOST_BATCH = 1000
+
+
+class Session(Protocol):
+    """The SDK, logged in; `projects` are those that orch.yml names."""
+
+    @property
+    def sdk(self) -> Any: ...
+
+    @property
+    def projects(self) -> Sequence[str]: ...
+
+
+Row = dict[str, Any]
+"""A message as JSON, with the names of the proto."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a service of the API."""
+
+    package: str
+    service: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of resource. `package` and `service` are the API's; `words`: as people call it."""
+
+    package: str
+    service: str
+    words: str
+
+    def method(self, name: str) -> Method:
+        return Method(self.package, self.service, name)
+
+
+NETWORK = Kind("vpc.v1", "NetworkService", "network")
+SUBNET = Kind("vpc.v1", "SubnetService", "subnet")
+SECURITY_GROUP = Kind("vpc.v1", "SecurityGroupService", "security group")
+SECURITY_RULE = Kind("vpc.v1", "SecurityRuleService", "security rule")
+GPU_CLUSTER = Kind("compute.v1", "GpuClusterService", "GPU cluster")
+DISK = Kind("compute.v1", "DiskService", "disk")
+INSTANCE = Kind("compute.v1", "InstanceService", "instance")
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A change that has begun. `resource`: the id, known at once; `operation`: to ask for."""
+
+    kind: Kind
+    resource: str
+    operation: str
+
+
+class NebiusRefused(CloudRefused):
+    """Nebius did not answer, or refused to. `category` says what it is about."""
+
+    category: Category
+
+    def __init__(self, what: str, meaning: Category, message: str) -> None:
+        error = cloud_error(meaning, message)
+        super().__init__(
+            f"cannot {what}: {error.meaning}",
+            error=error,
+            detail=f"{error.code}: {message}",
+            hint=error.hint,
+            code=error.orch,
+        )
+        self.category = meaning
+
+
+class NebiusClient:
+    """The account of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._clients: dict[tuple[str, str], Any] = {}
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def _client(self, package: str, service: str) -> Any:
+        key = package, service
+        if key not in self._clients:
+            api = import_module(f"nebius.api.nebius.{package}")
+            self._clients[key] = getattr(api, f"{service}Client")(self._session.sdk)
+        return self._clients[key]
+
+    def call(self, what: str, method: Method, body: Mapping[str, Any], key: str | None = None) -> Row:
+        """One call: the answer as JSON. `what`: what it is for, as in "cannot …"; `key`: what the service
+        tells a repeated call by. Reads are tried again by the SDK, changes are not.
+
+        Raises NebiusRefused.
+        """
+        from nebius.base.protos.json_format import message_to_dict, parse_dict
+
+        client = self._client(method.package, method.service)
+        descriptor = client.get_descriptor().methods_by_name[_camel(method.name)]
+        message = parse_dict(body, client.__registry__.message_class(descriptor.input_type.full_name)())
+        options = _options()
+        if key is not None:
+            options |= {"metadata": [("x-idempotency-key", key)], "retries": 1}
+        answer = _translated(what, lambda: getattr(client, method.name)(message, **options).wait())
+        # A change answers an operation in a wrapper of the SDK.
+        answer = getattr(answer, "_operation", answer)
+        return message_to_dict(answer, preserving_proto_field_name=True)
+
+    def _items(self, what: str, package: str, service: str, body: Mapping[str, Any]) -> Iterator[Row]:
+        token = ""
+        while True:
+            query = {**body, "page_size": PAGE, **({"page_token": token} if token else {})}
+            answer = self.call(what, Method(package, service, "list"), query)
+            yield from answer.get("items", ())
+            token = answer.get("next_page_token", "")
+            if not token:
+                return
+
+    # -- where --------------------------------------------------------------------------------------------
+
+    def projects(self) -> dict[str, str]:
+        """Region -> the project to use there: one that orch.yml names, the only one, else the default one.
+
+        Raises NebiusRefused.
+        """
+        rows: dict[str, list[Row]] = {}
+        for tenant in self._items("list the tenants", "iam.v2", "TenantService", {}):
+            where = {"parent_id": tenant["metadata"]["id"]}
+            for project in self._items("list the projects", "iam.v2", "ProjectService", where):
+                rows.setdefault(project["spec"]["region"], []).append(project["metadata"])
+        chosen: dict[str, str] = {}
+        for region, known in rows.items():
+            listed = [each for each in known if {each["id"], each.get("name")} & set(self._session.projects)]
+            usable = listed if self._session.projects else known
+            default = [each for each in usable if str(each.get("name", "")).startswith("default-project")]
+            picked = usable if len(usable) == 1 else default
+            if picked:
+                chosen[region] = str(picked[0]["id"])
+        return chosen
+
+    def tenant(self) -> str:
+        """The first tenant that these credentials see."""
+        rows = self._items("list the tenants", "iam.v2", "TenantService", {})
+        return str(next(rows)["metadata"]["id"])
+
+    def stock(self, tenant: str) -> dict[tuple[str, str, str], tuple[int | None, int | None]]:
+        """(type, region, fabric) -> how many machines may be had now, on demand and preemptible, as far as
+        the quota lets them; None: not known. `fabric`: empty outside GPU clusters."""
+        found: dict[tuple[str, str, str], tuple[int | None, int | None]] = {}
+        rows = self._items("ask for the stock", "capacity.v1", "ResourceAdviceService", {"parent_id": tenant})
+        for row in rows:
+            spec, status = row["spec"], row["status"]
+            machine = spec["compute_instance"]
+            name = f"{machine['platform']}_{machine['preset']['name']}"
+            key = (name, spec.get("region", ""), spec.get("fabric", ""))
+            found[key] = (_available(status.get("on_demand")), _available(status.get("preemptible")))
+        return found
+
+    def image(self, family: str, region: str) -> Row:
+        """The newest public image of a family. Raises NebiusRefused."""
+        body = {"image_family": family, "parent_id": f"project-{region}public-images"}
+        latest = Method("compute.v1", "ImageService", "get_latest_by_family")
+        return self.call(f"look for the image {family}", latest, body)
+
+    # -- resources ----------------------------------------------------------------------------------------
+
+    def find(self, kind: Kind, parent: str, name: str) -> Row | None:
+        """A resource by its name, None without. Raises NebiusRefused."""
+        body = {"parent_id": parent, "name": name}
+        return self._or_none(kind, "get_by_name", body, name)
+
+    def get(self, kind: Kind, resource: str) -> Row | None:
+        """A resource by its id, None when it is gone. Raises NebiusRefused."""
+        return self._or_none(kind, "get", {"id": resource}, resource)
+
+    def _or_none(self, kind: Kind, method: str, body: Mapping[str, Any], name: str) -> Row | None:
+        try:
+            return self.call(f"ask for the {kind.words} {name}", kind.method(method), body)
+        except NebiusRefused as refused:
+            if refused.category == "gone":
+                return None
+            raise
+
+    def instances(self, ids: Sequence[str]) -> dict[str, Row]:
+        """Instances by id, in few calls; those that are gone are left out."""
+        found: dict[str, Row] = {}
+        for start in range(0, len(ids), MOST_BATCH):
+            body = {"instance_ids": list(ids[start : start + MOST_BATCH])}
+            rows = self.call("ask for the instances", INSTANCE.method("batch_get"), body).get("items", {})
+            found |= {key: row["instance"] for key, row in rows.items() if "instance" in row}
+        return found
+
+    def create(self, kind: Kind, metadata: Mapping[str, Any], spec: Mapping[str, Any], key: str) -> Begun:
+        """Begin to make a resource: one call. `key`: the same for the same resource, whichever process asks.
+
+        Raises NebiusRefused.
+        """
+        what = f"create the {kind.words} {metadata['name']}"
+        answer = self.call(what, kind.method("create"), {"metadata": metadata, "spec": spec}, key)
+        return Begun(kind, str(answer["resource_id"]), str(answer["id"]))
+
+    def update(self, kind: Kind, metadata: Mapping[str, Any], spec: Mapping[str, Any], key: str) -> Begun:
+        what = f"change the {kind.words} {metadata['name']}"
+        answer = self.call(what, kind.method("update"), {"metadata": metadata, "spec": spec}, key)
+        return Begun(kind, str(answer["resource_id"]), str(answer["id"]))
+
+    def delete(self, kind: Kind, resource: str, key: str) -> Begun | None:
+        """Begin to delete a resource; None when it is gone. Raises NebiusRefused."""
+        what = f"delete the {kind.words} {resource}"
+        try:
+            answer = self.call(what, kind.method("delete"), {"id": resource}, key)
+        except NebiusRefused as refused:
+            if refused.category == "gone":
+                return None
+            raise
+        return Begun(kind, resource, str(answer["id"]))
+
+    def failure(self, kind: Kind, resource: str) -> tuple[Category, str]:
+        """Why the last operation on a resource that failed did: capacity where none says another reason, for
+        a machine that stops again is how missing capacity looks.
+
+        Raises NebiusRefused.
+        """
+        service = self._client(kind.package, kind.service).operation_service()
+        request = import_module("nebius.api.nebius.common.v1").ListOperationsRequest(resource_id=resource)
+        what = f"ask why the {kind.words} {resource} does not run"
+        answer = _translated(what, lambda: service.list(request, **_options()).wait())
+        for operation in answer.operations:
+            status = operation.status
+            if status is not None and status.code.name != "OK":
+                refused = _refused(what, status)
+                return refused.category, refused.detail or ""
+        return "capacity", "it stopped, and no operation says why"
+
+    def wait(self, begun: Begun, *, for_s: float, pause_s: float = 1.0) -> None:
+        """Wait until a change has ended. Raises NebiusRefused, also when it failed or takes too long."""
+        service = self._client(begun.kind.package, begun.kind.service).operation_service()
+        request = import_module("nebius.api.nebius.common.v1").GetOperationRequest(id=begun.operation)
+        what = f"change the {begun.kind.words} {begun.resource}"
+        end = time.monotonic() + for_s
+        while True:
+            operation = _translated(what, lambda: service.get(request, **_options()).wait())
+            status = operation.status()
+            if status is not None:
+                if status.code.name != "OK":
+                    raise _refused(what, status)
+                return
+            if time.monotonic() >= end:
+                raise NebiusRefused(what, "transient", f"it has not ended after {for_s:.0f} s")
+            time.sleep(pause_s)
+
+
+def _options() -> dict[str, Any]:
+    """How long a call may take, logging in included, and that a refused login is told."""
+    from nebius.aio.token import options
+
+    login = {
+        options.OPTION_MAX_RETRIES: "2",
+        options.OPTION_RENEW_SYNCHRONOUS: "1",
+        options.OPTION_RENEW_REQUEST_TIMEOUT: f"{LOGIN_S}",
+        options.OPTION_REPORT_ERROR: "1",
+    }
+    return {"timeout": CALL_S, "per_retry_timeout": TRY_S, "auth_timeout": CALL_S, "auth_options": login}
+
+
+def _available(row: Mapping[str, Any] | None) -> int | None:
+    """How many there are; None where that is not known, or stale."""
+    if row is None or row.get("data_state") != "DATA_STATE_FRESH":
+        return None
+    return int(row.get("available", 0))
+
+
+def _camel(method: str) -> str:
+    return "".join(word.capitalize() for word in method.split("_"))
+
+
+def _translated(what: str, act: Callable[[], Any]) -> Any:
+    from nebius.aio.service_error import RequestError
+    from nebius.base.error import SDKError
+
+    try:
+        return act()
+    except RequestError as error:
+        raise _refused(what, error.status) from error
+    except SDKError as error:
+        raise NebiusRefused(what, "transient", str(error)) from error
+
+
+def _refused(what: str, status: Any) -> NebiusRefused:
+    from nebius.aio.service_error import RequestStatusExtended
+
+    if not isinstance(status, RequestStatusExtended):  # of a list: its details are not read yet
+        plain: Any = status
+        status = RequestStatusExtended.from_rpc_status(
+            plain.to_rpc_status(), request_id="", trace_id="", registry=plain.registry
+        )
+    details = [each.details.field for each in status.service_errors if each.details is not None]
+    message = status.message or status.code.name
+    meaning = category(status.code.name, details[0] if details else None, message)
+    extra = [_violation(each) for each in status.service_errors if each.details is not None]
+    return NebiusRefused(what, meaning, "; ".join(filter(None, [message, *extra])))
+
+
+def _violation(error: Any) -> str:
+    """What a quota lacks: name, limit and what was asked for."""
+    if error.details.field != "quota_failure":
+        return ""
+    rows = error.details.value.violations
+    return ", ".join(f"{row.quota} is {row.limit}, this needs {row.requested}" for row in rows)

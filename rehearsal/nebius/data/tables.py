@@ -1,0 +1,80 @@
+"""The account's tables: platforms with their presets, regions, fabrics, image families. Read once."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+TENANT = "tenant-e00orchrehearsal"
+IMAGE_FAMILIES: Mapping[str, int] = {"ubuntu24.04-cuda13.0": 40, "ubuntu24.04-driverless": 10}
+"""Public image families, and the least size of a boot disk in GiB."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A preset of a platform. `fabrics`: region -> its InfiniBand fabrics."""
+
+    platform: str
+    name: str
+    vcpus: int
+    memory_gib: int
+    gpus: int
+    clustering: bool
+    quota: str
+    spot: bool
+    regions: tuple[str, ...]
+    fabrics: Mapping[str, tuple[str, ...]]
+
+    @property
+    def type(self) -> str:
+        """As capacity is set by: `gpu-h100-sxm_8gpu-128vcpu-1600gb`."""
+        return f"{self.platform}_{self.name}"
+
+
+@cache
+def presets() -> Mapping[tuple[str, str], Preset]:
+    text = resources.files(__name__.rpartition(".")[0]).joinpath("platforms.csv").read_text("utf-8")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    known = (
+        Preset(
+            row["platform"],
+            row["preset"],
+            int(row["vcpus"]),
+            int(row["memory_gib"]),
+            int(row["gpus"]),
+            row["clustering"] == "yes",
+            row["quota"],
+            row["spot"] == "yes",
+            tuple(row["regions"].split()),
+            _fabrics(row["fabrics"]),
+        )
+        for row in rows
+    )
+    return {(each.platform, each.name): each for each in known}
+
+
+@cache
+def regions() -> tuple[str, ...]:
+    return tuple(sorted({region for each in presets().values() for region in each.regions}))
+
+
+@cache
+def platform_of_fabric() -> Mapping[tuple[str, str], str]:
+    """(region, fabric) -> the platform whose machines are on it."""
+    return {
+        (region, fabric): each.platform
+        for each in presets().values()
+        for region, names in each.fabrics.items()
+        for fabric in names
+    }
+
+
+def _fabrics(text: str) -> dict[str, tuple[str, ...]]:
+    fabrics: dict[str, tuple[str, ...]] = {}
+    for word in text.split():
+        region, _, fabric = word.partition(":")
+        fabrics[region] = (*fabrics.get(region, ()), fabric)
+    return fabrics
