@@ -111,7 +111,7 @@ def _grouping(by: str) -> tuple[Grouping, str | None]:
 
 def _fleets(target: str | None, *, rehearse: bool) -> tuple[Project, Collection[str] | None]:
     """The project, and which fleets of it; None for all."""
-    from orch.cli.fleets.provision import FleetFile, is_file
+    from orch.cli.fleets.targets import FleetFile, is_file
     from orch.spec.grammar.values import encodable
 
     if target is None or not is_file(target):

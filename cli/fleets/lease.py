@@ -8,7 +8,7 @@ import typer
 
 from orch.cli.context import FileCommand, FileOrName, Json, Owner, Rehearse
 from orch.cli.errors import print_json, say
-from orch.cli.fleets.provision import stacks_of
+from orch.cli.fleets.targets import stacks_of
 from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:

@@ -86,7 +86,7 @@ def survey_lines(name: str, survey: Survey, *, width: int, colour: bool) -> list
 
 def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[str, Survey]]:
     """Each fleet to check, by its name, with the survey of its hosts."""
-    from orch.cli.fleets.provision import FleetFile, is_file
+    from orch.cli.fleets.targets import FleetFile, is_file
 
     if not is_file(target):
         yield target, _of_name(project_at(rehearse=rehearse), target)
