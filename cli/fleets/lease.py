@@ -8,7 +8,7 @@ import typer
 
 from orch.cli.context import FileCommand, FileOrName, Json, Owner, Rehearse
 from orch.cli.errors import print_json, say
-from orch.cli.fleets.targets import stacks_of
+from orch.cli.fleets.targets import is_file, stacks_of
 from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
@@ -100,11 +100,16 @@ def _show(rows: list[tuple[StackState, StackLease | None]], *, as_json: bool) ->
 
 
 def _stacks(target: str, *, rehearse: bool, owner: str | None = None) -> list[StackState]:
+    """The stacks of a file, also those that are not up yet, or the one of a name. Raises NoSuchFleet for a
+    name that is not up."""
+    from orch.stacks.fleets import not_up
     from orch.stacks.state import StackState
 
     found = [StackState(*each) for each in stacks_of(target, rehearse=rehearse, owner=owner)]
     for stack in found:
         stack.project.prepare()
+        if not is_file(target) and not stack.exists:
+            raise not_up(stack.project, stack.name)
     return found
 
 
