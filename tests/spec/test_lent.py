@@ -30,6 +30,7 @@ PART = 5
 
 
 OTHER = re.compile(r"[\W_]+")
+DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 def bare(text: str) -> str:
@@ -53,7 +54,8 @@ def leaks(text: str, canary: str) -> bool:
 @cache
 def every_form(found: tuple[Diagnostic, ...]) -> str:
     """Most diagnostics are the same whatever the environment holds."""
-    return "\n".join(form(found) for form in (render_human, render_json, render_github, render_sarif))
+    told = "\n".join(form(found) for form in (render_human, render_json, render_github, render_sarif))
+    return DIGEST.sub("", told)  # five digits of a canary are in one of a few thousand by chance
 
 
 def test_no_property_quotes_what_came_from_the_environment(tmp_path: Path) -> None:
