@@ -406,7 +406,7 @@ def _post(service: Forge, pulls: list[Pull], body: str, pipeline: Pipeline, *, a
 
 
 def _post_result(service: Forge, pipeline: Pipeline, file: str, path: str, *, as_json: bool) -> None:
-    from orch.ci.results import PlanComment, post_result, read_result
+    from orch.ci.comments import PlanComment, post_result, read_result
 
     project, marker = _plan_of(path)
     read = read_result(file)

@@ -144,3 +144,16 @@ def positional(args: list[str]) -> list[str]:
         elif at + 1 == end:
             raise typer.BadParameter("a file is expected after it", param_hint=word)
     return [*options, *args[end:]]
+
+
+def lease_seconds(duration: str, option: str) -> int:
+    """How long a lease lasts, as an option says. Raises BadParameter."""
+    from orch.spec.grammar.values import Problem, parse_duration
+
+    try:
+        seconds = parse_duration(duration)
+    except Problem as problem:
+        raise typer.BadParameter(str(problem), param_hint=option) from problem
+    if not seconds:
+        raise typer.BadParameter("a lease ends: write `8h` or `2d`", param_hint=option)
+    return seconds

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from orch.policies.settings import Settings
     from orch.spec import Document, Loaded
     from orch.spec.defaults import Common
+    from orch.spec.diagnostics import Diagnostic
     from orch.spec.models.backends.base import BackendSettings
 
 
@@ -152,3 +154,49 @@ def backend_settings(
             tell(render_human(loaded.diagnostics))
         projects = [model for _, model in loaded.of(ProjectSettings)]
     return tuple(backend for project in projects for backend in project.configured)
+
+
+def found_in(loaded: Loaded, *, untrusted: bool) -> tuple[Diagnostic, ...]:
+    """All that is wrong with what was loaded, what a launch would refuse, and what policies say of it."""
+    from orch.spec.diagnostics import ordered
+
+    advice = _advice(loaded.documents, names=not untrusted)
+    policies = _policies(loaded.documents, untrusted=untrusted)
+    return ordered((*loaded.diagnostics, *advice, *policies))
+
+
+def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnostic]:
+    """Warnings of what a launch would refuse in valid documents; with `names`, of unknown names too.
+
+    The catalogue's refreshed prices lie in the user's folder: files of strangers do without.
+    """
+    from orch.spec.diagnostics import Severity
+    from orch.spec.models import BACKEND_MODELS
+    from orch.spec.rules.unsupported import not_acted_on
+
+    for document in documents:
+        # A backend's own document is only ever checked, which is told.
+        for each in not_acted_on(document.draft) if document.kind not in BACKEND_MODELS else ():
+            yield replace(each, severity=Severity.WARNING) if each.severity is Severity.ERROR else each
+        if names and document.kind == "fleet":
+            from orch.catalog.errors import CatalogError
+            from orch.offers.search import unknown_names
+
+            try:
+                yield from unknown_names(document)
+            except CatalogError as error:  # a file is no worse for it
+                names = False
+                tell(f"note: names were not looked up in the catalogue: {error.text()}")
+
+
+def _policies(documents: tuple[Document, ...], *, untrusted: bool) -> Iterator[Diagnostic]:
+    """What is wrong with the policies of an `orch.yml`, and what policies say of tasks."""
+    from orch.policies.settings import check, today
+    from orch.policies.task_verdicts import task_violations
+    from orch.spec.models import Task
+
+    settings = policies_near(untrusted=untrusted)
+    for document in documents:
+        yield from check(document, today()) if document.kind == "project" else ()
+        if isinstance(document.model, Task):
+            yield from task_violations(document, *settings(document.draft.source.file), today())

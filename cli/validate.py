@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,6 @@ from orch.cli.errors import say, tell
 from orch.cli.output.findings import report
 
 if TYPE_CHECKING:
-    from orch.spec import Document, Loaded
     from orch.spec.diagnostics import Diagnostic
 
 
@@ -68,7 +65,7 @@ def validate(
 
     People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
-    from orch.cli.diagnostics import settings_near
+    from orch.cli.diagnostics import found_in, settings_near
     from orch.spec import load_paths
     from orch.spec.diagnostics import Severity, render_human, render_json
     from orch.spec.diagnostics import strict as as_errors
@@ -95,15 +92,6 @@ def validate(
             more = f" and {len(below) - SHOWN_FOLDERS} more" if len(below) > SHOWN_FOLDERS else ""
             tell(f"note: folders in a folder are not read; configurations are in {few}{more}")
     return ExitCode.CONFIG if failed else ExitCode.OK
-
-
-def found_in(loaded: Loaded, *, untrusted: bool) -> tuple[Diagnostic, ...]:
-    """All that is wrong with what was loaded, what a launch would refuse, and what policies say of it."""
-    from orch.spec.diagnostics import ordered
-
-    advice = _advice(loaded.documents, names=not untrusted)
-    policies = _policies(loaded.documents, untrusted=untrusted)
-    return ordered((*loaded.diagnostics, *advice, *policies))
 
 
 def _known_secrets(paths: list[str]) -> frozenset[str] | None:
@@ -148,44 +136,6 @@ def _is_configuration(file: str) -> bool:
             return re.search(rb"^type\s*:", opened.read(READ_BYTES), re.MULTILINE) is not None
     except OSError:
         return False
-
-
-def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnostic]:
-    """Warnings of what a launch would refuse in valid documents; with `names`, of unknown names too.
-
-    The catalogue's refreshed prices lie in the user's folder: files of strangers do without.
-    """
-    from orch.spec.diagnostics import Severity
-    from orch.spec.models import BACKEND_MODELS
-    from orch.spec.rules.unsupported import not_acted_on
-
-    for document in documents:
-        # A backend's own document is only ever checked, which is told.
-        for each in not_acted_on(document.draft) if document.kind not in BACKEND_MODELS else ():
-            yield replace(each, severity=Severity.WARNING) if each.severity is Severity.ERROR else each
-        if names and document.kind == "fleet":
-            from orch.catalog.errors import CatalogError
-            from orch.offers.search import unknown_names
-
-            try:
-                yield from unknown_names(document)
-            except CatalogError as error:  # a file is no worse for it
-                names = False
-                tell(f"note: names were not looked up in the catalogue: {error.text()}")
-
-
-def _policies(documents: tuple[Document, ...], *, untrusted: bool) -> Iterator[Diagnostic]:
-    """What is wrong with the policies of an `orch.yml`, and what policies say of tasks."""
-    from orch.cli.diagnostics import policies_near
-    from orch.policies.settings import check, today
-    from orch.policies.task_verdicts import task_violations
-    from orch.spec.models import Task
-
-    settings = policies_near(untrusted=untrusted)
-    for document in documents:
-        yield from check(document, today()) if document.kind == "project" else ()
-        if isinstance(document.model, Task):
-            yield from task_violations(document, *settings(document.draft.source.file), today())
 
 
 def _summary(diagnostics: tuple[Diagnostic, ...], documents: int) -> str:

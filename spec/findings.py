@@ -45,7 +45,7 @@ class PlanError(OrchError):
         super().__init__(summary, detail=detail, hint=hint, code=code)
         self.path = path
 
-    def placed(self, document: Document) -> InvalidConfiguration:
+    def placed(self, document: Document) -> OrchError:
         """The same as a diagnostic with the property's place in the file."""
         from orch.spec import InvalidConfiguration
 

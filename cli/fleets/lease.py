@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.context import FileCommand, FileOrName, Json, Owner, Rehearse
+from orch.cli.context import FileCommand, FileOrName, Json, Owner, Rehearse, lease_seconds
 from orch.cli.errors import print_json, say
 from orch.cli.fleets.targets import is_file, stacks_of
 from orch.spec.errors import OrchError
@@ -35,7 +35,7 @@ def take(
     from orch.cli.output.progress import watching
     from orch.stacks.pulumi import leases
 
-    seconds = seconds_of(duration, "--for")
+    seconds = lease_seconds(duration, "--for")
     taken: list[tuple[StackState, StackLease, bool]] = []
     with watching(as_json=as_json) as listener:
         try:
@@ -111,16 +111,3 @@ def _stacks(target: str, *, rehearse: bool, owner: str | None = None) -> list[St
         if not is_file(target) and not stack.exists:
             raise not_up(stack.project, stack.name)
     return found
-
-
-def seconds_of(duration: str, option: str) -> int:
-    """How long a lease lasts, as an option says. Raises BadParameter."""
-    from orch.spec.grammar.values import Problem, parse_duration
-
-    try:
-        seconds = parse_duration(duration)
-    except Problem as problem:
-        raise typer.BadParameter(str(problem), param_hint=option) from problem
-    if not seconds:
-        raise typer.BadParameter("a lease ends: write `8h` or `2d`", param_hint=option)
-    return seconds

@@ -25,6 +25,7 @@ from orch.cli.context import (
     Untrusted,
     Verbose,
     Yes,
+    lease_seconds,
     project_at,
     strangers,
 )
@@ -312,9 +313,7 @@ def up(
             launch = ("fleet", "volume")
             return FleetFile(target, launch=launch, rehearse=rehearse, mixed=True, owner=owner).read()
 
-        from orch.cli.fleets.lease import seconds_of
-
-        seconds = None if lease is None else seconds_of(lease, "--lease")
+        seconds = None if lease is None else lease_seconds(lease, "--lease")
         means = ApplyMeans(force, as_json, rehearse, result, seconds)
         apply_saved(plan, file, documents, means)
         return

@@ -65,8 +65,8 @@ def comment(file: str, allowed: Sequence[str], out: str | None) -> ExitCode:
     """Writes the comment on a stranger's files: their fleets as they would be, and all that is wrong with
     them, whatever that is. Without a file it goes to stdout. The exit code is the worst that was found."""
     from orch.ci.findings import findings_comment, findings_of
+    from orch.cli.diagnostics import found_in
     from orch.cli.fleets.preview_all import give, worst
-    from orch.cli.validate import found_in
 
     loaded = read(file, untrusted=allowed)
     found = list(found_in(loaded, untrusted=True))
@@ -100,7 +100,10 @@ def _forecasts(
         try:
             forecast = outlook(fleet, settings, document.directory.absolute(), fence)
         except PlanError as error:
-            yield error.placed(document), ()
+            placed = error.placed(document)
+            if not isinstance(placed, InvalidConfiguration):
+                raise placed from error
+            yield placed, ()
             continue
         yield forecast, (*warnings, *(finding.placed(document) for finding in forecast.findings))
 
