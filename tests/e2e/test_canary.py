@@ -140,6 +140,9 @@ VERBS: dict[str, tuple[str, ...]] = {
     "engine env": ("engine", "env"),
     "engine version": ("engine", "version"),
     "unlock": ("unlock", "nest", "--yes"),
+    "lease": ("lease", "take", "nest", "--for", "8h", "--json"),
+    "lease shown": ("lease", "show", "nest"),
+    "lease given back": ("lease", "release", "nest"),
     "gc": ("gc", "--rehearse", "--yes", "--json"),
     "init": ("init",),
     "volume": ("up", "volume.yml", "--yes"),
@@ -188,9 +191,9 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("up of hosts", "run"),
     ("secret on a command line", "run of a wrong login"),
     ("volume", "copy to a node", "copy of nothing"),
-    ("volumes", "volume in full", "volumes that are due"),
-    ("secrets", "run of a private image"),
-    ("secret of the past", "volume of the past"),
+    ("volumes", "volume in full", "volumes that are due", "lease"),
+    ("secrets", "run of a private image", "lease shown"),
+    ("secret of the past", "volume of the past", "lease given back"),
     ("fleets", "fleets, as data", "fleet", "fleet ids", "check", "drift", "refresh", "engine env", "unlock"),
     ("init", "gc"),
     ("apply", "show of a run", "show", "ssh"),
@@ -383,7 +386,7 @@ def test_all_verbs_did_what_they_are_for(place: Place) -> None:
     # `engine install` comes before any test, `offers refresh` asks a cloud; `plan` and `fleet delete` are
     # other names of what is called. Verbs of `ci` read orch.yml and what others wrote, and post to a forge.
     apart = {("engine", "install"), ("offers", "refresh"), ("plan",), ("fleet", "delete")}
-    apart |= {("ci", verb) for verb in ("init", "comment", "check", "drift-issue")}
+    apart |= {("ci", verb) for verb in ("init", "comment", "check", "drift-issue", "pull-request")}
     assert [each for each in verbs() if each not in apart and not called(each)] == []
     for what, said in place.said.items():
         assert what in DEPENDING or (said.code != 0) == (what in FAILING), (what, said)
