@@ -22,7 +22,7 @@ from support import Said, kill
 
 from orch.cli.errors import run, tell
 from orch.cli.fleets import preview_all
-from orch.cli.fleets.saved_plans import apply_saved
+from orch.cli.fleets.saved_plans import ApplyMeans, apply_saved
 from orch.rehearsal.project import rehearse
 from orch.spec import load_paths
 from orch.spec.models import Fleet
@@ -207,9 +207,8 @@ def main(folder: Path, state: str, verb: str) -> None:
         sys.exit(int(code))
     elif verb == "apply":
         documents = load_paths(["p5.yml"]).require().documents
-        apply_saved(
-            PLAN, None, lambda _: (project, documents), force=False, as_json=False, rehearse=project.rehearsal
-        )
+        means = ApplyMeans(force=False, as_json=False, rehearse=project.rehearsal)
+        apply_saved(PLAN, None, lambda _: (project, documents), means)
     else:
         operations.unlock(project, "p5")
 
