@@ -146,7 +146,7 @@ def test_pending_changes_give_10_only_where_nothing_is_worse(folder: Rehearsed, 
         (["--markdown", "--out", "a.md", "--out", "b.md"], "with --markdown, one file is written"),
         (["--markdown", "--expires", "3d"], "it goes with a saved plan"),
         (["--out", "plan.json", "--expires", "off"], "a plan expires"),
-        (["--untrusted", "--markdown"], "do not go with it"),
+        (["--untrusted", "--html"], "do not go with it"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
