@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from enum import Enum
 from functools import partial
@@ -129,11 +128,13 @@ def _below(paths: list[str]) -> tuple[str, ...]:
 
 
 def _is_configuration(file: str) -> bool:
+    from orch.spec.loader.load import is_configuration
+
     try:
         if not os.path.isfile(file):
             return False
         with open(file, "rb") as opened:
-            return re.search(rb"^type\s*:", opened.read(READ_BYTES), re.MULTILINE) is not None
+            return is_configuration(opened.read(READ_BYTES).decode(errors="replace"))
     except OSError:
         return False
 

@@ -9,7 +9,6 @@ import typer
 from orch.cli.context import FileCommand, FileOrName, Json, Owner, Rehearse, lease_seconds
 from orch.cli.errors import print_json, say
 from orch.cli.fleets.targets import is_file, stacks_of
-from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
     from orch.stacks.pulumi.leases import StackLease
@@ -36,17 +35,9 @@ def take(
     from orch.stacks.pulumi import leases
 
     seconds = lease_seconds(duration, "--for")
-    taken: list[tuple[StackState, StackLease, bool]] = []
     with watching(as_json=as_json) as listener:
-        try:
-            for stack in _stacks(target, rehearse=rehearse, owner=owner):
-                taken.append((stack, *leases.take(stack, stack.project.owner, seconds, listener)))
-        except OrchError:
-            for stack, _, is_new in taken:
-                if is_new:
-                    leases.release(stack, stack.project.owner, listener)
-            raise
-    _show([(stack, lease) for stack, lease, _ in taken], as_json=as_json)
+        taken = leases.take_all(_stacks(target, rehearse=rehearse, owner=owner), seconds, listener)
+    _show([(each.stack, each.lease) for each in taken], as_json=as_json)
 
 
 @app.command("release", cls=FileCommand, epilog='Example: orch lease release infra --owner "PR #12"')

@@ -135,20 +135,19 @@ def _leased(jobs: Sequence[Job], progress: Progress, means: ApplyMeans) -> Itera
     from orch.stacks.pulumi import leases
     from orch.stacks.state import StackState
 
-    new: list[StackState] = []
+    taken: tuple[leases.Taken, ...] = ()
     try:
-        for job in jobs if means.lease_s is not None else ():
-            stack = StackState(job.project, job.approved.plan.stack)
-            job.project.prepare()
+        if means.lease_s is not None:
+            for job in jobs:
+                job.project.prepare()
+            stacks = [StackState(job.project, job.approved.plan.stack) for job in jobs]
             with watching(as_json=means.as_json) as listener:
-                _, is_new = leases.take(stack, job.project.owner, means.lease_s or 0, listener)
-            new += [stack] if is_new else []
+                taken = leases.take_all(stacks, means.lease_s, listener)
         yield
     except OrchError as error:
         if progress.result(error).is_refused:
-            for stack in new:
-                with watching(as_json=means.as_json) as listener:
-                    leases.release(stack, stack.project.owner, listener)
+            with watching(as_json=means.as_json) as listener:
+                leases.give_back(taken, listener)
         raise
 
 

@@ -338,21 +338,24 @@ def stop(
         from orch.runner.runs import lifecycle
 
         row = runner.ledger.get(name)
-        if not row.active:
-            lifecycle.collect_leftovers(runner, [row])
-            left = [rank.node for rank in runner.ledger.by_id(row.id).ranks if not rank.collected]
-            if not as_json:
-                from orch.cli.output.run import status_text
+        if not row.active and not as_json:
+            from orch.cli.output.run import status_text
 
-                tell(f"run {name} has ended already: {status_text(row)}")
-            if left:
-                from orch.runner.launch.environment import fold
+            tell(f"run {name} has ended already: {status_text(row)}")
+        ended = lifecycle.stop(runner, row, abort=abort)
+        _tell_left(ended)
+        _show_end(runner, ended, as_json=as_json)
 
-                names = fold(left)
-                tell(f"warning: {names} may still hold something of it: Docker there does not answer")
-                hint = f"`orch check {row.fleet}` tells what is wrong there; once it is mended"
-                tell(f"  hint: {hint}, any verb on runs clears it away")
-        _show_end(runner, lifecycle.stop(runner, row, abort=abort), as_json=as_json)
+
+def _tell_left(row: RunRow) -> None:
+    """Tell which nodes may still have something of a run that has ended."""
+    from orch.runner.launch.environment import fold
+
+    if left := [rank.node for rank in row.ranks if not rank.collected]:
+        tell(
+            f"warning: {fold(left)} may still hold something of it: the node, or Docker there, did not answer"
+        )
+        tell("  hint: once it answers, any verb on runs clears it away; `orch down --force` goes on without")
 
 
 def _load(file: str, variables: dict[str, str], profile: str | None) -> tuple[Document, ...]:

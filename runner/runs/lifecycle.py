@@ -90,9 +90,11 @@ def _drive(runner: RunnerContext, row: RunRow, owner: str, follow_logs: bool) ->
 
 
 def stop(runner: RunnerContext, row: RunRow, *, abort: bool = False) -> RunRow:
-    """Stop a run and wait for its end: within its `stop_duration`, or with `abort` at once."""
+    """Stop a run and wait for its end: within its `stop_duration`, or with `abort` at once. Of one that has
+    ended, what it left on nodes is removed where they answer."""
     if not row.active:
-        return row
+        collect_leftovers(runner, [row])
+        return runner.ledger.by_id(row.id)
     desired: Desired = "abort" if abort else "stop"
     runner.ledger.set_desired(row.id, desired)
     try:

@@ -274,7 +274,7 @@ def _folder(
         if parsed is None:
             diagnostics += problems
             any_configuration = True
-        elif is_project(name) or _is_configuration(parsed.source.text):
+        elif is_project(name) or is_configuration(parsed.source.text):
             any_configuration = True
             yield parsed
     if not any_configuration:
@@ -291,7 +291,7 @@ def _folder(
 _TYPED = re.compile(r"^([A-Za-z_]+)[ \t]*:(?:[ \t]+([a-z-]+)[ \t]*(?:#.*)?)?$", re.MULTILINE)
 
 
-def _is_configuration(text: str) -> bool:
+def is_configuration(text: str) -> bool:
     """Whether a document of a file has a `type`, or a misspelt one whose value is a type."""
     if re.search(r"^type\s*:", text, re.MULTILINE):
         return True

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
@@ -103,6 +103,34 @@ def take(stack: StackState, owner: str, seconds: int, listener: Listener) -> tup
         return lease, not own
 
     return _held(stack, change, listener)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A lease that was taken; `is_new`: this owner had none before."""
+
+    stack: StackState
+    lease: StackLease
+    is_new: bool
+
+
+def take_all(stacks: Iterable[StackState], seconds: int, listener: Listener) -> tuple[Taken, ...]:
+    """Take the leases of stacks for the owner of their project, all or none. Raises as `take`."""
+    taken: list[Taken] = []
+    try:
+        for stack in stacks:
+            taken.append(Taken(stack, *take(stack, stack.project.owner, seconds, listener)))
+    except OrchError:
+        give_back(taken, listener)
+        raise
+    return tuple(taken)
+
+
+def give_back(taken: Iterable[Taken], listener: Listener) -> None:
+    """Release those that are new. Raises as `release`."""
+    for each in taken:
+        if each.is_new:
+            release(each.stack, each.stack.project.owner, listener)
 
 
 def release(stack: StackState, owner: str, listener: Listener, *, force: bool = False) -> StackLease | None:
