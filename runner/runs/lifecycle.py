@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from orch.runner.access.entry import close_entry
@@ -180,13 +181,19 @@ def advance(runner: RunnerContext, row: RunRow, *, begin: bool) -> Advanced | No
 
 
 def collect_leftovers(runner: RunnerContext, rows: Sequence[RunRow] | None = None) -> None:
-    """Clean up what ended runs have left: on nodes that were silent then, and of their variables here."""
+    """Clean up what ended runs have left: on nodes that were silent then, and of their variables here.
+
+    All runs at once: a node that never comes back is waited for in each pass, and is one of many."""
     selected_ids = None if rows is None else {row.id for row in rows}
-    for row in runner.ledger.uncollected():
-        if selected_ids is not None and row.id not in selected_ids:
-            continue
-        if _has_readable_plan(runner, row, warn=False):
-            _collect_late(runner, row, process_owner())
+    left = [
+        row
+        for row in runner.ledger.uncollected()
+        if (selected_ids is None or row.id in selected_ids) and _has_readable_plan(runner, row, warn=False)
+    ]
+    if left:
+        owner = process_owner()
+        with ThreadPoolExecutor(len(left), thread_name_prefix="orch-left") as pool:
+            list(pool.map(lambda row: _collect_late(runner, row, owner), left))
     _forget_ended(runner)
 
 
