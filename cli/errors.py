@@ -53,15 +53,6 @@ def run(app: Callable[[], object]) -> NoReturn:
     mask_threads()
     try:
         code = app()
-    except _typer().Abort:  # Ctrl-C, as Typer passes it on
-        tell("interrupted")
-        sys.exit(int(ExitCode.INTERRUPTED))
-    except _typer().exceptions.TyperException as error:
-        context = getattr(error, "ctx", None)
-        usage = f"{context.get_usage()}\n" if context else ""
-        if message := error.format_message():  # without one, only the help was shown
-            tell(f"{usage}error: {message}\n  hint: `{_command(context)} --help` shows what can be written")
-        sys.exit(int(ExitCode.USAGE))
     except OrchError as error:
         tell(error.text())
         sys.exit(int(error.exit_code))
@@ -72,6 +63,16 @@ def run(app: Callable[[], object]) -> NoReturn:
         # The reader of a pipe has seen enough (`orch logs … | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    # Typer's come last: an interrupt may have come while Typer was being loaded.
+    except _typer().Abort:  # the end of the input, as Typer passes it on
+        tell("interrupted")
+        sys.exit(int(ExitCode.INTERRUPTED))
+    except _typer().exceptions.TyperException as error:
+        context = getattr(error, "ctx", None)
+        usage = f"{context.get_usage()}\n" if context else ""
+        if message := error.format_message():  # without one, only the help was shown
+            tell(f"{usage}error: {message}\n  hint: `{_command(context)} --help` shows what can be written")
+        sys.exit(int(ExitCode.USAGE))
     except Exception as error:  # noqa: BLE001 - the border: a bug is told in one line, its trace goes to a file
         tell(f"error: this is a bug in orch: {type(error).__name__}: {masked(str(error))}")
         trace = written_trace()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import signal
 import sys
 
 from orch.cli.output.redaction import cover_arguments
@@ -18,10 +19,14 @@ def main() -> None:
     atexit.register(gc.freeze)
     cover_arguments()
     early = begin_early(sys.argv[1:], _stand_by)
+    # Until `run` tells it, Ctrl-C ends the process without a word: no trace of modules that are being loaded.
+    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeds:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     from orch.cli.errors import run
 
-    run(lambda: _run(early=early))
+    run(lambda: _run(early=early, heeds_interrupts=heeds))
 
 
 def _stand_by(link: Link) -> int:
@@ -30,7 +35,9 @@ def _stand_by(link: Link) -> int:
     return stand_by(link)
 
 
-def _run(*, early: bool) -> object:
+def _run(*, early: bool, heeds_interrupts: bool) -> object:
+    if heeds_interrupts:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if early:
         from orch.cli.runs.opening import begin_before_reading
 

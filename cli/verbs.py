@@ -325,6 +325,12 @@ class Verbs(TyperGroup):
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed and load(str(name)), rest
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:  # which Typer would end with, without a word
+            raise typer.Abort from error
+
 
 @cache
 def load(name: str) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from pathlib import Path
 
 import activeruns
 import pytest
-from support import Folder
+from support import Folder, until
 
 from orch.runner.ledger.ledger import open_ledger
 from orch.spec.state import NodeState
@@ -103,3 +104,15 @@ def test_whoever_takes_a_run_over_says_so(folder: Folder) -> None:
         assert attached.stderr is not None
         assert any(told in line for line in attached.stderr)
         attached.kill()
+
+
+def test_ctrl_c_is_told_wherever_it_comes(folder: Folder) -> None:
+    activeruns.start(find(folder.path), "quiet", NODE)
+    ledger = open_ledger(find(folder.path).ledger_url)
+    # It goes on asking a node that nobody has.
+    with folder.start("stop", "quiet") as stopping:
+        until(lambda: ledger.get("quiet").desired == "stop", 120, "the wish to stop it is in the ledger")
+        stopping.send_signal(signal.SIGINT)
+        _, told = stopping.communicate(timeout=120)
+    ledger.close()
+    assert (stopping.returncode, told.splitlines()[-1]) == (130, "interrupted")
