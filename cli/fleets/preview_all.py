@@ -190,7 +190,9 @@ def preview_all(
     broken = list(_broken(loaded))
     if not jobs and not broken:
         raise ProjectError("there is no fleet in it", where=target, hint="a fleet begins with `type: fleet`")
-    _refuse_overwriting(project, loaded, [*(each.file for each in outputs), wanted.findings_out])
+    refuse_overwriting(
+        loaded, [*(each.file for each in outputs), wanted.findings_out], project.root / "orch.yml"
+    )
     jobs.sort(key=lambda each: (each.name, each.kind, each.where))
     if wanted.saves:
         wanted = replace(wanted, terms=_terms(project, wanted, jobs))
@@ -214,9 +216,10 @@ def preview_all(
     return code
 
 
-def _refuse_overwriting(project: Project, loaded: Loaded, files: Sequence[str | None]) -> None:
-    """Raises UsageError for a file that two outputs would get, or that is one of those previewed."""
-    sources = [project.root / "orch.yml", *(each.file for each in loaded.documents)]
+def refuse_overwriting(loaded: Loaded, files: Sequence[str | None], *more: Path) -> None:
+    """Raises UsageError for a file that two outputs would get, or that is one of those previewed: of the
+    loaded ones, or `more`."""
+    sources = [*more, *(each.file for each in loaded.documents)]
     read = {os.path.realpath(each) for each in (*sources, *(each.span.file for each in loaded.diagnostics))}
     written: set[str] = set()
     for file in (each for each in files if each is not None and not _is_stream(Path(each))):
