@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from orch.ci.findings import BadFindings, objects_of
+from orch.ci.findings import BadFindings, first_reason, objects_of
 from orch.ci.forge import Comment, Forge, ForgeBusy, Pull
 from orch.review.escape import escape, marked
 from orch.review.markdown import MOST_BYTES, size_of
@@ -254,7 +254,7 @@ def read_result(path: str) -> ApplyResult:
         raise BadFindings(
             "this is no result of an apply",
             where=path,
-            detail=str(error).splitlines()[0],
+            detail=first_reason(error),
             hint="write it with `orch up --plan plan.json --result FILE`",
         ) from error
 

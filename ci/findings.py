@@ -71,7 +71,7 @@ class PolicyFinding(BaseModel):
 
 
 class PlanCost(BaseModel):
-    hourly: float | None = None
+    hourly: Annotated[float, Field(allow_inf_nan=False)] | None = None
 
 
 class Plan(BaseModel):
@@ -162,7 +162,7 @@ def findings_of(objects: Iterable[Mapping[str, Any]], path: str) -> Findings:
     try:
         return Findings(plans=[Plan.model_validate(each) for each in objects])
     except ValidationError as error:
-        raise _bad(path, _first(error)) from error
+        raise _bad(path, first_reason(error)) from error
 
 
 def read_findings(paths: Sequence[str], *, untrusted: bool = False) -> Findings:
@@ -178,7 +178,7 @@ def read_findings(paths: Sequence[str], *, untrusted: bool = False) -> Findings:
                 else:
                     plans.append(Plan.model_validate(data))
             except (ValidationError, TypeError, ValueError) as error:
-                raise _bad(path, _first(error)) from error
+                raise _bad(path, first_reason(error)) from error
     if not plans:
         raise _bad(", ".join(paths), "nothing is in it")
     return Findings(plans=plans, exit_code=code)
@@ -335,7 +335,8 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> B
     return Block(head, lines, noun=f"rows of “{title}”")
 
 
-def _first(error: Exception) -> str:
+def first_reason(error: Exception) -> str:
+    """The first thing that is wrong, and where in the data."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -95,7 +95,7 @@ class GitHub:
     def comments(self, number: int) -> Iterator[Comment]:
         with self._asking(number):
             for each in self._repository.get_issue(number).get_comments():
-                yield Comment(each.id, each.user.login, each.body or "")
+                yield Comment(each.id, _login(each), each.body or "")
 
     def add_comment(self, number: int, body: str) -> None:
         with self._asking(number):
@@ -182,9 +182,7 @@ class GitHub:
             for each in self._repository.get_issues(state="all", labels=[label], sort="created"):
                 # `pull_request` is absent from issues, and asking for it would be a request for each.
                 if "/pull/" not in each.html_url:
-                    yield Issue(
-                        each.number, each.user.login, each.title, each.body or "", each.state == "open"
-                    )
+                    yield Issue(each.number, _login(each), each.title, each.body or "", each.state == "open")
 
     def add_issue(self, title: str, body: str, label: str) -> int:
         with self._asking():
@@ -233,6 +231,11 @@ def _pull(pull: Any) -> Pull:
     is_fork = head is None or head.full_name != pull.base.repo.full_name
     merge = pull.merge_commit_sha or ""
     return Pull(pull.number, pull.head.sha, pull.base.ref, is_fork, merge, pull.state == "open")
+
+
+def _login(written: Any) -> str:
+    """Who wrote a comment or an issue; empty where GitHub tells nobody: `nullable-simple-user`."""
+    return written.user.login if written.user is not None else ""
 
 
 def _annotation(annotation: Annotation) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from orch.ci.forge import Forge
 from orch.ci.github import GitHub
@@ -60,6 +61,18 @@ class Pipeline:
                 "there is no token",
                 hint=f"set {self.token_name}; docs/reference/ci.md tells what it must be allowed to do",
             )
+        if not re.fullmatch(r"[!-~]+", self.token):
+            # A library would tell the token in its error.
+            raise NoPipeline(
+                f"{self.token_name} cannot be a token",
+                detail="a space, a line break or a character beyond ASCII is in it",
+                hint="set it anew, without the end of the line that it was copied with",
+            )
+        if not _is_url(self.url):
+            variable = "GITHUB_API_URL" if self.kind == "github" else "CI_SERVER_URL"
+            raise NoPipeline(
+                "this is no address of a forge", where=self.url, hint=f"{variable} has it: `https://HOST`"
+            )
         if self.kind == "gitlab":
             return GitLab(self.repo, self.token, self.url, author)
         return GitHub(self.repo, self.token, self.url, author, in_actions=self.in_ci)
@@ -94,9 +107,9 @@ def pipeline(environ: Mapping[str, str], kind: Kind | None = None) -> Pipeline:
 
 
 def _github(environ: Mapping[str, str]) -> Pipeline:
-    event = _event(environ.get("GITHUB_EVENT_PATH"))
-    pull = event.get("pull_request") or {}
-    reference = re.fullmatch(r"refs/pull/(\d+)/(?:merge|head)", environ.get("GITHUB_REF", ""))
+    pull = _within(_event(environ.get("GITHUB_EVENT_PATH")), "pull_request")
+    head, base = _within(pull, "head"), _within(pull, "base")
+    reference = re.fullmatch(r"refs/pull/([1-9][0-9]{0,17})/(?:merge|head)", environ.get("GITHUB_REF", ""))
     number = pull.get("number") or (int(reference[1]) if reference else None)
     run, repo = environ.get("GITHUB_RUN_ID"), environ.get("GITHUB_REPOSITORY", "")
     server = environ.get("GITHUB_SERVER_URL", "https://github.com")
@@ -106,10 +119,10 @@ def _github(environ: Mapping[str, str]) -> Pipeline:
         repo,
         environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or "",
         environ.get("GITHUB_API_URL") or "https://api.github.com",
-        number if isinstance(number, int) else None,
-        (pull.get("head") or {}).get("sha") or environ.get("GITHUB_SHA", ""),
-        (pull.get("base") or {}).get("sha") or "",
-        (pull.get("base") or {}).get("ref") or ("" if branch.startswith("refs/") else branch),
+        number if type(number) is int and number > 0 else None,
+        _text(head, "sha") or environ.get("GITHUB_SHA", ""),
+        _text(base, "sha"),
+        _text(base, "ref") or ("" if branch.startswith("refs/") else branch),
         f"{server}/{repo}/actions/runs/{run}" if run and repo else "",
         environ.get("GITHUB_ACTIONS") == "true",
     )
@@ -122,13 +135,32 @@ def _gitlab(environ: Mapping[str, str]) -> Pipeline:
         environ.get("CI_MERGE_REQUEST_PROJECT_ID") or environ.get("CI_PROJECT_ID") or "",
         environ.get("GITLAB_TOKEN") or "",
         environ.get("CI_SERVER_URL") or "https://gitlab.com",
-        int(number) if number.isdigit() else None,
+        int(number) if re.fullmatch(r"[1-9][0-9]{0,17}", number) else None,
         environ.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA") or environ.get("CI_COMMIT_SHA") or "",
         environ.get("CI_MERGE_REQUEST_DIFF_BASE_SHA") or "",
         environ.get("CI_MERGE_REQUEST_TARGET_BRANCH_NAME") or environ.get("CI_COMMIT_BRANCH") or "",
         environ.get("CI_PIPELINE_URL") or "",
         environ.get("GITLAB_CI") == "true",
     )
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def _within(data: dict[str, Any], key: str) -> dict[str, Any]:
+    """The object at a key of an event; {} where there is none."""
+    found = data.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _text(data: dict[str, Any], key: str) -> str:
+    found = data.get(key)
+    return found if isinstance(found, str) else ""
 
 
 def _event(path: str | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ Forge = Literal["github", "gitlab"]
 GITHUB_ISSUER = "token.actions.githubusercontent.com"
 AUDIENCE = "sts.amazonaws.com"
 
-_PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")
+_PLAIN = re.compile(r"(?!-)[A-Za-z0-9_./@+-]+")
 _SKIPPED = {"node_modules", "__pycache__", "venv"}
 _MOST_FOLDERS = 2_000
 _READ_BYTES = 1 << 20
@@ -145,7 +145,7 @@ def gathered(
         if not _PLAIN.fullmatch(each):
             raise CannotWrite(
                 f"`{each}` cannot stand in a workflow",
-                detail="letters, digits and _ . / @ + - can",
+                detail="letters, digits and _ . / @ + - can; a - cannot be the first",
                 hint="rename the folder, or choose another name",
             )
     if not names:

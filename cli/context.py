@@ -146,6 +146,9 @@ def positional(args: list[str]) -> list[str]:
     return [*options, *args[end:]]
 
 
+_LONGEST_LEASE_S = 100 * 365 * 86_400
+
+
 def lease_seconds(duration: str, option: str) -> int:
     """How long a lease lasts, as an option says. Raises BadParameter."""
     from orch.spec.grammar.values import Problem, parse_duration
@@ -156,4 +159,6 @@ def lease_seconds(duration: str, option: str) -> int:
         raise typer.BadParameter(str(problem), param_hint=option) from problem
     if not seconds:
         raise typer.BadParameter("a lease ends: write `8h` or `2d`", param_hint=option)
+    if seconds > _LONGEST_LEASE_S:
+        raise typer.BadParameter("a lease lasts 100 years at most: write `8h` or `2d`", param_hint=option)
     return seconds

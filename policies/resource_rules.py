@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from orch.policies.rule import (
-    COUNT,
     FLAG,
+    PORT,
     TEXTS,
     Breach,
     Parameter,
@@ -61,7 +61,7 @@ SSH_OPEN = Rule(
     "advisory",
     "No security group or firewall lets the whole world in at the ports of SSH.",
     "name your own networks in `network.ssh_cidrs`, or remove it",
-    (Parameter("port", COUNT, "The port of SSH.", SSH_PORT),),
+    (Parameter("port", PORT, "The port of SSH.", SSH_PORT),),
     "CIS AWS Foundations 3.0, 5.2 and 5.3; CIS Google Cloud 3.0, 3.6",
     "https://docs.aws.amazon.com/securityhub/latest/userguide/ec2-controls.html#ec2-53",
     code="ORCH224",

@@ -77,6 +77,11 @@ MONEY = ParameterType(
 COUNT = ParameterType(
     "whole number", lambda value: parse_int(_scalar(value), low=0), {"type": "integer", "minimum": 0}
 )
+PORT = ParameterType(
+    "whole number",
+    lambda value: parse_int(_scalar(value), low=1, high=65_535),
+    {"type": "integer", "minimum": 1, "maximum": 65_535},
+)
 DURATION = ParameterType("duration", _seconds, {"type": "string"}, render_duration)
 FLAG = ParameterType("true or false", lambda value: parse_bool(_scalar(value)), {"type": "boolean"})
 

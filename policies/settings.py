@@ -358,7 +358,7 @@ def _parameters(document: Document, rule: Rule, policy: Policy) -> Iterator[Diag
                 f"`{name}` of the policy {rule.name}: {problem.summary}",
                 hint=problem.hint,
             )
-    written = any(name in policy.parameters for name in rule.needs)
+    written = any(policy.parameters.get(name) not in (None, [], ()) for name in rule.needs)
     if policy.level != "disabled" and rule.needs and not written:
         yield draft.diagnostic(
             "ORCH284",

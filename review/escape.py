@@ -13,14 +13,18 @@ from orch.spec.errors import visible
 
 _APART = "&#8203;"
 _CHARACTERS = {
-    "&": "&amp;",
+    "&": f"&amp;{_APART}",  # which else begins an epic of GitLab
     "<": "&lt;",
     ">": "&gt;",
     "$": "&#36;",  # which else begins a formula
     **{each: f"\\{each}" for each in "\\`*_[]|"},
     **{each: f"{each}{_APART}" for each in "@#!~%^"},
 }
-_LINKS = re.compile(r"(?i)(\b(?:https?|ftp|mailto|xmpp)):|\b(www)\.|\b(GH)-(?=\d)")
+_LINKS = re.compile(
+    r"(?i)(\b(?:https?|ftp|mailto|xmpp)):|\b(www)\.|\b(GH)-(?=\d)"
+    # An emoji: `:tada:`, and the line in `p5.yml:100:3`.
+    r"|(?<=:)(?:[a-z+-](?=[a-z0-9_+-]*:)|[18](?=(?:00|234|ball):))"
+)
 _LONGEST = 200
 _MERMAID = re.compile(r"[^A-Za-z0-9 ,.:+/()\[\]-]")
 

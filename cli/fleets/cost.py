@@ -150,7 +150,11 @@ def _moment(text: str, now: float, option: str) -> float:
             return moment_of(text, now).timestamp()
         except typer.BadParameter as error:
             raise typer.BadParameter(error.message, param_hint=option) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    try:
+        return aware.astimezone(timezone.utc).timestamp()
+    except OverflowError as error:  # the first day of all, east of Greenwich
+        raise typer.BadParameter(f"{text!r} is no time of UTC", param_hint=option) from error
 
 
 def cost_table(report: Report, by: Grouping, *, colour: bool) -> str:

@@ -7,6 +7,7 @@ there at a time.
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -189,6 +190,9 @@ def preview_all(
     broken = list(_broken(loaded))
     if not jobs and not broken:
         raise ProjectError("there is no fleet in it", where=target, hint="a fleet begins with `type: fleet`")
+    refuse_overwriting(
+        loaded, [*(each.file for each in outputs), wanted.findings_out], project.root / "orch.yml"
+    )
     jobs.sort(key=lambda each: (each.name, each.kind, each.where))
     if wanted.saves:
         wanted = replace(wanted, terms=_terms(project, wanted, jobs))
@@ -210,6 +214,25 @@ def preview_all(
     if outputs:
         _write(Written(target, project, done, wanted), outputs, code)
     return code
+
+
+def refuse_overwriting(loaded: Loaded, files: Sequence[str | None], *more: Path) -> None:
+    """Raises UsageError for a file that two outputs would get, or that is one of those previewed: of the
+    loaded ones, or `more`."""
+    sources = [*more, *(each.file for each in loaded.documents)]
+    read = {os.path.realpath(each) for each in (*sources, *(each.span.file for each in loaded.diagnostics))}
+    written: set[str] = set()
+    for file in (each for each in files if each is not None and not _is_stream(Path(each))):
+        real = os.path.realpath(file)
+        if real in read or real in written:
+            raise UsageError(
+                "this file is one of those that are previewed"
+                if real in read
+                else "two outputs go to this file",
+                where=file,
+                hint="name another file; nothing was written",
+            )
+        written.add(real)
 
 
 def _terms(project: Project, wanted: Wanted, jobs: Sequence[Job]) -> Terms:
@@ -344,14 +367,13 @@ def give(text: str, out: str | None) -> None:
     if out is None:
         print(text, end="")
         return
-    path = Path(out)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    data = text.encode("utf-8", "backslashreplace")  # a file's name may have bytes that are no UTF-8
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        if _is_stream(Path(out)):
+            Path(out).write_bytes(data)
+        else:
+            _replace(Path(out), data)
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise UsageError(
             "the file cannot be written",
             where=out,
@@ -359,6 +381,28 @@ def give(text: str, out: str | None) -> None:
             hint="name a file in a folder that you may write to",
         ) from error
     tell(f"written: {out}")
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether it is a pipe, a device or a name of one, such as /dev/stdout. Any other link may be a
+    stranger's, who chose where it leads: it is replaced."""
+    if os.path.islink(path):
+        return str(path.parent) in ("/dev", "/dev/fd") or path.is_relative_to("/proc")
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file that has all of it or stays as it was. Raises OSError."""
+    if not path.name or path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
 
 
 def _print(done: Sequence[Previewed]) -> None:

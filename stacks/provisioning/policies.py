@@ -14,8 +14,9 @@ from orch.components.request import DATA_TYPES, RecordedFileSystem
 from orch.policies.plan_rules import SLOW, Loss, NodePrice, PlanFacts, ends_itself
 from orch.policies.settings import Subject, Violation, finding_of, said_once, today, violations
 from orch.spec.findings import Finding, PlanErrors
+from orch.spec.grammar.values import shown
 from orch.spec.models import Fleet
-from orch.stacks.errors import EngineFailed
+from orch.stacks.errors import EngineFailed, ProjectError
 from orch.stacks.fleets import known_fleets
 from orch.stacks.project import Project
 from orch.stacks.provisioning.busy_nodes import Occupant, lost_nodes, occupants
@@ -183,9 +184,18 @@ def file_from_root(project: Project, file: Path | None) -> str:
 
 
 def pack_words(project: Project) -> list[str]:
-    """The engine's arguments for the project's own policy packs."""
-    folders = (str(project.root / Path(each).expanduser()) for each in project.policies.packs)
-    return [word for folder in folders for word in ("--policy-pack", folder)]
+    """The engine's arguments for the project's own policy packs. Raises ProjectError for one that is none."""
+    folders = [project.root / Path(each).expanduser() for each in project.policies.packs]
+    for folder, written in zip(folders, project.policies.packs, strict=True):
+        if not (folder / "PulumiPolicy.yaml").is_file():
+            raise ProjectError(
+                f"{shown(written)} of `policy_packs` is no policy pack",
+                where=str(project.root / "orch.yml"),
+                detail=f"there is no file {folder / 'PulumiPolicy.yaml'}",
+                hint="name the folder of a pack, from the folder of orch.yml on",
+                code="ORCH302",
+            )
+    return [word for folder in folders for word in ("--policy-pack", str(folder))]
 
 
 def facts_of(

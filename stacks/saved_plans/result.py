@@ -75,7 +75,7 @@ class Progress:
 def recorded(file: Path | None) -> Iterator[Progress]:
     """Write what becomes of an apply into a file: at first that it was cut short, in its place how it ended.
 
-    Raises ProjectError for a file that cannot be written, before anything is applied.
+    Raises ProjectError for a file that cannot be written, or is another one, before anything is applied.
     """
     progress = Progress()
     if file is None:
@@ -85,6 +85,7 @@ def recorded(file: Path | None) -> Iterator[Progress]:
         summary="the apply was cut short",
         hint="`orch preview` shows what is left to do; the log of the run may tell what ended it",
     )
+    _refuse_other(file)
     _write(file, ApplyResult(exit_code=ExitCode.BUG, error=cut_short))
     try:
         yield progress
@@ -102,6 +103,20 @@ def _failure(error: OrchError) -> Failure:
         detail=tuple(hidden(error.detail or "").splitlines()),
         hint=error.hint,
     )
+
+
+def _refuse_other(file: Path) -> None:
+    """Raises ProjectError for a file that is there and has something else, such as the plan."""
+    try:
+        if not file.is_file() or not (content := file.read_bytes()):
+            return
+        ApplyResult.model_validate_json(content)
+    except (OSError, ValueError) as error:
+        raise ProjectError(
+            "this file is no result of an apply, and is not overwritten",
+            where=str(file),
+            hint="give --result another file; nothing was changed",
+        ) from error
 
 
 def _write(file: Path, result: ApplyResult) -> None:

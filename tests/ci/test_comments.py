@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from support import Folder, Said
 from orch.ci.comments import composed, marker_of, stale, sync_comment
 from orch.ci.forge import ForgeBusy
 from orch.ci.github import GitHub
+from orch.ci.pipeline import pipeline as of_environment
 from orch.review.markdown import MOST_BYTES
 
 pytestmark = pytest.mark.quick
@@ -356,6 +358,10 @@ def test_what_was_taken_before_the_answer_got_lost_is_not_posted_again(github: G
         ({"GITHUB_EVENT_PATH": "/nowhere"}, (), (2, "the event of the workflow cannot be read")),
         ({"GITHUB_API_URL": "http://127.0.0.1:9"}, (), (5, "the forge does not answer")),
         ({}, ("--forge", "gitea"), (2, "no forge is called gitea")),
+        ({"GITHUB_API_URL": "api.github.com"}, (), (2, "this is no address of a forge")),
+        ({"GITHUB_API_URL": "ftp://127.0.0.1"}, (), (2, "this is no address of a forge")),
+        ({"GITHUB_API_URL": "http://[127.0.0.1"}, (), (2, "this is no address of a forge")),
+        ({"GITHUB_TOKEN": "ghp\u2603"}, (), (2, "GITHUB_TOKEN cannot be a token")),
     ],
 )
 def test_what_goes_wrong_is_told_without_a_trace(
@@ -369,6 +375,50 @@ def test_what_goes_wrong_is_told_without_a_trace(
     assert "Traceback" not in said.err
     assert "bug" not in said.err
     assert github.comments == {}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", " ", "\nX-Header: 1"])
+def test_a_token_with_the_end_of_a_line_is_refused_and_not_told(
+    github: GitHubServer, folder: Folder, end: str
+) -> None:
+    words = ("comment", "--body-file", write(folder, BODY))
+    said = actions(github, folder, *words, GITHUB_TOKEN=f"ghp_qzxwvJKQvbxz{end}")
+    assert (said.code, said.out) == (2, "")
+    assert "GITHUB_TOKEN cannot be a token" in said.err
+    assert "qzxwv" not in said.err
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "[]",
+        "3",
+        '{"pull_request": "x"}',
+        '{"pull_request": {"number": "7", "head": 3, "base": []}}',
+        '{"pull_request": {"number": true, "head": {"sha": 5}, "base": {"sha": [1], "ref": {}}}}',
+        '{"pull_request": {"number": -1}}',
+    ],
+)
+def test_an_event_of_another_form_tells_no_pull_request(tmp_path: Path, event: str) -> None:
+    file = tmp_path / "event.json"
+    file.write_text(event)
+    environment = {"GITHUB_EVENT_PATH": str(file), "GITHUB_SHA": HEAD, "GITHUB_REF": "refs/heads/main"}
+    found = of_environment(environment)
+    assert (found.number, found.head, found.base, found.base_branch) == (None, HEAD, "", "main")
+
+
+@pytest.mark.parametrize("number", ["", "0", "-1", "\u00b2", "\u0663", "1_0", "5\n", "9" * 5000])
+def test_what_is_no_number_of_a_merge_request_tells_none(number: str) -> None:
+    environment = {"GITLAB_CI": "true", "CI_MERGE_REQUEST_IID": number}
+    assert of_environment(environment).number is None
+    assert of_environment({"GITHUB_REF": f"refs/pull/{number}/merge"}).number is None
+
+
+def test_a_comment_that_nobody_wrote_is_nobody_s(github: GitHubServer, folder: Folder) -> None:
+    github.add_comment(5, "ghost", BODY)["user"] = None
+    said = actions(github, folder, "comment", "--body-file", write(folder, BODY))
+    assert (said.code, said.out) == (0, "pull request 5: posted\n")
+    assert len(github.comments[5]) == 2
 
 
 def test_a_body_needs_a_marker_or_a_key(github: GitHubServer, folder: Folder) -> None:
@@ -641,6 +691,7 @@ def test_gitlab_has_the_same_comment_status_and_issues(gitlab: GitLabServer, fol
         ({"CI_PROJECT_ID": "8"}, 5, "there is no such repository"),
         ({"CI_MERGE_REQUEST_IID": "77"}, 5, "there is no such repository"),
         ({"GITLAB_TOKEN": ""}, 2, "there is no token"),
+        ({"CI_SERVER_URL": "gitlab.example"}, 2, "this is no address of a forge"),
     ],
 )
 def test_what_goes_wrong_on_gitlab(

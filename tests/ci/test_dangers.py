@@ -13,7 +13,7 @@ from dangers import compare_comment, node_under_512_gpus
 from support import Folder
 
 from orch.ci.comments import Footing, composed, stale
-from orch.ci.findings import findings_comment, read_findings
+from orch.ci.findings import BadFindings, findings_comment, read_findings
 from orch.review.markdown import markdown
 
 HEAD, BASE = "4f" * 20, "b1" * 20
@@ -42,6 +42,13 @@ def test_a_fork_that_reads_the_environment_and_files_of_the_machine(
     text = composed(findings_comment(found, "fork", fork=True), Footing(HEAD, BASE))
     assert "of-the-pipeline" not in text + json.dumps(said.out)
     compare_comment("fork-reads-the-environment", text, r"'DEPLOY\_TOKEN' is not read")
+
+
+@pytest.mark.parametrize("hourly", ["NaN", "Infinity", "1e400"])
+def test_a_cost_of_a_fork_is_a_number(folder: Folder, hourly: str) -> None:
+    folder.write("found.json", f'{{"schema": 1, "fleet": "lab", "cost": {{"hourly": {hourly}}}}}')
+    with pytest.raises(BadFindings, match="no JSON of orch"):
+        read_findings([str(folder.path / "found.json")], untrusted=True)
 
 
 def test_a_plan_whose_base_moved() -> None:

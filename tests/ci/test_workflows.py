@@ -363,6 +363,7 @@ def test_two_projects_of_a_repository_have_workflows_of_their_own(tmp_path: Path
         (AWS, None, (), "which repository is it?"),
         (AWS, "https://github.com/a/b", ("--branch", "a b"), "`a b` cannot stand in a workflow"),
         (AWS, "https://github.com/a/b", ("--runner", "${{ x }}"), "cannot stand in a workflow"),
+        (AWS, "https://github.com/a/b", ("--environment", "-f"), "`-f` cannot stand in a workflow"),
         (AWS, "https://github.com/a/b", ("--repo", "a"), "this is no repository"),
         (AWS, "https://github.com/a/b", ("--folder", "/tmp"), "it is outside the repository"),
     ],

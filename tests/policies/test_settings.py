@@ -26,7 +26,9 @@ from orch.spec import InvalidConfiguration, Severity, load_paths
 from orch.spec.diagnostics import render_gitlab, render_sarif
 from orch.spec.findings import Finding
 from orch.spec.models.project import ProjectSettings
+from orch.stacks.errors import ProjectError
 from orch.stacks.project import find
+from orch.stacks.provisioning.policies import pack_words
 
 pytestmark = pytest.mark.quick
 
@@ -261,3 +263,44 @@ def test_reports_name_the_policy_and_how_grave_it_is(tmp_path: Path) -> None:
     (result,) = log["runs"][0]["results"]
     assert (result["ruleId"], result["level"]) == ("public-node", "error")
     assert len(result["partialFingerprints"]["orchFinding/v1"]) == 64
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-22"])
+def test_a_port_that_no_machine_has_is_no_port(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], port: str
+) -> None:
+    text = f"policies: {{ssh-open-to-world: {{level: mandatory, port: {port}}}}}\n"
+    assert "orch.yml:1:56: error ORCH284: `port` of the policy ssh-open-to-world" in told(
+        tmp_path, text, capsys
+    )
+
+
+@pytest.mark.parametrize("pack", ["house", "orch.yml", "empty"])
+def test_a_policy_pack_that_is_none_is_told_before_the_engine_starts(tmp_path: Path, pack: str) -> None:
+    (tmp_path / "orch.yml").write_text(f"project: lab\npolicy_packs: [{pack}]\n")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ProjectError) as refused:
+        pack_words(find(tmp_path))
+    assert refused.value.exit_code == 3
+    text = refused.value.text()
+    assert f"{tmp_path / 'orch.yml'}: error ORCH302: '{pack}' of `policy_packs` is no policy pack" in text
+    assert str(tmp_path / pack / "PulumiPolicy.yaml") in text
+
+
+def test_a_policy_pack_counts_from_the_folder_of_orch_yml(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("project: lab\npolicy_packs: [house]\n")
+    (tmp_path / "house").mkdir()
+    (tmp_path / "house" / "PulumiPolicy.yaml").write_text("runtime: python\n")
+    assert pack_words(find(tmp_path)) == ["--policy-pack", str(tmp_path / "house")]
+
+
+@pytest.mark.parametrize(
+    "text", ["region-not-allowed: {regions: []}", "missing-tags: {tags: []}", "budget: {hourly: }"]
+)
+def test_a_policy_with_nothing_in_its_parameter_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    name = text.partition(":")[0]
+    assert f"orch.yml:1:12: warning ORCH284: the policy {name} does nothing" in told(
+        tmp_path, f"policies: {{{text}}}\n", capsys
+    )

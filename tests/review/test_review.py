@@ -71,6 +71,16 @@ def test_what_people_write_reaches_the_reader_as_they_wrote_it() -> None:
     assert len(escape("@|" * 500, 100).encode()) <= 100
 
 
+@pytest.mark.parametrize(
+    "text", [":tada:", ":+1:", "a:skull_and_crossbones:b", "p5.yml:100:3", ":8ball:", "&1", "acme&23"]
+)
+def test_no_text_of_people_becomes_an_emoji_or_an_epic(text: str) -> None:
+    said = "".join(each.content for each in tokens(escape(text)) if each.type == "text")
+    assert said.replace("\u200b", "") == text
+    assert not re.search(r":[a-z+][a-z0-9_+-]*:|:100:|:8ball:|&\d", said)
+    assert escape("infra/p5.yml:9:3") == "infra/p5.yml:9:3"
+
+
 def test_a_fence_is_longer_than_what_is_in_it() -> None:
     lines = fenced(["a ````` b", "```"])
     assert lines[0] == lines[-1] == "``````"

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from support import Folder
 
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode
@@ -87,3 +88,10 @@ def test_a_stack_without_tags_has_no_lease(tmp_path: Path) -> None:
     assert read_tags(stack) == {}
     refuse_leased(stack)
     assert "@" in stack.project.owner
+
+
+@pytest.mark.parametrize("duration", ["9999999d", "9999999999"])
+def test_a_lease_that_no_calendar_has_is_refused(folder: Folder, duration: str) -> None:
+    said = folder.orch("lease", "take", "p5", "--for", duration)
+    assert said.code == ExitCode.USAGE
+    assert "--for: a lease lasts 100 years at most" in said.err
