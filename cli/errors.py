@@ -22,6 +22,25 @@ class UsageError(OrchError):
     exit_code = ExitCode.USAGE
 
 
+WORST = (
+    ExitCode.INTERRUPTED,
+    ExitCode.BUG,
+    ExitCode.PROVISION,
+    ExitCode.CONFLICT,
+    ExitCode.CONFIG,
+    ExitCode.POLICY,
+    ExitCode.HOSTS,
+    ExitCode.CHANGES,
+)
+"""Exit codes, the worst first: what could not be looked at, then what is wrong or refused, then what is to
+do."""
+
+
+def worst(codes: Iterable[ExitCode]) -> ExitCode:
+    found = set(codes)
+    return next((each for each in WORST if each in found), ExitCode.OK)
+
+
 def print_json(data: dict[str, Any]) -> None:
     print(json.dumps(data, indent=2, ensure_ascii=False))
 

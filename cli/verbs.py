@@ -95,7 +95,7 @@ VERBS = (
     ),
     Verb(
         "preview",
-        "fleets.provision:preview",
+        "fleets.preview:preview",
         "Show what `up` would change, and why. Changes nothing.",
         FLEETS,
         "orch preview fleet.yml --exit-code",
@@ -103,7 +103,7 @@ VERBS = (
     ),
     Verb(
         "plan",
-        "fleets.provision:preview",
+        "fleets.preview:preview",
         "Show what `up` would change, and why. Changes nothing.",
         takes_file=True,
     ),

@@ -21,7 +21,7 @@ from rehearsals import Rehearsed
 from support import Said, kill
 
 from orch.cli.errors import run, tell
-from orch.cli.fleets import preview_all
+from orch.cli.fleets import preview_all, saved_plans
 from orch.cli.fleets.saved_plans import ApplyMeans, apply_saved
 from orch.rehearsal.project import rehearse
 from orch.spec import load_paths
@@ -201,10 +201,11 @@ def main(folder: Path, state: str, verb: str) -> None:
     elif verb == "save":
         wanted = preview_all.Wanted(saves=True, basis=True)
         with patch.object(preview_all, "project_at", lambda *_, **__: project):
-            code = preview_all.preview_all(
-                "p5.yml", wanted, [preview_all.Output("plan", PLAN)], shown=True, exit_code=False
-            )
-        sys.exit(int(code))
+            previews = preview_all.preview_all("p5.yml", wanted, [PLAN])
+        saved = saved_plans.saved_plan(previews, saved_plans.commit_behind(previews))
+        assert saved is not None
+        Path(PLAN).write_text(saved.text())
+        sys.exit(int(previews.code))
     elif verb == "apply":
         documents = load_paths(["p5.yml"]).require().documents
         means = ApplyMeans(force=False, as_json=False, rehearse=project.rehearsal)

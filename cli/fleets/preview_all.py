@@ -1,4 +1,4 @@
-"""`orch preview` of a folder, and of anything as a review: a plan for each stack, several at once.
+"""A plan for each stack of a file or folder, several at once, for `orch preview` of a folder and for reviews.
 
 A stack that has no plan is told in its place, and the others go on. Each stack is planned in a process of
 its own, which ends with it: the SDKs of clouds, imported before, are shared, and no more than a few are
@@ -7,60 +7,40 @@ there at a time.
 
 from __future__ import annotations
 
-import errno
-import json
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from datetime import datetime, timedelta, timezone
 from enum import Enum
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from orch.cli.context import project_at
-from orch.cli.errors import UsageError, say, tell, written_trace
-from orch.cli.output.findings import report
+from orch.cli.errors import tell, worst, written_trace
+from orch.cli.output.files import refuse_overwriting
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
-    from orch.review.model import Review, StackReview
+    from orch.review.model import StackReview
     from orch.spec import Diagnostic, Document, Loaded
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Progress
-    from orch.stacks.saved_plans.record import Commit, SavedPlan, StackPlan, Terms
+    from orch.stacks.saved_plans.record import StackPlan, Terms
 
 SCHEMA = 1
 
 MOST_AT_ONCE = 4
 """An engine and its providers take a few hundred MiB each."""
 
-WORST = (
-    ExitCode.INTERRUPTED,
-    ExitCode.BUG,
-    ExitCode.PROVISION,
-    ExitCode.CONFLICT,
-    ExitCode.CONFIG,
-    ExitCode.POLICY,
-    ExitCode.HOSTS,
-    ExitCode.CHANGES,
-)
-"""Exit codes, the worst first: what could not be looked at, then what is wrong or refused, then what is to
-do."""
-
 
 @dataclass(frozen=True)
 class Wanted:
     """How stacks are previewed. `saves`: a saved plan is made of them, which is valid for `expires_s`
     seconds, None: as long as the project says; `basis`: what they stand on is told; `terms` are the saved
-    plan's. `findings`: the format of a report of all that is found, which goes into the file `findings_out`,
-    or in place of the plan to stdout.
+    plan's.
     """
 
     rehearse: bool = False
@@ -70,53 +50,7 @@ class Wanted:
     expires_s: int | None = None
     basis: bool = False
     terms: Terms | None = None
-    findings: str | None = None
-    findings_out: str | None = None
     owner: str | None = None
-
-
-Form = Literal["markdown", "html", "json", "object", "plan"]
-
-
-@dataclass(frozen=True)
-class Output:
-    """A form of the plans, and the file that gets it; None is stdout. `object` is JSON that is one object,
-    also of a single file."""
-
-    form: Form
-    file: str | None = None
-
-
-_ENDINGS: Mapping[str, Form] = {".md": "markdown", ".html": "html", ".htm": "html", ".json": "plan"}
-
-
-def outputs_of(forms: Sequence[Form], files: Sequence[str]) -> list[Output]:
-    """What is written where: with a form, the one file gets it; without, the ending of each file says what it
-    gets. Raises BadParameter."""
-    if forms:
-        if len(files) > 1:
-            raise typer.BadParameter(f"with --{forms[0]}, one file is written", param_hint="--out")
-        return [Output(forms[0], files[0] if files else None)]
-    unknown = [each for each in files if Path(each).suffix.lower() not in _ENDINGS]
-    if unknown:
-        raise typer.BadParameter(
-            f"say what to write to {unknown[0]}: --markdown, --html or --json; or name it .md, .html, or "
-            ".json for a saved plan",
-            param_hint="--out",
-        )
-    return [Output(_ENDINGS[Path(each).suffix.lower()], each) for each in files]
-
-
-def review_in(folder: str) -> tuple[Output, ...]:
-    """The whole review in a folder, which is made."""
-    with suppress(OSError):  # which the first file tells
-        os.makedirs(folder, exist_ok=True)
-    names: tuple[tuple[Form, str], ...] = (
-        ("markdown", "comment.md"),
-        ("html", "review.html"),
-        ("object", "review.json"),
-    )
-    return tuple(Output(form, os.path.join(folder, name)) for form, name in names)
 
 
 @dataclass(frozen=True)
@@ -164,16 +98,27 @@ class _Notes:
             self.texts.append(event.text)
 
 
-def preview_all(
-    target: str, wanted: Wanted, outputs: Sequence[Output], *, shown: bool, exit_code: bool
-) -> ExitCode:
-    """Preview all stacks of a file or folder and print or write them; the worst exit code of them. `shown`:
-    as text for people, too.
+@dataclass(frozen=True)
+class Previews:
+    """What became of all stacks of a file or folder, in the order in which they are told. `code`: the worst
+    exit code of them; `terms`: those of the saved plan, where one is wanted."""
 
-    Raises ProjectError when it has neither a fleet nor a volume, UsageError for a file that cannot be
-    written.
+    target: str
+    project: Project
+    loaded: Loaded
+    done: tuple[Previewed, ...]
+    code: ExitCode
+    terms: Terms | None
+
+
+def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -> Previews:
+    """Preview all stacks of a file or folder. `files`: those that will be written.
+
+    Raises ProjectError when it has neither a fleet nor a volume, UsageError for a file that is one of those
+    that are read.
     """
     from orch.cli.diagnostics import read
+    from orch.cli.fleets.saved_plans import terms_of
     from orch.spec.diagnostics import render_human
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError
@@ -190,233 +135,13 @@ def preview_all(
     broken = list(_broken(loaded))
     if not jobs and not broken:
         raise ProjectError("there is no fleet in it", where=target, hint="a fleet begins with `type: fleet`")
-    refuse_overwriting(
-        loaded, [*(each.file for each in outputs), wanted.findings_out], project.root / "orch.yml"
-    )
+    refuse_overwriting(loaded, files, project.root / "orch.yml")
     jobs.sort(key=lambda each: (each.name, each.kind, each.where))
     if wanted.saves:
-        wanted = replace(wanted, terms=_terms(project, wanted, jobs))
-    done = [*broken, *_run(jobs, project, loaded, wanted)]
-    code = worst(each.code for each in done)
-    if code == ExitCode.INTERRUPTED:
-        tell("interrupted")
-        return code
-    if code == ExitCode.OK and exit_code and any(each.pending for each in done):
-        code = ExitCode.CHANGES
-    if wanted.findings is not None:
-        found = (*loaded.diagnostics, *(diagnostic for each in done for diagnostic in each.findings))
-        give(report(wanted.findings, found), wanted.findings_out)
-        shown = shown and wanted.findings_out is not None
-    if shown:
-        _print(done)
-    elif wanted.findings is not None or any(each.form != "json" for each in outputs):
-        _tell(done)
-    if outputs:
-        _write(Written(target, project, done, wanted), outputs, code)
-    return code
-
-
-def refuse_overwriting(loaded: Loaded, files: Sequence[str | None], *more: Path) -> None:
-    """Raises UsageError for a file that two outputs would get, or that is one of those previewed: of the
-    loaded ones, or `more`."""
-    sources = [*more, *(each.file for each in loaded.documents)]
-    read = {os.path.realpath(each) for each in (*sources, *(each.span.file for each in loaded.diagnostics))}
-    written: set[str] = set()
-    for file in (each for each in files if each is not None and not _is_stream(Path(each))):
-        real = os.path.realpath(file)
-        if real in read or real in written:
-            raise UsageError(
-                "this file is one of those that are previewed"
-                if real in read
-                else "two outputs go to this file",
-                where=file,
-                hint="name another file; nothing was written",
-            )
-        written.add(real)
-
-
-def _terms(project: Project, wanted: Wanted, jobs: Sequence[Job]) -> Terms:
-    from orch import __version__
-    from orch.stacks.pulumi.install import require
-    from orch.stacks.saved_plans.record import Terms
-
-    made = datetime.now(timezone.utc).replace(microsecond=0)
-    seconds = project.saved_plan_s if wanted.expires_s is None else wanted.expires_s
-    try:
-        expires = made + timedelta(seconds=seconds)
-    except OverflowError as error:
-        raise UsageError("a saved plan cannot be valid for that long", hint="write `3d`") from error
-    return Terms(
-        project=project.name,
-        rehearsal=project.rehearsal,
-        made=made,
-        expires=expires,
-        orch=__version__,
-        engine=require().version,
-        stacks=tuple(f"{each.kind} {each.name}" for each in jobs),
-    )
-
-
-@dataclass(frozen=True)
-class Written:
-    """What outputs are made of."""
-
-    target: str
-    project: Project
-    done: Sequence[Previewed]
-    wanted: Wanted
-
-
-def _write(written: Written, outputs: Sequence[Output], code: ExitCode) -> None:
-    from orch.review.html import html
-    from orch.review.markdown import markdown
-
-    wanted = written.wanted
-    commit = _commit(written) if wanted.basis else None
-    saved = _saved(written, wanted.terms, commit) if wanted.terms is not None else None
-    file = next((each.file for each in outputs if each.form == "plan"), None)
-    review = _review(written, commit, saved, file)
-    for each in outputs:
-        if each.form in ("json", "object"):
-            text = _json(written.target, written.done, code, whole=each.form == "object")
-        elif each.form == "plan":
-            text = saved.text() if saved is not None else ""
-        else:
-            text = (markdown if each.form == "markdown" else html)(review)
-        give(text, each.file)
-    if saved is not None and saved.unplanned:
-        names = ", ".join(each.title for each in saved.unplanned)
-        tell(f"the saved plan cannot be applied: there is no plan of {names}")
-
-
-def _commit(written: Written) -> Commit | None:
-    from orch.stacks.saved_plans.fingerprint import commit_of
-
-    done, root = written.done, written.project.root
-    files = {file for each in done if each.saved is not None for file in each.saved.files if " (" not in file}
-    files |= {os.path.relpath(each.review.where.partition(":")[0], root) for each in done}
-    return commit_of(root, sorted(file for file in files if not file.startswith(("..", "/"))))
-
-
-def _saved(written: Written, terms: Terms, commit: Commit | None) -> SavedPlan:
-    from orch.stacks.saved_plans.record import SavedPlan, Unplanned
-
-    return SavedPlan(
-        path=os.path.relpath(written.target),
-        terms=terms,
-        git=commit,
-        stacks=tuple(each.saved for each in written.done if each.saved is not None),
-        unplanned=tuple(
-            Unplanned(
-                title=each.review.title,
-                where=each.review.where,
-                summary=each.review.failure.summary if each.review.failure else "it has no plan",
-            )
-            for each in written.done
-            if each.saved is None
-        ),
-    )
-
-
-def worst(codes: Iterator[ExitCode]) -> ExitCode:
-    found = set(codes)
-    return next((each for each in WORST if each in found), ExitCode.OK)
-
-
-def _review(written: Written, commit: Commit | None, saved: SavedPlan | None, file: str | None) -> Review:
-    from orch.review.model import Basis, Review, worst_first
-    from orch.stacks.saved_plans.record import stamp
-
-    target, root = written.target, written.project.root
-    path = os.path.relpath(target, root) if target != "-" else "-"
-    stacks = worst_first([each.review for each in written.done])
-    basis = Basis(
-        commit=commit.commit if commit else "",
-        base=(commit.base or "") if commit else "",
-        dirty=commit.dirty if commit else False,
-        plan=saved.id if saved else "",
-        valid_until=stamp(saved.terms.expires) if saved else "",
-    )
-    command = f"orch up --plan {file}" if saved and file else f"orch up {path}"
-    return Review(written.project.name, path, stacks, command, basis)
-
-
-def _json(target: str, done: Sequence[Previewed], code: ExitCode, *, whole: bool = False) -> str:
-    """One object for a folder, or with `whole`; for a file one for each of its stacks, as without `--out`."""
-    if not whole and not os.path.isdir(target):
-        return "".join(json.dumps(each.data, indent=2, ensure_ascii=False) + "\n" for each in done)
-    data = {
-        "schema": SCHEMA,
-        "path": target,
-        "stacks": [
-            {
-                "where": each.review.where,
-                "verdict": each.review.verdict,
-                "exit_code": int(each.code),
-                **each.data,
-            }
-            for each in done
-        ],
-        "exit_code": int(code),
-    }
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-
-def give(text: str, out: str | None) -> None:
-    """Print a text, or write it to a file that has all of it or stays as it was. Raises UsageError."""
-    if out is None:
-        print(text, end="")
-        return
-    data = text.encode("utf-8", "backslashreplace")  # a file's name may have bytes that are no UTF-8
-    try:
-        if _is_stream(Path(out)):
-            Path(out).write_bytes(data)
-        else:
-            _replace(Path(out), data)
-    except OSError as error:
-        raise UsageError(
-            "the file cannot be written",
-            where=out,
-            detail=error.strerror or str(error),
-            hint="name a file in a folder that you may write to",
-        ) from error
-    tell(f"written: {out}")
-
-
-def _is_stream(path: Path) -> bool:
-    """Whether it is a pipe, a device or a name of one, such as /dev/stdout. Any other link may be a
-    stranger's, who chose where it leads: it is replaced."""
-    if os.path.islink(path):
-        return str(path.parent) in ("/dev", "/dev/fd") or path.is_relative_to("/proc")
-    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file that has all of it or stays as it was. Raises OSError."""
-    if not path.name or path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise
-
-
-def _print(done: Sequence[Previewed]) -> None:
-    for each in done:
-        for line in each.shown:
-            say(line)
-        for line in each.told:
-            tell(line)
-
-
-def _tell(done: Sequence[Previewed]) -> None:
-    for each in done:
-        for line in each.told:
-            tell(line)
+        titles = [f"{each.kind} {each.name}" for each in jobs]
+        wanted = replace(wanted, terms=terms_of(project, wanted.expires_s, titles))
+    done = (*broken, *_run(jobs, project, loaded, wanted))
+    return Previews(target, project, loaded, done, worst(each.code for each in done), wanted.terms)
 
 
 def _broken(loaded: Loaded) -> Iterator[Previewed]:

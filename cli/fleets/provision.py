@@ -1,11 +1,9 @@
-"""The verbs that plan, create and remove fleets and volumes: preview, up, down, drift, refresh, unlock."""
+"""The verbs that create and remove fleets and volumes, and see to them: up, down, drift, refresh, unlock."""
 
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +11,6 @@ import typer
 
 from orch.cli.context import (
     ALSO,
-    Allow,
-    File,
     FileOrName,
     Force,
     Indices,
@@ -22,14 +18,12 @@ from orch.cli.context import (
     NewKeys,
     Owner,
     Rehearse,
-    Untrusted,
     Verbose,
     Yes,
     lease_seconds,
     project_at,
-    strangers,
 )
-from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
+from orch.cli.errors import UsageError, end, print_json, say, tell
 from orch.cli.fleets import volumes
 from orch.cli.fleets.targets import FleetFile, fleets_at, fleets_of, is_file, stacks_of
 from orch.spec.errors import ExitCode, OrchError
@@ -39,201 +33,9 @@ if TYPE_CHECKING:
 
     from orch.components.request import Approvals
     from orch.spec import Document
-    from orch.spec.models import Fleet
     from orch.stacks.project import Project
-    from orch.stacks.request import FleetRequest
 
 SCHEMA = 1
-
-
-class FindingsFormat(str, Enum):
-    GITHUB = "github"
-    SARIF = "sarif"
-    GITLAB = "gitlab"
-
-
-def preview(
-    file: File,
-    *,
-    as_json: Json = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")
-    ] = False,
-    accept_new_host_keys: NewKeys = False,
-    verbose: Verbose = False,
-    rehearse: Rehearse = False,
-    untrusted: Untrusted = False,
-    allow: Allow = None,
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="The review as a comment of a pull request.")
-    ] = False,
-    as_html: Annotated[bool, typer.Option("--html", help="The review as one HTML file.")] = False,
-    out: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="Write it there. Without a format the ending of the name says what: .md and .html the "
-            "review, .json a saved plan for `orch up --plan`; repeatable.",
-        ),
-    ] = None,
-    expires: Annotated[
-        str | None,
-        typer.Option(
-            "--expires",
-            metavar="DURATION",
-            help="How long the saved plan is valid; as orch.yml says, or 24h.",
-        ),
-    ] = None,
-    findings_format: Annotated[
-        FindingsFormat | None,
-        typer.Option(
-            "--findings-format",
-            help="Report violations of policies and other findings, in place of the plan.",
-            show_default=False,
-        ),
-    ] = None,
-    findings_out: Annotated[
-        str | None,
-        typer.Option("--findings-out", metavar="FILE", help="Write that report there, beside the plan."),
-    ] = None,
-    review: Annotated[
-        str | None,
-        typer.Option("--review", metavar="DIR", help="Write comment.md, review.html and review.json there."),
-    ] = None,
-    owner: Owner = None,
-) -> None:
-    """Show what `up` would change, and why. Changes nothing.
-
-    Of a folder: all fleets and volumes of it; one that has no plan keeps no other from its own.
-    With --untrusted: what the fleets would be, from files and catalogue alone; nothing is asked or run.
-    """
-    allowed = strangers(untrusted, allow)
-    given = (
-        ("--json", as_json),
-        ("--markdown", as_markdown),
-        ("--html", as_html),
-        ("--review", review is not None),
-    )
-    formats = [word for word, is_given in given if is_given]
-    if len(formats) > 1:
-        raise typer.BadParameter(f"it does not go with {formats[0]}", param_hint=formats[1])
-    if findings_out is not None and findings_format is None:
-        raise typer.BadParameter("say how: --findings-format", param_hint="--findings-out")
-    if findings_format is not None and findings_out is None and formats and not out:
-        raise typer.BadParameter(
-            f"{formats[0]} is on stdout: add --findings-out", param_hint="--findings-format"
-        )
-    if allowed is not None:
-        if findings_format is not None:
-            raise typer.BadParameter(
-                "nothing is planned; `orch validate --untrusted --format` reports", param_hint="--untrusted"
-            )
-        files = out or []
-        if as_html or review is not None or (files and not as_markdown):
-            raise typer.BadParameter(
-                "nothing is compared: --html, --review and a saved plan do not go with it; --markdown, also "
-                "with --out FILE, is the comment of what was found",
-                param_hint="--untrusted",
-            )
-        if len(files) > 1:
-            raise typer.BadParameter("with --markdown, one file is written", param_hint="--out")
-        if exit_code or rehearse or accept_new_host_keys:
-            raise typer.BadParameter(
-                "nothing is looked at: --exit-code, --rehearse and --accept-new-host-keys do not go with it",
-                param_hint="--untrusted",
-            )
-        from orch.cli.output import untrusted as strangers_files
-
-        if as_markdown:
-            end(strangers_files.comment(file, allowed, files[0] if files else None))
-        strangers_files.preview(file, allowed, as_json=as_json)
-        return
-    as_review = as_markdown or as_html or review is not None
-    if as_review or out or expires or findings_format is not None or os.path.isdir(file):
-        from orch.cli.fleets.preview_all import Form, Wanted, outputs_of, preview_all, review_in
-
-        kinds = [word.removeprefix("--") for word in formats if word != "--review"]
-        forms: list[Form] = kinds  # type: ignore[assignment]
-        outputs = outputs_of(forms, out or ())
-        if review is not None:
-            outputs = [*review_in(review), *outputs]
-        saves = any(each.form == "plan" for each in outputs)
-        wanted = Wanted(
-            rehearse,
-            accept_new_host_keys,
-            verbose,
-            saves=saves,
-            expires_s=_validity(expires, file, saves=saves),
-            basis=saves or any(each.form in ("markdown", "html") for each in outputs),
-            findings=findings_format.value if findings_format is not None else None,
-            findings_out=findings_out,
-            owner=owner,
-        )
-        end(preview_all(file, wanted, outputs, shown=not formats, exit_code=exit_code))
-    from orch.cli.hosts.host_keys import planned
-    from orch.cli.output.plan import cost_line, counts, plan_json, reason_lines, run_lines
-    from orch.cli.output.progress import watching
-    from orch.cli.output.review import judged_with_runs, on_nodes_that_go, shown_lines, tell_problems
-    from orch.components.request import Approvals
-    from orch.spec.diagnostics import render_human
-    from orch.stacks import operations
-
-    approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
-    source = FleetFile(file, rehearse=rehearse, owner=owner)
-    pending, unfit = volumes.preview(source.volumes(), as_json=as_json, verbose=verbose), False
-    refused = False
-    for project, document, fleet in source.fleets():
-        if warnings := document.effective():
-            tell(render_human(warnings))
-        request = _request(file, document, fleet, approvals)
-        with watching(as_json=as_json) as listener:
-            plan = planned(
-                document,
-                lambda p=project, r=request, li=listener: operations.preview(p, r, li),
-                as_json=as_json,
-            )
-            occupants = on_nodes_that_go(project, plan, listener)
-        plan = judged_with_runs(plan, project, request, occupants)
-        refused = refused or any(each.refuses for each in plan.policies)
-        pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
-        if as_json:
-            print_json(plan_json(plan, document, occupants))
-            continue
-        for line in shown_lines(plan, verbose=verbose):
-            say(line)
-        for line in reason_lines(plan, colour=coloured(sys.stdout), verbose=verbose):
-            say(line)
-        say(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
-        for line in run_lines(occupants):
-            say(line)
-        tell_problems(plan, document)
-    if refused:
-        end(ExitCode.POLICY)
-    if unfit:
-        end(ExitCode.HOSTS)
-    end(ExitCode.CHANGES if exit_code and pending else ExitCode.OK)
-
-
-def _validity(expires: str | None, file: str, *, saves: bool) -> int | None:
-    """How many seconds a saved plan is valid; None: as long as the project says. Raises BadParameter."""
-    from orch.spec.grammar.values import Problem, parse_duration
-
-    if not saves:
-        if expires is not None:
-            raise typer.BadParameter("it goes with a saved plan, `--out plan.json`", param_hint="--expires")
-        return None
-    if file == "-":
-        raise typer.BadParameter("a saved plan is of a file: name it", param_hint="--out")
-    if expires is None:
-        return None
-    try:
-        seconds = parse_duration(expires)
-    except Problem as problem:
-        raise typer.BadParameter(str(problem), param_hint="--expires") from problem
-    if not seconds:
-        raise typer.BadParameter("a plan expires: write `24h` or `3d`", param_hint="--expires")
-    return seconds
 
 
 def up(
@@ -364,7 +166,7 @@ def bring_up(
     volumes.bring_up(source.volumes(), yes=yes, as_json=as_json, verbose=verbose)
     for project, document, fleet in source.fleets():
         own_approvals = replace(approvals, rekeyed=rekeyed(fleet, accept_host_keys))
-        request = _request(source.file, document, fleet, own_approvals)
+        request = source.request(document, fleet, own_approvals)
         agreement = Agreement(project, document, request, None, False)
         if not yes:
             need_terminal("orch up FILE --yes")
@@ -554,10 +356,3 @@ def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> 
             confirm("Break the lock? If its holder is still at work, the state will be damaged.")
         operations.unlock(project, name)
         say(f"{subject(name)}: unlocked")
-
-
-def _request(file: str, document: Document, fleet: Fleet, approvals: Approvals) -> FleetRequest:
-    from orch.stacks.request import FleetRequest
-
-    path = document.file.absolute() if file != "-" else None
-    return FleetRequest(fleet, document.directory.absolute(), approvals, path)

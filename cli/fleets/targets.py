@@ -13,9 +13,11 @@ from orch.cli.errors import tell
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from orch.components.request import Approvals
     from orch.spec import Document
     from orch.spec.models import Fleet, Volume
     from orch.stacks.project import Project
+    from orch.stacks.request import FleetRequest
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,13 @@ class FleetFile:
             where=self.file,
             hint="run the same command again",
         )
+
+    def request(self, document: Document, fleet: Fleet, approvals: Approvals) -> FleetRequest:
+        """What is asked of the stack of one of its fleets."""
+        from orch.stacks.request import FleetRequest
+
+        path = document.file.absolute() if self.file != "-" else None
+        return FleetRequest(fleet, document.directory.absolute(), approvals, path)
 
 
 def is_file(target: str) -> bool:

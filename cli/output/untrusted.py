@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.catalog.load import catalog as load_catalog
 from orch.cli.diagnostics import backend_settings, load, read
-from orch.cli.errors import say, tell
+from orch.cli.errors import say, tell, worst
 from orch.components.base import Candidate
 from orch.components.cloud.sizing import budget_findings
 from orch.components.local.facts import LocalFacts
@@ -66,7 +66,7 @@ def comment(file: str, allowed: Sequence[str], out: str | None) -> ExitCode:
     them, whatever that is. Without a file it goes to stdout. The exit code is the worst that was found."""
     from orch.ci.findings import findings_comment, findings_of
     from orch.cli.diagnostics import found_in
-    from orch.cli.fleets.preview_all import give, refuse_overwriting, worst
+    from orch.cli.output.files import give, refuse_overwriting
 
     loaded = read(file, untrusted=allowed)
     refuse_overwriting(loaded, [out])

@@ -11,7 +11,7 @@ import pytest
 from support import Folder
 
 from orch.cli.errors import UsageError
-from orch.cli.fleets.preview_all import give
+from orch.cli.output.files import give
 
 pytestmark = pytest.mark.quick
 

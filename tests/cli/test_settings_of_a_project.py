@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import Folder
 
-from orch.cli.fleets.preview_all import Wanted, _terms
+from orch.cli.fleets.saved_plans import terms_of
 from orch.stacks.project import find
 
 SETTINGS = """\
@@ -122,7 +122,7 @@ def test_annotations_name_files_from_the_root_of_the_repository(folder: Folder, 
 
 def test_a_saved_plan_is_valid_as_long_as_the_project_says(folder: Folder, engine: None) -> None:
     def validity(expires_s: int | None = None) -> timedelta:
-        terms = _terms(find(folder.path), Wanted(expires_s=expires_s), [])
+        terms = terms_of(find(folder.path), expires_s, [])
         return terms.expires - terms.made
 
     assert validity() == timedelta(hours=24)
