@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 def refuse_overwriting(loaded: Loaded, files: Sequence[str | None], *more: Path) -> None:
     """Raises UsageError for a file that two outputs would get, or that is one of those previewed: of the
-    loaded ones, or `more`."""
+    loaded ones, or `more`. No link is followed: it may be a stranger's, and is what would be replaced."""
     sources = [*more, *(each.file for each in loaded.documents)]
-    read = {os.path.realpath(each) for each in (*sources, *(each.span.file for each in loaded.diagnostics))}
+    read = {os.path.abspath(each) for each in (*sources, *(each.span.file for each in loaded.diagnostics))}
     written: set[str] = set()
     for file in (each for each in files if each is not None and not _is_stream(Path(each))):
-        real = os.path.realpath(file)
-        if real in read or real in written:
+        place = os.path.abspath(file)
+        if place in read or place in written:
             raise UsageError(
                 "this file is one of those that are previewed"
-                if real in read
+                if place in read
                 else "two outputs go to this file",
                 where=file,
                 hint="name another file; nothing was written",
             )
-        written.add(real)
+        written.add(place)
 
 
 def give(text: str, out: str | None) -> None:
