@@ -190,7 +190,9 @@ def preview_all(
     broken = list(_broken(loaded))
     if not jobs and not broken:
         raise ProjectError("there is no fleet in it", where=target, hint="a fleet begins with `type: fleet`")
-    _refuse_overwriting(project, loaded, [*(each.file for each in outputs), wanted.findings_out])
+    refuse_overwriting(
+        loaded, [*(each.file for each in outputs), wanted.findings_out], project.root / "orch.yml"
+    )
     jobs.sort(key=lambda each: (each.name, each.kind, each.where))
     if wanted.saves:
         wanted = replace(wanted, terms=_terms(project, wanted, jobs))
@@ -214,22 +216,23 @@ def preview_all(
     return code
 
 
-def _refuse_overwriting(project: Project, loaded: Loaded, files: Sequence[str | None]) -> None:
-    """Raises UsageError for a file that two outputs would get, or that is one of those previewed."""
-    sources = [project.root / "orch.yml", *(each.file for each in loaded.documents)]
-    read = {os.path.realpath(each) for each in (*sources, *(each.span.file for each in loaded.diagnostics))}
+def refuse_overwriting(loaded: Loaded, files: Sequence[str | None], *more: Path) -> None:
+    """Raises UsageError for a file that two outputs would get, or that is one of those previewed: of the
+    loaded ones, or `more`. No link is followed: it may be a stranger's, and is what would be replaced."""
+    sources = [*more, *(each.file for each in loaded.documents)]
+    read = {os.path.abspath(each) for each in (*sources, *(each.span.file for each in loaded.diagnostics))}
     written: set[str] = set()
     for file in (each for each in files if each is not None and not _is_stream(Path(each))):
-        real = os.path.realpath(file)
-        if real in read or real in written:
+        place = os.path.abspath(file)
+        if place in read or place in written:
             raise UsageError(
                 "this file is one of those that are previewed"
-                if real in read
+                if place in read
                 else "two outputs go to this file",
                 where=file,
                 hint="name another file; nothing was written",
             )
-        written.add(real)
+        written.add(place)
 
 
 def _terms(project: Project, wanted: Wanted, jobs: Sequence[Job]) -> Terms:

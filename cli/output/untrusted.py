@@ -66,9 +66,10 @@ def comment(file: str, allowed: Sequence[str], out: str | None) -> ExitCode:
     them, whatever that is. Without a file it goes to stdout. The exit code is the worst that was found."""
     from orch.ci.findings import findings_comment, findings_of
     from orch.cli.diagnostics import found_in
-    from orch.cli.fleets.preview_all import give, worst
+    from orch.cli.fleets.preview_all import give, refuse_overwriting, worst
 
     loaded = read(file, untrusted=allowed)
+    refuse_overwriting(loaded, [out])
     found = list(found_in(loaded, untrusted=True))
     codes = [ExitCode.CONFIG if any(each.severity is Severity.ERROR for each in found) else ExitCode.OK]
     objects: list[dict[str, Any]] = []

@@ -68,13 +68,13 @@ def test_a_file_s_name_that_is_no_utf_8_stands_in_json_as_an_escape(tmp_path: Pa
     assert json.loads((tmp_path / "plan.json").read_bytes()) == {"file": os.fsdecode(b"bad\xff.yml")}
 
 
-@pytest.mark.parametrize("out", ["lab.yml", "./lab.yml", "link.yml", "orch.yml", "broken.yml"])
-def test_no_file_that_is_previewed_is_overwritten(folder: Folder, out: str) -> None:
+@pytest.mark.parametrize("out", ["lab.yml", "./lab.yml", "orch.yml", "broken.yml"])
+@pytest.mark.parametrize("more", [(), ("--untrusted",)])
+def test_no_file_that_is_previewed_is_overwritten(folder: Folder, out: str, more: tuple[str, ...]) -> None:
     written = {"lab.yml": FLEET, "orch.yml": "project: lab\n", "broken.yml": "type: fleet\nname: [\n"}
     for name, text in written.items():
         (folder.path / name).write_text(text)
-    (folder.path / "link.yml").symlink_to("lab.yml")
-    said = folder.orch("preview", ".", "--markdown", "--out", out)
+    said = folder.orch("preview", ".", "--markdown", "--out", out, *more)
     assert said.code == 2
     assert f"{out}: error: this file is one of those that are previewed" in said.err
     assert {name: (folder.path / name).read_text() for name in written} == written
