@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import date
 from typing import Annotated, ClassVar, Literal, cast
 from urllib.parse import urlsplit
@@ -43,10 +44,11 @@ _OWN = ("level", "parameters", "exempt")
 
 def _date(value: object) -> date:
     written = text(value, "a date")
-    try:
-        return date.fromisoformat(written)
-    except ValueError:
-        raise Problem("ORCH112", f"{shown(written)} is no date", hint="write `2027-03-31`") from None
+    with suppress(ValueError):
+        # From Python 3.11 on, other forms of ISO 8601 are read too.
+        if (found := date.fromisoformat(written)).isoformat() == written:
+            return found
+    raise Problem("ORCH112", f"{shown(written)} is no date", hint="write `2027-03-31`")
 
 
 class Exemption(Section):

@@ -106,6 +106,13 @@ def test_an_exemption_needs_an_owner_a_reason_and_an_end(
     assert f"orch.yml:4:9: error ORCH113: an exemption needs `{missing}`" in said
 
 
+@pytest.mark.parametrize("written", ["20990101", "2099-1-1", "2099-W01-1", "2099-02-30", "soon"])
+def test_an_exemption_ends_on_a_day(tmp_path: Path, capsys: pytest.CaptureFixture[str], written: str) -> None:
+    words = f"fleet: lab, owner: ada, reason: old, expires: '{written}'"
+    said = told(tmp_path, f"policies:\n  imdsv1:\n    exempt:\n      - {{{words}}}\n", capsys)
+    assert f"error ORCH112: '{written}' is no date" in said
+
+
 def test_verbs_refuse_a_project_whose_policies_are_wrong(tmp_path: Path) -> None:
     (tmp_path / "orch.yml").write_text("policies: {imdsv2: mandatory}\n")
     with pytest.raises(InvalidConfiguration, match="1 error in the configuration"):
