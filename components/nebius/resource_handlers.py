@@ -12,11 +12,16 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from orch.components.nebius.account.client import INSTANCE, Kind, NebiusClient, NebiusRefused, Row
+from orch.components.nebius.account.client import (
+    INSTANCE,
+    WAITS,
+    Kind,
+    NebiusClient,
+    NebiusRefused,
+    Row,
+)
+from orch.components.nebius.account.orphans import MARK
 from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State
-
-MARK = "orch-stack"
-"""The label that tells whose a resource is."""
 
 AGAIN_S = 300.0
 """How long something may be in use by what is just being made or deleted."""
@@ -49,11 +54,14 @@ class NebiusHandler:
             return (
                 found
                 if found is not None
-                else self._client().create(self._kind, _metadata(inputs), inputs["spec"], key).resource
+                else self._client().create(self._kind, _metadata(inputs), self._spec(inputs), key).resource
             )
 
         resource = self._until_free(begin)
         return resource, {OBSERVED: {}}
+
+    def _spec(self, inputs: Inputs) -> Row:
+        return inputs["spec"]
 
     def read(self, resource_id: str, state: State) -> State | None:
         try:
@@ -71,27 +79,12 @@ class NebiusHandler:
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
         metadata = {**_metadata(inputs), "id": resource_id}
         key = str(uuid.uuid4())
-        self._until_free(lambda: self._client().update(self._kind, metadata, inputs["spec"], key).resource)
+        spec = self._spec(inputs)
+        self._until_free(lambda: self._client().update(self._kind, metadata, spec, key).resource)
         return {OBSERVED: {}}
 
     def delete(self, resource_id: str, state: State) -> None:
-        """Until it is gone: what it stands on is deleted next."""
-        key = str(uuid.uuid4())
-
-        def begin() -> str:
-            self._client().delete(self._kind, resource_id, key)
-            return resource_id
-
-        self._until_free(begin)
-        end = time.monotonic() + AGAIN_S
-        while self._client().get(self._kind, resource_id) is not None:
-            if time.monotonic() >= end:
-                raise ProviderError(
-                    f"the {self._kind.words} {resource_id} is still there",
-                    hint="run `orch down` again",
-                    code="ORCH359",
-                )
-            time.sleep(self._pause_s)
+        self._client().remove(self._kind, resource_id, for_s=AGAIN_S, pause_s=self._pause_s)
 
     def _own(self, inputs: Inputs) -> str | None:
         """The id of what is there by this name. Raises ProviderError where it is not of this stack."""
@@ -116,16 +109,24 @@ class NebiusHandler:
             try:
                 return act()
             except NebiusRefused as refused:
-                if refused.category not in ("conflict", "transient", "rate") or time.monotonic() >= end:
+                if refused.category not in WAITS or time.monotonic() >= end:
                     raise
             time.sleep(self._pause_s)
 
 
 class InstanceHandler(NebiusHandler):
-    """Machines. A stopped one is no node: one that Nebius took back, or that lost its host, is made anew."""
+    """Machines. A stopped one is no node: one that Nebius took back, or that lost its host, is made anew.
+
+    Inputs beside the others: `user_data`, which is for the first boot, `layout`, of which another value makes
+    a machine anew, and `status`.
+    """
 
     def __init__(self, client: Callable[[], NebiusClient], *, pause_s: float = 2.0) -> None:
         super().__init__(INSTANCE, client, pause_s=pause_s)
+
+    def _spec(self, inputs: Inputs) -> Row:
+        user_data = inputs.get("user_data")
+        return {**inputs["spec"], **({"cloud_init_user_data": user_data} if user_data else {})}
 
     def _observed(self, found: Row, state: State) -> State:
         status = found.get("status") or {}
@@ -134,7 +135,7 @@ class InstanceHandler(NebiusHandler):
         return {**observed, **({"status": "stopped" if down else "running"} if "status" in state else {})}
 
 
-class RunningHandler:
+class GangHandler:
     """Machines that are waited for together: a gang in one resource, asked for by one call a look.
 
     Inputs: `name`, and `instances`, node -> id. `machines`: what Nebius assigned to each node.

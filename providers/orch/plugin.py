@@ -50,10 +50,17 @@ def handler(token: str) -> Handler:
 
 
 class OrchProvider(api.Provider):
-    """Dispatches each request to the handler of its type, off the event loop. `warn` tells the engine."""
+    """Dispatches each request to the handler of its type, off the event loop. `warn` tells the engine.
 
-    def __init__(self, warn: Callable[[str, str], None] = warn) -> None:
-        self._warn = warn
+    `handlers` gives the handler of a type, and raises KeyError: another package of ours has its own.
+    """
+
+    def __init__(
+        self,
+        warn: Callable[[str, str], None] = warn,
+        handlers: Callable[[str], Handler] = handler,
+    ) -> None:
+        self._warn, self._handlers = warn, handlers
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="orch-work")
 
     async def _work(self, work: Callable[[], T]) -> T:
@@ -62,7 +69,7 @@ class OrchProvider(api.Provider):
     def _handler(self, token: str) -> Handler:
         token = token.rsplit("$", 1)[-1]  # a child's type comes behind its parents'
         try:
-            return handler(token)
+            return self._handlers(token)
         except KeyError:
             raise OrchError(
                 f"this orch ({__version__}) has no resource {token}",

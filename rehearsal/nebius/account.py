@@ -186,18 +186,7 @@ class NebiusCloud(SimulatedAccount):
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes
 
-        with self.store.transaction():
-            dead: list[str] = self.store.meta("dead") or []
-            born: list[str] = self.store.meta("born") or []
-            if not dead and not born:
-                return
-            self.store.put_meta("dead", [])
-            self.store.put_meta("born", [])
-        for instance in dead:
-            nodes.stop(self, instance)
-        for instance in born:
-            with nodes.ended_on_error(lambda one=instance: self._stop(one)):
-                nodes.start(self, scenario, instance)
+        nodes.follow(self, scenario, self._stop)
 
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():
