@@ -16,7 +16,7 @@ from orch.components.nebius.account.session import Session
 from orch.components.nebius.plugin import NAME, NebiusProvider
 from orch.providers.orch.serving import serve
 from orch.rehearsal.account import SimulationError
-from orch.rehearsal.nebius import hooks
+from orch.rehearsal.nebius import service
 from orch.rehearsal.nebius.account import NebiusCloud
 
 STATE = "ORCH_REHEARSAL_NEBIUS"
@@ -37,7 +37,7 @@ def connect(session: Session) -> NebiusClient:
             detail="this is orch's simulated Nebius, which creates nothing real: it is for `--rehearse` only",
             hint=f"remove this {NAME} from PATH, or run the command with --rehearse",
         )
-    return NebiusClient(hooks.Session(hooks.sdk_at(NebiusCloud(path))), try_s=TRY_S)
+    return NebiusClient(service.Session(service.sdk_at(NebiusCloud(path))), try_s=TRY_S)
 
 
 def main() -> None:

@@ -5,12 +5,15 @@ The simulated account's own list is the judge.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from rehearsals import H100, RehearsedNebius, kill_points, tries
+from rehearsals import H100, RehearsedNebius, few_ranks, kill_points, stock_nodes, tries
+from support import ROOT, Folder
 
+from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.nodes import keys_of
 
 pytestmark = pytest.mark.timeout(900)
@@ -190,3 +193,52 @@ def test_two_fleets_at_once_are_two_clusters_of_their_own(tmp_path: Path) -> Non
     for name in ("one", "two"):
         assert there.down(name).code == 0
     assert there.cloud.everything() == {}
+
+
+@pytest.mark.timeout(900)
+def test_torchrun_trains_over_two_rehearsed_machines_and_leaves_no_container(tmp_path: Path) -> None:
+    """Local nodes stand for the machines, gloo for InfiniBand."""
+    shutil.copytree(ROOT / "examples" / "aws", tmp_path / "task")
+    shutil.copytree(ROOT / "examples" / "nebius", tmp_path / "nebius")
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    task = tmp_path / "task" / "train.yml"
+    task.write_text(task.read_text().replace("fleets: [p5]", "fleets: [h200]"))
+    few_ranks(task)
+    stock_nodes(tmp_path, "job")
+    folder = Folder(tmp_path)
+    try:
+        said = folder.orch("up", "nebius/cluster.yml", "--rehearse", "--yes", timeout=300)
+        assert said.code == 0, said.err
+        nodes = folder.orch("fleet", "show", "h200", "--rehearse", "--json").json["fleets"][0]["nodes"]
+        assert [(node["name"], node["status"]) for node in nodes] == [("h200-0", "idle"), ("h200-1", "idle")]
+        said = folder.orch("run", "task/train.yml", "--rehearse", "--json", timeout=700)
+        assert said.code == 0, said.err
+        assert [node["exit_code"] for node in said.json["nodes"]] == [0, 0]
+        logs = folder.orch("logs", said.json["run"], "--rehearse").out
+        assert "weights identical on all" in logs
+    finally:
+        said = folder.orch("down", "h200", "--rehearse", "--yes", timeout=300)
+    assert said.code == 0, said.err
+    cloud = NebiusCloud(tmp_path / ".orch" / "rehearsal" / "nebius.db")
+    assert cloud.endpoints() == {}
+    assert cloud.everything() == {}
+
+
+def test_what_bears_the_stacks_mark_and_is_not_recorded_is_listed_and_removed(tmp_path: Path) -> None:
+    """As after a state that was put back to an older one."""
+    there = RehearsedNebius.make(tmp_path)
+    file = there.fleet(2)
+    assert there.up().code == 0
+    older = there.checkpoint().read_text()
+    there.fleet(3)
+    assert there.up().code == 0
+    there.checkpoint().write_text(older)
+    there.fleet(2)
+    stray = [each for each, kind in there.unrecorded().items() if kind == "instance"]
+    assert len(stray) == 1
+    found = there.orch("gc", "--rehearse", "--json")
+    assert stray[0] in found.out
+    said = there.orch("gc", "--rehearse", "--yes")
+    assert said.code == 0, said.err
+    assert there.unrecorded() == {}
+    assert there.orch("preview", file, "--rehearse", "--exit-code").code == 0

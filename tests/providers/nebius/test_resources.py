@@ -9,7 +9,7 @@ from nebius_lab import PROJECT, Lab, instance
 
 from orch.components.nebius.account.client import GPU_CLUSTER, NETWORK, SUBNET, Kind, NebiusRefused
 from orch.components.nebius.account.errors import read
-from orch.components.nebius.resource_handlers import MARK, GangHandler, InstanceHandler, NebiusHandler
+from orch.components.nebius.plugin import MARK, GangHandler, InstanceHandler, NebiusHandler
 from orch.providers.orch.handler import OBSERVED, ProviderError, differences
 from orch.rehearsal.scenario import Failure
 
