@@ -22,7 +22,7 @@ from orch.components.nebius.account import errors, orphans
 from orch.components.nebius.account.client import NebiusClient, NebiusRefused
 from orch.components.nebius.account.facts import NebiusFacts, Stock
 from orch.components.nebius.account.session import open_session
-from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at
+from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics
 from orch.components.nebius.explain import EXPLAINED, GANG, PACKAGE, traits
 from orch.components.nebius.plan import NebiusPlan
 from orch.components.nebius.planner import Context, needed_lookups, plan, with_nodes
@@ -67,11 +67,13 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
     def settle(self, request: PlanRequest, candidates: Sequence[CloudCandidate]) -> Sequence[CloudCandidate]:
         """Those of regions that have a project, in the order of what Nebius tells of its stock."""
         places = cast("Sequence[NebiusCandidate]", candidates)
-        if places[0].kept:
+        if places[0].listed:
             return places
         projects = self._projects(request)
         nodes = len(node_indices(request.fleet, self.prior(request)))
-        settled = by_stock(places, self._stock(request), projects, nodes)
+        stock = self._stock(request)
+        known = told_fabrics(request.fleet, self.settings_of(request), places, stock)
+        settled = by_stock(known, stock, projects, nodes)
         if settled:
             return settled
         regions = few(dict.fromkeys(each.region for each in places))

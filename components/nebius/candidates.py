@@ -31,7 +31,7 @@ from orch.spec.suggest import few, hint_for
 
 @dataclass(frozen=True)
 class NebiusCandidate(CloudCandidate):
-    """`zone`: the fabric of a cluster, else the region."""
+    """`zone`: the fabric of a cluster, else the region. `listed`: Nebius was asked about its stock."""
 
     @property
     def infiniband(self) -> str | None:
@@ -152,16 +152,35 @@ def _places(
 ) -> Iterator[NebiusCandidate]:
     if not clustered(fleet) or not fabrics:
         if not (fabrics == () and fleet.network is not None and fleet.network.interconnect == "required"):
-            yield _own(replace(each, zone=each.region))
+            yield _own(replace(each, zone=each.region, listed=False))
         return
     names = {name.lower() for name in allowed}
     for fabric in fabrics:
         if not names or fabric.lower() in names:
-            yield _own(replace(each, zone=fabric))
+            yield _own(replace(each, zone=fabric, listed=False))
 
 
 def _own(each: CloudCandidate) -> NebiusCandidate:
     return NebiusCandidate(**{field.name: getattr(each, field.name) for field in fields(CloudCandidate)})
+
+
+def told_fabrics(
+    fleet: Fleet, settings: NebiusSettings, places: Sequence[NebiusCandidate], stock: Stock
+) -> tuple[NebiusCandidate, ...]:
+    """The same places on the fabrics that the account tells of, where it tells of some for a type and region:
+    the catalogue's are those that a list knew once."""
+    names = {name.lower() for name in _allowed(fleet, settings)}
+    told: dict[NebiusCandidate, None] = {}
+    for each in places:
+        fabrics = [
+            fabric
+            for kind, region, fabric in stock
+            if fabric and (kind, region) == (each.type.name, each.region)
+            if not names or fabric.lower() in names
+        ]
+        own = [replace(each, zone=fabric) for fabric in fabrics] if each.infiniband else []
+        told |= dict.fromkeys(own or [each])
+    return tuple(told)
 
 
 def by_stock(
@@ -177,7 +196,7 @@ def by_stock(
         position = order.index((each.type.name, each.region, each.spot))
         return room is not None and room < nodes, position, -(room or 0)
 
-    return tuple(sorted(usable, key=rank))
+    return tuple(replace(each, listed=True) for each in sorted(usable, key=rank))
 
 
 def room_at(stock: Stock, place: NebiusCandidate) -> int | None:

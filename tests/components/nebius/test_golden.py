@@ -18,7 +18,7 @@ import yaml
 
 from orch.catalog.load import catalog
 from orch.components.nebius.account.facts import Allowance, Image, NebiusFacts, Subnet
-from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at
+from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics
 from orch.components.nebius.plan import NebiusPlan
 from orch.components.nebius.planner import Context, needed_lookups, plan
 from orch.components.node_count import node_indices
@@ -50,18 +50,24 @@ class Case:
         if places[0].kept:
             return places[0]
         projects = {each.region: f"project-{each.region}" for each in places}
+        places = told_fabrics(self.fleet, self.settings, places, self.stock)
         return by_stock(places, self.stock, projects, len(node_indices(self.fleet, self.previous)))[0]
 
     @property
     def stock(self) -> dict[tuple[str, str, str], tuple[int | None, int | None]]:
-        names = {o.type.name for o in CATALOG.lists["nebius"].offers}
-        regions = {o.region or "" for o in CATALOG.lists["nebius"].offers}
-        return {
-            (name, region, fabric): (count, count)
-            for fabric, count in self.data.get("stock", {}).items()
-            for name in names
-            for region in regions
+        """As written: a fabric of the catalogue's type and region, or FABRIC@TYPE/REGION."""
+        known = {
+            fabric: (offer.type.name, offer.region or "")
+            for offer in CATALOG.lists["nebius"].offers
+            for fabric in offer.fabrics
         }
+        rows: dict[str, int] = self.data.get("stock", {})
+        found: dict[tuple[str, str, str], tuple[int | None, int | None]] = {}
+        for word, count in rows.items():
+            fabric, _, place = word.partition("@")
+            kind, region = place.split("/") if place else known[fabric]
+            found[kind, region, fabric] = (count, count)
+        return found
 
     def facts(self, place: NebiusCandidate) -> NebiusFacts:
         lookups = needed_lookups(self.fleet, place, self.previous)
