@@ -23,7 +23,7 @@ from orch.components.nebius.account.client import NebiusClient, NebiusRefused
 from orch.components.nebius.account.facts import NebiusFacts, Stock
 from orch.components.nebius.account.session import open_session
 from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics
-from orch.components.nebius.explain import EXPLAINED, GANG, PACKAGE, traits
+from orch.components.nebius.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.nebius.plan import NebiusPlan
 from orch.components.nebius.planner import Context, needed_lookups, plan, with_nodes
 from orch.components.node_count import node_indices
@@ -43,7 +43,7 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.nebius"
     explained: ClassVar[Explained] = EXPLAINED
-    node_type: ClassVar[str] = GANG
+    node_type: ClassVar[str] = INSTANCE
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
     def open_session(self, settings: NebiusSettings) -> Any:

@@ -37,7 +37,7 @@ EXPLAINED = Explained(
     ),
     rows=(
         ChangeRow(INSTANCE, r"layout", None),
-        ChangeRow(INSTANCE, r"user_data", None),
+        ChangeRow(INSTANCE, r"user_data|waits", None),
         ChangeRow(INSTANCE, r"spec(\..*|\[.*\])?\.size_gibibytes", "disk", " GB"),
         ChangeRow(INSTANCE, r"spec\.boot_disk.*", "disk"),
         ChangeRow(INSTANCE, r"spec\.resources.*", "instance_type"),

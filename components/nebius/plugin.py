@@ -133,11 +133,24 @@ class InstanceHandler(NebiusHandler):
     """Machines. A stopped one is no node: one that Nebius took back, or that lost its host, is made anew.
 
     Inputs beside the others: `user_data`, which is for the first boot, `layout`, of which another value makes
-    a machine anew, and `status`.
+    a machine anew, and `status`. `waits`: its create ends when it runs, and takes back what does not come up:
+    for a fleet that keeps what it got.
     """
+
+    tools: ClassVar[frozenset[str]] = frozenset({"waits"})
 
     def __init__(self, client: Callable[[], NebiusClient], *, pause_s: float = PAUSE_S) -> None:
         super().__init__(INSTANCE, client, pause_s=pause_s)
+
+    def create(self, inputs: Inputs) -> tuple[str, State]:
+        resource, outputs = super().create(inputs)
+        if inputs.get("waits"):
+            try:
+                until_running(self._client(), {inputs["name"]: resource}, self._pause_s)
+            except NebiusRefused:
+                self.delete(resource, {})
+                raise
+        return resource, outputs
 
     def _spec(self, inputs: Inputs) -> Row:
         user_data = inputs.get("user_data")
@@ -182,27 +195,36 @@ class GangHandler:
         """Nothing of it is in the cloud."""
 
     def _wait(self, instances: Mapping[str, str]) -> State:
-        """Raises NebiusRefused as soon as one of them does not come up: the others are of no use alone."""
-        end = time.monotonic() + UP_S
-        while True:
-            found = self._client().instances(list(instances.values()))
-            for node, resource in instances.items():
-                self._check(node, resource, found.get(resource))
-            if all(found[each]["status"].get("state") == "RUNNING" for each in instances.values()):
-                return {"machines": {node: _assigned(found[each]) for node, each in instances.items()}}
-            if time.monotonic() >= end:
-                late = [n for n, i in instances.items() if found[i]["status"].get("state") != "RUNNING"]
-                message = f"{', '.join(sorted(late)[:8])} do not run after {UP_S / 60:.0f} minutes"
-                raise NebiusRefused("bring the machines up", "transient", message)
-            time.sleep(self._pause_s)
+        found = until_running(self._client(), instances, self._pause_s)
+        return {"machines": {node: _assigned(found[each]) for node, each in instances.items()}}
 
-    def _check(self, node: str, resource: str, found: Row | None) -> None:
-        if found is None:
-            raise NebiusRefused(f"bring {node} up", "gone", f"the instance {resource} was deleted")
-        status = found["status"]
-        if status.get("state") in ("STOPPED", "ERROR") and not status.get("reconciling"):
-            meaning, message = self._client().failure(INSTANCE, resource)
-            raise NebiusRefused(f"bring {node} up", meaning, message)
+
+def until_running(client: NebiusClient, instances: Mapping[str, str], pause_s: float) -> dict[str, Row]:
+    """Wait until all of these run; what they are, by id. `instances`: node -> id.
+
+    Raises NebiusRefused as soon as one of them does not come up: the others are of no use alone.
+    """
+    end = time.monotonic() + UP_S
+    while True:
+        found = client.instances(list(instances.values()))
+        for node, resource in instances.items():
+            _check(client, node, resource, found.get(resource))
+        late = [n for n, i in instances.items() if found[i]["status"].get("state") != "RUNNING"]
+        if not late:
+            return found
+        if time.monotonic() >= end:
+            message = f"{', '.join(sorted(late)[:8])} do not run after {UP_S / 60:.0f} minutes"
+            raise NebiusRefused("bring the machines up", "transient", message)
+        time.sleep(pause_s)
+
+
+def _check(client: NebiusClient, node: str, resource: str, found: Row | None) -> None:
+    if found is None:
+        raise NebiusRefused(f"bring {node} up", "gone", f"the instance {resource} was deleted")
+    status = found["status"]
+    if status.get("state") in ("STOPPED", "ERROR") and not status.get("reconciling"):
+        meaning, message = client.failure(INSTANCE, resource)
+        raise NebiusRefused(f"bring {node} up", meaning, message)
 
 
 def _assigned(found: Row) -> State:

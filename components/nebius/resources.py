@@ -1,7 +1,7 @@
 """A Nebius fleet as Pulumi resources: the plan, one to one. Decides nothing.
 
-A constant number of resources, one per node, and what waits for the machines: of a fleet that is all or
-nothing one resource for all of them, else one for each.
+A constant number of resources, one per node, and one that waits for all machines together. Those of a fleet
+that keeps what it got are waited for one by one, when they are made.
 """
 
 from __future__ import annotations
@@ -177,6 +177,7 @@ class NebiusFleet(pulumi.ComponentResource):
             user_data=self._user_data(plan, node),
             layout=plan.layout,
             status="running",
+            waits=not plan.whole,
         )
 
     def _user_data(self, plan: NebiusPlan, node: Node) -> pulumi.Output[str]:
@@ -196,28 +197,22 @@ class NebiusFleet(pulumi.ComponentResource):
         both = pulumi.Output.all(self._keys.host_seed, self._keys.client_public_key)
         return pulumi.Output.secret(both.apply(fill))
 
-    def _gang(self, machines: Mapping[str, NebiusResource]) -> list[pulumi.Output[dict[str, Any]]]:
+    def _gang(self, machines: Mapping[str, NebiusResource]) -> pulumi.Output[dict[str, Any]]:
         plan = self._plan
         if not machines:
-            return []
+            return pulumi.Output.from_input({})
         ids = {name: machine.id for name, machine in machines.items()}
-        if plan.whole:
-            gang = {"name": plan.base, "instances": ids}
-            return [NebiusResource(GANG, f"{plan.fleet}-gang", gang, self._opts).machines]
-        return [
-            NebiusResource(GANG, name, {"name": name, "instances": {name: each}}, self._opts).machines
-            for name, each in ids.items()
-        ]
+        gang = {"name": plan.base, "instances": ids}
+        return NebiusResource(GANG, f"{plan.fleet}-gang", gang, self._opts).machines
 
     # The FleetState, in one output: an output for each value of a thousand nodes is slow.
 
-    def _state(self, running: list[pulumi.Output[dict[str, Any]]]) -> pulumi.Output[dict[str, Any]]:
+    def _state(self, gang: pulumi.Output[dict[str, Any]]) -> pulumi.Output[dict[str, Any]]:
         plan, stack = self._plan, pulumi.get_stack()
         groups = {node.name: group for group in plan.node_groups for node in group.nodes}
 
         def assemble(values: Sequence[Any]) -> dict[str, Any]:
-            seed, *found = values
-            machines = {name: each for rows in found for name, each in (rows or {}).items()}
+            seed, machines = values[0], values[1] or {}
             nodes = [
                 self._node_state(groups[node.name], node, machines[node.name], seed)
                 for node in plan.all_nodes
@@ -225,7 +220,7 @@ class NebiusFleet(pulumi.ComponentResource):
             ]
             return cloud_state.fleet_state(plan, stack, nodes, backend="nebius", grace_s=UNREACHABLE_GRACE_S)
 
-        values = pulumi.Output.all(self._keys.host_seed, *running)
+        values = pulumi.Output.all(self._keys.host_seed, gang)
         return pulumi.Output.unsecret(values.apply(assemble))
 
     def _node_state(

@@ -99,7 +99,9 @@ class NebiusCloud(SimulatedAccount):
     def _refusal(self, knobs: Knobs, call: IncomingCall, number: int, nth: int) -> Refusal | None:
         """One that loses the answer refuses nothing."""
         others = tuple(each for each in knobs.failures if each.code != LOST)
-        lost = knobs.model_copy(update={"failures": tuple(f for f in knobs.failures if f.code == LOST)})
+        losing = tuple(each for each in knobs.failures if each.code == LOST)
+        # Without a rate, which one call counts in once.
+        lost = knobs.model_copy(update={"failures": losing, "rate": {}, "denied": ()})
         self._lost.answer = bool(lost.failures) and super()._refusal(lost, call, number, nth) is not None
         return super()._refusal(knobs.model_copy(update={"failures": others}), call, number, nth)
 
