@@ -90,6 +90,8 @@ class CloudRefused(OrchError):
         super().__init__(summary, **told)
         self.error = error
         self.status = status
+        if self.code == CODES["credentials"]:
+            self.exit_code = ExitCode.CONFIG  # what is to be mended is orch.yml, or the environment
 
     @property
     def final(self) -> bool:

@@ -7,7 +7,7 @@ python -m orch.rehearsal STATE set KNOB=VALUE...       (VALUE is YAML; KNOB may 
 `capacity.p5.48xlarge@us-east-1a`)
 python -m orch.rehearsal STATE terminate INSTANCE...   (GCP: also by name)
 python -m orch.rehearsal STATE interrupt INSTANCE [--kind spot|maintenance|rebalance] [--in SECONDS]
-    (announced to its node at once; then it ends; also by name)
+    (announced to its node at once; then it ends; also by name; Nebius: it stops)
 python -m orch.rehearsal STATE add-rule GROUP PROTOCOL PORT CIDR    (GCP: of a network)
 python -m orch.rehearsal STATE tag RESOURCE KEY=VALUE  (GCP: a label of an instance)
 python -m orch.rehearsal STATE untag RESOURCE KEY
@@ -33,6 +33,7 @@ from orch.rehearsal.account import Refusal, SimulationError, cloud_of
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.api.errors import GcpError
+from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.store import Doc
 from orch.spec.errors import OrchError
 
@@ -41,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m orch.rehearsal", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("state", help="the account's file (.orch/rehearsal/aws.db, gcp.db)")
+    parser.add_argument("state", help="the account's file (.orch/rehearsal/aws.db, gcp.db, nebius.db)")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("show", help="what is there").add_argument("kind", nargs="?")
     verbs.add_parser("calls", help="the log of calls").add_argument("--last", type=int, default=0)
@@ -97,12 +98,16 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def opened(path: str) -> Cloud | GcpCloud:
+Account = Cloud | GcpCloud | NebiusCloud
+
+
+def opened(path: str) -> Account:
     """The account of a file, of whichever cloud it is."""
-    return GcpCloud(path) if cloud_of(path) == GcpCloud.name else Cloud(path)
+    accounts = {each.name: each for each in (Cloud, GcpCloud, NebiusCloud)}
+    return accounts[cloud_of(path)](path)
 
 
-def _do(cloud: Cloud | GcpCloud, args: argparse.Namespace) -> Any:
+def _do(cloud: Account, args: argparse.Namespace) -> Any:
     if args.verb == "show":
         return cloud.things(args.kind) if args.kind else cloud.everything()
     if args.verb == "calls":
@@ -114,12 +119,19 @@ def _do(cloud: Cloud | GcpCloud, args: argparse.Namespace) -> Any:
         return cloud.turn(**_knobs(cloud, args.knobs)).model_dump(mode="json")
     if args.verb == "interrupt":
         return _interrupt(cloud, args.instance, args.kind, args.ahead_s)
+    if isinstance(cloud, NebiusCloud):
+        raise SimulationError(
+            f"{args.verb} is not for an account of Nebius", hint="`interrupt` stops a machine"
+        )
     return _in_gcp(cloud, args) if isinstance(cloud, GcpCloud) else _in_aws(cloud, args)
 
 
-def _interrupt(cloud: Cloud | GcpCloud, word: str, kind: notices.Kind, ahead_s: float | None) -> Any:
-    """Announce the end of an instance to its node, wait for that time, and end it; advice ends nothing."""
+def _interrupt(cloud: Account, word: str, kind: notices.Kind, ahead_s: float | None) -> Any:
+    """Announce the end of an instance to its node, wait for that time, and end it; advice ends nothing.
+    Nebius announces nothing."""
     instance = _named(cloud, word)
+    if isinstance(cloud, NebiusCloud):
+        return cloud.take_back(instance)
     seconds = notices.AHEAD_S[cloud.name].get(kind, 0.0) if ahead_s is None else ahead_s
     notices.announce(cloud, instance, kind, seconds)
     print(f"{word}: {kind} is announced for {seconds:.0f} s from now", file=sys.stderr)
@@ -134,18 +146,20 @@ def _interrupt(cloud: Cloud | GcpCloud, word: str, kind: notices.Kind, ahead_s: 
     return cloud.call("TerminateInstances", params, region=_region(cloud, instance), caller="drift")
 
 
-def _named(cloud: Cloud | GcpCloud, word: str) -> str:
+def _named(cloud: Account, word: str) -> str:
     """The instance of an id, or of a name that one has."""
     if isinstance(cloud, GcpCloud):
         return _path_of(cloud, "instance", word)
-    found = [
-        each
-        for each, doc in cloud.instances().items()
-        if word in (each, *(tag["Value"] for tag in doc["Tags"] if tag["Key"] == "Name"))
-    ]
+    found = [each for each, doc in cloud.instances().items() if word in (each, *_names(cloud, doc))]
     if len(found) != 1:
         raise SimulationError(f"{len(found)} instances have the name {word}", where=str(cloud.path))
     return found[0]
+
+
+def _names(cloud: Cloud | NebiusCloud, doc: Doc) -> list[str]:
+    if isinstance(cloud, NebiusCloud):
+        return [doc["metadata"]["name"], doc["spec"].get("hostname", "")]
+    return [tag["Value"] for tag in doc["Tags"] if tag["Key"] == "Name"]
 
 
 def _in_gcp(cloud: GcpCloud, args: argparse.Namespace) -> Any:
@@ -208,7 +222,7 @@ def _region(cloud: Cloud, resource: str) -> str:
     return str((doc or {}).get("_region") or "us-east-1")
 
 
-def _knobs(cloud: Cloud | GcpCloud, words: list[str]) -> dict[str, Any]:
+def _knobs(cloud: Account, words: list[str]) -> dict[str, Any]:
     """`capacity.p5.48xlarge@us-east-1a=3` adds to a knob that is a table; `pending_s=2` sets one."""
     changes: dict[str, Any] = {}
     for word in words:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from orch.rehearsal.scenario import Failure, Hook, Knobs, NodeScenario
 from orch.rehearsal.store import Doc, Store
@@ -238,6 +238,20 @@ class SimulatedAccount(ABC):
     @abstractmethod
     def see_local_nodes(self) -> None:
         """Record what became of local nodes by themselves."""
+
+    def note(self, event: Literal["born", "dead"], instance: str) -> None:
+        """Remember an instance that came or went, for its local node: inside the transaction of a call."""
+        if self._knobs().nodes is not None:
+            self.store.put_meta(event, [*(self.store.meta(event) or []), instance])
+
+    def noted(self) -> tuple[list[str], list[str]]:
+        """The instances that came and those that went, since this was asked last."""
+        with self.store.transaction():
+            born: list[str] = self.store.meta("born") or []
+            dead: list[str] = self.store.meta("dead") or []
+            for event in ("born", "dead") if born or dead else ():
+                self.store.put_meta(event, [])
+        return born, dead
 
     def _refusal(self, knobs: Knobs, call: IncomingCall, number: int, nth: int) -> Refusal | None:
         if {call.action, f"{call.service}:{call.action}", *call.aliases} & set(knobs.denied):

@@ -207,6 +207,17 @@ def ended_on_error(end: Callable[[], object]) -> Iterator[None]:
         raise
 
 
+def follow(cloud: SimulatedAccount, scenario: NodeScenario, end: Callable[[str], object]) -> None:
+    """Stop and start the local nodes of instances that the account noted. `end`: what ends one that does not
+    start."""
+    born, dead = cloud.noted()
+    for instance in dead:
+        stop(cloud, instance)
+    for instance in born:
+        with ended_on_error(lambda one=instance: end(one)):
+            start(cloud, scenario, instance)
+
+
 def repair(cloud: SimulatedAccount) -> None:
     """Tell the account of machines that powered themselves off. After a kill: start missing containers of
     instances, and remove those of instances that are gone."""

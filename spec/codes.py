@@ -139,6 +139,7 @@ CODES = {
     "ORCH232": "Only new nodes get the change",
     "ORCH233": "The time of the fleet is over",
     "ORCH234": "The machines cannot end themselves at that time",
+    "ORCH235": "No way leads to the nodes",
     # run on fleet
     "ORCH241": "A distributed task needs a fleet that is a cluster",
     "ORCH242": "A distributed task asks for part of an instance",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ BOOT = {
 class LoggedIn:
     sdk: Any
     projects: tuple[str, ...] = ()
+    key: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass

@@ -20,11 +20,15 @@ from support import Folder, Said, at_work, kill, until
 from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.gcp.account import GcpCloud
+from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.scenario import Knobs
 
 KIND = "p5.48xlarge"
 ZONES = {"a": "use1-az2", "b": "use1-az4", "c": "use1-az6"}
 """Names of the simulated AWS account's zones -> ids."""
+
+H100 = "gpu-h100-sxm_8gpu-128vcpu-1600gb"
+"""The type of Nebius with the most fabrics in one region."""
 
 L4 = "g2-standard-4"
 """The type of GCP that takes the fewest resources."""
@@ -75,6 +79,7 @@ class Rehearsed(Folder):
     """
 
     backend: ClassVar[str] = "aws"
+    types: ClassVar[str] = "aws:"
     called: ClassVar[str] = "p5"
     account: ClassVar[type[SimulatedAccount]] = Cloud
     written: ClassVar[dict[str, Any]] = {"regions": ["us-east-1"], "instance_types": [KIND]}
@@ -170,7 +175,7 @@ class Rehearsed(Folder):
     def recorded(self, name: str | None = None) -> dict[str, str]:
         """Id -> type of the cloud's resources that the state knows."""
         latest = json.loads(self.checkpoint(name).read_text())["checkpoint"]["latest"]
-        mine = f"{self.backend}:"
+        mine = self.types
         found = [each for each in latest.get("resources") or () if each["type"].startswith(mine)]
         return {each["id"]: each["type"] for each in found if each.get("id")}
 
@@ -195,6 +200,7 @@ class RehearsedGcp(Rehearsed):
     """The same on GCP: single L4s in zones that are tried in this order, reached through IAP."""
 
     backend: ClassVar[str] = "gcp"
+    types: ClassVar[str] = "gcp:"
     called: ClassVar[str] = "lab"
     account: ClassVar[type[SimulatedAccount]] = GcpCloud
     written: ClassVar[dict[str, Any]] = {
@@ -236,4 +242,39 @@ class RehearsedGcp(Rehearsed):
             each: kind
             for each, kind in self.cloud.everything().items()
             if each not in known and each not in members and kind != "disk"
+        }
+
+
+@dataclass(frozen=True)
+class RehearsedNebius(Rehearsed):
+    """The same on Nebius: machines with eight H100, on the fabrics of one region."""
+
+    backend: ClassVar[str] = "nebius"
+    types: ClassVar[str] = "orch-nebius:"
+    called: ClassVar[str] = "lab"
+    account: ClassVar[type[SimulatedAccount]] = NebiusCloud
+    written: ClassVar[dict[str, Any]] = {
+        "regions": ["eu-north1"],
+        "instance_types": [H100],
+        "resources": {"gpu": "H100:8"},
+        "network": {"ssh_cidrs": ["198.51.100.0/24"]},
+    }
+
+    def nodes(self, kind: str = H100) -> dict[str, str]:
+        """Nodes in the cloud: id -> the fabric that it is on."""
+        return {each: doc["_place"] for each, doc in self.cloud.instances().items() if doc["_type"] == kind}
+
+    def names(self, kind: str = H100) -> list[str]:
+        """Names of the nodes in the cloud."""
+        return sorted(
+            doc["spec"]["hostname"] for doc in self.cloud.instances().values() if doc["_type"] == kind
+        )
+
+    def unrecorded(self, name: str | None = None) -> dict[str, str]:
+        """Id -> kind of what is in the cloud and not in the state; disks are of machines."""
+        known = self.recorded(name)
+        return {
+            each: kind
+            for each, kind in self.cloud.everything().items()
+            if each not in known and kind != "disk"
         }

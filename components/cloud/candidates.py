@@ -109,7 +109,7 @@ def _offer_at(catalog: Catalog, instance_type: InstanceType, region: str, zone: 
     listed = (
         offer
         for offer in catalog.lists[instance_type.backend].offers
-        if (offer.type, offer.zone) == (instance_type, zone)
+        if offer.type == instance_type and (offer.zone == zone or (not offer.zone and offer.region == region))
     )
     others = (offer for offer in unlisted_offers(catalog, instance_type) if offer.region == region)
     offer = next(listed, None) or next(others, None) or Offer(instance_type, region, zone, None, None)

@@ -124,20 +124,21 @@ def prepared(
     script: str,
     init: Sequence[Step],
     *,
-    cloud: Literal["aws", "gcp"],
+    cloud: Literal["aws", "gcp"] | None,
     ssm: bool = False,
     idle: str | None = None,
 ) -> Iterator[File]:
     """What prepares a machine: the `script` at this path, and all that it runs.
 
-    `cloud`: whose notices it reads. `ssm`: the machine is reached through an agent of its own, which needs
-    the instance metadata. `idle`: what ends it when no job is on it.
+    `cloud`: whose notices it reads, None: it is told nothing. `ssm`: the machine is reached through an agent
+    of its own, which needs the instance metadata. `idle`: what ends it when no job is on it.
     """
     yield File(path, script, "0700")
     if idle is not None:
         yield File(IDLE_SCRIPT, idle, "0700")
     yield File(CLOSES_METADATA, render("cloud-init-metadata.sh.j2", ssm=ssm), "0700")
-    yield File(READS_NOTICES, render("cloud-init-notices.sh.j2", cloud=cloud, by=CLOUD), "0700")
+    if cloud is not None:
+        yield File(READS_NOTICES, render("cloud-init-notices.sh.j2", cloud=cloud, by=CLOUD), "0700")
     for step in init:
         yield File(f"{INIT}/{step.file}.sh", step.content, "0700")
         yield File(f"{INIT}/{step.file}.env", step.exports, "0600")
@@ -150,11 +151,18 @@ def ended_by_time(script: str | None) -> Iterator[File]:
         yield File(TTL_UNIT, _TTL)
 
 
-def node_config(fleet: Fleet, files: Sequence[File], *, makes_key: str | None = None) -> str:
+def node_config(
+    fleet: Fleet,
+    files: Sequence[File],
+    *,
+    makes_key: str | None = None,
+    host_key: Literal["made", "given"] = "made",
+) -> str:
     """The cloud-config of all nodes of a fleet, with a mark for the client's key.
 
     It holds no host key and no name: each node makes its own key. cloud-init does, and shows it on the
-    machine's console; else the shell command `makes_key`, which runs at each boot.
+    machine's console; else the shell command `makes_key`, which runs at each boot. Where a cloud lets nobody
+    read what a machine shows, the key is `given`: marks for it and for the name are in each node's own text.
     """
     # Its folder is what tells a runner that the preparation is under way, before that has begun.
     marker = File(
@@ -166,7 +174,8 @@ def node_config(fleet: Fleet, files: Sequence[File], *, makes_key: str | None = 
         authorized_keys=fleet.authorized_keys,
         files=(marker, *files),
         created=CREATED if any(mount.create for mount in fleet.mounts) else None,
-        console=makes_key is None,
+        console=makes_key is None and host_key == "made",
+        given=host_key == "given",
         makes_key=makes_key,
         ends=any(file.path == TTL_UNIT for file in files),
     )

@@ -175,18 +175,7 @@ class GcpCloud(SimulatedAccount):
                 nodes.show_disk(self, scenario, instance, disk, there=there)
             else:  # the disk was deleted
                 nodes.remove_disks(self, device)
-        with self.store.transaction():
-            dead: list[str] = self.store.meta("dead") or []
-            born: list[str] = self.store.meta("born") or []
-            if not dead and not born:
-                return
-            self.store.put_meta("dead", [])
-            self.store.put_meta("born", [])
-        for instance in dead:
-            nodes.stop(self, instance)
-        for instance in born:
-            with nodes.ended_on_error(lambda one=instance: self.request("DELETE", one)):
-                nodes.start(self, scenario, instance)
+        nodes.follow(self, scenario, lambda instance: self.request("DELETE", instance))
 
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():

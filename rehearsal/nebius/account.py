@@ -99,7 +99,9 @@ class NebiusCloud(SimulatedAccount):
     def _refusal(self, knobs: Knobs, call: IncomingCall, number: int, nth: int) -> Refusal | None:
         """One that loses the answer refuses nothing."""
         others = tuple(each for each in knobs.failures if each.code != LOST)
-        lost = knobs.model_copy(update={"failures": tuple(f for f in knobs.failures if f.code == LOST)})
+        losing = tuple(each for each in knobs.failures if each.code == LOST)
+        # Without a rate, which one call counts in once.
+        lost = knobs.model_copy(update={"failures": losing, "rate": {}, "denied": ()})
         self._lost.answer = bool(lost.failures) and super()._refusal(lost, call, number, nth) is not None
         return super()._refusal(knobs.model_copy(update={"failures": others}), call, number, nth)
 
@@ -186,18 +188,7 @@ class NebiusCloud(SimulatedAccount):
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes
 
-        with self.store.transaction():
-            dead: list[str] = self.store.meta("dead") or []
-            born: list[str] = self.store.meta("born") or []
-            if not dead and not born:
-                return
-            self.store.put_meta("dead", [])
-            self.store.put_meta("born", [])
-        for instance in dead:
-            nodes.stop(self, instance)
-        for instance in born:
-            with nodes.ended_on_error(lambda one=instance: self._stop(one)):
-                nodes.start(self, scenario, instance)
+        nodes.follow(self, scenario, self._stop)
 
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():

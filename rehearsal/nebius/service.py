@@ -6,8 +6,11 @@ Nebius does not have is no request.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -115,3 +118,25 @@ def sdk_of(cloud: NebiusCloud, address: str) -> Any:
         credentials=Key(),
         user_agent_prefix="orch-rehearsal",
     )
+
+
+@dataclass(frozen=True)
+class Session:
+    """A login to the simulated account. Its provider needs no key: it finds the account by itself."""
+
+    sdk: Any
+    projects: Sequence[str] = ()
+    key: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+_SERVED: dict[tuple[int, Path], tuple[NebiusService, Any]] = {}
+"""By process and account: a service and its clients do not live on in a fork."""
+
+
+def sdk_at(cloud: NebiusCloud) -> Any:
+    """The SDK, logged in to a service of this process for an account; one for each account."""
+    key = os.getpid(), cloud.path.resolve()
+    if key not in _SERVED:
+        service = NebiusService(cloud)
+        _SERVED[key] = service, sdk_of(cloud, service.address)
+    return _SERVED[key][1]

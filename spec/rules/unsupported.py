@@ -131,6 +131,12 @@ def _refusal(draft: Draft, path: Path_, what: str, hint: str | None, *, key: boo
     return draft.diagnostic("ORCH118", path, f"{what} is not supported by this version", key=key, hint=hint)
 
 
+def _instead(row: str, backends: Iterable[str]) -> str | None:
+    """What a backend says to do instead of a property that it does not act on."""
+    models = (settings_model(name) for name in backends)
+    return next((each.instead[row] for each in models if each is not None and row in each.instead), None)
+
+
 def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
     if isinstance(node, Sequence):
         for index, item in enumerate(node.items):
@@ -145,7 +151,8 @@ def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
             continue
         able = [name for name in backends if below in acted_on(name)]
         if below in rows and not able:
-            yield _refusal(draft, place, f"`{property_path(place)}`", rows[below], key=True)
+            hint = _instead(below, backends) or rows[below]
+            yield _refusal(draft, place, f"`{property_path(place)}`", hint, key=True)
         elif below in rows and len(able) < len(backends) and below != "backend_options":
             others = ", ".join(title(name) for name in backends if name not in able)
             summary = f"`{property_path(place)}` on {others}"

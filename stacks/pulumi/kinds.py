@@ -10,10 +10,6 @@ from functools import cache
 # Types whose own name is not what people call them; all others are their name, word by word.
 _WORDS = {
     "orch:index:Keys": "key set",
-    "orch:fleet:Aws": "fleet",
-    "orch:fleet:Gcp": "fleet",
-    "orch:fleet:Local": "fleet",
-    "orch:fleet:Ssh": "fleet",
     "orch:local:Volume": "volume",
     "orch:network:Gcp": "network set",
     "aws:ec2/eip:Eip": "elastic IP",
@@ -26,7 +22,7 @@ _WORDS = {
     "gcp:compute/routerNat:RouterNat": "cloud NAT",
     "gcp:compute/firewall:Firewall": "firewall rule",
 }
-_ACRONYMS = {"vpc": "VPC", "nat": "NAT", "ip": "IP", "dhcp": "DHCP", "iam": "IAM", "ssh": "SSH"}
+_ACRONYMS = {"gpu": "GPU", "vpc": "VPC", "nat": "NAT", "ip": "IP", "dhcp": "DHCP", "iam": "IAM", "ssh": "SSH"}
 _PLURALS = {"policy": "policies", "address": "addresses"}
 
 MAX_KINDS = 6
@@ -38,6 +34,8 @@ def kind_of(type_: str) -> str:
     """`security group` of `aws:ec2/securityGroup:SecurityGroup`."""
     if known := _WORDS.get(type_):
         return known
+    if type_.startswith("orch:fleet:"):
+        return "fleet"
     words: list[str] = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", type_.rpartition(":")[2])
     return " ".join(_ACRONYMS.get(word, word) for word in map(str.lower, words)) or type_
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from orch.components.nebius.account.errors import KINDS, category, cloud_error, read
-from orch.components.registry import backend
 
 
 @pytest.mark.parametrize(
@@ -34,11 +33,6 @@ def test_an_error_is_told_by_its_details_first(
     found = category(status, detail, message)
     assert found == meaning
     assert cloud_error(found, message).verdict == verdict
-
-
-def test_the_backend_is_not_there_yet() -> None:
-    with pytest.raises(KeyError):
-        backend("nebius")
 
 
 def test_what_our_provider_said_is_read_again() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pulumi.provider.experimental import provider as api
 from pydantic import ValidationError
 
-from orch.providers.orch import plugin
+from orch.providers.orch import plugin, serving
 from orch.providers.orch.handler import Handler, Inputs, State
 from orch.providers.orch.values import wire_map
 from orch.runner.node.connector import FAN_OUT
@@ -51,6 +51,6 @@ def test_what_a_file_may_ask_for_is_not_more_than_that() -> None:
     def asked(parallel: int) -> SshConfig:
         return SshConfig.model_validate({"hosts": ["gpu1"], "parallel": parallel})
 
-    assert asked(plugin.AT_ONCE).parallel == plugin.AT_ONCE
+    assert asked(serving.AT_ONCE).parallel == serving.AT_ONCE
     with pytest.raises(ValidationError):
-        asked(plugin.AT_ONCE + 1)
+        asked(serving.AT_ONCE + 1)

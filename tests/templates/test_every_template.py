@@ -110,6 +110,11 @@ def aws_prepare(v: str) -> Iterator[Values]:
         yield {"gpus": 8, "efa": 32, "efa_installer": v, "scratch": scratch, "idle": v, **init_of(v)}
 
 
+def nebius_prepare(v: str) -> Iterator[Values]:
+    for cards in (8, 0):
+        yield {"gpus": cards, "cards": cards, "idle": v, **init_of(v)}
+
+
 def gcp_prepare(v: str) -> Iterator[Values]:
     given = {"gpus": 8, "rdmas": 8, "nics": 9, "queues": v, **init_of(v), "account": True}
     given["software"] = {"plugin": v, "receiver": v}
@@ -245,9 +250,10 @@ def software(v: str) -> Iterator[Values]:
 
 def config(v: str) -> Iterator[Values]:
     files = [SimpleNamespace(path=v, mode=v, content=content) for content in (v, f"{v}\n", f" {v}\n\n{v}\n")]
+    values = {"fleet": v, "user": v, "authorized_keys": (v, v), "files": files, "created": v}
     for console in (False, True):
-        values = {"fleet": v, "user": v, "authorized_keys": (v, v), "files": files}
-        yield {**values, "console": console, "makes_key": v, "created": v, "ends": console}
+        yield {**values, "console": console, "makes_key": v, "given": False, "ends": console}
+    yield {**values, "console": False, "makes_key": None, "given": True, "ends": False}
 
 
 def idle(v: str) -> Iterator[Values]:
@@ -295,6 +301,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "init-steps.sh.j2": lambda v: iter([init_of(v)]),
     "job-session.sh.j2": nothing,
     "mpirun.sh.j2": mpiruns,
+    "nebius-prepare.sh.j2": nebius_prepare,
     "node-go.sh.j2": lambda v: (
         values
         for stop_s, signal, before_s in ((5, "", 0), (None, v, 20))
@@ -422,11 +429,17 @@ def test_a_shell_reads_it_whatever_the_values_hold(name: str, shell: str) -> Non
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: text[:12].encode("unicode_escape").decode())
 def test_yaml_gives_values_back_as_they_were(hostile: str) -> None:
-    values, shown = config(hostile)
+    values, shown, keyed_by_us = config(hostile)
     read = yaml.safe_load(keyed(render("cloud-init-node.yml.j2", **values)))
     console = yaml.safe_load(keyed(render("cloud-init-node.yml.j2", **shown)))
     assert (console["users"], console["write_files"]) == (read["users"], read["write_files"])
     assert not {"hostname", "ssh_keys", "bootcmd"} & set(console)
+    given = yaml.safe_load(keyed(render("cloud-init-node.yml.j2", **keyed_by_us)))
+    assert (given["users"], given["write_files"]) == (read["users"], read["write_files"])
+    assert given["ssh_genkeytypes"] == []
+    assert set(given["ssh_keys"]) == {"ed25519_private", "ed25519_public"}
+    assert "hostname" in given
+    assert "bootcmd" not in given
     assert read["bootcmd"] == [["sh", "-c", hostile]]
     assert read["users"][0]["ssh_authorized_keys"][1:] == [hostile, hostile]
     assert [each["path"] for each in read["write_files"]] == [hostile] * 4

@@ -8,7 +8,9 @@ Source: nebius/pysdk README and issue 74; dstack core/backends/nebius.
 
 from __future__ import annotations
 
+import logging
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,22 +18,33 @@ from typing import Any, Protocol
 
 from orch.components.cloud_errors import CloudRefused
 from orch.components.nebius.account.errors import Category, category, cloud_error
+from orch.components.nebius.account.facts import Allowance, Image, Lookups, NebiusFacts, Stock, Subnet
+
+# What the SDK logs is told again by the error that follows, or is of no use: fields that are old.
+for _name in ("nebius", "deprecation"):
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 CALL_S = 60.0
 TRY_S = 20.0
 LOGIN_S = 15.0
 PAGE = 100
+WAITS = ("conflict", "transient", "rate")
+"""What may be otherwise a little later: something in use, or an answer that did not come."""
+
 MOST_BATCH = 1000
 
 
 class Session(Protocol):
-    """The SDK, logged in; `projects` are those that orch.yml names."""
+    """The SDK, logged in; `projects` are those that orch.yml names. `key`: what the engine's provider logs in
+    with, none where it finds the way by itself."""
 
     @property
     def sdk(self) -> Any: ...
 
     @property
     def projects(self) -> Sequence[str]: ...
+    @property
+    def key(self) -> Mapping[str, str]: ...
 
 
 Row = dict[str, Any]
@@ -65,7 +78,9 @@ SECURITY_GROUP = Kind("vpc.v1", "SecurityGroupService", "security group")
 SECURITY_RULE = Kind("vpc.v1", "SecurityRuleService", "security rule")
 GPU_CLUSTER = Kind("compute.v1", "GpuClusterService", "GPU cluster")
 DISK = Kind("compute.v1", "DiskService", "disk")
+IMAGE = Kind("compute.v1", "ImageService", "image")
 INSTANCE = Kind("compute.v1", "InstanceService", "instance")
+QUOTA = Kind("quotas.v1", "QuotaAllowanceService", "quota")
 
 
 @dataclass(frozen=True)
@@ -95,10 +110,10 @@ class NebiusRefused(CloudRefused):
 
 
 class NebiusClient:
-    """The account of a session."""
+    """The account of a session. `try_s`: how long one try of a call may take."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, *, try_s: float = TRY_S) -> None:
+        self._session, self._try_s = session, try_s
         self._clients: dict[tuple[str, str], Any] = {}
 
     # -- calls --------------------------------------------------------------------------------------------
@@ -121,13 +136,31 @@ class NebiusClient:
         client = self._client(method.package, method.service)
         descriptor = client.get_descriptor().methods_by_name[_camel(method.name)]
         message = parse_dict(body, client.__registry__.message_class(descriptor.input_type.full_name)())
-        options = _options()
+        options = self._options()
         if key is not None:
             options |= {"metadata": [("x-idempotency-key", key)], "retries": 1}
         answer = _translated(what, lambda: getattr(client, method.name)(message, **options).wait())
         # A change answers an operation in a wrapper of the SDK.
         answer = getattr(answer, "_operation", answer)
         return message_to_dict(answer, preserving_proto_field_name=True)
+
+    def _options(self) -> dict[str, Any]:
+        """How long a call may take, logging in included, and that a refused login is told."""
+        from nebius.aio.token import options
+
+        login = {
+            options.OPTION_MAX_RETRIES: "2",
+            options.OPTION_RENEW_SYNCHRONOUS: "1",
+            options.OPTION_RENEW_REQUEST_TIMEOUT: f"{LOGIN_S}",
+            options.OPTION_REPORT_ERROR: "1",
+        }
+        whole = max(CALL_S, 3 * self._try_s)
+        return {
+            "timeout": whole,
+            "per_retry_timeout": self._try_s,
+            "auth_timeout": whole,
+            "auth_options": login,
+        }
 
     def _items(self, what: str, package: str, service: str, body: Mapping[str, Any]) -> Iterator[Row]:
         token = ""
@@ -166,9 +199,8 @@ class NebiusClient:
         rows = self._items("list the tenants", "iam.v2", "TenantService", {})
         return str(next(rows)["metadata"]["id"])
 
-    def stock(self, tenant: str) -> dict[tuple[str, str, str], tuple[int | None, int | None]]:
-        """(type, region, fabric) -> how many machines may be had now, on demand and preemptible, as far as
-        the quota lets them; None: not known. `fabric`: empty outside GPU clusters."""
+    def stock(self, tenant: str) -> Stock:
+        """How many machines may be had now, as far as the quota lets them."""
         found: dict[tuple[str, str, str], tuple[int | None, int | None]] = {}
         rows = self._items("ask for the stock", "capacity.v1", "ResourceAdviceService", {"parent_id": tenant})
         for row in rows:
@@ -185,7 +217,79 @@ class NebiusClient:
         latest = Method("compute.v1", "ImageService", "get_latest_by_family")
         return self.call(f"look for the image {family}", latest, body)
 
+    def facts(self, project: str, lookups: Lookups) -> NebiusFacts:
+        """What a plan in the region of a project has to know. Raises NebiusRefused."""
+        missing: list[str] = []
+        return NebiusFacts(
+            project=project,
+            image=self._image(lookups),
+            subnets=self._subnets(project, lookups, missing),
+            groups=tuple(self._given(SECURITY_GROUP, project, lookups.groups, missing)),
+            missing=tuple(missing),
+            quota=self._quota(project, lookups) if lookups.quota else None,
+        )
+
+    def _image(self, lookups: Lookups) -> Image | None:
+        try:
+            if lookups.image is not None:
+                row = self.get(IMAGE, lookups.image)
+            else:
+                row = self.image(lookups.family, lookups.region)
+        except NebiusRefused as refused:
+            if refused.category != "gone":
+                raise
+            row = None
+        if row is None:
+            return None
+        least = int((row.get("status") or {}).get("min_disk_size_bytes") or 0)
+        return Image(row["metadata"]["id"], row["metadata"].get("name", ""), -(-least // 2**30))
+
+    def _given(self, kind: Kind, project: str, names: Sequence[str], missing: list[str]) -> Iterator[str]:
+        """The ids of given pieces, which the file names by id or name."""
+        for name in names:
+            row = self.find(kind, project, name) or self.get(kind, name)
+            if row is None:
+                missing.append(name)
+            else:
+                yield str(row["metadata"]["id"])
+
+    def _subnets(self, project: str, lookups: Lookups, missing: list[str]) -> tuple[Subnet, ...]:
+        rows: list[Row] = []
+        if lookups.subnets:
+            for each in self._given(SUBNET, project, lookups.subnets, missing):
+                rows.append(self.get(SUBNET, each) or {})
+        elif lookups.network is not None:
+            for network in self._given(NETWORK, project, (lookups.network,), missing):
+                what, method = "list the subnets", SUBNET.method("list_by_network")
+                rows += self.call(what, method, {"network_id": network, "page_size": PAGE}).get("items", ())
+        return tuple(
+            Subnet(row["metadata"]["id"], row["metadata"].get("name", ""), row["spec"]["network_id"])
+            for row in rows
+        )
+
+    def _quota(self, project: str, lookups: Lookups) -> Allowance | None:
+        """The quota of the type's GPUs in the region; None where it has none, or where it may not be read."""
+        platform = lookups.instance_type.rpartition("_")[0]
+        rows = self._items("list the platforms", "compute.v1", "PlatformService", {"parent_id": project})
+        names = [
+            row["spec"].get("gpu_count_quota_type") for row in rows if row["metadata"]["name"] == platform
+        ]
+        if not names or not names[0]:
+            return None
+        body = {"parent_id": self.tenant(), "name": names[0], "region": lookups.region}
+        try:
+            row = self.call(f"ask for the quota {names[0]}", QUOTA.method("get_by_name"), body)
+        except NebiusRefused as refused:
+            if refused.category in ("gone", "permission"):
+                return None
+            raise
+        return Allowance(names[0], int(row["spec"].get("limit", 0)), int(row["status"].get("usage", 0)))
+
     # -- resources ----------------------------------------------------------------------------------------
+
+    def list(self, kind: Kind, parent: str) -> Iterator[Row]:
+        """All of a kind in a project; of rules, in their group. Raises NebiusRefused."""
+        return self._items(f"list each {kind.words}", kind.package, kind.service, {"parent_id": parent})
 
     def find(self, kind: Kind, parent: str, name: str) -> Row | None:
         """A resource by its name, None without. Raises NebiusRefused."""
@@ -238,6 +342,24 @@ class NebiusClient:
             raise
         return Begun(kind, resource, str(answer["id"]))
 
+    def remove(self, kind: Kind, resource: str, *, for_s: float, pause_s: float) -> None:
+        """Delete a resource, as soon as nothing uses it any more, and wait until it is gone: what it stands
+        on is deleted next.
+
+        Raises NebiusRefused, also where it is still there after `for_s` seconds.
+        """
+        key, end = str(uuid.uuid4()), time.monotonic() + for_s
+        while self.get(kind, resource) is not None:
+            try:
+                self.delete(kind, resource, key)
+            except NebiusRefused as refused:
+                if refused.category not in WAITS or time.monotonic() >= end:
+                    raise
+            if time.monotonic() >= end:
+                raise NebiusRefused(f"delete the {kind.words} {resource}", "conflict", "it is still there")
+            if self.get(kind, resource) is not None:
+                time.sleep(pause_s)
+
     def failure(self, kind: Kind, resource: str) -> tuple[Category, str]:
         """Why the last operation on a resource that failed did: capacity where none says another reason, for
         a machine that stops again is how missing capacity looks.
@@ -247,7 +369,7 @@ class NebiusClient:
         service = self._client(kind.package, kind.service).operation_service()
         request = import_module("nebius.api.nebius.common.v1").ListOperationsRequest(resource_id=resource)
         what = f"ask why the {kind.words} {resource} does not run"
-        answer = _translated(what, lambda: service.list(request, **_options()).wait())
+        answer = _translated(what, lambda: service.list(request, **self._options()).wait())
         for operation in answer.operations:
             status = operation.status
             if status is not None and status.code.name != "OK":
@@ -262,7 +384,7 @@ class NebiusClient:
         what = f"change the {begun.kind.words} {begun.resource}"
         end = time.monotonic() + for_s
         while True:
-            operation = _translated(what, lambda: service.get(request, **_options()).wait())
+            operation = _translated(what, lambda: service.get(request, **self._options()).wait())
             status = operation.status()
             if status is not None:
                 if status.code.name != "OK":
@@ -271,19 +393,6 @@ class NebiusClient:
             if time.monotonic() >= end:
                 raise NebiusRefused(what, "transient", f"it has not ended after {for_s:.0f} s")
             time.sleep(pause_s)
-
-
-def _options() -> dict[str, Any]:
-    """How long a call may take, logging in included, and that a refused login is told."""
-    from nebius.aio.token import options
-
-    login = {
-        options.OPTION_MAX_RETRIES: "2",
-        options.OPTION_RENEW_SYNCHRONOUS: "1",
-        options.OPTION_RENEW_REQUEST_TIMEOUT: f"{LOGIN_S}",
-        options.OPTION_REPORT_ERROR: "1",
-    }
-    return {"timeout": CALL_S, "per_retry_timeout": TRY_S, "auth_timeout": CALL_S, "auth_options": login}
 
 
 def _available(row: Mapping[str, Any] | None) -> int | None:

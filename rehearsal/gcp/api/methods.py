@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from functools import cache
 from importlib import import_module
 from pkgutil import walk_packages
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from orch.rehearsal.gcp.api.errors import GcpError, invalid, not_found, required
 from orch.rehearsal.gcp.data.tables import zones
@@ -36,6 +36,10 @@ class Account(Protocol):
     def knobs_now(self) -> Knobs: ...
 
     def now(self) -> float: ...
+
+    def note(self, event: Literal["born", "dead"], instance: str) -> None:
+        """Remember an instance that came or went, for its container."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -195,11 +199,6 @@ class Request:
         if self.store.get(path, kind) is not None:
             raise GcpError("alreadyExists", f"The resource '{path}' already exists")
         return path, self.headed(path, api_kind, {key: self.body[key] for key in fields if key in self.body})
-
-    def note(self, event: str, path: str) -> None:
-        """Report an instance as `born` or `dead`, for its container."""
-        if self.cloud.knobs_now().nodes is not None:
-            self.store.put_meta(event, [*(self.store.meta(event) or []), path])
 
     def headed(self, path: str, api_kind: str, doc: Doc) -> Doc:
         """A document with the fields of every new resource."""

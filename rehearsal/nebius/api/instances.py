@@ -199,7 +199,7 @@ def advanced(request: Request, doc: Doc) -> Doc:
         doc |= {"_goal": None, "status": {**status, "state": "STOPPED", "reconciling": False}}
     elif goal == "RUNNING" and looks >= 3 and age >= knobs.pending_s:
         doc |= {"_goal": None, "status": _running(request, doc)}
-        _node(request, "born", doc["metadata"]["id"])
+        request.account.note("born", doc["metadata"]["id"])
     elif looks >= 2:
         doc["status"] = {**status, "state": "STARTING"}
     put(request, "instance", doc)
@@ -248,12 +248,6 @@ def _address(request: Request, subnet_id: str, instance_id: str) -> str:
 def _public(request: Request, instance_id: str) -> str:
     number = next(n for n in range(1, 65_536) if request.store.take("public addresses", str(n), instance_id))
     return f"198.18.{number // 256}.{number % 256}"  # RFC 2544: of nobody
-
-
-def _node(request: Request, list_name: str, instance_id: str) -> None:
-    """Remember a machine that came or went, for the local nodes behind machines."""
-    ids: list[str] = request.store.meta(list_name) or []
-    request.store.put_meta(list_name, [*ids, instance_id])
 
 
 # -- reading
@@ -324,7 +318,7 @@ def delete(request: Request) -> Doc:
     """With the disks that the machine manages. The machine is there for a while yet."""
     instance_id = str(request.body.get("id") or "")
     doc = existing(request, "instance", instance_id)
-    _node(request, "dead", instance_id)
+    request.account.note("dead", instance_id)
     changed = {"_goal": "GONE", "_looks": 0, "_since": request.account.now(), "_holds": False}
     status = {**doc["status"], "state": "DELETING", "reconciling": True}
     put(request, "instance", {**doc, **changed, "status": status})
@@ -341,7 +335,7 @@ def stop(request: Request) -> Doc:
 
 def stopped(request: Request, doc: Doc) -> None:
     """A machine that stops: by a call, by its own power button, or because it is taken back."""
-    _node(request, "dead", doc["metadata"]["id"])
+    request.account.note("dead", doc["metadata"]["id"])
     status = {**doc["status"], "state": "STOPPED", "reconciling": False}
     status.pop("network_interfaces", None)
     put(request, "instance", {**doc, "_goal": None, "_holds": False, "status": status})

@@ -66,7 +66,7 @@ def _update(request: Request) -> Doc:
     return operation(request, doc["metadata"]["id"])
 
 
-for _service in ("NetworkService", "SubnetService", "SecurityGroupService"):
+for _service in KINDS:
     method(f"vpc.v1.{_service}", "Update")(_update)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import Field
@@ -32,13 +33,15 @@ class BackendSettings(Section):
     """What all backends have: what the language says of one, and what `orch.yml` sets.
 
     `title`: its name as people write it. `provisioned`: whether nodes can be created on it by this version.
-    `supports`: which of the properties in `rules/unsupported.py` it acts on.
+    `supports`: which of the properties in `rules/unsupported.py` it acts on; `instead`: what to do instead of
+    others, where that differs from what is true of local nodes.
     """
 
     noun: ClassVar[str] = "a backend"
     title: ClassVar[str] = ""
     provisioned: ClassVar[bool] = False
     supports: ClassVar[frozenset[str]] = frozenset()
+    instead: ClassVar[Mapping[str, str]] = {}
 
     type: Any
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from orch.spec.models.backends.base import CloudSettings
+from orch.spec.models.backends.base import CLOUD_SUPPORTS, CloudSettings
 from orch.spec.models.backends.credentials import NebiusCreds
 from orch.spec.models.fields.types import Names, choice
+
+_NO_ZONES = "Nebius has no zones: name `regions`, or a `fabric` of `network`"
 
 
 class NebiusSettings(CloudSettings):
@@ -16,6 +19,15 @@ class NebiusSettings(CloudSettings):
 
     noun: ClassVar[str] = "the backend `nebius`"
     title: ClassVar[str] = "Nebius"
+    provisioned: ClassVar[bool] = True
+    # Regions have no zones; its machines' own disks and disks of runs are not used yet.
+    supports: ClassVar[frozenset[str]] = (
+        CLOUD_SUPPORTS - {"availability_zones", "zones", "zone", "scratch", "scratch.fs", "volumes"}
+    ) | {"network.fabric"}
+    instead: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("availability_zones", "zones", "zone"), _NO_ZONES),
+        "network.name": "Nebius's fleets have a network each; `subnets` gives one that several are in",
+    }
 
     type: Annotated[Literal["nebius"], choice("nebius")] = Field(default="nebius", description="`nebius`.")
     creds: NebiusCreds = Field(default=None, description="Service account.")

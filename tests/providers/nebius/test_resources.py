@@ -9,7 +9,7 @@ from nebius_lab import PROJECT, Lab, instance
 
 from orch.components.nebius.account.client import GPU_CLUSTER, NETWORK, SUBNET, Kind, NebiusRefused
 from orch.components.nebius.account.errors import read
-from orch.components.nebius.resource_handlers import MARK, InstanceHandler, NebiusHandler, RunningHandler
+from orch.components.nebius.plugin import MARK, GangHandler, InstanceHandler, NebiusHandler
 from orch.providers.orch.handler import OBSERVED, ProviderError, differences
 from orch.rehearsal.scenario import Failure
 
@@ -24,8 +24,8 @@ def instances(lab: Lab) -> InstanceHandler:
     return InstanceHandler(lambda: lab.client, pause_s=0.01)
 
 
-def running(lab: Lab) -> RunningHandler:
-    return RunningHandler(lambda: lab.client, pause_s=0.01)
+def running(lab: Lab) -> GangHandler:
+    return GangHandler(lambda: lab.client, pause_s=0.01)
 
 
 def inputs(name: str, spec: dict[str, Any], mark: str = "p/s/1", **more: Any) -> dict[str, Any]:

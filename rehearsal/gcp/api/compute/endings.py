@@ -20,7 +20,7 @@ def end(request: Request, path: str, doc: Doc) -> None:
     """Delete an instance and release what it holds."""
     disks.detach(request, path, doc["disks"])
     request.store.remove(path)
-    request.note("dead", path)
+    request.cloud.note("dead", path)
     group = doc.get("_group")
     if group:
         _leave_group(request, group)
@@ -29,7 +29,7 @@ def end(request: Request, path: str, doc: Doc) -> None:
 @method("instances.stop", "POST", "zones/{zone}/instances/{instance}/stop")
 def stop(request: Request) -> Doc:
     path = request.path("instances", request.words["instance"])
-    request.note("dead", path)
+    request.cloud.note("dead", path)
     return _stopped(request, path, request.thing("instance", path))
 
 
@@ -48,7 +48,7 @@ def take_back(request: Request, path: str) -> None:
     if doc["scheduling"].get("instanceTerminationAction") == "DELETE":
         end(request, path, doc)
     else:
-        request.note("dead", path)
+        request.cloud.note("dead", path)
         _stopped(request, path, doc)
 
 

@@ -81,7 +81,7 @@ def create(request: Request, path: str, one: instances.InstanceRequest, run_s: i
     instance = instances.make(zone_request, one, _group=path, metadata=metadata, **more)
     member = instance["selfLink"].removeprefix(API)
     request.store.refer(member, path, "member")
-    request.note("born", member)
+    request.cloud.note("born", member)
     return member
 
 

@@ -57,7 +57,7 @@ def insert(request: Request) -> Doc:
     if instance.scheduling.model == "FLEX_START" and instance.scheduling.run_s is None:
         raise required("resource.scheduling.maxRunDuration")
     doc = make(request, instance)
-    request.note("born", path)
+    request.cloud.note("born", path)
     return doc
 
 

@@ -1,0 +1,153 @@
+"""The backend `nebius`: InfiniBand clusters.
+
+`account/` asks the tenant, `planner.py` decides (pure), `plugin.py` serves its resources to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, cast
+
+from orch.catalog.load import catalog as load_catalog
+from orch.components.cloud.backend import CloudBackend
+from orch.components.cloud.candidates import CloudCandidate
+from orch.components.cloud.marked import Survey
+from orch.components.cloud.node_groups import OtherGroups
+from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud_errors import CloudError
+from orch.components.explain import Explained, Traits
+from orch.components.init_steps import scripts
+from orch.components.nebius.account import errors, orphans
+from orch.components.nebius.account.client import NebiusClient, NebiusRefused
+from orch.components.nebius.account.facts import NebiusFacts, Stock
+from orch.components.nebius.account.session import open_session
+from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics
+from orch.components.nebius.explain import EXPLAINED, INSTANCE, PACKAGE, traits
+from orch.components.nebius.plan import NebiusPlan
+from orch.components.nebius.planner import Context, needed_lookups, plan, with_nodes
+from orch.components.node_count import node_indices
+from orch.components.request import PlanRequest
+from orch.spec.findings import Finding, PlanErrors
+from orch.spec.models import Fleet
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.nebius import NebiusSettings
+from orch.spec.suggest import few
+
+PINNED_IMAGES = ("image", "image_of", "image_region")
+
+
+class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
+    name: ClassVar[str] = "nebius"
+    settings: ClassVar[type[BackendSettings]] = NebiusSettings
+    packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
+    rehearsal: ClassVar[str | None] = "orch.rehearsal.nebius"
+    explained: ClassVar[Explained] = EXPLAINED
+    node_type: ClassVar[str] = INSTANCE
+    image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
+
+    def open_session(self, settings: NebiusSettings) -> Any:
+        return open_session(settings)
+
+    def _client(self, request: PlanRequest) -> NebiusClient:
+        return request.once((self.name, "client"), lambda: NebiusClient(self.session(request)))
+
+    def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
+        return candidates(
+            request.fleet,
+            self.settings_of(request),
+            load_catalog(),
+            previous=self.prior(request),
+            other_backends=request.backends,
+        )
+
+    def listed(self, fleet: Fleet, settings: NebiusSettings) -> Sequence[CloudCandidate]:
+        return candidates(fleet, settings, load_catalog())
+
+    def settle(self, request: PlanRequest, candidates: Sequence[CloudCandidate]) -> Sequence[CloudCandidate]:
+        """Those of regions that have a project, in the order of what Nebius tells of its stock."""
+        places = cast("Sequence[NebiusCandidate]", candidates)
+        if places[0].listed:
+            return places
+        projects = self._projects(request)
+        nodes = len(node_indices(request.fleet, self.prior(request)))
+        stock = self._stock(request)
+        known = told_fabrics(request.fleet, self.settings_of(request), places, stock)
+        settled = by_stock(known, stock, projects, nodes)
+        if settled:
+            return settled
+        regions = few(dict.fromkeys(each.region for each in places))
+        raise PlanErrors(
+            [
+                Finding(
+                    "ORCH205",
+                    "regions",
+                    f"these credentials see no project of Nebius in {regions}",
+                    detail=f"they see one in {few(sorted(projects))}" if projects else None,
+                    hint="make a project there, or name it in `projects` of orch.yml where there are several",
+                )
+            ]
+        )
+
+    def _projects(self, request: PlanRequest) -> dict[str, str]:
+        return request.once((self.name, "projects"), self._client(request).projects)
+
+    def _stock(self, request: PlanRequest) -> Stock:
+        """What Nebius tells of its stock; nothing where these credentials may not read it."""
+        client = self._client(request)
+
+        def ask() -> Stock:
+            try:
+                return client.stock(client.tenant())
+            except NebiusRefused as refused:
+                if refused.category != "permission":
+                    raise
+                return {}
+
+        return request.once((self.name, "stock"), ask)
+
+    def facts(self, request: PlanRequest, candidate: CloudCandidate) -> NebiusFacts:
+        place = cast("NebiusCandidate", candidate)
+        prior = self.prior(request)
+        project = prior.pins.get("project") if place.kept else None
+        if project is None:
+            project = self._projects(request)[place.region]
+        lookups = needed_lookups(request.fleet, place, prior, request.indices)
+        facts = self._client(request).facts(project, lookups)
+        return facts if place.kept else replace(facts, stock=room_at(self._stock(request), place))
+
+    def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: NebiusFacts) -> NebiusPlan:
+        context = Context(
+            self.settings_of(request),
+            load_catalog(),
+            request.scope,
+            request.tags,
+            scripts(request.fleet, request.folder),
+            request.indices,
+            request.other_groups or OtherGroups(),
+        )
+        place = cast("NebiusCandidate", candidate)
+        return plan(request.fleet, place, facts, self.prior(request), context)
+
+    def with_nodes(self, plan: NebiusPlan, names: Collection[str]) -> NebiusPlan:
+        first, *others = (with_nodes(each, frozenset(names)) for each in plan.node_groups)
+        return self.join([first, *(each for each in others if each.nodes)])
+
+    def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
+        """All nodes are of one type, where they began."""
+        return False
+
+    def new_node(self, plan: NebiusPlan) -> dict[str, Any]:
+        return {**super().new_node(plan), "reservation": plan.reservation}
+
+    def traits(self, request: PlanRequest, candidate: CloudCandidate, plan: NebiusPlan) -> Traits:
+        return traits(plan)
+
+    def cloud_error(self, text: str) -> CloudError | None:
+        return errors.read(text)
+
+    def survey(self, project: str, state: StackSnapshot) -> Survey:
+        return orphans.survey(NebiusClient(self.asked_by(state)), project, self.price)
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
+        return orphans.delete_orphans(snapshot, lambda: NebiusClient(self.asked_by(snapshot)))

@@ -1,0 +1,73 @@
+"""What a planned Nebius fleet consists of: frozen records that `resources.py` registers one to one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orch.components.cloud.plan import CloudPlan
+from orch.spec.models.ssh import Jump
+
+DISK_TYPE = "NETWORK_SSD"
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network of a fleet. `subnet` and `network`: ids of given ones, None: made with the fleet.
+
+    `groups`: ids of given security groups, None: one is made, which lets `ssh_from` reach SSH.
+    """
+
+    subnet: str | None
+    network: str | None
+    groups: tuple[str, ...] | None
+    ssh_from: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The root disk, which comes and goes with its machine."""
+
+    size_gb: int
+    type: str = DISK_TYPE
+
+
+@dataclass(frozen=True, kw_only=True)
+class NebiusPlan(CloudPlan):
+    """A fleet on Nebius.
+
+    `infiniband`: the fabric on which its GPU cluster is made, None for machines that join none; the field
+    `zone` holds it too, else the region. `public`: whether nodes have public addresses; `jumps`: the way to
+    them where they have none. `reservation`: the capacity block group that they are made from.
+    `confidential`: the user data may hold secrets of the file.
+    """
+
+    project: str
+    infiniband: str | None
+    network: Network
+    public: bool
+    jumps: tuple[Jump, ...]
+    image: str
+    disk: Disk
+    reservation: str | None
+    rank_by_topology: bool
+    labels: Mapping[str, str]
+    whole: bool
+    others: tuple[NebiusPlan, ...] = ()
+
+    @property
+    def node_groups(self) -> tuple[NebiusPlan, ...]:
+        return (self, *self.others)
+
+    @property
+    def base(self) -> str:
+        """What names of cloud resources begin with."""
+        return f"orch-{self.fleet}-{self.scope}"
+
+    @property
+    def platform(self) -> str:
+        return self.instance_type.rpartition("_")[0]
+
+    @property
+    def preset(self) -> str:
+        return self.instance_type.rpartition("_")[2]

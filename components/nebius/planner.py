@@ -1,0 +1,401 @@
+"""What a fleet becomes on Nebius: network, GPU cluster and instances, with the reasons. Pure.
+
+No Pulumi, no clock, no chance: the same fleet, facts and previous decisions give the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from orch.catalog.fabrics import fabric
+from orch.catalog.records import Catalog
+from orch.components import file_systems
+from orch.components.cloud.backend import place_reason
+from orch.components.cloud.cloudinit import (
+    RUNS_INIT,
+    first_boot_findings,
+    first_boot_pins,
+    node_config,
+    node_files,
+    prepared,
+    wrapped,
+)
+from orch.components.cloud.node_groups import OtherGroups
+from orch.components.cloud.plan import Node
+from orch.components.cloud.sizing import (
+    blocks,
+    budget_findings,
+    disk_findings,
+    disk_gb,
+    fingerprint,
+    gpus,
+    nvidia,
+    user_data_findings,
+)
+from orch.components.cloud.ssh_access import source_findings
+from orch.components.nebius import explain as told
+from orch.components.nebius.account.facts import IMAGE_FAMILY, Lookups, NebiusFacts
+from orch.components.nebius.candidates import NebiusCandidate, types_with_fabric
+from orch.components.nebius.plan import Disk, NebiusPlan, Network
+from orch.components.node_count import all_there, count_words, folded, live_indices, node_indices
+from orch.components.request import PriorState
+from orch.runner.preparation.init_steps import steps
+from orch.runner.preparation.mounts import fleet_mounts
+from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding, settle
+from orch.spec.models import Fleet
+from orch.spec.models.backends.nebius import NebiusSettings
+from orch.spec.models.blocks import Network as NetworkBlock
+from orch.templates import render
+
+# Source: nebius/api compute/v1/instance.proto, cloud_init_user_data.
+MOST_USER_DATA = 32_768
+# InfiniBand cards of a machine with eight GPUs. Source: skypilot provision/nebius/constants.py.
+CARDS = 8
+PREPARE = "/usr/local/sbin/orch-prepare"
+_PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+# What a machine's host key takes in its user data, which does not compress, with the client's.
+_KEYS_SIZE = 1024
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a plan is made of besides the fleet.
+
+    `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
+    one project's names from another's, used for a new stack only. `indices`: the nodes to plan, None: as many
+    as the file asks for; `other_groups`: the fleet's other nodes.
+    """
+
+    settings: NebiusSettings
+    catalog: Catalog
+    scope: str
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
+    indices: tuple[int, ...] | None = None
+    other_groups: OtherGroups[NebiusPlan, NebiusFacts] = field(
+        default_factory=OtherGroups["NebiusPlan", NebiusFacts]
+    )
+
+
+def needed_lookups(
+    fleet: Fleet, candidate: NebiusCandidate, previous: PriorState, indices: Sequence[int] | None = None
+) -> Lookups:
+    """What has to be asked for a plan. An image that the stack has pinned is asked for by its id; a quota
+    where machines have to be made."""
+    block, written, pins = _block(fleet), _image_of(fleet), previous.pins
+    of = written or IMAGE_FAMILY
+    same = (pins.get("image_of"), pins.get("image_region")) == (of, candidate.region)
+    pinned = pins.get("image") if same else None
+    by_region = block.subnets.get(candidate.region, ()) if isinstance(block.subnets, dict) else block.subnets
+    return Lookups(
+        instance_type=candidate.type.name,
+        region=candidate.region,
+        image=pinned or (written if _is_id(written) else None),
+        family=of,
+        network=block.vpc,
+        subnets=by_region,
+        groups=block.security_groups,
+        quota=not (candidate.kept and all_there(fleet, previous, indices)),
+    )
+
+
+def _block(fleet: Fleet) -> NetworkBlock:
+    return fleet.network or NetworkBlock()
+
+
+def _image_of(fleet: Fleet) -> str | None:
+    return fleet.os_image.get("nebius") if isinstance(fleet.os_image, dict) else fleet.os_image
+
+
+def _is_id(written: str | None) -> bool:
+    return written is not None and written.startswith("computeimage-")
+
+
+def plan(
+    fleet: Fleet, candidate: NebiusCandidate, facts: NebiusFacts, previous: PriorState, context: Context
+) -> NebiusPlan:
+    """The whole fleet at one candidate.
+
+    Raises PlanErrors with all that is wrong: ORCH205, 213, 220-232, 235, 281, 313.
+    """
+    indices = node_indices(fleet, previous) if context.indices is None else context.indices
+    live = live_indices(previous) if candidate.kept else frozenset[int]()
+    new = len(set(indices) - live)
+    scope = previous.pins.get("scope", context.scope)
+    settings, block = context.settings, _block(fleet)
+    cidrs = settings.ssh_cidrs if block.ssh_cidrs is None else block.ssh_cidrs
+    public = _public(block, settings)
+    whole = fleet.gang == "all-or-nothing"
+    findings = [
+        *_access_findings(block, cidrs, public=public),
+        *_given_findings(block, facts),
+        *_image_findings(fleet, candidate, facts, previous),
+        *_fabric_findings(fleet, candidate, context.catalog),
+        *_quota_findings(candidate, facts, new, context.other_groups),
+        *disk_findings(fleet, facts.image.least_gb if facts.image else None),
+    ]
+    cloud_init = node_init(fleet, candidate, context.scripts)
+    findings += user_data_findings("Nebius", len(wrapped(cloud_init)) + _KEYS_SIZE, MOST_USER_DATA)
+    boot = first_boot_pins(fleet, context.scripts)
+    findings += first_boot_findings(previous, boot, len(live))
+    findings += budget_findings(
+        fleet,
+        candidate.price,
+        0.0,
+        candidate.price_of,
+        backend="nebius",
+        nodes=len(indices),
+        other_nodes=context.other_groups.prices,
+        later=context.other_groups.later,
+    )
+    warnings = settle(findings)
+    if facts.image is None:
+        raise AssertionError("an image that is missing is an error")
+    network = _network(block, facts, cidrs, public=public)
+    disk = Disk(disk_gb(fleet))
+    layout = fingerprint(
+        candidate.type.name, candidate.zone, facts.image.id, candidate.spot, public, disk, fleet.reservation
+    )
+    interconnect = "infiniband" if candidate.infiniband else "ethernet"
+    fast = fabric(interconnect, candidate.type.name)
+    by_topology = fleet.topology == "rank-ordered" and candidate.infiniband is not None
+    jumps = block.proxy_jump or ()
+    return NebiusPlan(
+        fleet=fleet.name,
+        scope=scope,
+        project=facts.project,
+        region=candidate.region,
+        zone=candidate.zone,
+        infiniband=candidate.infiniband,
+        instance_type=candidate.type.name,
+        spot=candidate.spot,
+        network=network,
+        public=public,
+        jumps=() if public else jumps,
+        image=facts.image.id,
+        disk=disk,
+        reservation=fleet.reservation,
+        rank_by_topology=by_topology,
+        labels={**fleet.tags, **context.tags, **settings.tags, "orch-fleet": fleet.name},
+        whole=whole,
+        nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
+        bastion=None,
+        bastion_init="",
+        cloud_init=cloud_init,
+        layout=layout,
+        layout_unchanged=previous.pins.get("layout") == layout,
+        placement=fleet.placement,
+        interconnect=interconnect,
+        fabric=fast,
+        gpus=gpus(candidate.type),
+        cpus=candidate.type.vcpus,
+        memory_mib=candidate.type.memory_mib,
+        arch=candidate.type.arch,
+        blocks=blocks(fleet, candidate.type),
+        job_image=fleet.image,
+        env={key: value for key, value in fleet.env.items() if value is not None},
+        mounts=fleet_mounts(fleet.mounts),
+        file_systems=(),
+        protect=fleet.protect,
+        idle=None,
+        lifetime=None,
+        scratch=None,
+        price=candidate.price,
+        hourly=round((candidate.price or 0.0) * len(indices), 6),
+        unpriced=tuple(told.unpriced(candidate.price, public=public)),
+        pins=_pins(fleet, candidate, facts)
+        | boot
+        | file_systems.mounted(fleet.mounts)
+        | {"scope": scope, "indices": folded(indices), "layout": layout},
+        reasons=(
+            count_words(fleet, len(indices), candidate.words),
+            *place_reason(candidate, previous),
+            *told.fabric_reasons(candidate, facts, new),
+            *told.network_reasons(network, public=public, jumps=len(jumps)),
+            *told.capacity_reasons(fleet, candidate, whole=whole),
+            *told.image_reasons(facts, previous),
+            *told.rank_reasons(fleet, by_topology=by_topology),
+            *(fast.words() if fast else ()),
+        ),
+        warnings=warnings,
+    )
+
+
+def with_nodes(plan: NebiusPlan, names: Sequence[str] | frozenset[str]) -> NebiusPlan:
+    """The same plan with the nodes of these names alone."""
+    return replace(plan, nodes=tuple(node for node in plan.nodes if node.name in names))
+
+
+def node_init(fleet: Fleet, candidate: NebiusCandidate, scripts: Mapping[str, str]) -> str:
+    """The cloud-config of a node, with marks for its name and its keys. `scripts`: the text of `init[].file`
+    by path."""
+    init = steps(fleet, scripts)
+    prepare = render(
+        "nebius-prepare.sh.j2",
+        gpus=nvidia(candidate.type),
+        cards=CARDS if candidate.infiniband else 0,
+        idle=None,
+        steps=init,
+        **RUNS_INIT,
+    )
+    files = [
+        *node_files(PREPARE, sshd="AllowTcpForwarding yes\n"),
+        *prepared(PREPARE, prepare, init, cloud=None),
+    ]
+    return node_config(fleet, files, host_key="given")
+
+
+# What is found out
+
+
+def _access_findings(block: NetworkBlock, cidrs: Sequence[str], *, public: bool) -> Iterator[Finding]:
+    if block.bastion is True:
+        yield Finding(
+            "ORCH235",
+            "network.bastion",
+            "orch makes no bastion on Nebius",
+            hint="give a hop of your own: `proxy_jump`; or public addresses with `ssh_cidrs`",
+        )
+    if not public and not block.proxy_jump:
+        yield Finding(
+            "ORCH235",
+            "network.public_ips" if block.public_ips is False else "network",
+            "nobody could log in to the nodes: they have no public addresses, and no hop leads to them",
+            hint="write `proxy_jump`, with `subnets` that the hop is in; or remove `public_ips: false`",
+        )
+    if public and not cidrs and not block.security_groups:
+        yield Finding(
+            "ORCH235",
+            "network",
+            "nobody could log in to the nodes: no network may reach their SSH",
+            detail="Nebius has no tunnel of its own that leads in",
+            hint="write `ssh_cidrs`, here or at the backend in orch.yml: the networks that you come from",
+        )
+    if block.proxy_jump and not (block.vpc or block.subnets) and not public:
+        yield Finding(
+            "ORCH226",
+            "network.proxy_jump",
+            "the jump host lies outside the network that is made for the fleet",
+            hint="give the jump host's subnet with `subnets`, or remove `proxy_jump`",
+            severity=Severity.WARNING,
+        )
+    yield from source_findings(cidrs, written=bool(block.ssh_cidrs), alone="a hop of `proxy_jump`")
+
+
+def _given_findings(block: NetworkBlock, facts: NebiusFacts) -> Iterator[Finding]:
+    for name in facts.missing:
+        path = "network"
+        if name == block.vpc:
+            path = "network.vpc"
+        elif not isinstance(block.subnets, dict) and name in block.subnets:
+            path = f"network.subnets[{block.subnets.index(name)}]"
+        elif name in block.security_groups:
+            path = f"network.security_groups[{block.security_groups.index(name)}]"
+        yield Finding(
+            "ORCH226",
+            path,
+            f"the project {facts.project} has no {name}",
+            hint="name it by its id or its name, in the project of the fleet's region",
+        )
+    if (block.vpc or block.subnets) and not facts.missing and not facts.subnets:
+        yield Finding(
+            "ORCH226",
+            "network.vpc" if block.vpc else "network.subnets",
+            "the given network has no subnet in this region",
+            hint="make one, or name another network",
+        )
+
+
+def _image_findings(
+    fleet: Fleet, candidate: NebiusCandidate, facts: NebiusFacts, previous: PriorState
+) -> Iterator[Finding]:
+    if facts.image is None:
+        written, pinned = _image_of(fleet) is not None, previous.pins.get("image")
+        yield Finding(
+            "ORCH213",
+            "os_image" if written else "resources",
+            f"no machine image was found for {candidate.type.name} in {candidate.region}",
+            detail=f"{pinned} is pinned, and gone" if pinned else None,
+            hint="`orch up --upgrade` takes the newest"
+            if pinned and not written
+            else "name one in `os_image`: an id (`computeimage-…`) or a family",
+        )
+
+
+def _fabric_findings(fleet: Fleet, candidate: NebiusCandidate, catalog: Catalog) -> Iterator[Finding]:
+    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
+    if fleet.placement == "cluster" and candidate.infiniband is None and not plain:
+        name = candidate.type.name
+        fast = types_with_fabric(catalog)
+        yield Finding(
+            "ORCH223",
+            "instance_types" if fleet.instance_types else "placement",
+            f"no fabric is known for {name} in {candidate.region}: Ethernet only between the nodes"
+            if name in fast
+            else f"{name} has no InfiniBand: Ethernet only between the nodes",
+            hint=f"with InfiniBand: {', '.join(fast)}; or write `network: {{interconnect: ethernet}}`",
+            severity=Severity.WARNING,
+        )
+
+
+def _quota_findings(
+    candidate: NebiusCandidate,
+    facts: NebiusFacts,
+    new: int,
+    others: OtherGroups[NebiusPlan, NebiusFacts],
+) -> Iterator[Finding]:
+    quota = facts.quota
+    if quota is None or not new:
+        return
+    platform = candidate.type.name.rpartition("_")[0]
+    before = sum(
+        each.new * int(each.plan.gpus.get("count") or 0)
+        for each in others.planned
+        if each.plan.platform == platform
+    )
+    needed = new * candidate.type.gpu_count
+    if before + needed > quota.free:
+        yield Finding(
+            "ORCH313",
+            "nodes",
+            f"the quota {quota.name} in {candidate.region} is {quota.limit} GPUs, {quota.usage} are in use: "
+            f"this needs {before + needed} more",
+            hint="ask for more in the console: Limits, Quotas; or use another region",
+        )
+
+
+# Pieces
+
+
+def _public(block: NetworkBlock, settings: NebiusSettings) -> bool:
+    """`auto`: public, unless a hop is given."""
+    wanted = settings.public_ips if block.public_ips == "auto" else block.public_ips
+    return not block.proxy_jump if wanted == "auto" else wanted
+
+
+def _network(block: NetworkBlock, facts: NebiusFacts, cidrs: tuple[str, ...], *, public: bool) -> Network:
+    given = facts.subnets[0] if facts.subnets else None
+    return Network(
+        subnet=given.id if given else None,
+        network=given.network if given else None,
+        groups=facts.groups if block.security_groups else None,
+        # From which of its addresses a hop comes is not known.
+        ssh_from=cidrs if public or cidrs else _PRIVATE,
+    )
+
+
+def _pins(fleet: Fleet, candidate: NebiusCandidate, facts: NebiusFacts) -> dict[str, str]:
+    assert facts.image is not None
+    return {
+        "backend": "nebius",
+        "project": facts.project,
+        "region": candidate.region,
+        "zone": candidate.zone,
+        "instance_type": candidate.type.name,
+        "spot": "true" if candidate.spot else "false",
+        "image": facts.image.id,
+        "image_of": _image_of(fleet) or IMAGE_FAMILY,
+        "image_region": candidate.region,
+    }

@@ -1,0 +1,248 @@
+"""A Nebius fleet as Pulumi resources: the plan, one to one. Decides nothing.
+
+A constant number of resources, one per node, and one that waits for all machines together. Those of a fleet
+that keeps what it got are waited for one by one, when they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pulumi
+
+from orch.components.cloud import fleet_state as cloud_state
+from orch.components.cloud.cloudinit import filled, wrapped
+from orch.components.cloud.host_keys import HostKey, private_host_key, public_host_key
+from orch.components.cloud.plan import Node
+from orch.components.keys import Keys
+from orch.components.nebius.account.orphans import MARK
+from orch.components.nebius.explain import GANG, PACKAGE
+from orch.components.nebius.plan import NebiusPlan
+
+if TYPE_CHECKING:
+    from orch.components.nebius.backend import NebiusBackend
+    from orch.components.request import PlanRequest
+
+# A machine that is stopped starts again in minutes, if at all.
+UNREACHABLE_GRACE_S = 300.0
+
+# Source: skypilot provision/nebius/utils.py, the rules of its security group.
+_ANY_PROTOCOL = "ANY"
+
+
+class NebiusResource(pulumi.CustomResource):
+    """A resource of Nebius, or what waits for machines: `machines` by node."""
+
+    machines: pulumi.Output[dict[str, Any]]
+
+    def __init__(self, kind: str, name: str, props: dict[str, Any], opts: pulumi.ResourceOptions) -> None:
+        outputs = {"machines": None} if kind == GANG else {}
+        super().__init__(kind, name, {**props, **outputs}, opts)
+
+
+class NebiusFleet(pulumi.ComponentResource):
+    """The whole fleet. `state` is its FleetState, `identity` the client's private key (secret)."""
+
+    state: pulumi.Output[dict[str, Any]]
+    identity: pulumi.Output[str]
+
+    def __init__(self, plan: NebiusPlan, key: Mapping[str, str]) -> None:
+        super().__init__("orch:fleet:Nebius", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
+        self._plan = plan
+        self._stack = f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}"
+        self._keys = Keys(f"{plan.fleet}-keys", opts=pulumi.ResourceOptions(parent=self))
+        config = {name: pulumi.Output.secret(value) for name, value in key.items()}
+        own = pulumi.ResourceOptions(parent=self)
+        provider = pulumi.ProviderResource(PACKAGE, f"{plan.fleet}-nebius", config, own)
+        # Names are unique in a project: what replaces something comes after it.
+        self._opts = pulumi.ResourceOptions(parent=self, provider=provider, delete_before_replace=True)
+        subnet, groups = self._network()
+        cluster = self._cluster()
+        machines = {
+            node.name: self._node(group, node, subnet, groups, cluster)
+            for group in plan.node_groups
+            for node in group.nodes
+        }
+        self.identity = self._keys.client_private_key
+        self.state = self._state(self._gang(machines))
+        # Recorded at once, unlike the stack's outputs: an interrupted `up` still records where it was.
+        self.register_outputs({"pins": dict(plan.pins)})
+
+    def _make(
+        self,
+        kind: str,
+        name: str,
+        resource: str,
+        spec: Any,
+        *,
+        parent: pulumi.Input[str] | None = None,
+        opts: pulumi.ResourceOptions | None = None,
+        **more: Any,
+    ) -> NebiusResource:
+        """`name` is that of the engine, `resource` that of Nebius; `parent`: what it is in, the project if
+        not given."""
+        props = {
+            "project": self._plan.project if parent is None else parent,
+            "name": resource,
+            "labels": {**self._plan.labels, MARK: self._stack},
+            "spec": spec,
+            **more,
+        }
+        return NebiusResource(f"{PACKAGE}:index:{kind}", name, props, opts or self._opts)
+
+    # Network
+
+    def _network(self) -> tuple[pulumi.Input[str], list[pulumi.Input[str]]]:
+        """The subnet of the nodes, and their security groups."""
+        plan, network = self._plan, self._plan.network
+        network_id: pulumi.Input[str] = network.network or ""
+        subnet_id: pulumi.Input[str] = network.subnet or ""
+        if network.subnet is None:
+            network_id = self._make("Network", f"{plan.fleet}-network", plan.base, {}).id
+            subnet_id = self._make("Subnet", f"{plan.fleet}-subnet", plan.base, {"network_id": network_id}).id
+        if network.groups is not None:
+            return subnet_id, list(network.groups)
+        group = self._make("SecurityGroup", f"{plan.fleet}-group", plan.base, {"network_id": network_id})
+        rules: dict[str, dict[str, Any]] = {
+            "within": {"protocol": _ANY_PROTOCOL, "ingress": {"source_security_group_id": group.id}},
+            "out": {"protocol": _ANY_PROTOCOL, "egress": {"destination_cidrs": ["0.0.0.0/0"]}},
+        }
+        # A rule takes eight networks.
+        for number in range(0, len(network.ssh_from), 8):
+            ingress = {"source_cidrs": [*network.ssh_from[number : number + 8]], "destination_ports": [22]}
+            rules[f"ssh-{number // 8}" if number else "ssh"] = {"protocol": "TCP", "ingress": ingress}
+        for name, rule in rules.items():
+            spec = {"access": "ALLOW", **rule}
+            self._make("SecurityRule", f"{plan.fleet}-{name}", f"{plan.base}-{name}", spec, parent=group.id)
+        return subnet_id, [group.id]
+
+    def _cluster(self) -> pulumi.Output[str] | None:
+        plan = self._plan
+        if plan.infiniband is None:
+            return None
+        spec = {"infiniband_fabric": plan.infiniband}
+        return self._make("GpuCluster", f"{plan.fleet}-cluster", plan.base, spec).id
+
+    # Nodes
+
+    def _node(
+        self,
+        plan: NebiusPlan,
+        node: Node,
+        subnet: pulumi.Input[str],
+        groups: Sequence[pulumi.Input[str]],
+        cluster: pulumi.Output[str] | None,
+    ) -> NebiusResource:
+        """One machine. A running one keeps its user data until `layout` changes, the fingerprint of what only
+        a new machine can have."""
+        name = f"{plan.base}-{node.index}"
+        nic: dict[str, Any] = {
+            "name": "eth0",
+            "subnet_id": subnet,
+            "ip_address": {},
+            "security_groups": [{"id": each} for each in groups],
+        }
+        if plan.public:
+            nic["public_ip_address"] = {}
+        disk = {
+            "type": plan.disk.type,
+            "size_gibibytes": str(plan.disk.size_gb),
+            "source_image_id": plan.image,
+        }
+        spec: dict[str, Any] = {
+            "resources": {"platform": plan.platform, "preset": plan.preset},
+            "hostname": node.name,
+            "network_interfaces": [nic],
+            "boot_disk": {
+                "attach_mode": "READ_WRITE",
+                "managed_disk": {"name": f"{name}-boot", "spec": disk},
+            },
+        }
+        if cluster is not None:
+            spec["gpu_cluster"] = {"id": cluster}
+        if plan.spot:
+            spec |= {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
+            spec["follows_spot_price"] = {}
+        if plan.reservation is not None:
+            spec["reservation_policy"] = {"policy": "STRICT", "reservation_ids": [plan.reservation]}
+        ignored = ["user_data"] if plan.layout_unchanged else None
+        opts = pulumi.ResourceOptions.merge(self._opts, pulumi.ResourceOptions(ignore_changes=ignored))
+        return self._make(
+            "Instance",
+            node.name,
+            name,
+            spec,
+            opts=opts,
+            user_data=self._user_data(plan, node),
+            layout=plan.layout,
+            status="running",
+            waits=not plan.whole,
+        )
+
+    def _user_data(self, plan: NebiusPlan, node: Node) -> pulumi.Output[str]:
+        """The user data of one node, with the key of its own host alone."""
+
+        def fill(keys: Sequence[str]) -> str:
+            seed, authorized = keys
+            text = filled(
+                plan.cloud_init,
+                name=node.name,
+                host_key=private_host_key(seed, node.name),
+                host_key_public=public_host_key(seed, node.name),
+                authorized_key=authorized,
+            )
+            return wrapped(text)
+
+        both = pulumi.Output.all(self._keys.host_seed, self._keys.client_public_key)
+        return pulumi.Output.secret(both.apply(fill))
+
+    def _gang(self, machines: Mapping[str, NebiusResource]) -> pulumi.Output[dict[str, Any]]:
+        plan = self._plan
+        if not machines:
+            return pulumi.Output.from_input({})
+        ids = {name: machine.id for name, machine in machines.items()}
+        gang = {"name": plan.base, "instances": ids}
+        return NebiusResource(GANG, f"{plan.fleet}-gang", gang, self._opts).machines
+
+    # The FleetState, in one output: an output for each value of a thousand nodes is slow.
+
+    def _state(self, gang: pulumi.Output[dict[str, Any]]) -> pulumi.Output[dict[str, Any]]:
+        plan, stack = self._plan, pulumi.get_stack()
+        groups = {node.name: group for group in plan.node_groups for node in group.nodes}
+
+        def assemble(values: Sequence[Any]) -> dict[str, Any]:
+            seed, machines = values[0], values[1] or {}
+            nodes = [
+                self._node_state(groups[node.name], node, machines[node.name], seed)
+                for node in plan.all_nodes
+                if node.name in machines
+            ]
+            return cloud_state.fleet_state(plan, stack, nodes, backend="nebius", grace_s=UNREACHABLE_GRACE_S)
+
+        values = pulumi.Output.all(self._keys.host_seed, gang)
+        return pulumi.Output.unsecret(values.apply(assemble))
+
+    def _node_state(
+        self, group: NebiusPlan, node: Node, machine: Mapping[str, Any], seed: str
+    ) -> dict[str, Any]:
+        return cloud_state.node_state(
+            group,
+            node,
+            key=HostKey(public_host_key(seed, node.name), machine["id"]),
+            address=machine["public"] if group.public else machine["address"],
+            internal=machine["address"],
+            jumps=cloud_state.given_jumps(group.jumps),
+            proxy_command=None,
+            topology=machine["topology"] if group.rank_by_topology else (),
+            disk_gb=group.disk.size_gb,
+            reservation=group.reservation,
+        )
+
+
+def register(
+    backend: NebiusBackend, request: PlanRequest, plan: NebiusPlan
+) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+    """See `Backend.register`."""
+    component = NebiusFleet(plan, backend.session(request).key)
+    return component.state, component.identity
