@@ -244,16 +244,19 @@ class ReadyHandler:
 
     def _wait(self, inputs: Inputs) -> State:
         """Raises RunpodRefused as soon as one of them ends: the others are of no use alone."""
-        end = time.monotonic() + self._up_s
+        end, most = time.monotonic() + self._up_s, 0
         while True:
             found = self._look(inputs)
-            if all(_ready(pod) for pod in found.values()):
+            if len(found) < most:
+                message = f"there were {most} pods, and are {len(found)}"
+                raise RunpodRefused("bring the pods up", "gone", message)
+            most = len(found)
+            expected = inputs["nodes"] if inputs.get("cluster") else list(inputs["pods"])
+            if len(found) == len(expected) and all(_ready(pod) for pod in found.values()):
                 return {"machines": {node: _assigned(pod) for node, pod in found.items()}}
             if time.monotonic() >= end:
                 late = [
-                    f"{node} ({pod['status'].lower()}{'' if pod['ssh']['direct'] else ', no port 22'})"
-                    for node, pod in sorted(found.items())
-                    if not _ready(pod)
+                    f"{node} ({_lacks(found.get(node))})" for node in expected if not _ready(found.get(node))
                 ]
                 message = f"{', '.join(late[:8])}: not ready after {self._up_s / 60:.0f} minutes"
                 raise RunpodRefused("bring the pods up", "transient", message)
@@ -278,17 +281,27 @@ class ReadyHandler:
 
 
 def _by_rank(cluster: str, nodes: Sequence[str], members: Sequence[Row] | None) -> dict[str, Row]:
-    if members is None or len(members) != len(nodes):
-        there = "was deleted" if members is None else f"has {len(members)} pods of {len(nodes)}"
-        raise RunpodRefused("bring the pods up", "gone", f"the Instant Cluster {cluster} {there}")
+    """Node -> its pod, as far as there are pods: RunPod may list them one after the other."""
+    if members is None:
+        raise RunpodRefused("bring the pods up", "gone", f"the Instant Cluster {cluster} was deleted")
     ranked = {pod["cluster"]["rank"]: pod for pod in members if pod["cluster"]["rank"] is not None}
     others = iter([pod for pod in members if pod["cluster"]["rank"] is None])
-    return {node: ranked[rank] if rank in ranked else next(others) for rank, node in enumerate(nodes)}
+    found = {node: ranked.get(rank) or next(others, None) for rank, node in enumerate(nodes)}
+    return {node: pod for node, pod in found.items() if pod is not None}
 
 
-def _ready(pod: Row) -> bool:
+def _lacks(pod: Row | None) -> str:
+    """What a pod that is not ready is, or has not."""
+    if pod is None:
+        return "no pod yet"
+    return f"{pod['status'].lower()}{'' if pod['ssh']['direct'] else ', no port 22'}"
+
+
+def _ready(pod: Row | None) -> bool:
     """Whether commands can be sent to it: it runs, its port 22 is reachable, and it has its place in the
     cluster. That sshd runs is for who connects to find."""
+    if pod is None:
+        return False
     member = pod.get("cluster")
     placed = member is None or (member["rank"] is not None and bool(member.get("ip")))
     return pod["status"] == "RUNNING" and pod["ssh"]["direct"] is not None and placed

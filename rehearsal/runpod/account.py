@@ -96,6 +96,11 @@ class RunpodCloud(SimulatedAccount):
     def shut_down(self, instance: str) -> None:
         self.end_container(instance)
 
+    def lose_pod(self, pod: str) -> None:
+        """A pod is no more, of a cluster too: RunPod itself took it away."""
+        with self.store.transaction():
+            self.store.remove(pod)
+
     def end_container(self, pod: str, status: str = "EXITED") -> None:
         """The container of a pod ends by itself; `ERROR`: its host is broken."""
         with self.store.transaction():

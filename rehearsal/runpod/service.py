@@ -44,13 +44,15 @@ def _handler(cloud: RunpodCloud) -> type[BaseHTTPRequestHandler]:
             text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             try:
                 body = json.loads(text) if text else None
+            except ValueError:
+                self._send(400, {"title": "Bad Request", "status": 400, "detail": "body is not JSON"}, {})
+                return
+            try:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 query = dict(parse_qsl(url.query))
                 answer = cloud.request(self.command, url.path, query, body, headers)
             except AnswerLost:
                 self.close_connection = True
-            except ValueError:
-                self._send(400, {"title": "Bad Request", "status": 400, "detail": "body is not JSON"}, {})
             except RunpodError as error:
                 self._send(
                     error.status,

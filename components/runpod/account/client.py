@@ -126,15 +126,15 @@ class RunpodClient:
 
     def _read(self, what: str, path: str, query: Mapping[str, Any] | None = None) -> Row:
         """A read, tried again while RunPod does not answer or asks to wait. Raises RunpodRefused."""
-        for attempt in range(READS):
+        for attempt in range(READS - 1):
             try:
                 return self.call(what, "GET", path, query=query)
             except RunpodRefused as refused:
-                if refused.category not in ("rate", "transient") or attempt == READS - 1:
+                if refused.category not in ("rate", "transient"):
                     raise
                 pause = refused.retry_after_s or self._pause_s * 2**attempt
             time.sleep(min(pause, MOST_PAUSE_S))
-        raise AssertionError("unreachable")
+        return self.call(what, "GET", path, query=query)
 
     def _items(self, what: str, path: str, items: str) -> Iterator[Row]:
         query: Row = {"limit": PAGE}

@@ -5,6 +5,7 @@ Source: runpod/docs api-reference-v2/openapi.json, schemas Create…Request and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -101,10 +102,6 @@ class UpdateVolume(_Body):
     size: int | None = Field(default=None, ge=10, le=4096)
 
 
-class Keys(_Body):
-    keys: list[Annotated[str, StringConstraints(pattern=r"^(ssh|ecdsa|sk)-[^\s]+ [^\s]+([ \t][^\n\r]*)?$")]]
-
-
 B = TypeVar("B", bound=_Body)
 
 
@@ -117,7 +114,7 @@ def checked(model: type[B], body: Any) -> B:
         raise RunpodError(422, "Request validation failed.", errors=lines) from None
 
 
-def checked_container(body: _Container, store_has_volume: Any) -> Doc | None:
+def checked_container(body: _Container, volume_of: Callable[[str], Doc | None]) -> Doc | None:
     """The network volume of a body's mounts, if any. Raises RunpodError for what the schema does not say."""
     if body.mounts.persistent is not None and body.mounts.network:
         raise RunpodError(400, "mounts.persistent and mounts.network are mutually exclusive")
@@ -125,7 +122,7 @@ def checked_container(body: _Container, store_has_volume: Any) -> Doc | None:
         raise RunpodError(400, "mounts.network must not be empty")
     if not body.mounts.network:
         return None
-    volume: Doc | None = store_has_volume(body.mounts.network[0].volumeId)
+    volume = volume_of(body.mounts.network[0].volumeId)
     if volume is None:
         raise RunpodError(404, "network volume not found")
     if body.dataCenterIds and volume["dataCenter"] not in body.dataCenterIds:

@@ -45,14 +45,15 @@ def create(request: Request) -> Answer:
     volume = checked_container(body, lambda name: request.store.get(name, "network-volume"))
     if not gpu.cluster or compute.gpuCountPerPod > gpu.max_count or compute.podCount > MOST_PODS:
         raise no_cluster()
-    check_money(request, gpu.secure * compute.gpuCountPerPod * compute.podCount)
+    price, count = gpu.cluster_price, compute.gpuCountPerPod
+    check_money(request, price * count * compute.podCount)
     center = place(request, gpu, compute.podCount, [volume["dataCenter"]] if volume else body.dataCenterIds)
     if center is None:
         raise no_cluster()
     cluster_id = new_id(request, "cluster")
     for rank in range(compute.podCount):
         member = {"id": cluster_id, "rank": None}
-        make_pod(request, body, gpu, compute.gpuCountPerPod, center, cluster=member, _rank=rank)
+        make_pod(request, body, gpu, count, price=price, center=center, cluster=member, _rank=rank)
     doc = {
         "id": cluster_id,
         "name": body.name,

@@ -13,10 +13,6 @@ from orch.rehearsal.runpod.api.routes import Answer, Request, route
 from orch.rehearsal.runpod.data.tables import gpus
 from orch.rehearsal.store import Doc
 
-CLUSTER_SURCHARGE = 1.2
-"""What a GPU of a cluster costs more than one of a pod, here. One account saw it for A100 SXM (1.908 for
-1.59)."""
-
 _FIELD = re.compile(r"\{\s*(\w+)")
 
 
@@ -33,7 +29,7 @@ def graphql(request: Request) -> Answer:
         rows = [
             {
                 "id": each.id,
-                "clusterPrice": round(each.secure * CLUSTER_SURCHARGE, 4) if each.cluster else None,
+                "clusterPrice": each.cluster_price if each.cluster else None,
                 "maxGpuCount": each.max_count,
                 "nodeGroupDatacenters": [{"id": center} for center in each.data_centers if each.cluster],
             }

@@ -97,14 +97,12 @@ def money(request: Request) -> tuple[float, float]:
 # -- documents
 
 
-def make_pod(request: Request, body: Any, gpu: Gpu, count: int, center: str, **own: Any) -> Doc:
-    """A pod that begins to be. `body`: what was asked for of the container; `own`: what else it has."""
+def make_pod(
+    request: Request, body: Any, gpu: Gpu, count: int, *, price: float, center: str, **own: Any
+) -> Doc:
+    """A pod that begins to be. `body`: what was asked for of the container; `price`: of one GPU an hour;
+    `own`: what else it has. No SSH keys are registered in this account: `startSsh` does nothing."""
     pod_id = new_id(request, "pod")
-    price = gpu.secure if own.get("cloud", "SECURE") == "SECURE" else gpu.community
-    env = dict(body.env)
-    keys: list[str] = request.store.meta("ssh keys") or []
-    if body.startSsh and keys:
-        env.setdefault("PUBLIC_KEY", "\n".join(keys))
     doc: Doc = {
         "id": pod_id,
         "name": body.name,
@@ -115,7 +113,7 @@ def make_pod(request: Request, body: Any, gpu: Gpu, count: int, center: str, **o
         "disk": body.disk,
         "mounts": body.mounts.model_dump(exclude_none=True),
         "ports": list(body.ports),
-        "env": env,
+        "env": dict(body.env),
         "registry": None,
         "gpu": {"id": gpu.id, "count": count, "vcpuCount": 16 * count, "memory": 128 * count},
         "cloud": "SECURE",
@@ -223,7 +221,9 @@ def create_pod(request: Request) -> Answer:
     center = place(request, gpu, 1, [volume["dataCenter"]] if volume else body.dataCenterIds)
     if center is None:
         raise no_pods_left()
-    return Answer(201, make_pod(request, body, gpu, body.gpu.count, center, cloud=body.cloud))
+    return Answer(
+        201, make_pod(request, body, gpu, body.gpu.count, price=price, center=center, cloud=body.cloud)
+    )
 
 
 def known_gpu(gpu_id: str) -> Gpu:
@@ -251,8 +251,3 @@ def delete_pod(request: Request) -> Answer:
         raise RunpodError(409, "the pod belongs to a cluster; manage it through /v2/clusters")
     remove_pod(request, pod)
     return Answer(204)
-
-
-@route("GET", "/v2/account/ssh-keys", "getSshKeys")
-def ssh_keys(request: Request) -> Answer:
-    return Answer(200, {"keys": request.store.meta("ssh keys") or []})

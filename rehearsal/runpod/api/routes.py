@@ -113,7 +113,10 @@ def existing(request: Request, kind: str) -> Doc:
 
 def page(request: Request, name: str, items: list[Doc]) -> Answer:
     """One page of a list. Source: what GET /v2/pods answers since September 2026 (`limit`, `cursor`)."""
-    start, size = int(request.query.get("cursor") or 0), int(request.query.get("limit") or PAGE)
+    cursor, limit = request.query.get("cursor", "0"), request.query.get("limit", str(PAGE))
+    if not cursor.isdecimal():
+        raise RunpodError(400, "unknown cursor")
+    start, size = int(cursor), int(limit) if limit.isdecimal() else 0
     if not 1 <= size <= MOST_PAGE:
         raise RunpodError(422, "Request validation failed.", errors=[f"$.limit: 1 to {MOST_PAGE}"])
     more = start + size < len(items)

@@ -12,6 +12,10 @@ REGIONS: Mapping[str, str] = {"US": "NORTH_AMERICA", "CA": "NORTH_AMERICA", "EU"
 """What a data center's name begins with -> where it is."""
 
 
+CLUSTER_SURCHARGE = 1.2
+"""What a GPU of a cluster costs more than one of a pod, here. Nobody publishes by how much it does."""
+
+
 @dataclass(frozen=True)
 class Gpu:
     """A type of GPU. Prices are dollars an hour for one; `max_count` is the most of one pod."""
@@ -24,6 +28,10 @@ class Gpu:
     max_count: int
     cluster: bool
     data_centers: tuple[str, ...]
+
+    @property
+    def cluster_price(self) -> float:
+        return round(self.secure * CLUSTER_SURCHARGE, 4)
 
 
 @cache

@@ -107,8 +107,8 @@ def test_the_spend_limit_is_known_before_it_is_hit(lab: Lab) -> None:
     assert "spend limit of $80.00" in str(found.detail)
     assert "Billing" in str(found.hint)
     lab.cluster(count=2, gpu=H100)
-    assert lab.client.money().hourly == pytest.approx(52.64)
-    lab.cloud.turn(quotas={"clientBalance": 10.0})
+    assert lab.client.money().hourly == pytest.approx(63.168)
+    lab.cloud.turn(quotas={"clientBalance": 10.0, "spendLimit": 1000})
     assert "the balance is $10.00" in str(lab.client.money().shortfall(25.44))
     assert refused(lab, CLUSTER, cluster(2)).category == "quota"
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from orch.components.runpod.resource_handlers import (
     cloud_name,
 )
 from orch.providers.orch.handler import OBSERVED, ProviderError, differences
-from orch.rehearsal.scenario import Failure
+from orch.rehearsal.scenario import Failure, Hook
 
 QUICK = {"pause_s": 0.01, "settle_s": 0.1}
 
@@ -171,6 +174,26 @@ def test_a_cluster_that_is_deleted_while_it_is_waited_for_is_gone(lab: Lab) -> N
     assert refused.value.category == "gone"
 
 
+def test_pods_are_waited_for_until_all_are_listed(lab: Lab) -> None:
+    resource, _ = clusters(lab).create(inputs("fleet", cluster()))
+    lab.cloud.lose_pod(sorted(lab.cloud.instances())[0])
+    with pytest.raises(RunpodRefused) as refused:
+        ready(lab, up_s=0.2).create({"name": "fleet", "cluster": resource, "nodes": ["n-0", "n-1"]})
+    assert "(no pod yet): not ready after" in str(refused.value.detail)
+    assert refused.value.category == "transient"
+
+
+def test_a_pod_that_is_lost_while_others_are_waited_for_is_told_at_once(lab: Lab) -> None:
+    resource, _ = clusters(lab).create(inputs("fleet", cluster(ports=["8888/http"])))
+    lose = f"from orch.rehearsal.runpod.account import RunpodCloud as C; C({str(lab.cloud.path)!r})"
+    command = f'{sys.executable} -c "{lose}.lose_pod({sorted(lab.cloud.instances())[0]!r})"'
+    lab.cloud.turn(hooks=(Hook(action="listClusterPods", nth=4, command=command),))
+    with pytest.raises(RunpodRefused) as refused:
+        ready(lab).create({"name": "fleet", "cluster": resource, "nodes": ["n-0", "n-1"]})
+    assert "there were 2 pods, and are 1" in str(refused.value.detail)
+    assert refused.value.category == "gone"
+
+
 def test_pods_that_are_never_ready_are_named(lab: Lab) -> None:
     resource, _ = clusters(lab).create(inputs("fleet", cluster(ports=["8888/http"])))
     with pytest.raises(RunpodRefused) as refused:
@@ -255,3 +278,49 @@ def test_what_is_waited_for_is_one_cluster_or_pods(
 ) -> None:
     assert [name for name, _ in ready(lab).check(given)] == failures
     assert [name for name, _ in pods(lab).check({"name": "n"})] == ["mark", "spec"]
+
+
+DOOMED = """
+import json, sys
+from orch.components.runpod.account.client import CLUSTER, Login, RunpodClient
+from orch.components.runpod.resource_handlers import ClusterHandler
+from orch.rehearsal.runpod.account import RunpodCloud
+from orch.rehearsal.runpod.service import RunpodService
+
+path, verb, text = sys.argv[1:]
+cloud = RunpodCloud(path)
+client = RunpodClient(Login(cloud.api_key, RunpodService(cloud).url))
+handler = ClusterHandler(CLUSTER, lambda: client, pause_s=0.01, settle_s=0.1)
+handler.create(json.loads(text)) if verb == "create" else handler.delete(text, {})
+"""
+"""A process that makes or deletes a cluster, and is killed by a hook of the account."""
+
+
+def doomed(lab: Lab, verb: str, text: str) -> int:
+    words = [sys.executable, "-c", DOOMED, str(lab.cloud.path), verb, text]
+    return subprocess.run(words, check=False).returncode
+
+
+@pytest.mark.parametrize(
+    ("action", "when", "made"),
+    [("listClusters", "after", 0), ("createCluster", "before", 0), ("createCluster", "after", 2)],
+)
+def test_a_create_that_was_killed_anywhere_is_gone_on_with(
+    lab: Lab, action: str, when: Any, made: int
+) -> None:
+    given = inputs("fleet", cluster())
+    lab.cloud.turn(hooks=(Hook(action=action, nth=1, when=when, command="kill -9 $ORCH_SIM_PID"),))
+    assert doomed(lab, "create", json.dumps(given)) == -9
+    assert len(lab.cloud.instances()) == made
+    resource, _ = clusters(lab).create(given)
+    assert [row["id"] for row in lab.client.named(CLUSTER, clusters(lab).name_of(given))] == [resource]
+    assert len(lab.cloud.instances()) == 2
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_delete_that_was_killed_is_gone_on_with(lab: Lab, when: Any) -> None:
+    resource, _ = clusters(lab).create(inputs("fleet", cluster()))
+    lab.cloud.turn(hooks=(Hook(action="deleteCluster", nth=1, when=when, command="kill -9 $ORCH_SIM_PID"),))
+    assert doomed(lab, "delete", resource) == -9
+    clusters(lab).delete(resource, {})
+    assert lab.cloud.everything() == {}
