@@ -93,19 +93,22 @@ class RunpodHandler:
         return {OBSERVED: {}}
 
     def delete(self, resource_id: str, state: State) -> None:
-        """Until it is gone: what it stands on is deleted next."""
-        end = time.monotonic() + AGAIN_S
+        """Until it is gone, for what it stands on is deleted next, and whatever came late by its name."""
+        left, end = resource_id, time.monotonic() + AGAIN_S
         while True:
             try:
-                self._client().delete(self._kind, resource_id)
-                if self._client().get(self._kind, resource_id) is None:
-                    return
+                self._client().delete(self._kind, left)
+                if self._client().get(self._kind, left) is None:
+                    late = self._late(state)
+                    if late is None:
+                        return
+                    left = late
             except RunpodRefused as refused:
                 if refused.category not in ("conflict", "transient", "rate") or time.monotonic() >= end:
                     raise
             if time.monotonic() >= end:
                 raise ProviderError(
-                    f"the {self._kind.words} {resource_id} is still there",
+                    f"the {self._kind.words} {left} is still there",
                     hint="run `orch down` again",
                     code="ORCH359",
                 )
@@ -123,6 +126,10 @@ class RunpodHandler:
         for surplus in found[1:]:
             self._client().delete(self._kind, str(surplus["id"]))
         return str(found[0]["id"]) if found else None
+
+    def _late(self, state: State) -> str | None:
+        """What is there still by the name of a resource that was deleted: nobody knows it, and it costs."""
+        return self._own(state) if {"name", "mark", "spec"} <= state.keys() else None
 
     def _make(self, inputs: Inputs) -> str:
         """The id of a new one. Where no answer came it may be there: it is looked for before another call."""
@@ -162,9 +169,10 @@ class ClusterHandler(RunpodHandler):
         if "status" not in state:
             return {}
         statuses: Mapping[str, int] = found["pods"]["byStatus"]
-        whole = found["pods"]["total"] == found["compute"]["podCount"]
-        down = any(statuses.get(each) for each in DOWN)
-        return {"status": "running" if whole and not down else "stopped"}
+        running = statuses.get("RUNNING", 0)
+        # Those of a cluster that is being made may be listed one after the other.
+        lost = 0 < running == found["pods"]["total"] < found["compute"]["podCount"]
+        return {"status": "stopped" if lost or any(statuses.get(each) for each in DOWN) else "running"}
 
 
 class VolumeHandler(RunpodHandler):
@@ -184,6 +192,9 @@ class VolumeHandler(RunpodHandler):
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
         self._client().update(self._kind, resource_id, {"size": inputs["spec"]["size"]})
         return {OBSERVED: {}}
+
+    def _late(self, state: State) -> str | None:
+        return None
 
     def _own(self, inputs: Inputs) -> str | None:
         name, center = self.name_of(inputs), inputs["spec"]["dataCenter"]

@@ -122,6 +122,43 @@ def test_what_came_late_beside_another_is_taken_away_and_no_volume_ever(lab: Lab
     assert len(lab.client.named(VOLUME, volumes(lab).name_of(of_volume))) == 2
 
 
+@pytest.mark.parametrize("kind", ["pod", "cluster"])
+def test_what_came_late_goes_with_what_is_recorded(lab: Lab, kind: str) -> None:
+    handler: RunpodHandler = pods(lab) if kind == "pod" else clusters(lab)
+    lab.cloud.turn(quotas={"spendLimit": 1000})
+    given = inputs("n", pod() if kind == "pod" else cluster())
+    recorded, _ = handler.create(given)
+    make = lab.pod if kind == "pod" else lab.cluster
+    make(handler.name_of(given))
+    make("somebody-elses")
+    handler.delete(recorded, given)
+    names = {each["name"] for each in lab.cloud.instances().values()}
+    assert names == {"somebody-elses"}
+
+
+def test_volumes_of_a_name_stay_when_one_is_deleted(lab: Lab) -> None:
+    given = inputs("data", volume())
+    recorded, _ = volumes(lab).create(given)
+    other = lab.volume(volumes(lab).name_of(given), "US-KS-2")
+    volumes(lab).delete(recorded, given)
+    assert list(lab.cloud.everything()) == [other]
+
+
+def test_a_cluster_whose_pods_are_still_being_listed_is_no_drift(lab: Lab) -> None:
+    wanted = inputs("n", cluster(3), status="running")
+    resource, _ = clusters(lab).create(wanted)
+    first, *others = sorted(lab.cloud.instances())
+    lab.cloud.lose_pod(first)
+    seen = clusters(lab).read(resource, wanted)
+    assert seen is not None
+    assert seen[OBSERVED] == {"status": "running"}
+    for _ in range(3):
+        lab.client.members(resource)  # they come up, and one never came
+    seen = clusters(lab).read(resource, wanted)
+    assert seen is not None
+    assert (len(others), seen[OBSERVED]) == (2, {"status": "stopped"})
+
+
 def test_what_a_killed_call_made_is_taken_over_and_nothing_else(lab: Lab) -> None:
     resource, _ = clusters(lab).create(inputs("fleet", cluster()))
     assert clusters(lab).create(inputs("fleet", cluster()))[0] == resource
