@@ -32,7 +32,7 @@ UP_S = 1200.0
 min."""
 
 PAUSE_S = 5.0
-"""Between two looks: an account has 60 calls a minute."""
+"""Between two looks: an account may have 60 calls a minute."""
 
 DOWN = ("EXITED", "ERROR", "TERMINATED")
 

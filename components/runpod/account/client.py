@@ -1,7 +1,8 @@
 """RunPod, asked by HTTP: one call each, with errors of ours.
 
 Reads are tried again; a change is one call, since RunPod knows no idempotency key: whoever makes something
-looks for its name first. An account has 60 calls a minute (runpod/docs api-reference-v2, RateLimit-Policy).
+looks for its name first. Calls are counted by minute, hour and day: 60 a minute in the example of
+runpod/docs api-reference-v2 (RateLimit-Policy).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MOST_PAUSE_S = 15.0
 """The longest pause before a read is tried again."""
 
 PAGE = 1000
+"""Pods on a page. Of the other lists no page size is known: what they say of further pages is followed."""
 
 Row = dict[str, Any]
 """A document of RunPod's API, with its names."""
@@ -137,14 +139,15 @@ class RunpodClient:
         return self.call(what, "GET", path, query=query)
 
     def _items(self, what: str, path: str, items: str) -> Iterator[Row]:
-        query: Row = {"limit": PAGE}
+        size: Row = {"limit": PAGE} if path == POD.path else {}
+        query = size
         while True:
             answer = self._read(what, path, query)
             yield from answer[items]
             cursor = (answer.get("pagination") or {}).get("nextCursor")
             if not cursor:
                 return
-            query = {"limit": PAGE, "cursor": cursor}
+            query = {**size, "cursor": cursor}
 
     def graphql(self, what: str, query: str) -> Row:
         """What a query answers. GraphQL refuses with HTTP 200. Raises RunpodRefused."""

@@ -162,7 +162,7 @@ def seen(request: Request, pod: Doc) -> Doc:
 
 def _running(request: Request, pod: Doc) -> Doc:
     number = int(pod["id"][:6], 16)
-    host, port = f"195.26.{number % 250}.{number // 250 % 250 + 1}", 30_000 + number % 20_000
+    host, port = f"198.51.100.{number % 250 + 1}", 30_000 + number % 20_000  # addresses of nobody
     user = f"{pod['id']}-64411eb2"
     proxy = {"host": "ssh.runpod.io", "port": 22, "username": user, "command": f"ssh {user}@ssh.runpod.io"}
     open_ = "22/tcp" in pod["ports"]
@@ -198,7 +198,7 @@ def remove_pod(request: Request, pod: Doc) -> None:
 def list_pods(request: Request) -> Answer:
     members = request.query.get("includeClusterPods") == "true"
     rows = [seen(request, each) for each in each_of(request, "pod") if members or "cluster" not in each]
-    return page(request, "pods", rows)
+    return page(request, "pods", rows, sized=True)
 
 
 @route("POST", "/v2/pods", "createPod")

@@ -111,8 +111,11 @@ def existing(request: Request, kind: str) -> Doc:
     return doc
 
 
-def page(request: Request, name: str, items: list[Doc]) -> Answer:
-    """One page of a list. Source: what GET /v2/pods answers since September 2026 (`limit`, `cursor`)."""
+def page(request: Request, name: str, items: list[Doc], *, sized: bool = False) -> Answer:
+    """One page of a list. `sized`: its size can be asked for, as public clients do of pods since September
+    2026 (`limit`, `cursor`, and `pagination` in the answer)."""
+    if "limit" in request.query and not sized:
+        raise RunpodError(400, "unknown query parameter limit")
     cursor, limit = request.query.get("cursor", "0"), request.query.get("limit", str(PAGE))
     if not cursor.isdecimal():
         raise RunpodError(400, "unknown cursor")

@@ -163,13 +163,16 @@ def test_an_answer_may_be_lost_after_the_call_was_done(lab: Lab) -> None:
     assert len(lab.client.named(CLUSTER, "c")) == 1
 
 
-def test_a_list_has_pages(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_have_pages(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orch.components.runpod.account.client.PAGE", 2)
-    lab.cloud.turn(quotas={"spendLimit": 1000})
+    monkeypatch.setattr("orch.rehearsal.runpod.api.routes.PAGE", 3)
     for name in ("a", "b", "c", "d", "e"):
+        lab.pod(name)
         lab.volume(name)
+    assert len(lab.client.named(POD, "e")) == 1
+    assert lab.asked("listPods") == 3
     assert len(lab.client.named(VOLUME, "e")) == 1
-    assert lab.asked("listNetworkVolumes") == 3
+    assert lab.asked("listNetworkVolumes") == 2
 
 
 def test_a_volume_grows_and_is_kept_while_a_pod_has_it(lab: Lab) -> None:
