@@ -55,7 +55,7 @@ def fetch(
     ids = {each: gpu_ids().get(found[1]) for each in types if (found := _TYPE.fullmatch(each.name))}
     offers: list[Offer] = []
     for count in sorted({each.gpu_count for each in ids}):
-        listed = {str(row["id"]): row for row in _gpus(count)}
+        listed = {str(row["id"]): row for row in gpus_of_pods(count)}
         for each, gpu in ids.items():
             if each.gpu_count == count and gpu in listed:
                 offers += _offers(each, listed[gpu])
@@ -80,8 +80,8 @@ def _offers(each: InstanceType, row: Row) -> Iterator[Offer]:
         yield Offer(each, None, None, hourly, None)
 
 
-def _gpus(count: int) -> Sequence[Row]:
-    """The GPUs of pods that have `count` of one."""
+def gpus_of_pods(count: int) -> Sequence[Row]:
+    """The GPUs of pods that have `count` of one. Raises NoSdk and RefreshFailed."""
     try:
         import httpx
     except ImportError as error:

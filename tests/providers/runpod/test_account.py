@@ -3,12 +3,16 @@ refused."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import httpx
 import pytest
 from runpod_lab import A100, H100, Lab, cluster, pod
 
+from orch.catalog.errors import NoSdk
+from orch.catalog.runpod.prices import gpus_of_pods
+from orch.components.cloud_errors import CloudRefused
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Kind, Login, RunpodClient
 from orch.components.runpod.account.errors import RunpodRefused
 from orch.rehearsal.runpod.api.routes import all_routes
@@ -236,3 +240,13 @@ def test_a_path_without_a_route_is_no_call(lab: Lab) -> None:
     assert httpx.put(f"{lab.url}/v2/pods", headers=key(lab)).headers["Allow"] == "GET, POST"
     assert len(lab.cloud.calls) == before
     assert len({(route.method, route.pattern.pattern) for route in all_routes()}) == len(all_routes())
+
+
+def test_without_httpx_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(CloudRefused) as refusal:
+        RunpodClient(Login("rpa_any"))
+    assert "orch-fleet[runpod]" in str(refusal.value.hint)
+    with pytest.raises(NoSdk) as lacking:
+        gpus_of_pods(8)
+    assert "orch-fleet[runpod]" in str(lacking.value.hint)
