@@ -72,7 +72,7 @@ def refresh(
         # Regions that the account has not enabled are of no use to it.
         complete=before.complete.union(fetched)
         if regions
-        else frozenset((*fetched, *known.regions[backend])),
+        else frozenset((*fetched, *known.regions.get(backend, ()))),
     )
     path = folder / price_file(backend)
     try:

@@ -47,6 +47,25 @@ def test_offers_of_aws(tmp_path: Path, gpu: str) -> None:
     held_equal(said.out, REQUESTS[gpu])
 
 
+@pytest.mark.parametrize(
+    ("gpu", "first", "price", "region"),
+    [
+        ("H100-SXM:8", "8x_H100-SXM_SECURE", 31.92, "AU"),
+        ("B200:8", "8x_B200_SECURE", 54.32, None),  # no source tells where
+        ("A100-SXM:2", "2x_A100-80GB-SXM_SECURE", 3.58, None),
+        ("L4:8", "8x_L4_SECURE", None, None),
+    ],
+)
+def test_offers_of_runpod_are_pods_at_the_price_of_so_many_gpus(
+    tmp_path: Path, gpu: str, first: str, price: float | None, region: str | None
+) -> None:
+    text = fleet(backends="[runpod]", resources=f"{{gpu: {gpu}}}")
+    said = offers(tmp_path, text, "--json")
+    assert (said.code, said.err) == (0, "")
+    row = said.json["fleets"][0]["offers"][0]
+    assert (row["instance_type"], row["price"], row["region"]) == (first, price, region)
+
+
 def test_json_holds_all_offers_in_the_same_order(tmp_path: Path) -> None:
     said = offers(tmp_path, fleet(backends="[aws]", resources='{gpu: "H100:8"}'), "--json")
     assert said.code == 0

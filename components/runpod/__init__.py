@@ -1,0 +1,1 @@
+"""RunPod: pods and Instant Clusters. `account/` asks its API; nothing here is planned or made yet."""

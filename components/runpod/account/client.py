@@ -1,0 +1,257 @@
+"""RunPod, asked by HTTP: one call each, with errors of ours.
+
+Reads are tried again; a change is one call, since RunPod knows no idempotency key: whoever makes something
+looks for its name first. Calls are counted by minute, hour and day: 60 a minute in the example of
+runpod/docs api-reference-v2 (RateLimit-Policy).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from orch import __version__
+from orch.components.cloud_errors import CloudRefused
+from orch.components.runpod.account.errors import RunpodRefused, category
+
+if TYPE_CHECKING:
+    import httpx
+
+API = "https://api.runpod.io"
+CALL_S = 60.0
+CONNECT_S = 15.0
+READS = 4
+"""How often a read is tried."""
+
+MOST_PAUSE_S = 15.0
+"""The longest pause before a read is tried again."""
+
+PAGE = 1000
+"""Pods on a page. Of the other lists no page size is known: what they say of further pages is followed."""
+
+Row = dict[str, Any]
+"""A document of RunPod's API, with its names."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """An API key; `url`: where the API is."""
+
+    key: str = field(repr=False)
+    url: str = API
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of resource. `path` and `items` are the API's; `words`: as people call it."""
+
+    path: str
+    items: str
+    words: str
+
+
+POD = Kind("/v2/pods", "pods", "pod")
+CLUSTER = Kind("/v2/clusters", "clusters", "Instant Cluster")
+VOLUME = Kind("/v2/network-volumes", "networkVolumes", "network volume")
+
+
+@dataclass(frozen=True)
+class Money:
+    """Dollars: what the account has, what it spends in an hour, and what it may spend in one."""
+
+    balance: float
+    hourly: float
+    limit: float
+
+    def shortfall(self, hourly: float) -> str | None:
+        """Why so many dollars an hour more cannot be spent; None where they can."""
+        if self.hourly + hourly > self.limit:
+            return (
+                f"the spend limit is ${self.limit:.2f} an hour; ${self.hourly:.2f} are spent, "
+                f"this needs ${hourly:.2f} more"
+            )
+        if self.balance < hourly:
+            return f"the balance is ${self.balance:.2f}; one hour of this costs ${hourly:.2f}"
+        return None
+
+
+class RunpodClient:
+    """The account of an API key. Raises CloudRefused where httpx is not installed."""
+
+    def __init__(self, login: Login, *, pause_s: float = 1.0) -> None:
+        self._pause_s = pause_s
+        try:
+            import httpx
+        except ModuleNotFoundError as error:
+            raise CloudRefused(
+                "what asks RunPod is not installed",
+                detail=str(error),
+                hint="pip install 'orch-fleet[runpod]'",
+                code="ORCH303",
+            ) from error
+        headers = {"Authorization": f"Bearer {login.key}", "User-Agent": f"orch/{__version__}"}
+        limits = httpx.Timeout(CALL_S, connect=CONNECT_S)
+        self._http = httpx.Client(base_url=login.url, headers=headers, timeout=limits)
+
+    def close(self) -> None:
+        self._http.close()
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def call(
+        self, what: str, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
+    ) -> Row:
+        """One call: its answer, empty where there is none. `what`: what it is for, as in "cannot …".
+
+        Raises RunpodRefused.
+        """
+        import httpx
+
+        try:
+            answer = self._http.request(method, path, params=query, json=body)
+        except httpx.HTTPError as error:
+            message = str(error) or type(error).__name__
+            raise RunpodRefused(what, "transient", message) from error
+        if answer.is_success:
+            return _document(what, answer) if answer.content else {}
+        detail = _detail(answer)
+        after = answer.headers.get("Retry-After", "")
+        raise RunpodRefused(
+            what,
+            category(answer.status_code, detail),
+            detail,
+            status=answer.status_code,
+            retry_after_s=float(after) if after.isdecimal() else None,
+        )
+
+    def _read(self, what: str, path: str, query: Mapping[str, Any] | None = None) -> Row:
+        """A read, tried again while RunPod does not answer or asks to wait. Raises RunpodRefused."""
+        for attempt in range(READS - 1):
+            try:
+                return self.call(what, "GET", path, query=query)
+            except RunpodRefused as refused:
+                if refused.category not in ("rate", "transient"):
+                    raise
+                pause = refused.retry_after_s or self._pause_s * 2**attempt
+            time.sleep(min(pause, MOST_PAUSE_S))
+        return self.call(what, "GET", path, query=query)
+
+    def _items(self, what: str, path: str, items: str) -> Iterator[Row]:
+        size: Row = {"limit": PAGE} if path == POD.path else {}
+        query = size
+        while True:
+            answer = self._read(what, path, query)
+            yield from answer[items]
+            cursor = (answer.get("pagination") or {}).get("nextCursor")
+            if not cursor:
+                return
+            query = {**size, "cursor": cursor}
+
+    def graphql(self, what: str, query: str) -> Row:
+        """What a query answers. GraphQL refuses with HTTP 200. Raises RunpodRefused."""
+        answer = self.call(what, "POST", "/graphql", body={"query": query})
+        if errors := answer.get("errors"):
+            detail = "; ".join(str(each.get("message")) for each in errors)
+            raise RunpodRefused(what, category(200, detail), detail, status=200)
+        return answer["data"]
+
+    # -- resources ----------------------------------------------------------------------------------------
+
+    def named(self, kind: Kind, name: str) -> list[Row]:
+        """All of a kind by a name, the oldest first: names need not be unique. Raises RunpodRefused."""
+        found = [
+            row
+            for row in self._items(f"look for the {kind.words} {name}", kind.path, kind.items)
+            if row["name"] == name and row.get("status") != "TERMINATED"
+        ]
+        return sorted(found, key=lambda row: (str(row.get("createdAt", "")), str(row["id"])))
+
+    def get(self, kind: Kind, resource: str) -> Row | None:
+        """A resource by its id, None when it is gone. Raises RunpodRefused."""
+        try:
+            found = self._read(f"ask for the {kind.words} {resource}", f"{kind.path}/{resource}")
+        except RunpodRefused as refused:
+            if refused.category == "gone":
+                return None
+            raise
+        return None if found.get("status") == "TERMINATED" else found
+
+    def create(self, kind: Kind, body: Mapping[str, Any]) -> str:
+        """Begin to make a resource, by one call: its id. Raises RunpodRefused."""
+        return str(self.call(f"create the {kind.words} {body['name']}", "POST", kind.path, body=body)["id"])
+
+    def update(self, kind: Kind, resource: str, body: Mapping[str, Any]) -> None:
+        self.call(f"change the {kind.words} {resource}", "PATCH", f"{kind.path}/{resource}", body=body)
+
+    def delete(self, kind: Kind, resource: str) -> None:
+        """Delete a resource; what is gone is no error. Raises RunpodRefused."""
+        try:
+            self.call(f"delete the {kind.words} {resource}", "DELETE", f"{kind.path}/{resource}")
+        except RunpodRefused as refused:
+            if refused.category != "gone":
+                raise
+
+    def members(self, cluster: str) -> list[Row] | None:
+        """The pods of a cluster, None when it is gone. Raises RunpodRefused."""
+        what = f"ask for the pods of the Instant Cluster {cluster}"
+        try:
+            return list(self._items(what, f"{CLUSTER.path}/{cluster}/pods", "pods"))
+        except RunpodRefused as refused:
+            if refused.category == "gone":
+                return None
+            raise
+
+    # -- what there is, and what it costs -----------------------------------------------------------------
+
+    def stock(self, product: str, gpus: int, *, community: bool = False) -> dict[tuple[str, str], str]:
+        """(GPU, data center) -> LOW, MEDIUM or HIGH, of what has `gpus` GPUs on one machine. `product`: POD
+        or CLUSTER; the stock for clusters is that of their GPUs, and promises no cluster. Raises
+        RunpodRefused."""
+        cloud = "COMMUNITY" if community else "SECURE"
+        query = {"include": "AVAILABILITY", "product": product, "count": gpus, "cloud": cloud}
+        answer = self._read("ask for the stock", "/v2/catalog/gpus", query)
+        return {
+            (row["id"], center["id"]): center["availability"]
+            for row in answer["gpus"]
+            for center in row.get("dataCenters", ())
+            if center["availability"] != "NONE"
+        }
+
+    def money(self) -> Money:
+        """Raises RunpodRefused."""
+        query = "query { myself { clientBalance currentSpendPerHr spendLimit } }"
+        row = self.graphql("ask for the balance", query)["myself"]
+        limit = row["spendLimit"]
+        return Money(
+            float(row["clientBalance"]),
+            float(row["currentSpendPerHr"]),
+            float("inf") if limit is None else float(limit),
+        )
+
+    def cluster_prices(self) -> dict[str, float]:
+        """GPU -> dollars an hour for one in a cluster; REST v2 tells those of pods alone. Raises
+        RunpodRefused."""
+        query = "query { gpuTypes(input: {cluster: true}) { id clusterPrice } }"
+        rows = self.graphql("ask for the prices of clusters", query)["gpuTypes"]
+        return {row["id"]: float(row["clusterPrice"]) for row in rows if row.get("clusterPrice")}
+
+
+def _document(what: str, answer: httpx.Response) -> Row:
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise RunpodRefused(what, "transient", "the answer is not JSON") from error
+
+
+def _detail(answer: httpx.Response) -> str:
+    """What people read of a refusal: the detail, and each line of what is wrong with the body."""
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        return f"HTTP {answer.status_code}"
+    detail = str(problem.get("detail") or problem.get("title") or f"HTTP {answer.status_code}")
+    return "; ".join([detail, *(str(each) for each in problem.get("errors") or ())])

@@ -1,0 +1,110 @@
+"""What errors of RunPod mean. Pure.
+
+A 400 is a broken rule or missing capacity: its detail alone tells which. Source: runpod/docs
+api-reference-v2/openapi.json, "Which failures are worth retrying"; details of missing capacity: issues of
+runpodctl 189, runpod-python 297, dstack 3910, and what POST /v2/clusters answered in August 2026.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, cast
+
+from orch.components.cloud_errors import CloudError, CloudRefused, Kind
+
+Category = Literal[
+    "capacity", "quota", "credentials", "permission", "rate", "conflict", "gone", "invalid", "transient"
+]
+
+STATUSES: Mapping[int, Category] = {
+    401: "credentials",
+    402: "quota",
+    403: "permission",
+    404: "gone",
+    409: "conflict",
+    422: "invalid",
+    429: "rate",
+}
+# By the detail, where the status leaves it open: 400, 409, and errors of GraphQL, which are HTTP 200.
+_DETAILS: tuple[tuple[re.Pattern[str], Category], ...] = (
+    (re.compile(r"insufficient (balance|funds)|spend(ing)? limit|not enough credits?", re.I), "quota"),
+    (
+        re.compile(
+            r"insufficient resources|no longer any instances|does not have the resources|enough disk space"
+            r"|cluster creation failed|no (available )?(capacity|machines|instances)|could not be placed",
+            re.I,
+        ),
+        "capacity",
+    ),
+    (re.compile(r"\bin use\b|still attached", re.I), "conflict"),
+    (re.compile(r"not found|does not exist", re.I), "gone"),
+    (re.compile(r"unauthorized|unauthenticated|invalid api key", re.I), "credentials"),
+)
+# What each is to whoever tries places in turn.
+KINDS: Mapping[Category, Kind] = {
+    "capacity": "capacity",
+    "quota": "quota",
+    "credentials": "credentials",
+    "permission": "permission",
+    "rate": "throttle",
+    "conflict": "gone",
+    "gone": "gone",
+    "invalid": "parameter",
+    "transient": "throttle",
+}
+HINTS: Mapping[Category, str] = {
+    "quota": "raise the spend limit, or the balance, in RunPod's console: Billing",
+    "credentials": "set `creds` of `runpod` in orch.yml, or RUNPOD_API_KEY",
+    "permission": "the API key needs read and write access (console: Settings, API Keys)",
+}
+# As `CloudError.code` stands in what our provider says.
+_IN_TEXT = re.compile(rf"\brunpod:({'|'.join(KINDS)})\b")
+
+
+class RunpodRefused(CloudRefused):
+    """RunPod did not answer, or refused to. `category` says what it is about; `retry_after_s`: when RunPod
+    wants to be asked again, where it says so."""
+
+    category: Category
+
+    def __init__(
+        self,
+        what: str,
+        meaning: Category,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        error = cloud_error(meaning, message)
+        super().__init__(
+            f"cannot {what}: {error.meaning}",
+            error=error,
+            status=status,
+            detail=f"{error.code}: {message}",
+            hint=error.hint,
+            code=error.orch,
+        )
+        self.category, self.retry_after_s = meaning, retry_after_s
+
+
+def category(status: int, detail: str) -> Category:
+    """What a refusal is. `status`: of HTTP, 200 for errors of GraphQL; `detail`: what people read."""
+    if status >= 500:
+        return "transient"
+    if status in (200, 400, 409):
+        for pattern, meaning in _DETAILS:
+            if pattern.search(detail):
+                return meaning
+    return STATUSES.get(status, "invalid")
+
+
+def cloud_error(what: Category, message: str) -> CloudError:
+    return CloudError("RunPod", "the account", f"runpod:{what}", KINDS[what], message, HINTS.get(what))
+
+
+def read(text: str) -> CloudError | None:
+    """RunPod's error in what our provider said; None when there is none in it."""
+    found = _IN_TEXT.search(text)
+    return cloud_error(cast("Category", found.group(1)), text.strip()) if found else None

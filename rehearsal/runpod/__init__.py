@@ -1,0 +1,1 @@
+"""The simulated RunPod account: a local HTTP service, written from RunPod's own documents."""

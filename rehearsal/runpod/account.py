@@ -1,0 +1,136 @@
+"""One simulated RunPod account: an API key, pods, Instant Clusters, network volumes, a balance and a spend
+limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from orch.rehearsal.account import IncomingCall, Refusal, SimulatedAccount, SimulatedMachine
+from orch.rehearsal.runpod.api import errors
+from orch.rehearsal.runpod.api.errors import AnswerLost, RunpodError
+from orch.rehearsal.runpod.api.pods import stopped
+from orch.rehearsal.runpod.api.routes import Answer, Request, matching, public
+from orch.rehearsal.scenario import Failure, Knobs, NodeScenario
+from orch.rehearsal.store import Doc
+
+KINDS = ("pod", "cluster", "network-volume")
+
+LOST = "ANSWER_LOST"
+"""A failure of this code does what the call asks for, and loses the answer."""
+
+
+class RunpodCloud(SimulatedAccount):
+    """A RunPod account in a file. Knobs: capacity of `GPU@DATA CENTER` in pods; quotas `spendLimit` and
+    `clientBalance` in dollars."""
+
+    name: ClassVar[str] = "runpod"
+    shows_instances: ClassVar[frozenset[str]] = frozenset({"listPods", "getPod", "listClusterPods"})
+
+    def __init__(self, path: Any) -> None:
+        super().__init__(path)
+        self._lost = threading.local()
+
+    @property
+    def api_key(self) -> str:
+        return f"rpa_{self.seed}_REHEARSAL"
+
+    # -- how it refuses -----------------------------------------------------------------------------------
+
+    def denied_call(self, call: IncomingCall) -> RunpodError:
+        return RunpodError(403, "access denied")
+
+    def injected_failure(self, failure: Failure, call: IncomingCall) -> RunpodError:
+        return errors.injected(failure.code, failure.message)
+
+    def throttled(self, call: IncomingCall) -> RunpodError:
+        return errors.too_many_requests()
+
+    def after_refusal(self, refusal: Refusal) -> None:
+        pass
+
+    def _refusal(self, knobs: Knobs, call: IncomingCall, number: int, nth: int) -> Refusal | None:
+        """One that loses the answer refuses nothing."""
+        others = tuple(each for each in knobs.failures if each.code != LOST)
+        lost = knobs.model_copy(update={"failures": tuple(f for f in knobs.failures if f.code == LOST)})
+        self._lost.answer = bool(lost.failures) and super()._refusal(lost, call, number, nth) is not None
+        return super()._refusal(knobs.model_copy(update={"failures": others}), call, number, nth)
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def request(
+        self, method: str, path: str, query: Mapping[str, str], body: Any, headers: Mapping[str, str]
+    ) -> Answer:
+        """One call; names of headers in small letters. Raises RunpodError, and AnswerLost where it was done
+        and nobody is told."""
+        route, resource = matching(method, path)
+        call = IncomingCall(
+            service="graphql" if path == "/graphql" else "rest",
+            action=route.action,
+            region="",
+            caller=headers.get("user-agent", ""),
+            params={"id": resource, **query, **_without_values(body)},
+        )
+        request = Request(self, route.action, resource, query, body)
+
+        def effect() -> Doc:
+            self._check_key(headers.get("authorization", ""))
+            answer = route.function(request)
+            return {"status": answer.status, "document": public(answer.document)}
+
+        told = self.perform(call, effect)
+        if self._lost.answer:
+            raise AnswerLost
+        return Answer(told["status"], told["document"])
+
+    def _check_key(self, header: str) -> None:
+        kind, _, key = header.partition(" ")
+        if kind != "Bearer" or not key:
+            raise RunpodError(401, "missing bearer token")
+        if key != self.api_key:
+            raise RunpodError(401, "invalid API key")
+
+    # -- behind the back ----------------------------------------------------------------------------------
+
+    def shut_down(self, instance: str) -> None:
+        self.end_container(instance)
+
+    def lose_pod(self, pod: str) -> None:
+        """A pod is no more, of a cluster too: RunPod itself took it away."""
+        with self.store.transaction():
+            self.store.remove(pod)
+
+    def end_container(self, pod: str, status: str = "EXITED") -> None:
+        """The container of a pod ends by itself; `ERROR`: its host is broken."""
+        with self.store.transaction():
+            doc = self.store.get(pod, "pod")
+            if doc is not None:
+                stopped(Request(self, "", pod, {}, None), doc, status)
+
+    # -- what a test may ask ------------------------------------------------------------------------------
+
+    def instances(self, region: str | None = None) -> dict[str, Doc]:
+        """Pods by id, those of clusters too."""
+        return self.things("pod", region)
+
+    def everything(self) -> dict[str, str]:
+        return self.created_resources(KINDS, unless=lambda doc: False)
+
+    # -- local nodes: a pod is a container of RunPod's, without user data that a node could be made by ----
+
+    def see_local_nodes(self) -> None:
+        pass
+
+    def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
+        pass
+
+    def machine(self, instance: str) -> SimulatedMachine | None:
+        return None
+
+
+def _without_values(body: Any) -> Doc:
+    """A body for the log: without values of variables, which may be secret."""
+    if not isinstance(body, dict):
+        return {}
+    return {key: dict.fromkeys(value, "…") if key == "env" else value for key, value in body.items()}

@@ -1,0 +1,1 @@
+"""Tables of the simulated RunPod account; orch's catalogue is not read for them."""

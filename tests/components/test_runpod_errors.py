@@ -1,0 +1,57 @@
+"""What RunPod's errors mean for trying elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from orch.components.registry import backend
+from orch.components.runpod.account.errors import KINDS, category, cloud_error, read
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "meaning", "verdict"),
+    [
+        (400, "Insufficient resources", "capacity", "next"),
+        (
+            400,
+            "There are no longer any instances available with the requested specifications.",
+            "capacity",
+            "next",
+        ),
+        (400, "This machine does not have the resources to deploy your pod", "capacity", "next"),
+        (200, "Error creating cluster - cluster creation failed", "capacity", "next"),
+        (400, "exactly one of gpu and cpu must be set", "invalid", "stop"),
+        (400, "network volume is in use by pod a", "conflict", "again"),
+        (402, "Insufficient balance", "quota", "stop"),
+        (400, "this would exceed your spend limit", "quota", "stop"),
+        (401, "missing bearer token", "credentials", "stop"),
+        (403, "access denied", "permission", "stop"),
+        (404, "pod not found", "gone", "again"),
+        (200, "pod not found to terminate", "gone", "again"),
+        (409, "action not valid for current pod status", "conflict", "again"),
+        (422, "Request validation failed.", "invalid", "stop"),
+        (429, "rate limit exceeded for the minute window", "rate", "again"),
+        (500, "Insufficient resources", "transient", "again"),
+        (503, "", "transient", "again"),
+        (418, "", "invalid", "stop"),
+    ],
+)
+def test_an_error_is_told_by_its_status_and_a_400_by_its_detail(
+    status: int, detail: str, meaning: str, verdict: str
+) -> None:
+    found = category(status, detail)
+    assert found == meaning
+    assert cloud_error(found, detail).verdict == verdict
+
+
+def test_the_backend_is_not_there_yet() -> None:
+    with pytest.raises(KeyError):
+        backend("runpod")
+
+
+def test_what_our_provider_said_is_read_again() -> None:
+    for what in KINDS:
+        error = read(f"error: cannot create the pod n: …; {cloud_error(what, 'x').code}: x")
+        assert error is not None
+        assert error.kind == KINDS[what]
+    assert read("error: something else went wrong with runpod") is None

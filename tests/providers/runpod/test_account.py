@@ -1,0 +1,252 @@
+"""The simulated RunPod account as orch's client sees it: pods, clusters, volumes, money, and what is
+refused."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import httpx
+import pytest
+from runpod_lab import A100, H100, Lab, cluster, pod
+
+from orch.catalog.errors import NoSdk
+from orch.catalog.runpod.prices import gpus_of_pods
+from orch.components.cloud_errors import CloudRefused
+from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Kind, Login, RunpodClient
+from orch.components.runpod.account.errors import RunpodRefused
+from orch.rehearsal.runpod.api.routes import all_routes
+from orch.rehearsal.scenario import Failure, Rate
+
+
+def refused(lab: Lab, kind: Kind, body: dict[str, Any]) -> RunpodRefused:
+    with pytest.raises(RunpodRefused) as found:
+        lab.client.create(kind, {"name": "n", **body})
+    return found.value
+
+
+def test_a_pod_comes_up_in_steps_and_is_terminated_before_it_is_gone(lab: Lab) -> None:
+    resource = lab.pod()
+    assert [lab.client.get(POD, resource)["status"] for _ in range(4)] == [  # type: ignore[index]
+        "PROVISIONING",
+        "STARTING",
+        "RUNNING",
+        "RUNNING",
+    ]
+    found = lab.client.get(POD, resource)
+    assert found is not None
+    assert found["ssh"]["direct"]["username"] == "root"
+    assert found["cost"] == 1.59
+    assert not [key for key in found if key.startswith("_")]
+    lab.client.delete(POD, resource)
+    statuses = [httpx.get(f"{lab.url}/v2/pods/{resource}", headers=key(lab)) for _ in range(2)]
+    assert [each.status_code for each in statuses] == [200, 404]
+    assert statuses[0].json()["status"] == "TERMINATED"
+    lab.client.delete(POD, resource)  # what is gone is no error
+    assert lab.cloud.everything() == {}
+
+
+def key(lab: Lab) -> dict[str, str]:
+    return {"Authorization": f"Bearer {lab.cloud.api_key}"}
+
+
+def test_a_pod_without_port_22_is_never_reached_directly(lab: Lab) -> None:
+    resource = lab.pod(ports=["8888/http"])
+    found = [lab.client.get(POD, resource) for _ in range(3)][-1]
+    assert found is not None
+    assert (found["status"], found["ssh"]["direct"]) == ("RUNNING", None)
+
+
+def test_one_call_makes_all_pods_of_a_cluster_in_one_data_center(lab: Lab) -> None:
+    resource = lab.cluster(count=4)
+    first = lab.client.members(resource)
+    assert first is not None
+    assert [pod["cluster"] for pod in first] == [{"id": resource, "rank": None}] * 4
+    for _ in range(2):
+        members = lab.client.members(resource)
+    assert members is not None
+    assert [pod["cluster"]["rank"] for pod in members] == [0, 1, 2, 3]
+    assert len({pod["cluster"]["ip"] for pod in members}) == 4
+    assert len({pod["dataCenterId"] for pod in members}) == 1
+    found = lab.client.get(CLUSTER, resource)
+    assert found is not None
+    assert found["pods"] == {"total": 4, "byStatus": {"RUNNING": 4}}
+    assert found["primary"]["podId"] == members[0]["id"]
+    assert lab.client.named(POD, "c") == []  # members are no pods of their own
+    with pytest.raises(RunpodRefused) as refusal:
+        lab.client.delete(POD, members[0]["id"])
+    assert refusal.value.category == "conflict"
+    lab.client.delete(CLUSTER, resource)
+    assert lab.client.members(resource) is None
+    assert lab.cloud.everything() == {}
+
+
+def test_missing_capacity_is_told_by_words_alone(lab: Lab) -> None:
+    lab.cloud.turn(capacity={A100: 1}, quotas={"spendLimit": 1000})
+    found = refused(lab, CLUSTER, cluster(2))
+    assert (found.category, found.status) == ("capacity", 400)
+    assert found.error is not None
+    assert found.error.verdict == "next"
+    assert lab.cloud.everything() == {}
+    lab.pod(dataCenterIds=["US-KS-2"])
+    assert refused(lab, POD, pod(dataCenterIds=["US-KS-2"])).category == "capacity"
+    lab.pod("elsewhere", dataCenterIds=[])
+    stock = lab.client.stock("POD", 1)
+    assert (A100, "US-KS-2") not in stock
+    assert stock[H100, "US-KS-2"] == "HIGH"
+
+
+def test_what_no_cluster_is_sold_with_looks_like_missing_capacity(lab: Lab) -> None:
+    assert ("NVIDIA L4", "US-TX-3") in lab.client.stock("CLUSTER", 8)
+    assert refused(lab, CLUSTER, cluster(2, "NVIDIA L4")).category == "capacity"
+    lab.cloud.turn(quotas={"spendLimit": 1000})
+    assert refused(lab, CLUSTER, cluster(9)).category == "capacity"
+
+
+def test_the_spend_limit_is_known_before_it_is_hit(lab: Lab) -> None:
+    assert lab.client.money().shortfall(52.64) is None
+    assert "this needs $105.28 more" in str(lab.client.money().shortfall(105.28))
+    found = refused(lab, CLUSTER, cluster(4, H100))
+    assert (found.category, found.code) == ("quota", "ORCH313")
+    assert "spend limit of $80.00" in str(found.detail)
+    assert "Billing" in str(found.hint)
+    lab.cluster(count=2, gpu=H100)
+    assert lab.client.money().hourly == pytest.approx(63.168)
+    lab.cloud.turn(quotas={"clientBalance": 10.0, "spendLimit": 1000})
+    assert "the balance is $10.00" in str(lab.client.money().shortfall(25.44))
+    assert refused(lab, CLUSTER, cluster(2)).category == "quota"
+
+
+def test_prices_of_clusters_are_asked_for_by_graphql(lab: Lab) -> None:
+    prices = lab.client.cluster_prices()
+    assert prices[A100] == pytest.approx(1.908)
+    assert "NVIDIA L4" not in prices
+    with pytest.raises(RunpodRefused, match="cannot try: RunPod refuses a parameter") as found:
+        lab.client.graphql("try", "query { nothing { id } }")
+    assert (found.value.category, found.value.status) == ("invalid", 200)
+
+
+def test_wrong_keys_and_narrow_keys_are_told_apart(lab: Lab) -> None:
+    stranger = RunpodClient(Login("rpa_other", lab.url))
+    with pytest.raises(RunpodRefused) as found:
+        stranger.named(POD, "p")
+    stranger.close()
+    assert found.value.category == "credentials"
+    assert "RUNPOD_API_KEY" in str(found.value.hint)
+    assert "rpa_other" not in found.value.text() + repr(Login("rpa_other"))
+    lab.cloud.turn(denied=("createCluster",))
+    assert refused(lab, CLUSTER, cluster()).category == "permission"
+
+
+def test_a_read_is_tried_again_and_a_change_is_one_call(lab: Lab) -> None:
+    failures = tuple(
+        Failure(code=code, action=action, nth=1) for action in ("listPods", "createPod") for code in ("503",)
+    )
+    lab.cloud.turn(failures=failures)
+    assert lab.client.named(POD, "p") == []
+    assert lab.asked("listPods") == 2
+    with pytest.raises(RunpodRefused) as found:
+        lab.pod()
+    assert found.value.category == "transient"
+    assert lab.asked("createPod") == 1
+
+
+def test_too_many_calls_say_when_to_come_back(lab: Lab) -> None:
+    lab.cloud.turn(rate={"createPod": Rate(burst=1, per_second=0.0)}, clock=1_000.0)
+    lab.pod()
+    with pytest.raises(RunpodRefused) as found:
+        lab.pod("q")
+    assert (found.value.category, found.value.retry_after_s) == ("rate", 1.0)
+
+
+def test_an_answer_may_be_lost_after_the_call_was_done(lab: Lab) -> None:
+    lab.cloud.turn(failures=(Failure(code="ANSWER_LOST", action="createCluster", nth=1),))
+    with pytest.raises(RunpodRefused) as found:
+        lab.cluster()
+    assert found.value.category == "transient"
+    assert len(lab.client.named(CLUSTER, "c")) == 1
+
+
+def test_lists_have_pages(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orch.components.runpod.account.client.PAGE", 2)
+    monkeypatch.setattr("orch.rehearsal.runpod.api.routes.PAGE", 3)
+    for name in ("a", "b", "c", "d", "e"):
+        lab.pod(name)
+        lab.volume(name)
+    assert len(lab.client.named(POD, "e")) == 1
+    assert lab.asked("listPods") == 3
+    assert len(lab.client.named(VOLUME, "e")) == 1
+    assert lab.asked("listNetworkVolumes") == 2
+
+
+def test_a_volume_grows_and_is_kept_while_a_pod_has_it(lab: Lab) -> None:
+    resource = lab.volume(size=100)
+    lab.client.update(VOLUME, resource, {"size": 200})
+    with pytest.raises(RunpodRefused, match="refuses a parameter"):
+        lab.client.update(VOLUME, resource, {"size": 50})
+    mounts = {"network": [{"volumeId": resource, "path": "/data"}]}
+    user = lab.pod(gpu={"id": H100, "count": 1}, mounts=mounts)
+    found = lab.client.get(POD, user)
+    assert found is not None
+    assert found["dataCenterId"] == "US-TX-3"  # where the volume is
+    with pytest.raises(RunpodRefused) as kept:
+        lab.client.delete(VOLUME, resource)
+    assert kept.value.category == "conflict"
+    lab.client.delete(POD, user)
+    lab.client.delete(VOLUME, resource)
+    assert lab.cloud.everything() == {}
+
+
+WRONG: dict[str, tuple[Kind, dict[str, Any], str]] = {
+    "unknown field": (POD, pod(colour="red"), "$.colour"),
+    "no image": (POD, pod(image=None), "image"),
+    "no GPU": (POD, pod(gpu=None), "exactly one of gpu and cpu"),
+    "GPUs": (POD, pod(gpu={"id": A100, "count": 9}), "at most 8 GPUs"),
+    "GPU type": (POD, pod(gpu={"id": "H100"}), "unknown GPU type H100"),
+    "CUDA": (POD, pod(gpu={"id": A100, "minCudaVersion": "12"}), "minCudaVersion"),
+    "two mounts": (
+        POD,
+        pod(mounts={"network": [{"volumeId": "a", "path": "/a"}, {"volumeId": "b", "path": "/b"}]}),
+        "$.mounts.network",
+    ),
+    "one pod": (CLUSTER, cluster(1), "podCount"),
+    "private registry": (CLUSTER, cluster(registry="reg_1"), "$.registry"),
+    "CUDA of a cluster": (CLUSTER, cluster(minCudaVersion="12.8"), "$.minCudaVersion"),
+    "type": (CLUSTER, cluster(type="training"), "$.type"),
+    "size": (VOLUME, {"size": 5, "dataCenter": "US-TX-3"}, "$.size"),
+    "data center": (VOLUME, {"size": 50, "dataCenter": "us-tx-3"}, "unknown data center us-tx-3"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_request_is_refused_at_its_field(lab: Lab, case: str) -> None:
+    kind, body, said = WRONG[case]
+    found = refused(lab, kind, body)
+    assert found.category == "invalid"
+    assert said in str(found.detail)
+    assert lab.cloud.everything() == {}
+
+
+def test_the_log_has_no_values_of_variables(lab: Lab) -> None:
+    lab.pod(env={"TOKEN": "hidden-value"})
+    assert "hidden-value" not in str([call.params for call in lab.cloud.calls])
+    found = lab.client.named(POD, "p")[0]
+    assert found["env"] == {"TOKEN": "hidden-value"}
+
+
+def test_a_path_without_a_route_is_no_call(lab: Lab) -> None:
+    before = len(lab.cloud.calls)
+    assert httpx.get(f"{lab.url}/v2/nothing", headers=key(lab)).status_code == 404
+    assert httpx.put(f"{lab.url}/v2/pods", headers=key(lab)).headers["Allow"] == "GET, POST"
+    assert len(lab.cloud.calls) == before
+    assert len({(route.method, route.pattern.pattern) for route in all_routes()}) == len(all_routes())
+
+
+def test_without_httpx_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(CloudRefused) as refusal:
+        RunpodClient(Login("rpa_any"))
+    assert "orch-fleet[runpod]" in str(refusal.value.hint)
+    with pytest.raises(NoSdk) as lacking:
+        gpus_of_pods(8)
+    assert "orch-fleet[runpod]" in str(lacking.value.hint)
