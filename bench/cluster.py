@@ -39,7 +39,7 @@ MEMORY_AIM_MIB = 1536
 COMPILE = """\
 import sys, time
 from pathlib import Path
-from orch.spec import load_paths
+from orch.spec.loader.load import load_paths
 from orch.stacks.project import find
 from orch.rehearsal.project import rehearse
 from orch.stacks.request import FleetRequest, compile_for

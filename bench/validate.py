@@ -44,7 +44,7 @@ typer.run(main)
 
 
 def figures() -> Iterator[Figure]:
-    from orch.spec import load_paths
+    from orch.spec.loader.load import load_paths
     from orch.spec.models import MODELS
 
     with tempfile.TemporaryDirectory() as name:

@@ -32,8 +32,8 @@ def apply(
     from orch.components.request import NO_CONSENT
     from orch.runner.ledger.run_names import RunName
     from orch.runner.runs.lifecycle import check_task
-    from orch.spec import load_paths
     from orch.spec.loader.document import RUNS
+    from orch.spec.loader.load import load_paths
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError
     from orch.stacks.fleets import require_up

@@ -12,9 +12,9 @@ from orch.cli.errors import tell
 
 if TYPE_CHECKING:
     from orch.policies.settings import Settings
-    from orch.spec import Document, Loaded
     from orch.spec.defaults import Common
     from orch.spec.diagnostics import Diagnostic
+    from orch.spec.loader.load import Document, Loaded
     from orch.spec.models.backends.base import BackendSettings
 
 
@@ -54,7 +54,7 @@ def read(
 ) -> Loaded:
     """What a file or folder holds, as `load` reads it: the valid documents, and all that is wrong. Raises
     UnknownProfile."""
-    from orch.spec import load_paths
+    from orch.spec.loader.load import load_paths
 
     return load_paths(
         [path],
@@ -111,9 +111,9 @@ def policies_near(*, untrusted: bool = False) -> Callable[[str], tuple[Settings,
     """What the nearest `orch.yml` upwards from a file says of policies, and its folder; the defaults where
     there is none, or none that can be read: that is told where it is read itself."""
     from orch.policies.settings import DEFAULTS, Settings
-    from orch.spec import load_paths
     from orch.spec.defaults import nearest_project_file
     from orch.spec.loader.fence import fence_around
+    from orch.spec.loader.load import load_paths
     from orch.spec.models.project import ProjectSettings
 
     known: dict[str, Settings] = {}
@@ -140,10 +140,10 @@ def backend_settings(
     `untrusted`: as in `load_paths`; only the repository is searched then, and warnings of its `orch.yml` are
     printed. Raises InvalidConfiguration for an `orch.yml` with errors.
     """
-    from orch.spec import load_paths
     from orch.spec.defaults import nearest_project_file
     from orch.spec.diagnostics import render_human
     from orch.spec.loader.fence import fence_around
+    from orch.spec.loader.load import load_paths
     from orch.spec.models.project import ProjectSettings
 
     projects = [each.model for each in documents if isinstance(each.model, ProjectSettings)]

@@ -65,10 +65,10 @@ def validate(
     People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
     from orch.cli.diagnostics import found_in, settings_near
-    from orch.spec import load_paths
     from orch.spec.diagnostics import Severity, render_human, render_json
     from orch.spec.diagnostics import strict as as_errors
     from orch.spec.errors import ExitCode
+    from orch.spec.loader.load import load_paths
 
     settings = settings_near(untrusted=untrusted is not None)
     secrets = None if untrusted is not None else partial(_known_secrets, paths)

@@ -12,9 +12,9 @@ from orch.offers.match import Judgement, judge
 from orch.offers.name_warnings import name_warnings
 from orch.offers.near_misses import NearMiss, near_misses, reason_text
 from orch.offers.query import MachineQuery, machine_query
-from orch.spec import Document
 from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import ExitCode, OrchError
+from orch.spec.loader.load import Document
 from orch.spec.models import Fleet
 
 # The property behind each condition.

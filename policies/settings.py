@@ -23,7 +23,7 @@ from orch.spec.models.project import Exemption, Policy, ProjectSettings
 from orch.spec.suggest import few, hint_for
 
 if TYPE_CHECKING:
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
     from orch.spec.models import Task
 
 CODE = "ORCH285"
@@ -317,7 +317,7 @@ def check(document: Document, today: date) -> Iterator[Diagnostic]:
 
 def require_valid(documents: Iterable[Document]) -> None:
     """Raises InvalidConfiguration where policies of an `orch.yml` have errors."""
-    from orch.spec import InvalidConfiguration
+    from orch.spec.loader.load import InvalidConfiguration
 
     found = [
         each

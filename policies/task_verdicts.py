@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from datetime import date
 
 from orch.policies.settings import Settings, Subject, finding_of, violations
-from orch.spec import Diagnostic, Document, InvalidConfiguration, Severity
+from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import ExitCode
+from orch.spec.loader.load import Document, InvalidConfiguration
 from orch.spec.models import Task
 
 

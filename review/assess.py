@@ -40,9 +40,10 @@ from orch.review.model import (
     Verdict,
 )
 from orch.review.tree import WIDEST, folded, groups, leaf_text, value_text
-from orch.spec import Diagnostic, InvalidConfiguration, Severity
 from orch.spec.confidential import SECRET_NAME
+from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import ExitCode, OrchError
+from orch.spec.loader.load import InvalidConfiguration
 from orch.spec.models import Fleet
 from orch.stacks.plan import Plan
 from orch.stacks.provisioning.busy_nodes import Occupant

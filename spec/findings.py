@@ -10,7 +10,7 @@ from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
-    from orch.spec import Document, InvalidConfiguration
+    from orch.spec.loader.load import Document, InvalidConfiguration
 
 # Violations of what a project allows, as against mistakes.
 _POLICY = range(280, 300)
@@ -47,7 +47,7 @@ class PlanError(OrchError):
 
     def placed(self, document: Document) -> OrchError:
         """The same as a diagnostic with the property's place in the file."""
-        from orch.spec import InvalidConfiguration
+        from orch.spec.loader.load import InvalidConfiguration
 
         diagnostic = document.diagnostic(
             self.code or "ORCH200", self.path, self.summary, detail=self.detail, hint=self.hint
@@ -68,7 +68,7 @@ class PlanErrors(PlanError):
 
     def placed(self, document: Document) -> InvalidConfiguration:
         """All of them as diagnostics with their places in the file."""
-        from orch.spec import InvalidConfiguration
+        from orch.spec.loader.load import InvalidConfiguration
 
         found = tuple(each.placed(document) for each in self.findings)
         return InvalidConfiguration(found, self.exit_code)

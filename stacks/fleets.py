@@ -21,7 +21,7 @@ from orch.stacks.records import is_spot_throughout
 from orch.stacks.state import StackState, deployment, outputs, secret_output, stacks
 
 if TYPE_CHECKING:
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
 
 Named = TypeVar("Named", Fleet, Volume)
 SKIPPED_FOLDERS = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
@@ -173,8 +173,8 @@ def find_model(root: Path, name: str, model: type[Named], noun: str) -> tuple[Do
 
 def documents_of(root: Path, model: type[Named], noun: str) -> Iterator[tuple[Document, Named]]:
     """The documents of a kind in the valid YAML files under `root`."""
-    from orch.spec import load_paths
     from orch.spec.defaults import Common
+    from orch.spec.loader.load import load_paths
 
     settings = root / "orch.yml"
     common = Common.in_file(str(settings)) if settings.is_file() else None

@@ -235,7 +235,7 @@ def _load(root: Path) -> Project:
     settings = ProjectSettings.model_validate({})
     if (root / "orch.yml").is_file():
         from orch.policies.settings import require_valid
-        from orch.spec import load_paths
+        from orch.spec.loader.load import load_paths
 
         documents = load_paths([root / "orch.yml"], launch=("project",)).require().of(ProjectSettings)
         settings = documents[0][1] if documents else settings

@@ -20,7 +20,8 @@ from orch.components.deployment import Deployment, PricedNodes
 from orch.review.assess import FleetSubject, failed_review, fleet_review, volume_review
 from orch.review.markdown import markdown
 from orch.review.model import PolicyResult, Review, StackReview, worst_first
-from orch.spec import Diagnostic, InvalidConfiguration, Severity, Span
+from orch.spec.diagnostics import Diagnostic, Severity, Span
+from orch.spec.loader.load import InvalidConfiguration
 from orch.spec.models import Fleet
 from orch.stacks.errors import StackError
 from orch.stacks.plan import Plan

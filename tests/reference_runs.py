@@ -16,9 +16,9 @@ from orch.images import job_image
 from orch.runner.errors import RunnerError
 from orch.runner.launch.dev_environment import task_of
 from orch.runner.placement.placement import place_task
-from orch.spec import load_paths
 from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import OrchError
+from orch.spec.loader.load import load_paths
 from orch.spec.models import DevEnvironment, Fleet, Task
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.state import FleetState, NodeState

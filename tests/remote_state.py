@@ -24,7 +24,7 @@ from orch.cli.errors import run, tell
 from orch.cli.fleets import preview_all, saved_plans
 from orch.cli.fleets.saved_plans import ApplyMeans, apply_saved
 from orch.rehearsal.project import rehearse
-from orch.spec import load_paths
+from orch.spec.loader.load import load_paths
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.project import Project, find

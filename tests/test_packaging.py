@@ -81,7 +81,10 @@ def test_the_wheel_has_both_commands(wheel: Path) -> None:
         ("import orch.cli.runs.opening", [*NOT_FOR_HELP, "typer"]),
         ("import orch.stacks.project, orch.runner.runs.submit", ["sqlalchemy", "paramiko", "fabric"]),
         ("import orch.runner.runs.lifecycle, orch.stacks.project", ["orch.spec.models"]),
-        ("import orch.spec", ["pulumi", "fabric", "paramiko", "docker", "sqlalchemy", "rich", "typer"]),
+        (
+            "import orch.spec.loader.load",
+            ["pulumi", "fabric", "paramiko", "docker", "sqlalchemy", "rich", "typer"],
+        ),
         ("import orch.runner", ["pulumi", "orch.stacks", "orch.components"]),
         ("import orch.providers.orch.plugin", ["docker", "fabric", "paramiko"]),
     ],

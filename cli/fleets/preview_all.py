@@ -25,7 +25,8 @@ from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
     from orch.review.model import StackReview
-    from orch.spec import Diagnostic, Document, Loaded
+    from orch.spec.diagnostics import Diagnostic
+    from orch.spec.loader.load import Document, Loaded
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Progress
     from orch.stacks.saved_plans.record import StackPlan, Terms
@@ -147,7 +148,8 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
 def _broken(loaded: Loaded) -> Iterator[Previewed]:
     """A failure for each file with errors; its valid documents are previewed all the same."""
     from orch.review.assess import failed_review
-    from orch.spec import InvalidConfiguration, Severity
+    from orch.spec.diagnostics import Severity
+    from orch.spec.loader.load import InvalidConfiguration
 
     of_file: dict[str, list[Diagnostic]] = {}
     for each in loaded.diagnostics:
@@ -406,7 +408,7 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
 def _failed(job: Job, error: OrchError) -> Previewed:
     from orch.cli.output.plan import refused_json
     from orch.review.assess import failed_review
-    from orch.spec import InvalidConfiguration
+    from orch.spec.loader.load import InvalidConfiguration
 
     problems = getattr(error, "problems", ())
     data = refused_json(job.name, error, problems)

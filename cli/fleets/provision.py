@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from orch.components.request import Approvals
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
     from orch.stacks.project import Project
 
 SCHEMA = 1

@@ -21,7 +21,7 @@ from orch.spec.errors import ExitCode, OrchError
 if TYPE_CHECKING:
     from orch.cli.fleets.preview_all import Previews
     from orch.components.request import Approvals
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
     from orch.spec.models import Fleet, Volume
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Listener
@@ -288,7 +288,7 @@ def _refuse_outdated(saved: SavedPlan, plan: str) -> None:
 
 def _jobs(saved: SavedPlan, plan: str, target: str, read: Documents, *, rehearse: bool) -> list[Job]:
     """The stacks of the plan, volumes first, each with its document. Raises ProjectError, Conflict."""
-    from orch.spec import InvalidConfiguration
+    from orch.spec.loader.load import InvalidConfiguration
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import Conflict, ProjectError
     from orch.stacks.saved_plans.applying import Approved

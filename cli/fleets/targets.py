@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from orch.components.request import Approvals
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
     from orch.spec.models import Fleet, Volume
     from orch.stacks.project import Project
     from orch.stacks.request import FleetRequest

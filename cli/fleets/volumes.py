@@ -9,7 +9,7 @@ from orch.cli.errors import print_json, say, tell
 from orch.cli.output.volumes import SCHEMA, outcome_json, outcome_lines
 
 if TYPE_CHECKING:
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
     from orch.spec.models import Volume
     from orch.stacks.errors import StackError
     from orch.stacks.project import Project

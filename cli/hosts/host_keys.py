@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from orch.components.request import NewHostKey
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
     from orch.stacks.plan import Plan
     from orch.stacks.request import FleetRequest
 

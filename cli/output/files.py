@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from orch.cli.errors import UsageError, tell
 
 if TYPE_CHECKING:
-    from orch.spec import Loaded
+    from orch.spec.loader.load import Loaded
 
 
 def refuse_overwriting(loaded: Loaded, files: Sequence[str | None], *more: Path) -> None:

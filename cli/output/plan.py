@@ -15,8 +15,8 @@ from orch.stacks.summary import fold
 if TYPE_CHECKING:
     from orch.components.request import NewHostKey, NodeProblem, NodeWarning
     from orch.policies.settings import Violation
-    from orch.spec import Document
     from orch.spec.errors import OrchError
+    from orch.spec.loader.load import Document
     from orch.stacks.plan import Plan
 
 SCHEMA = 1

@@ -27,7 +27,7 @@ from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
 
 if TYPE_CHECKING:
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
 
 
 @dataclass(frozen=True)

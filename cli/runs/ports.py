@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from orch.runner.access.forwards import LocalPorts
     from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
-    from orch.spec import Document
     from orch.spec.errors import OrchError
+    from orch.spec.loader.load import Document
 
 
 def hold_ports(held: LocalPorts, document: Document, others: Sequence[RankPort]) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
 
 Run = Annotated[
     str,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.context import RunContext
     from orch.runner.runs.lifecycle import RunnerContext
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
     from orch.spec.models import Task
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
@@ -281,8 +281,8 @@ def at_its_property(document: Document) -> Iterator[None]:
     where the document says the name."""
     from orch.runner.errors import BadTask, NameTaken
     from orch.runner.placement.placement import parts_of
-    from orch.spec import InvalidConfiguration
     from orch.spec.loader.document import env_path
+    from orch.spec.loader.load import InvalidConfiguration
 
     try:
         yield
@@ -310,8 +310,8 @@ def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchEr
     if error.code is None and not error.fleets:
         return error
     from orch.runner.placement.placement import parts_of
-    from orch.spec import InvalidConfiguration
     from orch.spec.diagnostics import Related
+    from orch.spec.loader.load import InvalidConfiguration
     from orch.stacks.errors import NoSuchFleet
     from orch.stacks.fleets import find_fleet
 

@@ -14,7 +14,7 @@ from orch.spec.findings import PlanError
 from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
 
 
 class Unfit(PlanError):

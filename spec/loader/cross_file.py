@@ -10,22 +10,15 @@ from orch.spec.diagnostics import Diagnostic, Related, Severity
 from orch.spec.grammar.values import shown
 from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.yaml_nodes import Sequence as SequenceNode
-from orch.spec.models import BACKEND_MODELS, Fleet, Task
+from orch.spec.models import BACKEND_MODELS, Fleet
 from orch.spec.models.run import Run
+from orch.spec.rules.fleet import fleet_of
+from orch.spec.rules.rule import Findings
+from orch.spec.rules.task import task_of
 from orch.spec.suggest import hint_for, listed
-
-Findings = Iterator[Diagnostic]
 
 _FEW = 20  # fleets that a task is compared with, and unknown runs that get a suggestion
 _KNOWN = 1000  # names that a suggestion is chosen from
-
-
-def _fleet(draft: Draft) -> Fleet:
-    return cast(Fleet, draft.partial)
-
-
-def _task(draft: Draft) -> Task:
-    return cast(Task, draft.partial)
 
 
 def names_differ(drafts: Sequence[Draft]) -> Findings:
@@ -57,7 +50,7 @@ def names_differ(drafts: Sequence[Draft]) -> Findings:
 def hosts_belong_to_one_fleet(drafts: Sequence[Draft]) -> Findings:
     first: dict[tuple[object, ...], tuple[Draft, int]] = {}
     for draft in drafts:
-        config = _fleet(draft).ssh_config if draft.kind == "fleet" and draft.partial is not None else None
+        config = fleet_of(draft).ssh_config if draft.kind == "fleet" and draft.partial is not None else None
         if config is None or "ssh_config" in draft.broken:
             continue
         for index, host in enumerate(config.hosts):
@@ -70,9 +63,9 @@ def hosts_belong_to_one_fleet(drafts: Sequence[Draft]) -> Findings:
                 yield draft.diagnostic(
                     "ORCH171",
                     ("ssh_config", "hosts", index),
-                    f"host {name} belongs to fleet '{_fleet(other).name}' too",
+                    f"host {name} belongs to fleet '{fleet_of(other).name}' too",
                     hint="a host belongs to one fleet: remove one of them",
-                    related=(Related(earlier, f"fleet '{_fleet(other).name}'"),),
+                    related=(Related(earlier, f"fleet '{fleet_of(other).name}'"),),
                 )
                 break
 
@@ -151,26 +144,26 @@ def _dependencies(draft: Draft) -> Iterator[tuple[Path_, str]]:
     if draft.kind != "task" or draft.partial is None or "depends_on" in draft.broken:
         return
     many = isinstance(draft.node_at(("depends_on",)), SequenceNode)
-    for index, dependency in enumerate(_task(draft).depends_on):
+    for index, dependency in enumerate(task_of(draft).depends_on):
         yield (("depends_on", index) if many else ("depends_on",)), dependency.run
 
 
 def distributed_needs_cluster(drafts: Sequence[Draft]) -> Findings:
     for task, fleets in _runs_on(drafts, ("nodes", "groups"), ("placement",)):
-        if _nodes(task) < 2 or any(_fleet(fleet).placement == "cluster" for fleet in fleets):
+        if _nodes(task) < 2 or any(fleet_of(fleet).placement == "cluster" for fleet in fleets):
             continue
         yield task.diagnostic(
             "ORCH241",
             _nodes_path(task),
             "distributed tasks need a fleet with `placement: cluster`",
-            hint=f"add `placement: cluster` to {listed(_fleet(fleet).name for fleet in fleets)}",
-            related=tuple(Related(fleet.heading(), f"fleet '{_fleet(fleet).name}'") for fleet in fleets),
+            hint=f"add `placement: cluster` to {listed(fleet_of(fleet).name for fleet in fleets)}",
+            related=tuple(Related(fleet.heading(), f"fleet '{fleet_of(fleet).name}'") for fleet in fleets),
         )
 
 
 def run_fits_fleet(drafts: Sequence[Draft]) -> Findings:
     for task, fleets in _runs_on(drafts, ("nodes", "groups"), ("nodes",)):
-        most = [nodes.max for fleet in fleets if (nodes := _fleet(fleet).nodes) is not None]
+        most = [nodes.max for fleet in fleets if (nodes := fleet_of(fleet).nodes) is not None]
         node_count = _nodes(task)
         if len(most) < len(fleets) or any(bound is None or bound >= node_count for bound in most):
             continue
@@ -181,7 +174,7 @@ def run_fits_fleet(drafts: Sequence[Draft]) -> Findings:
             f"this task needs {node_count} nodes, the fleet has at most {largest}",
             hint=f"write `nodes: {largest}`, or enlarge the fleet",
             related=tuple(
-                Related(fleet.span(("nodes",)), f"fleet '{_fleet(fleet).name}'") for fleet in fleets
+                Related(fleet.span(("nodes",)), f"fleet '{fleet_of(fleet).name}'") for fleet in fleets
             ),
         )
 
@@ -192,10 +185,10 @@ def gpus_fit_instances(drafts: Sequence[Draft]) -> Findings:
         drafts, ("resources", "nodes", "groups"), ("resources", "blocks", "ssh_config")
     ):
         gpu_count = cast(Run, task.partial).resources.gpu.count
-        if not gpu_count.max or (task.kind == "task" and _task(task).groups):
+        if not gpu_count.max or (task.kind == "task" and task_of(task).groups):
             continue
         distributed = _nodes(task) > 1
-        if all(_too_small(int(gpu_count.max), _fleet(fleet), distributed) for fleet in fleets):
+        if all(_too_small(int(gpu_count.max), fleet_of(fleet), distributed) for fleet in fleets):
             yield _gpu_mismatch(task, fleets[0], int(gpu_count.max), distributed)
 
 
@@ -206,7 +199,7 @@ def _too_small(gpu_count: int, fleet: Fleet, distributed: bool) -> bool:
 
 
 def _gpu_mismatch(task: Draft, fleet: Draft, gpu_count: int, distributed: bool) -> Diagnostic:
-    model = _fleet(fleet)
+    model = fleet_of(fleet)
     gpus, blocks = int(model.resources.gpu.count.min or 0), model.blocks
     related = (Related(fleet.span(("resources", "gpu")), f"fleet '{model.name}'"),)
     asks = f"{gpu_count} GPU{'s' if gpu_count > 1 else ''}"
@@ -226,11 +219,11 @@ def _gpu_mismatch(task: Draft, fleet: Draft, gpu_count: int, distributed: bool) 
 
 
 def _nodes(draft: Draft) -> int:
-    return _task(draft).all_nodes if draft.kind == "task" else cast(Run, draft.partial).nodes
+    return task_of(draft).all_nodes if draft.kind == "task" else cast(Run, draft.partial).nodes
 
 
 def _nodes_path(draft: Draft) -> Path_:
-    return ("groups",) if draft.kind == "task" and _task(draft).groups else ("nodes",)
+    return ("groups",) if draft.kind == "task" and task_of(draft).groups else ("nodes",)
 
 
 def _runs_on(
@@ -245,7 +238,7 @@ def _runs_on(
     by_file: dict[str, list[Draft]] = {}
     for draft in drafts:
         if draft.kind == "fleet" and draft.partial is not None:
-            for name in (_fleet(draft).name, *(each.name for each in _fleet(draft).partitions)):
+            for name in (fleet_of(draft).name, *(each.name for each in fleet_of(draft).partitions)):
                 by_name.setdefault(name, []).append(draft)
             by_file.setdefault(draft.source.file, []).append(draft)
     for task in drafts:
@@ -255,7 +248,7 @@ def _runs_on(
             continue
         names = cast(Run, task.partial).fleets
         if not names and task.kind == "task":
-            names = tuple(name for group in _task(task).groups for name in group.fleets)
+            names = tuple(name for group in task_of(task).groups for name in group.fleets)
         if names:
             fleets = tuple(fleet for name in dict.fromkeys(names) for fleet in by_name.get(name, ())[:_FEW])
             complete = all(name in by_name for name in names)

@@ -23,7 +23,7 @@ from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import listed
 
 
-def _fleet(draft: Draft) -> Fleet:
+def fleet_of(draft: Draft) -> Fleet:
     return cast(Fleet, draft.partial)
 
 
@@ -44,7 +44,7 @@ def nodes_or_hosts(draft: Draft) -> Findings:
                 yield draft.diagnostic(
                     "ORCH140", (name,), summary, key=True, hint=f"remove `{name}`", related=related
                 )
-    elif _fleet(draft).nodes is None:
+    elif fleet_of(draft).nodes is None:
         yield draft.diagnostic(
             "ORCH141",
             (),
@@ -55,7 +55,7 @@ def nodes_or_hosts(draft: Draft) -> Findings:
 
 def backends_have_drivers(draft: Draft) -> Findings:
     """Names without a driver warn while another is left, and are one error when none is."""
-    backends = _fleet(draft).written_backends
+    backends = fleet_of(draft).written_backends
     if backends is None:
         return
     usable = [name for name in backends if not has_no_driver(name)]
@@ -71,7 +71,7 @@ def backends_have_drivers(draft: Draft) -> Findings:
 
 def options_have_drivers(draft: Draft) -> Findings:
     first: dict[str, int] = {}
-    for index, options in enumerate(_fleet(draft).backend_options):
+    for index, options in enumerate(fleet_of(draft).backend_options):
         name = str(options["type"])
         if has_no_driver(name):
             summary = f"orch has no driver for {name}: these options do nothing"
@@ -91,8 +91,8 @@ def options_have_drivers(draft: Draft) -> Findings:
 
 
 def nodes_are_bounded(draft: Draft) -> Findings:
-    nodes = _fleet(draft).nodes
-    if nodes is not None and nodes.max is None and _fleet(draft).budget is None:
+    nodes = fleet_of(draft).nodes
+    if nodes is not None and nodes.max is None and fleet_of(draft).budget is None:
         yield draft.diagnostic(
             "ORCH192",
             ("nodes",),
@@ -103,7 +103,7 @@ def nodes_are_bounded(draft: Draft) -> Findings:
 
 
 def disk_of_local_nodes(draft: Draft) -> Findings:
-    fleet = _fleet(draft)
+    fleet = fleet_of(draft)
     if "disk_mib" in fleet.resources.model_fields_set and "local" in effective(
         fleet.written_backends, draft.context.backends
     ):
@@ -118,7 +118,7 @@ def disk_of_local_nodes(draft: Draft) -> Findings:
 
 def blocks_divide_gpus(draft: Draft) -> Findings:
     """Told here when none of the counts that are asked for divides; backends look at the machine itself."""
-    fleet = _fleet(draft)
+    fleet = fleet_of(draft)
     count = fleet.resources.gpu.count
     if not count.min or count.max is None:
         return
@@ -163,7 +163,7 @@ def reservation_is_not_spot(draft: Draft) -> Findings:
 
 
 def init_steps_are_whole(draft: Draft) -> Findings:
-    for index, step in enumerate(_fleet(draft).init):
+    for index, step in enumerate(fleet_of(draft).init):
         if (step.run is None) == (step.file is None):
             yield draft.diagnostic(
                 "ORCH158",
@@ -174,7 +174,7 @@ def init_steps_are_whole(draft: Draft) -> Findings:
 
 
 def mounts_have_one_origin(draft: Draft) -> Findings:
-    for index, mount in enumerate(_fleet(draft).mounts):
+    for index, mount in enumerate(fleet_of(draft).mounts):
         origins = [name for name in ("id", "source", "create") if getattr(mount, name) is not None]
         if len(origins) != 1:
             yield draft.diagnostic(
@@ -189,13 +189,13 @@ def mounts_have_one_origin(draft: Draft) -> Findings:
 
 def _provisioned_on(draft: Draft) -> tuple[str, ...]:
     """Where a fleet goes, as far as the file or orch.yml says."""
-    written = _fleet(draft).written_backends
+    written = fleet_of(draft).written_backends
     return effective(written, draft.context.backends) if written or draft.context.backends else ()
 
 
 def mounts_are_of_the_backend(draft: Draft) -> Findings:
     """File systems of one cloud are reached from its machines alone."""
-    fleet = _fleet(draft)
+    fleet = fleet_of(draft)
     used = {"ssh"} if draft.written("ssh_config") else set(_provisioned_on(draft))
     for index, mount in enumerate(fleet.mounts):
         cloud = mount.cloud
@@ -211,7 +211,7 @@ def mounts_are_of_the_backend(draft: Draft) -> Findings:
 
 def mount_paths_differ(draft: Draft) -> Findings:
     first: dict[str, int] = {}
-    for index, mount in enumerate(_fleet(draft).mounts):
+    for index, mount in enumerate(fleet_of(draft).mounts):
         if mount.path in first:
             yield draft.diagnostic(
                 "ORCH153",
@@ -224,14 +224,14 @@ def mount_paths_differ(draft: Draft) -> Findings:
 
 
 def _hosts(draft: Draft) -> tuple[tuple[Path_, Host], ...]:
-    config = _fleet(draft).ssh_config
+    config = fleet_of(draft).ssh_config
     return tuple(
         (("ssh_config", "hosts", index), host) for index, host in enumerate(config.hosts if config else ())
     )
 
 
 def hosts_are_listed(draft: Draft) -> Findings:
-    config = _fleet(draft).ssh_config
+    config = fleet_of(draft).ssh_config
     if config is not None and not config.hosts:
         yield draft.diagnostic(
             "ORCH142", ("ssh_config", "hosts"), "no hosts", hint="list at least one address"
@@ -240,7 +240,7 @@ def hosts_are_listed(draft: Draft) -> Findings:
 
 def hosts_differ(draft: Draft) -> Findings:
     """The same address and port twice; a jump host in between makes it another host."""
-    config = _fleet(draft).ssh_config
+    config = fleet_of(draft).ssh_config
     first_of: dict[tuple[object, ...], Path_] = {}
     for path, host in _hosts(draft):
         port = host.port or (config.port if config else 22)
@@ -301,7 +301,7 @@ def internal_addresses_differ(draft: Draft) -> Findings:
 
 
 def network_or_addresses(draft: Draft) -> Findings:
-    config = _fleet(draft).ssh_config
+    config = fleet_of(draft).ssh_config
     having = next((path for path, host in _hosts(draft) if host.internal_ip is not None), None)
     if config is not None and config.network is not None and having is not None:
         yield draft.diagnostic(
@@ -316,7 +316,7 @@ def network_or_addresses(draft: Draft) -> Findings:
 
 def key_files_are_usable(draft: Draft) -> Findings:
     """A private key that is not there, or that others may read: ssh refuses it."""
-    config = _fleet(draft).ssh_config
+    config = fleet_of(draft).ssh_config
     if config is None:
         return
     places: list[tuple[Path_, str | None]] = [(("ssh_config", "identity_file"), config.identity_file)]

@@ -17,12 +17,12 @@ from orch.spec.rules.rule import Findings, Rule
 from orch.spec.suggest import listed
 
 
-def _task(draft: Draft) -> Task:
+def task_of(draft: Draft) -> Task:
     return cast(Task, draft.partial)
 
 
 def one_launcher(draft: Draft) -> Findings:
-    if _task(draft).torchrun and _task(draft).mpirun:
+    if task_of(draft).torchrun and task_of(draft).mpirun:
         first, second = sorted((draft.span((name,), key=True), name) for name in ("torchrun", "mpirun"))
         yield draft.diagnostic(
             "ORCH150",
@@ -35,7 +35,7 @@ def one_launcher(draft: Draft) -> Findings:
 
 
 def something_to_run(draft: Draft) -> Findings:
-    task = _task(draft)
+    task = task_of(draft)
     if not (task.commands or task.torchrun or task.mpirun or task.image or task.groups):
         yield draft.diagnostic(
             "ORCH154",
@@ -47,7 +47,7 @@ def something_to_run(draft: Draft) -> Findings:
 
 def groups_stand_alone(draft: Draft) -> Findings:
     """Groups say what the whole task would otherwise say."""
-    if not _task(draft).groups:
+    if not task_of(draft).groups:
         return
     related = (Related(draft.span(("groups",), key=True), "the groups"),)
     for name in ("nodes", "commands", "ports", "entrypoint", "torchrun", "mpirun"):
@@ -58,7 +58,7 @@ def groups_stand_alone(draft: Draft) -> Findings:
 
 
 def groups_have_something_to_run(draft: Draft) -> Findings:
-    task = _task(draft)
+    task = task_of(draft)
     for index, group in enumerate(task.groups):
         if not group.commands and task.image is None:
             yield draft.diagnostic(
@@ -69,7 +69,7 @@ def groups_have_something_to_run(draft: Draft) -> Findings:
 def groups_have_names_of_their_own(draft: Draft) -> Findings:
     """A group without a name has its number for one."""
     first: dict[str, int] = {}
-    for index, group in enumerate(_task(draft).groups):
+    for index, group in enumerate(task_of(draft).groups):
         name = group.name or str(index)
         other = first.setdefault(name, index)
         if other != index:
@@ -84,7 +84,7 @@ def groups_have_names_of_their_own(draft: Draft) -> Findings:
 
 def groups_share_a_fleet(draft: Draft) -> Findings:
     """The nodes of one run reach each other by the addresses of one fleet's network."""
-    task = _task(draft)
+    task = task_of(draft)
     names, before = set(task.fleets), ("fleets",) if task.fleets else ()
     for index, group in enumerate(task.groups):
         common = names & set(group.fleets) if names and group.fleets else names or set(group.fleets)
@@ -102,7 +102,7 @@ def groups_share_a_fleet(draft: Draft) -> Findings:
 
 
 def groups_have_their_own_resources(draft: Draft) -> Findings:
-    if _task(draft).groups and draft.written("resources"):
+    if task_of(draft).groups and draft.written("resources"):
         yield draft.diagnostic(
             "ORCH160",
             ("resources",),
@@ -116,7 +116,7 @@ def groups_have_their_own_resources(draft: Draft) -> Findings:
 
 def group_addresses_exist(draft: Draft) -> Findings:
     """`${{ groups[i].nodes[j].IP_ADDRESS }}` within the groups of the task."""
-    groups = _task(draft).groups
+    groups = task_of(draft).groups
     for path, scalar in scalars(draft.node):
         if "groups[" not in scalar.text or path[0] != "groups":
             continue
@@ -141,7 +141,7 @@ def group_addresses_exist(draft: Draft) -> Findings:
 
 
 def torchrun_has_program(draft: Draft) -> Findings:
-    torchrun = _task(draft).torchrun
+    torchrun = task_of(draft).torchrun
     if torchrun is None:
         return
     if torchrun.program is None and torchrun.module is None:
@@ -165,7 +165,7 @@ def torchrun_has_program(draft: Draft) -> Findings:
 
 def program_is_sent(draft: Draft) -> Findings:
     """A script by a relative path is in the container only where something puts it there."""
-    task = _task(draft)
+    task = task_of(draft)
     program = (task.torchrun.program if task.torchrun is not None else None) or ""
     if not program.endswith(".py") or program.startswith(("/", "~", "$")):
         return
@@ -181,7 +181,7 @@ def program_is_sent(draft: Draft) -> Findings:
 
 
 def elastic_fits(draft: Draft) -> Findings:
-    task = _task(draft)
+    task = task_of(draft)
     host = task.torchrun.rdzv.host if task.torchrun is not None else None
     if host is not None and host >= task.nodes:
         yield draft.diagnostic(
@@ -204,7 +204,7 @@ def elastic_fits(draft: Draft) -> Findings:
 
 
 def mpirun_decides(draft: Draft) -> Findings:
-    task = _task(draft)
+    task = task_of(draft)
     if task.mpirun is None:
         return
     for name, value, required in (

@@ -21,7 +21,7 @@ from orch.stacks.state import StackState
 
 if TYPE_CHECKING:
     from orch.components.deployment import Deployment
-    from orch.spec import Document
+    from orch.spec.loader.load import Document
     from orch.spec.models import Fleet, Task
     from orch.stacks.plan import Plan
     from orch.stacks.project import Project

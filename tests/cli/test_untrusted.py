@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 import orch
 from orch.cli.verbs import app
-from orch.spec import load_paths
 from orch.spec.diagnostics import render_json
+from orch.spec.loader.load import load_paths
 from orch.spec.loader.untrusted import Fence
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.parsing import reads_of

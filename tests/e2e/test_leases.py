@@ -17,7 +17,7 @@ from remote_state import bucket
 from support import ORCH, Folder, Said, until
 
 from orch.rehearsal.project import rehearse
-from orch.spec import load_paths
+from orch.spec.loader.load import load_paths
 from orch.stacks import operations
 from orch.stacks.project import find
 from orch.stacks.pulumi.leases import Leased, take

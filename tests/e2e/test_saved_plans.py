@@ -25,7 +25,7 @@ from support import Said
 from orch.catalog.load import SHIPPED
 from orch.rehearsal.project import rehearse
 from orch.review.markdown import markdown
-from orch.spec import load_paths
+from orch.spec.loader.load import load_paths
 from orch.stacks import operations
 from orch.stacks.errors import Conflict
 from orch.stacks.plan import Plan

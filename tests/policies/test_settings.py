@@ -22,9 +22,9 @@ from orch.policies.settings import (
     violations,
 )
 from orch.policies.task_verdicts import require_allowed
-from orch.spec import InvalidConfiguration, Severity, load_paths
-from orch.spec.diagnostics import render_gitlab, render_sarif
+from orch.spec.diagnostics import Severity, render_gitlab, render_sarif
 from orch.spec.findings import Finding
+from orch.spec.loader.load import InvalidConfiguration, load_paths
 from orch.spec.models.project import ProjectSettings
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import find

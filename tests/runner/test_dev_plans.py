@@ -11,7 +11,7 @@ from orch.runner.launch.dev_environment import desktop_link, task_of, ticks
 from orch.runner.launch.run_plan import DevPlan
 from orch.runner.ledger.run_folder import RunKeys, new_key_pair
 from orch.runner.node.stage import stage_files
-from orch.spec import load_paths
+from orch.spec.loader.load import load_paths
 from orch.spec.models import DevEnvironment, Task
 
 KEYS = RunKeys(new_key_pair(), (new_key_pair(), new_key_pair()))

@@ -27,7 +27,7 @@ from orch.runner.placement.placement import Kind, NodeAvailability, match, place
 from orch.runner.placement.rank_groups import on_fleet, requested_fleets
 from orch.runner.placement.seats import fitting
 from orch.runner.runs.lifecycle import check_task
-from orch.spec import load_paths
+from orch.spec.loader.load import load_paths
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus
 

@@ -10,7 +10,7 @@ import pytest
 
 from orch.runner.errors import NoFit
 from orch.runner.placement.placement import place_task
-from orch.spec import load_paths
+from orch.spec.loader.load import load_paths
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 

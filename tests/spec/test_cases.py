@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec import load_paths
 from orch.spec.codes import CODES
 from orch.spec.diagnostics import Diagnostic
+from orch.spec.loader.load import load_paths
 
 HERE = Path(__file__).parent
 GOOD = sorted(path for path in (HERE / "good").rglob("*.yml") if path.parent.name != "examples")

@@ -10,9 +10,8 @@ import pytest
 import yaml
 from leaves import HEADS, Leaf, leaves, valid
 
-from orch.spec import load_paths
 from orch.spec.defaults import OF_CLOUDS, Common, UnknownProfile, nearest_project_file
-from orch.spec.loader.load import Loaded
+from orch.spec.loader.load import Loaded, load_paths
 from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet, Task
 

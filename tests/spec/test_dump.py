@@ -9,8 +9,8 @@ import samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orch.spec import Document, load_paths
 from orch.spec.dump import dump
+from orch.spec.loader.load import Document, load_paths
 from orch.spec.models import Fleet, Nodes, Task
 
 HERE = Path(__file__).parent

@@ -9,8 +9,8 @@ import samples
 from leaves import distinct_leaves, written
 
 from orch.cli.validate import Format, validate
-from orch.spec import load_paths
 from orch.spec.diagnostics import render_human
+from orch.spec.loader.load import load_paths
 
 HOSTILE = {
     "quotes": "a'b\"c",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec import load_paths
 from orch.spec.grammar import hosts
 from orch.spec.grammar.hosts import HostAddress
 from orch.spec.grammar.values import Problem
+from orch.spec.loader.load import load_paths
 from orch.spec.models import Host, SshConfig
 
 

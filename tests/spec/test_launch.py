@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import Severity
+from orch.spec.loader.load import InvalidConfiguration, load_paths
 from orch.spec.models import MODELS
 from orch.spec.rules.unsupported import LAUNCHED, ROWS, not_acted_on
 

@@ -12,8 +12,8 @@ import samples
 from leaves import distinct_leaves, written
 
 from orch.cli.validate import Format, validate
-from orch.spec import load_paths
 from orch.spec.diagnostics import Diagnostic, render_github, render_human, render_json, render_sarif
+from orch.spec.loader.load import load_paths
 
 # Made so that parts of them are in no English word; with what readers split texts at.
 CANARIES = (

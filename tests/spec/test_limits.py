@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec import load_paths
+from orch.spec.loader.load import load_paths
 from orch.spec.loader.text import MAX_BYTES
 
 QUARTER = MAX_BYTES // 4

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import Diagnostic, Severity, Span, render_human, render_json, strict
 from orch.spec.errors import ExitCode
+from orch.spec.loader.load import InvalidConfiguration, load_paths
 from orch.spec.models import Fleet, Nodes, Range, Task, VolumeMount
 from orch.spec.rules.environment import resolve_env
 
@@ -295,7 +295,7 @@ def test_strictness_makes_errors_of_warnings_alone() -> None:
 def test_reading_a_file_loads_no_heavy_library() -> None:
     heavy = ("pulumi", "fabric", "docker", "sqlalchemy", "rich", "paramiko", "jinja2")
     code = (
-        "import sys, orch.spec; orch.spec.load_paths([sys.argv[1]]);"
+        "import sys; from orch.spec.loader.load import load_paths; load_paths([sys.argv[1]]);"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     command = [sys.executable, "-c", code, str(GOOD / "quickstart.yml")]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec import load_paths
 from orch.spec.diagnostics import render_human, render_json
+from orch.spec.loader.load import load_paths
 
 PLACES = {
     "a registry": ("task.yml", "type: task\nimage: x\nregistry_auth:\n  username: u\n  password: {}\n"),

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orch.spec import load_paths
 from orch.spec.diagnostics import Severity
 from orch.spec.grammar import interpolate
 from orch.spec.grammar.interpolate import ReferenceSite
+from orch.spec.loader.load import load_paths
 
 JOB = {"node_rank": "3", "run_name": "train"}
 TEXT = st.text(alphabet="ab${} .", max_size=20)

@@ -16,7 +16,7 @@ from orch.rehearsal.project import rehearse
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.run_folder import open_folder
 from orch.runner.node.logs import LogFile
-from orch.spec import InvalidConfiguration
+from orch.spec.loader.load import InvalidConfiguration
 from orch.stacks.errors import ProjectError
 from orch.stacks.lockfile import write_lock
 from orch.stacks.project import Project, find

@@ -11,7 +11,7 @@ from support import Folder
 from orch.cli.fleets import volumes as cli_volumes
 from orch.components.volumes import Account, Attachment, DiskVolumes, VolumePlan, VolumeRequest
 from orch.runner.launch.volumes import VolumeUse
-from orch.spec import load_paths
+from orch.spec.loader.load import load_paths
 from orch.spec.models import Volume
 from orch.spec.state import NodeState
 from orch.spec.volume_state import VolumeState

@@ -11,7 +11,7 @@ from aws_engine import Stack, stack
 from cloud_engine import quiet
 
 from orch.components.request import Approvals
-from orch.spec import load_paths
+from orch.spec.loader.load import load_paths
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.errors import Conflict

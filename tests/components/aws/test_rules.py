@@ -12,10 +12,10 @@ from orch.catalog.aws.machines import nics
 from orch.components.aws.nics import Interface, interfaces, words
 from orch.components.node_count import all_there, folded, live_indices, node_indices
 from orch.components.request import PriorState
-from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode
 from orch.spec.findings import Finding, PlanErrors, settle
+from orch.spec.loader.load import InvalidConfiguration, load_paths
 from orch.spec.models import Fleet
 
 

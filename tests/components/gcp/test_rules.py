@@ -18,10 +18,10 @@ from orch.components.gcp.account.labels import label, labels
 from orch.components.gcp.account.lookups import ImageLookup, image_lookup
 from orch.components.gcp.candidates import candidates
 from orch.components.request import PriorState
-from orch.spec import InvalidConfiguration, load_paths
 from orch.spec.codes import CODES
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import PlanErrors
+from orch.spec.loader.load import InvalidConfiguration, load_paths
 from orch.spec.models import Fleet
 from orch.spec.models.backends.gcp import GcpSettings
 

@@ -19,7 +19,7 @@ from orch.runner.ssh.connect import dial_command
 from orch.runner.ssh.openssh import ssh_words, write_config
 from orch.runner.ssh.pool import SshConnector
 from orch.runner.ssh.user_config import UserConfig
-from orch.spec import load_paths
+from orch.spec.loader.load import load_paths
 from orch.spec.state import Jump, NodeState
 
 KEY = new_key_pair().public

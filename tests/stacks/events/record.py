@@ -35,7 +35,7 @@ class Recorder:
     def wish(self, **more: Any) -> Any:
         import yaml
 
-        from orch.spec import load_paths
+        from orch.spec.loader.load import load_paths
         from orch.spec.models import Fleet
         from orch.stacks.request import FleetRequest
 
