@@ -1,1 +1,5 @@
-"""Nebius: InfiniBand clusters. `account/` asks its API; nothing here is planned or made yet."""
+"""Nebius: InfiniBand clusters.
+
+`account/` asks its API, `planner.py` decides (pure), `resources.py` registers the plan, `plugin.py` serves
+its resources to the engine, `backend.py` puts them together: start there.
+"""
