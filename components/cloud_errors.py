@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, cast
 
 from orch.components.request import CloudAnswer
 from orch.spec.errors import ExitCode, OrchError
@@ -100,3 +103,45 @@ class CloudRefused(OrchError):
         if self.error is None:
             return self.code == "ORCH303"
         return self.error.verdict != "again" and 400 <= (self.status or 0) < 500
+
+
+Category = Literal[
+    "capacity", "quota", "credentials", "permission", "rate", "conflict", "gone", "invalid", "transient"
+]
+"""What an error is about, of a cloud whose resources are served by us: it has no code that its provider
+would pass on."""
+
+KINDS: Mapping[Category, Kind] = {
+    "capacity": "capacity",
+    "quota": "quota",
+    "credentials": "credentials",
+    "permission": "permission",
+    "rate": "throttle",
+    "conflict": "gone",
+    "gone": "gone",
+    "invalid": "parameter",
+    "transient": "throttle",
+}
+
+
+@dataclass(frozen=True)
+class CategoryErrors:
+    """The errors of such a cloud: `PREFIX:CATEGORY` is their code, which stands in what our provider says."""
+
+    cloud: str
+    owner: str
+    prefix: str
+    hints: Mapping[Category, str]
+
+    def error(self, what: Category, message: str) -> CloudError:
+        code = f"{self.prefix}:{what}"
+        return CloudError(self.cloud, self.owner, code, KINDS[what], message, self.hints.get(what))
+
+    def read(self, text: str) -> CloudError | None:
+        """The error in what our provider said; None when there is none in it."""
+        found = self._in_text.search(text)
+        return self.error(cast("Category", found.group(1)), text.strip()) if found else None
+
+    @cached_property
+    def _in_text(self) -> re.Pattern[str]:
+        return re.compile(rf"\b{self.prefix}:({'|'.join(KINDS)})\b")

@@ -18,7 +18,7 @@ from orch.cli.context import Allow, File, Json, NewKeys, Owner, Rehearse, Untrus
 from orch.cli.errors import coloured, end, print_json, say, tell
 from orch.cli.fleets import volumes
 from orch.cli.fleets.targets import FleetFile
-from orch.cli.output.files import give
+from orch.cli.output.files import print_or_write
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Output:
     file: str | None = None
 
 
+_FORMS: Mapping[str, Form] = {"--json": "json", "--markdown": "markdown", "--html": "html"}
 _ENDINGS: Mapping[str, Form] = {".md": "markdown", ".html": "html", ".htm": "html", ".json": "plan"}
 
 
@@ -145,8 +146,6 @@ def preview(
     Of a folder: all fleets and volumes of it; one that has no plan keeps no other from its own.
     With --untrusted: what the fleets would be, from files and catalogue alone; nothing is asked or run.
     """
-    from orch.components.request import Approvals
-
     allowed = strangers(untrusted, allow)
     given = (
         ("--json", as_json),
@@ -193,9 +192,7 @@ def preview(
         from orch.cli.fleets.preview_all import Wanted
         from orch.cli.fleets.saved_plans import validity
 
-        kinds = [word.removeprefix("--") for word in formats if word != "--review"]
-        forms: list[Form] = kinds  # type: ignore[assignment]
-        outputs = outputs_of(forms, out or ())
+        outputs = outputs_of([_FORMS[word] for word in formats if word in _FORMS], out or ())
         if review is not None:
             outputs = [*review_in(review), *outputs]
         saves = any(each.form == "plan" for each in outputs)
@@ -210,6 +207,8 @@ def preview(
         )
         findings = Findings(findings_format.value, findings_out) if findings_format is not None else None
         end(_preview_all(file, wanted, outputs, findings, shown=not formats, exit_code=exit_code))
+    from orch.components.request import Approvals
+
     approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
     source = FleetFile(file, rehearse=rehearse, owner=owner)
     end(_preview_file(source, approvals, as_json=as_json, verbose=verbose, exit_code=exit_code))
@@ -285,7 +284,7 @@ def _preview_all(
         from orch.cli.output.findings import report
 
         found = (*previews.loaded.diagnostics, *(each for one in done for each in one.findings))
-        give(report(findings.form, found), findings.file)
+        print_or_write(report(findings.form, found), findings.file)
         shown = shown and findings.file is not None
     if shown:
         _print(done)
@@ -312,7 +311,7 @@ def _write(previews: Previews, outputs: Sequence[Output], code: ExitCode, *, bas
             text = saved.text() if saved is not None else ""
         else:
             text = (markdown if each.form == "markdown" else html)(review)
-        give(text, each.file)
+        print_or_write(text, each.file)
     if saved is not None and saved.unplanned:
         names = ", ".join(each.title for each in saved.unplanned)
         tell(f"the saved plan cannot be applied: there is no plan of {names}")

@@ -34,7 +34,7 @@ def refuse_overwriting(loaded: Loaded, files: Sequence[str | None], *more: Path)
         written.add(place)
 
 
-def give(text: str, out: str | None) -> None:
+def print_or_write(text: str, out: str | None) -> None:
     """Print a text, or write it to a file that has all of it or stays as it was. Raises UsageError."""
     if out is None:
         print(text, end="")

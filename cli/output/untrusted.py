@@ -66,7 +66,7 @@ def comment(file: str, allowed: Sequence[str], out: str | None) -> ExitCode:
     them, whatever that is. Without a file it goes to stdout. The exit code is the worst that was found."""
     from orch.ci.findings import findings_comment, findings_of
     from orch.cli.diagnostics import found_in
-    from orch.cli.output.files import give, refuse_overwriting
+    from orch.cli.output.files import print_or_write, refuse_overwriting
 
     loaded = read(file, untrusted=allowed)
     refuse_overwriting(loaded, [out])
@@ -84,7 +84,7 @@ def comment(file: str, allowed: Sequence[str], out: str | None) -> ExitCode:
         codes.append(ExitCode(error.exit_code))
         found += error.diagnostics
     objects.append({"diagnostics": [dict(each.as_dict()) for each in found]})
-    give(findings_comment(findings_of(objects, file), file, fork=True), out)
+    print_or_write(findings_comment(findings_of(objects, file), file, fork=True), out)
     return worst(iter(codes))
 
 

@@ -144,7 +144,7 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
         return traits(plan)
 
     def cloud_error(self, text: str) -> CloudError | None:
-        return errors.read(text)
+        return errors.ERRORS.read(text)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         return orphans.survey(NebiusClient(self.asked_by(state)), project, self.price)

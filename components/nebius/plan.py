@@ -9,6 +9,8 @@ from orch.components.cloud.plan import CloudPlan
 from orch.spec.models.ssh import Jump
 
 DISK_TYPE = "NETWORK_SSD"
+NETWORKS_PER_RULE = 8
+"""Source: nebius/api vpc/v1/security_rule.proto, source_cidrs."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,12 @@ class Network:
     network: str | None
     groups: tuple[str, ...] | None
     ssh_from: tuple[str, ...]
+
+    @property
+    def ssh_rules(self) -> tuple[tuple[str, ...], ...]:
+        """The networks that each rule lets reach SSH: a rule takes few."""
+        starts = range(0, len(self.ssh_from), NETWORKS_PER_RULE)
+        return tuple(self.ssh_from[start : start + NETWORKS_PER_RULE] for start in starts)
 
 
 @dataclass(frozen=True)

@@ -108,10 +108,9 @@ class NebiusFleet(pulumi.ComponentResource):
             "within": {"protocol": _ANY_PROTOCOL, "ingress": {"source_security_group_id": group.id}},
             "out": {"protocol": _ANY_PROTOCOL, "egress": {"destination_cidrs": ["0.0.0.0/0"]}},
         }
-        # A rule takes eight networks.
-        for number in range(0, len(network.ssh_from), 8):
-            ingress = {"source_cidrs": [*network.ssh_from[number : number + 8]], "destination_ports": [22]}
-            rules[f"ssh-{number // 8}" if number else "ssh"] = {"protocol": "TCP", "ingress": ingress}
+        for number, cidrs in enumerate(network.ssh_rules):
+            ingress = {"source_cidrs": [*cidrs], "destination_ports": [22]}
+            rules[f"ssh-{number}" if number else "ssh"] = {"protocol": "TCP", "ingress": ingress}
         for name, rule in rules.items():
             spec = {"access": "ALLOW", **rule}
             self._make("SecurityRule", f"{plan.fleet}-{name}", f"{plan.base}-{name}", spec, parent=group.id)

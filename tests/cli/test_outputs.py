@@ -11,7 +11,7 @@ import pytest
 from support import Folder
 
 from orch.cli.errors import UsageError
-from orch.cli.output.files import give
+from orch.cli.output.files import print_or_write
 
 pytestmark = pytest.mark.quick
 
@@ -21,7 +21,7 @@ FLEET = "type: fleet\nname: lab\nbackend: local\nnodes: 1\n"
 def test_a_file_gets_all_of_the_text_and_nothing_stays_beside_it(tmp_path: Path) -> None:
     file = tmp_path / "comment.md"
     file.write_text("the one before")
-    give("new\n", str(file))
+    print_or_write("new\n", str(file))
     assert file.read_text() == "new\n"
     assert os.listdir(tmp_path) == ["comment.md"]
 
@@ -31,7 +31,7 @@ def test_a_pipe_gets_the_text_and_stays_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
     reader.start()
-    give("plan\n", str(pipe))
+    print_or_write("plan\n", str(pipe))
     reader.join()
     assert got == ["plan\n"]
     assert pipe.is_fifo()
@@ -39,7 +39,7 @@ def test_a_pipe_gets_the_text_and_stays_a_pipe(tmp_path: Path) -> None:
 
 def test_a_name_of_standard_output_is_not_replaced(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     before = os.readlink("/dev/stdout")
-    give("plan\n", "/dev/stdout")
+    print_or_write("plan\n", "/dev/stdout")
     assert capfdbinary.readouterr().out == b"plan\n"
     assert os.readlink("/dev/stdout") == before
 
@@ -48,7 +48,7 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("of somebody else")
     (tmp_path / "comment.md").symlink_to(other)
-    give("plan\n", str(tmp_path / "comment.md"))
+    print_or_write("plan\n", str(tmp_path / "comment.md"))
     assert other.read_text() == "of somebody else"
     assert (tmp_path / "comment.md").read_text() == "plan\n"
 
@@ -58,13 +58,13 @@ def test_what_is_no_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match="cannot be written"):
-        give("plan\n", name)
+        print_or_write("plan\n", name)
     assert os.listdir(tmp_path) == ["folder"]
 
 
 def test_a_file_s_name_that_is_no_utf_8_stands_in_json_as_an_escape(tmp_path: Path) -> None:
     text = json.dumps({"file": os.fsdecode(b"bad\xff.yml")}, ensure_ascii=False)
-    give(text, str(tmp_path / "plan.json"))
+    print_or_write(text, str(tmp_path / "plan.json"))
     assert json.loads((tmp_path / "plan.json").read_bytes()) == {"file": os.fsdecode(b"bad\xff.yml")}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orch.components.nebius.account.errors import KINDS, category, cloud_error, read
+from orch.components.cloud_errors import KINDS
+from orch.components.nebius.account.errors import ERRORS, category
 
 
 @pytest.mark.parametrize(
@@ -32,12 +33,12 @@ def test_an_error_is_told_by_its_details_first(
 ) -> None:
     found = category(status, detail, message)
     assert found == meaning
-    assert cloud_error(found, message).verdict == verdict
+    assert ERRORS.error(found, message).verdict == verdict
 
 
 def test_what_our_provider_said_is_read_again() -> None:
     for what in KINDS:
-        error = read(f"error: cannot create the instance n: …; {cloud_error(what, 'x').code}: x")
+        error = ERRORS.read(f"error: cannot create the instance n: …; {ERRORS.error(what, 'x').code}: x")
         assert error is not None
         assert error.kind == KINDS[what]
-    assert read("error: something else went wrong with nebius") is None
+    assert ERRORS.read("error: something else went wrong with nebius") is None

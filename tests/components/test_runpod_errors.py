@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from orch.components.cloud_errors import KINDS
 from orch.components.registry import backend
-from orch.components.runpod.account.errors import KINDS, category, cloud_error, read
+from orch.components.runpod.account.errors import ERRORS, category
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_an_error_is_told_by_its_status_and_a_400_by_its_detail(
 ) -> None:
     found = category(status, detail)
     assert found == meaning
-    assert cloud_error(found, detail).verdict == verdict
+    assert ERRORS.error(found, detail).verdict == verdict
 
 
 def test_the_backend_is_not_there_yet() -> None:
@@ -51,7 +52,7 @@ def test_the_backend_is_not_there_yet() -> None:
 
 def test_what_our_provider_said_is_read_again() -> None:
     for what in KINDS:
-        error = read(f"error: cannot create the pod n: …; {cloud_error(what, 'x').code}: x")
+        error = ERRORS.read(f"error: cannot create the pod n: …; {ERRORS.error(what, 'x').code}: x")
         assert error is not None
         assert error.kind == KINDS[what]
-    assert read("error: something else went wrong with runpod") is None
+    assert ERRORS.read("error: something else went wrong with runpod") is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import activeruns
 
-from orch.runner.connect import open_connector
+from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import HostUnreachable
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node.commands import Command
@@ -20,10 +20,11 @@ from orch.stacks.project import find
 RUNS = 6
 
 
-class Away:
+class Away(ConnectorByKind):
     """Nodes that do not answer before all of them are asked."""
 
     def __init__(self) -> None:
+        super().__init__({})
         self.all_asked = threading.Barrier(RUNS)
 
     def run(self, node: NodeState, command: Command, **_: object) -> Completed:
@@ -52,12 +53,11 @@ def test_nodes_that_are_gone_are_asked_all_at_once(tmp_path: Path) -> None:
         assert lease is not None
         ledger.finish(lease, "failed", "job_failed", "its node was taken back")
         ledger.release(lease)
-    connector, away = open_connector(), Away()
-    connector.run = away.run  # type: ignore[method-assign]
+    away = Away()
     try:
-        collect_leftovers(RunnerContext(project.dot, ledger, connector))
+        collect_leftovers(RunnerContext(project.dot, ledger, away))
         assert not away.all_asked.broken
         assert len(ledger.uncollected()) == RUNS
     finally:
-        connector.close()
+        away.close()
         ledger.close()

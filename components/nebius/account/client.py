@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from orch.components.cloud_errors import CloudRefused
-from orch.components.nebius.account.errors import Category, category, cloud_error
+from orch.components.cloud_errors import Category, CloudRefused
+from orch.components.nebius.account.errors import ERRORS, category
 from orch.components.nebius.account.facts import Allowance, Image, Lookups, NebiusFacts, Stock, Subnet
 
 # What the SDK logs is told again by the error that follows, or is of no use: fields that are old.
@@ -98,7 +98,7 @@ class NebiusRefused(CloudRefused):
     category: Category
 
     def __init__(self, what: str, meaning: Category, message: str) -> None:
-        error = cloud_error(meaning, message)
+        error = ERRORS.error(meaning, message)
         super().__init__(
             f"cannot {what}: {error.meaning}",
             error=error,

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, cast
 
-from orch.components.cloud_errors import CloudError, Kind
-
-Category = Literal[
-    "capacity", "quota", "credentials", "permission", "rate", "conflict", "gone", "invalid", "transient"
-]
+from orch.components.cloud_errors import Category, CategoryErrors
 
 # By the case of ServiceError.details.
 DETAILS: Mapping[str, Category] = {
@@ -49,18 +44,6 @@ STATUSES: Mapping[str, Category] = {
     "INTERNAL": "transient",
     "UNKNOWN": "transient",
 }
-# What each is to whoever tries places in turn.
-KINDS: Mapping[Category, Kind] = {
-    "capacity": "capacity",
-    "quota": "quota",
-    "credentials": "credentials",
-    "permission": "permission",
-    "rate": "throttle",
-    "conflict": "gone",
-    "gone": "gone",
-    "invalid": "parameter",
-    "transient": "throttle",
-}
 HINTS: Mapping[Category, str] = {
     "quota": "ask for more in the console: Limits, Quotas; or use another region",
     "credentials": "set `creds` of `nebius` in orch.yml, or NEBIUS_IAM_TOKEN",
@@ -70,8 +53,7 @@ _MESSAGES: tuple[tuple[re.Pattern[str], Category], ...] = (
     (re.compile(r"quota", re.I), "quota"),  # dstack core/backends/nebius: "Quota limit exceeded"
     (re.compile(r"not enough resources", re.I), "capacity"),
 )
-# As `CloudError.code` stands in what our provider says.
-_IN_TEXT = re.compile(rf"\bnebius:({'|'.join(KINDS)})\b")
+ERRORS = CategoryErrors("Nebius", "the tenant", "nebius", HINTS)
 
 
 def category(status: str, detail: str | None, message: str = "") -> Category:
@@ -83,13 +65,3 @@ def category(status: str, detail: str | None, message: str = "") -> Category:
             if pattern.search(message):
                 return meaning
     return STATUSES.get(status, "transient")
-
-
-def cloud_error(what: Category, message: str) -> CloudError:
-    return CloudError("Nebius", "the tenant", f"nebius:{what}", KINDS[what], message, HINTS.get(what))
-
-
-def read(text: str) -> CloudError | None:
-    """Nebius's error in what our provider said; None when there is none in it."""
-    found = _IN_TEXT.search(text)
-    return cloud_error(cast("Category", found.group(1)), text.strip()) if found else None

@@ -9,13 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, cast
 
-from orch.components.cloud_errors import CloudError, CloudRefused, Kind
-
-Category = Literal[
-    "capacity", "quota", "credentials", "permission", "rate", "conflict", "gone", "invalid", "transient"
-]
+from orch.components.cloud_errors import Category, CategoryErrors, CloudRefused
 
 STATUSES: Mapping[int, Category] = {
     401: "credentials",
@@ -41,25 +36,12 @@ _DETAILS: tuple[tuple[re.Pattern[str], Category], ...] = (
     (re.compile(r"not found|does not exist", re.I), "gone"),
     (re.compile(r"unauthorized|unauthenticated|invalid api key", re.I), "credentials"),
 )
-# What each is to whoever tries places in turn.
-KINDS: Mapping[Category, Kind] = {
-    "capacity": "capacity",
-    "quota": "quota",
-    "credentials": "credentials",
-    "permission": "permission",
-    "rate": "throttle",
-    "conflict": "gone",
-    "gone": "gone",
-    "invalid": "parameter",
-    "transient": "throttle",
-}
 HINTS: Mapping[Category, str] = {
     "quota": "raise the spend limit, or the balance, in RunPod's console: Billing",
     "credentials": "set `creds` of `runpod` in orch.yml, or RUNPOD_API_KEY",
     "permission": "the API key needs read and write access (console: Settings, API Keys)",
 }
-# As `CloudError.code` stands in what our provider says.
-_IN_TEXT = re.compile(rf"\brunpod:({'|'.join(KINDS)})\b")
+ERRORS = CategoryErrors("RunPod", "the account", "runpod", HINTS)
 
 
 class RunpodRefused(CloudRefused):
@@ -77,7 +59,7 @@ class RunpodRefused(CloudRefused):
         status: int | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        error = cloud_error(meaning, message)
+        error = ERRORS.error(meaning, message)
         super().__init__(
             f"cannot {what}: {error.meaning}",
             error=error,
@@ -98,13 +80,3 @@ def category(status: int, detail: str) -> Category:
             if pattern.search(detail):
                 return meaning
     return STATUSES.get(status, "invalid")
-
-
-def cloud_error(what: Category, message: str) -> CloudError:
-    return CloudError("RunPod", "the account", f"runpod:{what}", KINDS[what], message, HINTS.get(what))
-
-
-def read(text: str) -> CloudError | None:
-    """RunPod's error in what our provider said; None when there is none in it."""
-    found = _IN_TEXT.search(text)
-    return cloud_error(cast("Category", found.group(1)), text.strip()) if found else None

@@ -21,7 +21,7 @@ TYPE = "gpu-h100-sxm_8gpu-128vcpu-1600gb"
 def test_a_machine_comes_up_in_steps_with_addresses_and_its_place_in_the_fabric(lab: Lab) -> None:
     cluster = lab.cluster()
     begun = lab.instance(gpu_cluster={"id": cluster})
-    states = [lab.client.get(INSTANCE, begun.resource)["status"]["state"] for _ in range(4)]  # type: ignore[index]
+    states = [(lab.client.get(INSTANCE, begun.resource) or {})["status"]["state"] for _ in range(4)]
     assert states == ["STOPPED", "STARTING", "RUNNING", "RUNNING"]
     lab.client.wait(begun, for_s=60, pause_s=0.01)
     status = lab.client.instances([begun.resource])[begun.resource]["status"]

@@ -8,7 +8,7 @@ import pytest
 from nebius_lab import PROJECT, Lab, instance
 
 from orch.components.nebius.account.client import GPU_CLUSTER, NETWORK, SUBNET, Kind, NebiusRefused
-from orch.components.nebius.account.errors import read
+from orch.components.nebius.account.errors import ERRORS
 from orch.components.nebius.plugin import MARK, GangHandler, InstanceHandler, NebiusHandler
 from orch.providers.orch.handler import OBSERVED, ProviderError, differences
 from orch.rehearsal.scenario import Failure
@@ -87,7 +87,7 @@ def test_missing_capacity_is_told_as_soon_as_a_machine_falls_back(lab: Lab) -> N
     with pytest.raises(NebiusRefused, match="cannot bring n-1 up") as refused:
         running(lab).create({"name": "fleet", "instances": nodes})
     assert refused.value.category == "capacity"
-    error = read(refused.value.text())
+    error = ERRORS.read(refused.value.text())
     assert error is not None
     assert error.verdict == "next"
 

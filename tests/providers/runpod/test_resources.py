@@ -11,7 +11,7 @@ import pytest
 from runpod_lab import A100, H100, Lab, cluster, pod
 
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME
-from orch.components.runpod.account.errors import RunpodRefused, read
+from orch.components.runpod.account.errors import ERRORS, RunpodRefused
 from orch.components.runpod.resource_handlers import (
     ClusterHandler,
     PodHandler,
@@ -181,12 +181,12 @@ def test_missing_capacity_and_a_spend_limit_are_told_by_the_create(lab: Lab) -> 
     lab.cloud.turn(capacity={A100: 1})
     with pytest.raises(RunpodRefused) as refused:
         clusters(lab).create(inputs("fleet", cluster()))
-    error = read(refused.value.text())
+    error = ERRORS.read(refused.value.text())
     assert error is not None
     assert error.verdict == "next"
     with pytest.raises(RunpodRefused) as refused:
         clusters(lab).create(inputs("fleet", cluster(4, H100)))
-    error = read(refused.value.text())
+    error = ERRORS.read(refused.value.text())
     assert error is not None
     assert (error.kind, error.verdict) == ("quota", "stop")
     assert lab.asked("createCluster") == 2
