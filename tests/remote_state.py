@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,7 +34,6 @@ from orch.stacks.request import FleetRequest
 from orch.stacks.state import deployment
 
 KIND = "g6.xlarge"
-BUCKET = "orch-state"
 PLAN = "plan.json"
 
 # Who calls: orch, of which the engine is a child, and the provider one of the engine.
@@ -125,7 +125,10 @@ class Shared(Rehearsed):
 
 @contextmanager
 def bucket() -> Iterator[str]:
-    """A bucket on this machine, as a Pulumi backend."""
+    """A bucket on this machine, as a Pulumi backend.
+
+    Its name is its own: the servers that one process starts share their buckets.
+    """
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -133,6 +136,7 @@ def bucket() -> Iterator[str]:
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    name = f"orch-state-{secrets.token_hex(4)}"
     try:
         boto3.client(
             "s3",
@@ -140,9 +144,9 @@ def bucket() -> Iterator[str]:
             region_name="us-east-1",
             aws_access_key_id="test",
             aws_secret_access_key="test",
-        ).create_bucket(Bucket=BUCKET)
+        ).create_bucket(Bucket=name)
         options = "disableSSL=true&s3ForcePathStyle=true&region=us-east-1"
-        yield f"s3://{BUCKET}?endpoint={host}:{port}&{options}"
+        yield f"s3://{name}?endpoint={host}:{port}&{options}"
     finally:
         server.stop()
 
@@ -151,6 +155,7 @@ def objects_in(state: str) -> dict[str, str]:
     """What a bucket has: a mark of its content by the name of each object."""
     import boto3
 
+    name = state.removeprefix("s3://").partition("?")[0]
     endpoint = state.partition("endpoint=")[2].partition("&")[0]
     client = boto3.client(
         "s3",
@@ -159,7 +164,7 @@ def objects_in(state: str) -> dict[str, str]:
         aws_access_key_id="test",
         aws_secret_access_key="test",
     )
-    return {each["Key"]: each["ETag"] for each in client.list_objects_v2(Bucket=BUCKET).get("Contents", ())}
+    return {each["Key"]: each["ETag"] for each in client.list_objects_v2(Bucket=name).get("Contents", ())}
 
 
 def kill_tree(process: subprocess.Popen[str]) -> None:
