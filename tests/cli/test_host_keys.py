@@ -50,6 +50,8 @@ class Host(paramiko.ServerInterface):
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
+        # A close alone does not end `accept`, which would take the next socket of the same number.
+        self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         for wire in self._wires:
             wire.close()
