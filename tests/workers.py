@@ -54,7 +54,8 @@ TOGETHER = {
     "tests/runner/test_verbs.py": "the quickstart's fleet",
 }
 
-# What needs an engine or containers, by file and by fixture. All else is `quick`.
+# What needs an engine or containers, by file and by fixture. All else is `quick`, but for the tests of
+# PROGRAMS, which are about programs that they start: drivers, servers, nodes' scripts, tools.
 WITH_PARTS = (
     "tests/components/aws/test_engine.py",
     "tests/components/gcp/test_engine.py",
@@ -73,7 +74,42 @@ WITH_PARTS = (
     "tests/stacks/test_compressed_state.py",
     "tests/stacks/test_while_held.py",
 )
-PARTS = frozenset({"engine", "lab", "room", "rack", "server", "local", "quickstart"})
+PARTS = frozenset({"engine", "lab", "room", "rack", "server", "local", "quickstart", "postgres"})
+PROGRAMS = (
+    "tests/ci/test_workflows.py",
+    "tests/components/gcp/test_account.py",
+    "tests/components/test_idleness.py",
+    "tests/components/test_init_steps.py",
+    "tests/components/test_lifetime.py",
+    "tests/components/test_notices.py",
+    "tests/components/test_tunnels.py",
+    "tests/policies/test_pack.py",
+    "tests/providers/gcp/test_account.py",
+    "tests/providers/test_ssh_host_steps.py",
+    "tests/runner/test_attempts.py",
+    "tests/runner/test_controller.py",
+    "tests/runner/test_detached.py",
+    "tests/runner/test_followers.py",
+    "tests/runner/test_init_steps.py",
+    "tests/runner/test_metrics.py",
+    "tests/runner/test_node_lives.py",
+    "tests/runner/test_node_scripts.py",
+    "tests/runner/test_other_ways.py",
+    "tests/runner/test_overtaken.py",
+    "tests/runner/test_processes.py",
+    "tests/runner/test_repos.py",
+    "tests/runner/test_run_secrets.py",
+    "tests/runner/test_upload.py",
+    "tests/runner/test_volume_detaching.py",
+    "tests/runner/test_waiting_line.py",
+    "tests/stacks/test_locks.py",
+    "tests/test_bench.py",
+    "tests/test_forkserver.py",
+    "tests/test_hostile_values.py",
+    "tests/test_packaging.py",
+    "tests/test_workers.py",
+)
+NOT_QUICK = WITH_PARTS + PROGRAMS
 
 # What takes minutes begins first, so that no process is left alone with it at the end. Roughly by length.
 FIRST = (
@@ -130,21 +166,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of WITH_PARTS are not even imported by a run of quick tests, unless one says that it is quick."""
+    """Files of NOT_QUICK are not even imported by a run of quick tests, unless one says that it is quick."""
     if not samples.Run.quick or collection_path.suffix != ".py":
         return None
     if not collection_path.is_relative_to(config.rootpath):
         return None
     at = collection_path.relative_to(config.rootpath).as_posix()
-    left_out = at.startswith(WITH_PARTS) and "mark.quick" not in collection_path.read_text("utf-8")
+    left_out = at.startswith(NOT_QUICK) and "mark.quick" not in collection_path.read_text("utf-8")
     return left_out or None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    parts = item.nodeid.startswith(WITH_PARTS) or not PARTS.isdisjoint(getattr(item, "fixturenames", ()))
-    if not parts and item.get_closest_marker("soak") is None:
+    parts = item.nodeid.startswith(NOT_QUICK) or not PARTS.isdisjoint(getattr(item, "fixturenames", ()))
+    if not parts and not _on_postgres(item) and item.get_closest_marker("soak") is None:
         item.add_marker(pytest.mark.quick)
+
+
+def _on_postgres(item: pytest.Item) -> bool:
+    """Whether it is a test of `ledger_url` with a server."""
+    case = getattr(item, "callspec", None)
+    return case is not None and case.params.get("ledger_url") == "postgresql"
 
 
 FOUND = pytest.StashKey[dict[str, str | None]]()

@@ -17,8 +17,6 @@ from orch.ci.github import GitHub
 from orch.ci.pipeline import pipeline as of_environment
 from orch.review.markdown import MOST_BYTES
 
-pytestmark = pytest.mark.quick
-
 HEAD, NEWER, BASE = "a" * 40, "c" * 40, "b" * 40
 MARKER = "<!-- orch:plan v1 project=tests path=infra -->"
 BODY = f"{MARKER}\n### ✅ changes: orch plan of tests infra\n\n2 to create.\n"

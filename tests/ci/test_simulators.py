@@ -9,8 +9,6 @@ import pytest
 from forges import BOT, GitHubServer
 from openapi import GITHUB, GITLAB, Exchange
 
-pytestmark = pytest.mark.quick
-
 REPO = "/repos/acme/cluster"
 COMMENTS = f"{REPO}/issues/5/comments"
 ANSWER = GitHubServer(url="http://127.0.0.1").add_comment(5, BOT, "hello")

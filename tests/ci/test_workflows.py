@@ -15,8 +15,6 @@ import yaml
 from gotools import tool
 from support import Folder, Said
 
-pytestmark = pytest.mark.quick
-
 QUEUE = 'unexpected key "queue" for "concurrency" section'
 """actionlint 1.7.12 is older than `queue` of May 2026 (rhysd/actionlint#657); the values are tested here."""
 

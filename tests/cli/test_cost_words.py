@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from support import Folder
 
-pytestmark = pytest.mark.quick
-
 
 @pytest.mark.parametrize("option", ["--since", "--until"])
 def test_a_time_before_the_first_year_is_no_time(folder: Folder, option: str) -> None:

@@ -13,8 +13,6 @@ from support import Folder
 from orch.cli.errors import UsageError
 from orch.cli.output.files import print_or_write
 
-pytestmark = pytest.mark.quick
-
 FLEET = "type: fleet\nname: lab\nbackend: local\nnodes: 1\n"
 
 

@@ -19,8 +19,6 @@ from orch.runner.node.status import NodeStatus
 from orch.spec.state import FleetState
 from orch.stacks.project import find
 
-pytestmark = pytest.mark.quick
-
 FLEET = FleetState(name="lab", stack="lab", backend="local", nodes=())
 SEEN = (NodeStatus("idle"),)
 

@@ -9,8 +9,6 @@ from support import Folder
 from orch.spec.state import NodeState
 from orch.stacks.project import find
 
-pytestmark = pytest.mark.quick
-
 HEAD = "type: task\nname: wrong\nimage: orch/mpi\ncommands: ['true']\n"
 GROUPS = "type: task\nname: wrong\nimage: orch/mpi\ngroups:\n  - commands: ['echo {}']\n"
 NODE = NodeState.model_validate(

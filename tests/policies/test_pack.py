@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 import yaml
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import analyzer_pb2 as proto
@@ -115,6 +114,3 @@ def test_a_pack_in_a_project_with_wrong_policies_does_not_start(tmp_path: Path) 
 
 def test_the_pack_has_the_version_of_orch() -> None:
     assert yaml.safe_load((PACK / "PulumiPolicy.yaml").read_text())["version"] == __version__
-
-
-pytestmark = pytest.mark.quick

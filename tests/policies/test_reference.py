@@ -10,8 +10,6 @@ from support import ROOT
 from orch.policies.rule import Rule
 from orch.policies.settings import RULES
 
-pytestmark = pytest.mark.quick
-
 PAGE = ROOT / "docs" / "reference" / "policies.md"
 
 

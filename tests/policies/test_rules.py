@@ -12,8 +12,6 @@ from orch.policies.settings import Settings
 from orch.spec.models import Task
 from orch.spec.models.project import Policy
 
-pytestmark = pytest.mark.quick
-
 LATER = UNKNOWN[0]
 SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "x"}
 GROUP = "aws:ec2/securityGroup:SecurityGroup"

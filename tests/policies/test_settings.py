@@ -30,8 +30,6 @@ from orch.stacks.errors import ProjectError
 from orch.stacks.project import find
 from orch.stacks.provisioning.policies import pack_words
 
-pytestmark = pytest.mark.quick
-
 INSTANCE = "aws:ec2/instance:Instance"
 PUBLIC = {"associatePublicIpAddress": True, "launchTemplate": {"id": "lt-1"}}
 TODAY = date(2027, 1, 15)

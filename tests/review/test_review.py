@@ -21,8 +21,6 @@ from orch.review.model import Basis, Danger, Review, StackReview
 from orch.spec.errors import ExitCode
 from orch.stacks.pulumi.changes import PropertyChange
 
-pytestmark = pytest.mark.quick
-
 READER = MarkdownIt("commonmark", {"html": True}).enable("table")
 OUR_HTML = re.compile(
     r"(<!-- orch:plan v1 project=\S* path=\S* -->|<details><summary>[^<>]*</summary>|</details>)\n?"

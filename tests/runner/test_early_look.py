@@ -13,8 +13,6 @@ from orch.runner.placement import early_look
 from orch.runner.placement.early_look import EarlyLook, begin_look
 from orch.spec.state import FleetState, NodeState
 
-pytestmark = pytest.mark.quick
-
 IDLE = NodeStatus("idle")
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPk4xsZSJ7GW4EP2gFSoVPLFVQLD5W8Yv7D9c7R5QmLJ"
 

@@ -11,8 +11,6 @@ from support import Folder
 from orch.stacks.errors import ProjectError
 from orch.stacks.saved_plans.result import recorded
 
-pytestmark = pytest.mark.quick
-
 
 def test_a_result_takes_the_place_of_a_former_one(tmp_path: Path) -> None:
     file = tmp_path / "result.json"

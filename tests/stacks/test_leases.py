@@ -17,8 +17,6 @@ from orch.stacks.pulumi.leases import TAG, Leased, StackLease, lease_finding, le
 from orch.stacks.pulumi.tags import read_tags
 from orch.stacks.state import StackState
 
-pytestmark = pytest.mark.quick
-
 SINCE = datetime(2026, 11, 25, 12, 0, tzinfo=timezone.utc)
 LEASE = StackLease("PR #12", SINCE, SINCE + timedelta(hours=24))
 

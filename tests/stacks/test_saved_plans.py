@@ -34,8 +34,6 @@ from orch.stacks.saved_plans.record import (
 )
 from orch.stacks.saved_plans.recorder import Recorder
 
-pytestmark = pytest.mark.quick
-
 MADE = datetime(2026, 11, 25, 13, 0, tzinfo=timezone.utc)
 URN = "urn:pulumi:p5::tests::orch:fleet:Aws$aws:ec2/instance:Instance::p5-{}"
 

@@ -92,6 +92,7 @@ def of_case(name: str) -> tuple[Registered, FleetState]:
     return register(Case.of(name))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [name for name in cases() if not name.startswith("bad-")])
 def test_each_case_registers_what_its_plan_says(name: str) -> None:
     plan = Case.of(name).plan()
