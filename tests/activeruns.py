@@ -34,3 +34,26 @@ def start(
         ledger.create(run, fleet, names, lambda number: json.dumps({**plan, "number": number}), waiting)
     finally:
         ledger.close()
+
+
+def fail(project: Project, run: str) -> None:
+    """Its node was lost: the run has ended, and nothing of it is collected."""
+    ledger = open_ledger(project.ledger_url)
+    try:
+        lease = ledger.take(ledger.get(run).id, "tests")
+        assert lease is not None
+        ledger.finish(lease, "failed", "job_failed", "its node was lost")
+        ledger.release(lease)
+    finally:
+        ledger.close()
+
+
+def left(project: Project) -> dict[str, list[str]]:
+    """The nodes on which ended runs may have left something, by run."""
+    ledger = open_ledger(project.ledger_url)
+    try:
+        return {
+            row.name: [rank.node for rank in row.ranks if not rank.collected] for row in ledger.uncollected()
+        }
+    finally:
+        ledger.close()

@@ -271,7 +271,7 @@ def tell_less(config: pytest.Config) -> None:
     """That a test was set up and torn down without a fault is not told where nobody shows it: it is two
     thirds of what a process tells the one that started it."""
     shown = config.getoption("durations", None) is not None or config.getoption("xmlpath", None)
-    if shown or not {*"PA"}.isdisjoint(config.getoption("reportchars", "")):
+    if shown or not {*"PA"}.isdisjoint(config.getoption("reportchars") or ""):
         return
     (interactor,) = (each for each in config.pluginmanager.get_plugins() if hasattr(each, "sendevent"))
     send = interactor.sendevent

@@ -318,14 +318,17 @@ class Ledger(Leases):
                 )
         return frozenset(found)
 
-    def uncollected(self) -> tuple[RunRow, ...]:
-        """Ended runs whose container is still on a node that did not answer: the newest 20, newest first, and
-        any 10 of the others. Nodes that never come back keep nobody from the older ones for ever."""
+    def uncollected(self, fleet: str | None = None) -> tuple[RunRow, ...]:
+        """Ended runs whose container is still on a node that did not answer: all of a fleet, else the newest
+        20, newest first, and any 10 of the others. Nodes that never come back keep nobody from the older ones
+        for ever."""
         query = select(schema.run.c.id).where(
             schema.run.c.status.not_in((*ACTIVE, RESERVED)),
             exists().where(schema.rank.c.run_id == schema.run.c.id, schema.rank.c.collected == 0),
         )
         with self._reading() as db:
+            if fleet is not None:
+                return _read_all(db, db.scalars(query.where(schema.run.c.fleet == fleet)).all())
             numbers = list(db.scalars(query.order_by(schema.run.c.id.desc()).limit(20)))
             if len(numbers) == 20:
                 older = query.where(schema.run.c.id < numbers[-1])

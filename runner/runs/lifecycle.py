@@ -7,15 +7,17 @@ and read the ledger.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from orch.runner.access.entry import close_entry
 from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
 from orch.runner.events import Notice
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.lease import LeaseLost, Renewal
+from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.patience import LEDGER_PAUSE_S, LedgerPatience
 from orch.runner.ledger.records import Desired, RunRow
 from orch.runner.ledger.run_folder import folders_with_secrets
@@ -39,6 +41,7 @@ __all__ = [
     "drive",
     "end_unbegun",
     "exit_code",
+    "forget_machines",
     "reconcile_once",
     "stop",
     "submit",
@@ -235,6 +238,28 @@ def _collect_late(runner: RunnerContext, row: RunRow, owner: str) -> None:
         return
     finally:
         runner.ledger.release(lease)
+
+
+def forget_machines(ledger: Ledger, rows: Iterable[RunRow], machines: Collection[str]) -> None:
+    """Wait no longer for what ended runs have left on machines that are gone for good.
+
+    `machines`: as `NodeState.access.machine`. A run whose plan cannot be read is passed over.
+    """
+    for row in rows:
+        with suppress(LeaseLost, RunnerError):
+            lease = ledger.take(row.id, process_owner())
+            if lease is None:
+                continue
+            try:
+                attempts = [(row.attempt, row.plan, row.ranks)]
+                attempts += [(each.attempt, each.plan, each.ranks) for each in row.attempts]
+                for attempt, text, ranks in attempts:
+                    plan = plan_of(replace(row, plan=text))
+                    for rank in ranks:
+                        if not rank.collected and plan.ranks[rank.rank].node.access.machine in machines:
+                            ledger.change_rank(lease, attempt, rank.rank, collected=1)
+            finally:
+                ledger.release(lease)
 
 
 def exit_code(row: RunRow) -> ExitCode:

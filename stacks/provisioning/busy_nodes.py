@@ -181,9 +181,9 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
                 # not answer then.
                 reconcile_once(
                     RunnerContext(project.dot, ledger, connector, volumes=project_volumes(project)),
-                    [*(row for row, _ in _on(ledger, name, machines)), *_uncollected(ledger, name)],
+                    [*(row for row, _ in _on(ledger, name, machines)), *ledger.uncollected(name)],
                 )
-                left = frozenset().union(*map(_containers, _uncollected(ledger, name)))
+                left = frozenset().union(*map(_containers, ledger.uncollected(name)))
                 for row, nodes in _on(ledger, name, machines):
                     gpus = _gpus(row)
                     own += [Occupant(node, row.name, row.submitted_by, own=True, gpus=gpus) for node in nodes]
@@ -280,11 +280,6 @@ def _on(ledger: Ledger, name: str, machines: Mapping[str, str]) -> Iterator[tupl
         )
         if on_these:
             yield row, on_these
-
-
-def _uncollected(ledger: Ledger, name: str) -> list[RunRow]:
-    """Ended runs of the fleet of which a node that did not answer may still have something."""
-    return [row for row in ledger.uncollected() if row.fleet == name]
 
 
 def _nodes_of(row: RunRow) -> dict[str, str | None]:

@@ -49,12 +49,14 @@ def accounted(
     *,
     ended: Collection[str] = (),
 ) -> Iterator[Account]:
-    """Record which nodes are there once the block has changed a fleet's stack, however it ends.
+    """Record which nodes are there once the block has changed a fleet's stack, however it ends; nobody waits
+    any more for what runs have left on machines that are gone.
 
     `tags`: those of the fleet, None where the block does not bring its file up. `ended`: nodes that had ended
     themselves before.
     """
     makers, ends = stack.makers, ends_of(stack.outputs.get("pins") or {})
+    machines = _machines(stack)
     account = Account()
     try:
         yield account
@@ -66,8 +68,23 @@ def accounted(
             look = _look(stack, tags, removed=removed, ends=ends, emptied=account.emptied)
             with _ledger(stack.project) as ledger:
                 ledger.record_nodes(stack.project.name, scope(stack.project), look)
+                _forget(ledger, stack.name, machines - (set() if account.emptied else _machines(stack)))
         except OrchError as error:
             listener(Note(f"warning: {_unrecorded(stack.name, error)}"))
+
+
+def _machines(stack: StackState) -> frozenset[str]:
+    """The machines of a fleet's nodes, but for servers: those go on when a fleet no longer has them."""
+    servers = (stack.outputs.get("fleet") or {}).get("backend") == "ssh"
+    return frozenset() if servers else frozenset(map(machine_of, stack.nodes))
+
+
+def _forget(ledger: Ledger, fleet: str, gone: Collection[str]) -> None:
+    left = ledger.uncollected(fleet) if gone else ()
+    if left:
+        from orch.runner.runs.lifecycle import forget_machines
+
+        forget_machines(ledger, left, gone)
 
 
 def _deleted_by(call: EngineCall) -> frozenset[str]:

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import activeruns
+import pytest
 
 from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import HostUnreachable
@@ -13,9 +14,9 @@ from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Completed
 from orch.runner.runs.context import RunnerContext
-from orch.runner.runs.lifecycle import collect_leftovers
+from orch.runner.runs.lifecycle import collect_leftovers, forget_machines
 from orch.spec.state import NodeState
-from orch.stacks.project import find
+from orch.stacks.project import Project, find
 
 RUNS = 6
 
@@ -33,26 +34,29 @@ class Away(ConnectorByKind):
         raise HostUnreachable(f"{node.name} does not answer")
 
 
-def test_nodes_that_are_gone_are_asked_all_at_once(tmp_path: Path) -> None:
+def node(number: int) -> NodeState:
+    return NodeState.model_validate(
+        {
+            "index": 0,
+            "user": "root",
+            "host_key": f"k{number}",
+            "name": f"spot-{number}",
+            "address": f"127.0.0.{number + 9}",
+        }
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
     (tmp_path / "orch.yml").write_text("project: lab\n")
-    project = find(tmp_path)
+    return find(tmp_path)
+
+
+def test_nodes_that_are_gone_are_asked_all_at_once(project: Project) -> None:
     for number in range(RUNS):
-        node = NodeState.model_validate(
-            {
-                "index": 0,
-                "user": "root",
-                "host_key": "k",
-                "name": f"spot-{number}",
-                "address": f"127.0.0.{number + 9}",
-            }
-        )
-        activeruns.start(project, f"run-{number}", node)
+        activeruns.start(project, f"run-{number}", node(number))
+        activeruns.fail(project, f"run-{number}")
     ledger = open_ledger(project.ledger_url)
-    for row in ledger.runs(active_only=True):
-        lease = ledger.take(row.id, "me")
-        assert lease is not None
-        ledger.finish(lease, "failed", "job_failed", "its node was taken back")
-        ledger.release(lease)
     away = Away()
     try:
         collect_leftovers(RunnerContext(project.dot, ledger, away))
@@ -60,4 +64,35 @@ def test_nodes_that_are_gone_are_asked_all_at_once(tmp_path: Path) -> None:
         assert len(ledger.uncollected()) == RUNS
     finally:
         away.close()
+        ledger.close()
+
+
+def test_machines_that_are_gone_for_good_are_waited_for_no_longer(project: Project) -> None:
+    activeruns.start(project, "one", node(0))
+    activeruns.start(project, "both", node(1), node(2))
+    activeruns.start(project, "other", node(1), fleet="other")
+    for run in ("one", "both", "other"):
+        activeruns.fail(project, run)
+    ledger = open_ledger(project.ledger_url)
+    try:
+        gone = {node(1).access.machine, node(2).access.machine}
+        forget_machines(ledger, ledger.uncollected("lab"), {node(1).access.machine})
+        assert {row.name for row in ledger.uncollected()} == {"one", "both", "other"}
+        assert [rank.collected for rank in ledger.get("both").ranks] == [True, False]
+        forget_machines(ledger, ledger.uncollected("lab"), gone)
+        assert {row.name for row in ledger.uncollected()} == {"one", "other"}
+    finally:
+        ledger.close()
+
+
+def test_who_drives_a_run_goes_on_and_what_it_left_stays_known(project: Project) -> None:
+    activeruns.start(project, "one", node(0))
+    activeruns.fail(project, "one")
+    ledger = open_ledger(project.ledger_url)
+    try:
+        lease = ledger.take(ledger.get("one").id, "somebody")
+        assert lease is not None
+        forget_machines(ledger, ledger.uncollected(), {node(0).access.machine})
+        assert [row.name for row in ledger.uncollected("lab")] == ["one"]
+    finally:
         ledger.close()

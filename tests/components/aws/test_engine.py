@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from activeruns import start
+from activeruns import fail, left, start
 from aws_engine import Stack, stack
 from cloud_engine import quiet
 
@@ -84,10 +84,14 @@ def test_the_example_comes_up_whole_and_no_node_goes_under_a_run_unless_it_is_fo
         assert (caught.value.exit_code, caught.value.code) == (9, "ORCH386")
         assert len(lab.live("us-east-1", "p5.48xlarge")) == 2
     assert pending(lab.up(wanted)) == []
+    start(lab.project, "lost", *state.nodes, fleet="p5")
+    fail(lab.project, "lost")
     operations.up(lab.project, FleetRequest(one, lab.folder, Approvals(force=True)), quiet)
     assert len(lab.live("us-east-1", "p5.48xlarge")) == 1
+    assert left(lab.project) == {"lost": ["p5-0"]}
     lab.down()  # the node that is left has no run
     assert lab.cloud.everything() == {}
+    assert left(lab.project) == {}
 
 
 @pytest.mark.timeout(600)
