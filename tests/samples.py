@@ -26,9 +26,9 @@ class Run:
     quick = False
 
 
-def sample(cases: Iterable[Case], one_in: int, first: int = 0) -> Iterable[Case]:
-    """All cases; in a run of quick tests one of so many, from the one at `first` on."""
-    return islice(cases, first % one_in, None, one_in) if Run.quick else cases
+def sample(cases: Iterable[Case], one_in: int) -> Iterable[Case]:
+    """All cases; in a run of quick tests one of so many."""
+    return islice(cases, 0, None, one_in) if Run.quick else cases
 
 
 def some(number: int, one_in: int) -> int:

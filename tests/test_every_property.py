@@ -13,7 +13,6 @@ from typing import Any, get_args
 
 import acting
 import pytest
-import samples
 from acting import Act
 from leaves import Leaf, about, documents_read, leaves, values_of, written, wrong_in_itself
 from tracing import Reads, traced
@@ -172,12 +171,10 @@ ACTS: dict[str, Act] = {
 }
 
 
-def idle(folder: Path, kind: str, base: Mapping[str, Any], act: Act, first: int = 0) -> dict[str, str]:
-    """Properties of a kind of document that are neither refused nor acted on, and how that was seen.
-
-    A sample of them begins at `first`, so that those of several backends are of other properties."""
+def idle(folder: Path, kind: str, base: Mapping[str, Any], act: Act) -> dict[str, str]:
+    """Properties of a kind of document that are neither refused nor acted on, and how that was seen."""
     found, refused = dict[str, str](), set[object]()
-    for leaf in samples.sample(leaves(kind), 4, first):
+    for leaf in leaves(kind):
         last = leaf.steps[-1]
         if leaf.path[0] == "profiles" or leaf.path[::2][:2] == ("projects", "backends"):
             # What a task takes over is the task's: spec/test_defaults.py. Backends are alike wherever they
@@ -195,7 +192,7 @@ def idle(folder: Path, kind: str, base: Mapping[str, Any], act: Act, first: int 
 
 @pytest.mark.parametrize("backend", BASES)
 def test_each_property_of_a_fleet_is_refused_or_acted_on(tmp_path: Path, backend: str) -> None:
-    assert idle(tmp_path, "fleet", BASES[backend], ACTS[backend], [*BASES].index(backend)) == {}
+    assert idle(tmp_path, "fleet", BASES[backend], ACTS[backend]) == {}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +204,7 @@ def test_each_property_of_a_task_is_refused_or_acted_on(tmp_path: Path, backend:
     commit = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "1")
     for words in (("init", "-q"), commit):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    assert idle(tmp_path, "task", {}, acting.run_on(backend), [*BASES].index(backend)) == {}
+    assert idle(tmp_path, "task", {}, acting.run_on(backend)) == {}
 
 
 def test_each_property_of_a_project_is_refused_or_acted_on(tmp_path: Path) -> None:
@@ -217,7 +214,7 @@ def test_each_property_of_a_project_is_refused_or_acted_on(tmp_path: Path) -> No
 
 def test_what_is_wrong_with_a_value_alone_is_so_with_every_backend(tmp_path: Path) -> None:
     wrong = 0
-    for leaf in samples.sample(leaves("fleet"), 4):
+    for leaf in leaves("fleet"):
         if any(leaf.path[0] in base for base in BASES.values()):
             continue
         for document in leaf.documents("$(canary)"):
@@ -229,4 +226,4 @@ def test_what_is_wrong_with_a_value_alone_is_so_with_every_backend(tmp_path: Pat
             taken = [each for each in read if all(told.code != "ORCH140" for told in each.diagnostics)]
             assert len({wrong_in_itself(leaf, each) for each in taken}) == 1, leaf
             wrong += wrong_in_itself(leaf, taken[0])
-    assert wrong > samples.some(30, 4)
+    assert wrong > 30

@@ -18,7 +18,6 @@ from unittest.mock import patch
 import acting
 import cloudconfig
 import pytest
-import samples
 from acting import Act
 from jinja2 import Template
 from leaves import Leaf, documents_read, leaves
@@ -134,7 +133,7 @@ def test_a_hostile_text_is_refused_or_a_word_where_it_arrives(
     here.mkdir()
     examined = Examined(tmp_path)
     cases = kept = 0
-    for leaf in samples.sample(leaves(of), 4, [*KINDS].index(kind)):
+    for leaf in leaves(of):
         # What stands in a project of `projects` is refused with it, and stands in orch.yml itself too.
         if leaf.steps[-1].name in SCRIPTS or leaf.path[0] == "projects":
             continue
@@ -148,8 +147,8 @@ def test_a_hostile_text_is_refused_or_a_word_where_it_arrives(
                     break  # it holds what the others do
     assert not (tmp_path / "ran").exists()
     print(f"{kind}: {cases} cases, {kept} accepted, {len(examined)} texts of shells that hold one")
-    assert cases > samples.some(500, 4)
-    assert kept > samples.some(5, 4)
+    assert cases > 500
+    assert kept > 5
 
 
 def test_variables_and_arguments_of_the_command_line_are_words_too(tmp_path: Path) -> None:

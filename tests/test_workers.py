@@ -48,11 +48,9 @@ def test_one_in_four(case):
 def test_the_first_and_one_in_four_of_the_others(case):
     assert case < samples.FEW or case in (8, 12) or not samples.Run.quick
 
-@pytest.mark.parametrize("first", range(8))
-def test_all_of_them(first):
-    cases = [*samples.sample(range(12), 4, first)]
-    assert len(cases) == samples.some(12, 4)
-    assert cases[0] == (first % 4 if len(cases) < 12 else 0)
+@pytest.mark.parametrize("few", range(8))
+def test_all_of_them(few):
+    assert len([*samples.sample(range(12), 4)]) == samples.some(12, 4)
 """
 
 

@@ -55,7 +55,8 @@ TOGETHER = {
 }
 
 # What needs an engine or containers, by file and by fixture. All else is `quick`, but for the tests of
-# PROGRAMS, which are about programs that they start: drivers, servers, nodes' scripts, tools.
+# PROGRAMS, which are about programs that they start (drivers, servers, nodes' scripts, tools), and of
+# GENERATED, which go through every property of the language.
 WITH_PARTS = (
     "tests/components/aws/test_engine.py",
     "tests/components/gcp/test_engine.py",
@@ -77,6 +78,7 @@ WITH_PARTS = (
 PARTS = frozenset({"engine", "lab", "room", "rack", "server", "local", "quickstart", "postgres"})
 PROGRAMS = (
     "tests/ci/test_workflows.py",
+    "tests/cli/test_untrusted.py",
     "tests/components/gcp/test_account.py",
     "tests/components/test_idleness.py",
     "tests/components/test_init_steps.py",
@@ -105,11 +107,11 @@ PROGRAMS = (
     "tests/stacks/test_locks.py",
     "tests/test_bench.py",
     "tests/test_forkserver.py",
-    "tests/test_hostile_values.py",
     "tests/test_packaging.py",
     "tests/test_workers.py",
 )
-NOT_QUICK = WITH_PARTS + PROGRAMS
+GENERATED = ("tests/spec/test_limits.py", "tests/test_every_property.py", "tests/test_hostile_values.py")
+NOT_QUICK = WITH_PARTS + PROGRAMS + GENERATED
 
 # What takes minutes begins first, so that no process is left alone with it at the end. Roughly by length.
 FIRST = (

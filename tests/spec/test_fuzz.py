@@ -21,7 +21,7 @@ from orch.spec.dump import dump
 from orch.spec.loader.load import Document, load_paths
 
 HERE = Path(__file__).parent
-RUNS = int(os.environ.get("ORCHCTL_FUZZ_RUNS", samples.some(4_000, 4)))
+RUNS = int(os.environ.get("ORCHCTL_FUZZ_RUNS", samples.some(4_000, 12)))
 PIECES = [
     b":", b"- ", b"\n", b"\t", b"  ", b"{", b"}", b"[", b"]", b"&a ", b"*a", b"<<: *a", b"|", b">", b"'",
     b'"', b"#", b"!!x ", b"---\n", b"...\n", b"~", b"..", b"-1", b"999999999999999999999", b"${{ ", b" }}",

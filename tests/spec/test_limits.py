@@ -27,7 +27,6 @@ def filled(head: str, line: str) -> str:
     return "".join(lines)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("head", "line"),
     [

@@ -65,6 +65,7 @@ def complaints(kind: str | None, document: Any) -> list[str]:
     return [error.message for error in validator(kind).iter_errors(document)]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", [None, *kinds()])
 def test_every_schema_is_one_of_the_draft(kind: str | None) -> None:
     made = schema(kind)
