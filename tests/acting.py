@@ -81,7 +81,7 @@ from orch.stacks.project import find
 from orch.stacks.secrets.values import tunnels
 from orch.stacks.state import StackState
 
-Steps = Iterator[None]
+Steps = Generator[None, None, None]
 Act = Callable[[Document, Path, list[str]], Steps]
 
 

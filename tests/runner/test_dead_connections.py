@@ -33,6 +33,7 @@ class Server(paramiko.ServerInterface):
 
     def close(self) -> None:
         self.over.set()
+        self._socket.shutdown(socket.SHUT_RDWR)  # ends `accept`, which a close does not
         self._socket.close()
         for wire in self.wires:
             wire.close()

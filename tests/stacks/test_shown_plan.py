@@ -203,6 +203,7 @@ class Door:
         threading.Thread(target=self._open, daemon=True).start()
 
     def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)  # ends `accept`, which a close does not
         self._socket.close()
 
     def _open(self) -> None:
