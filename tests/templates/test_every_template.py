@@ -365,6 +365,9 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         )(v)
     ),
     "node-write.sh.j2": node(path="/p"),
+    "pod-bootstrap.sh.j2": lambda v: (
+        {"authorized": (v, v), "host_key": host_key, "port": 22} for host_key in (v, "")
+    ),
     "scontrol.sh.j2": nothing,
     "ssh-authorize.sh.j2": nothing,
     "ssh-client.sh.j2": nothing,
@@ -477,9 +480,10 @@ def names_of(sandbox: Sandbox) -> set[str]:
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("hostile", RUN, ids=range(len(RUN)))
-# What reads notices never ends, and is given no text of anybody.
+# What reads notices never ends, and is given no text of anybody; nor does what a pod begins with.
 @pytest.mark.parametrize(
-    "name", [name for name in SHELL if not name.startswith(("gcp-start", "cloud-init-notices"))]
+    "name",
+    [name for name in SHELL if not name.startswith(("gcp-start", "cloud-init-notices", "pod-bootstrap"))],
 )
 def test_only_what_is_written_there_runs(name: str, hostile: str, sandbox: Sandbox) -> None:
     shell = "bash" if (FOLDER / name).read_text().startswith("#!/bin/bash") else "sh"

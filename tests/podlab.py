@@ -1,0 +1,106 @@
+"""Pods for tests: containers of a job's image whose first process is what a cloud's pods begin with."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+import socket
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labmachine import docker, wait_until
+from support import free_port
+
+from orch import images
+from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.pod_bootstrap import arguments, bootstrap
+from orch.runner.ledger.run_folder import new_key_pair
+from orch.spec.state import FleetState, NodeState
+
+SEED = "5e" * 32
+"""The seed of the host key that all pods of a lab share, as those of a cluster do."""
+
+
+@dataclass
+class PodLab:
+    """Makes pods on a network of their own, and removes them all at the end."""
+
+    folder: Path
+    tag: str = field(default_factory=lambda: f"orch-pod-{secrets.token_hex(3)}")
+    made: int = 0
+
+    def __post_init__(self) -> None:
+        docker("network", "create", "--label", f"orch.test={self.tag}", self.tag)
+        pair = new_key_pair()
+        self.identity = self.folder / "identity"
+        self.identity.write_text(pair.private)
+        self.identity.chmod(0o600)
+        self.public = pair.public
+
+    def start(self, *options: str, image: str, command: str, port: int) -> str:
+        """A container that runs `command`, the string that a cloud is given; its name."""
+        name, self.made = f"{self.tag}-{self.made}", self.made + 1
+        docker(
+            *("run", "--detach", "--name", name, "--hostname", name, "--network", self.tag),
+            *("--label", f"orch.test={self.tag}", "--publish", f"127.0.0.1:{port}:22", *options),
+            *(image, *shlex.split(command)),
+        )
+        return name
+
+    def pod(self, *options: str, image: str, env: Mapping[str, str] | None = None) -> NodeState:
+        """A node whose SSH server greets."""
+        text = bootstrap([self.public], host_key=private_host_key(SEED, self.tag))
+        port, index = free_port(), self.made
+        given = [word for key, value in (env or {}).items() for word in ("--env", f"{key}={value}")]
+        name = self.start(*options, *given, image=images.resolve(image), command=arguments(text), port=port)
+        (address,) = (
+            network["IPAddress"]
+            for network in json.loads(
+                docker("inspect", "-f", "{{json .NetworkSettings.Networks}}", name)
+            ).values()
+        )
+        wait_until(lambda: greets(port), f"the SSH server of {name} greets")
+        return NodeState.model_validate(
+            {
+                "index": index,
+                "name": name,
+                "address": "127.0.0.1",
+                "port": port,
+                "user": "root",
+                "identity": str(self.identity),
+                "host_key": public_host_key(SEED, self.tag),
+                "internal_ip": address,
+                "runtime": "process",
+                "cpus": 2,
+                "memory_mib": 2048,
+            }
+        )
+
+    def fleet(self, *nodes: NodeState, grace_s: float = 60.0, image: str = "orch/mpi") -> FleetState:
+        return FleetState(
+            name="pods",
+            stack="pods",
+            backend="local",
+            placement="cluster",
+            nodes=nodes,
+            unreachable_grace_s=grace_s,
+            image=images.resolve(image),
+        )
+
+    def remove(self) -> None:
+        ids = docker("ps", "-aq", "--filter", f"label=orch.test={self.tag}").split()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda each: docker("rm", "-f", "-v", each), ids))
+        docker("network", "rm", self.tag, check=False)
+
+
+def greets(port: int) -> bool:
+    """Whether an SSH server answers at a port of this machine."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
