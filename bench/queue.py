@@ -114,11 +114,11 @@ def _runner(folder: Path, url: str) -> tuple[RunnerContext, FolderLab]:
 
     from orch.runner.events import Silent
     from orch.runner.ledger.ledger import open_ledger
-    from orch.runner.node.docker import RUNTIMES
+    from orch.runner.node.runtimes import RUNTIMES
     from orch.runner.runs.lifecycle import RunnerContext
 
     lab = FolderLab(folder / "boxes")
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     provisioned = _AlwaysUp(_fleet(lab))
     context = RunnerContext(
         folder / ".orch", open_ledger(url), lab.connector, Silent(), runtimes, provisioned=provisioned

@@ -246,4 +246,5 @@ CODES = {
     "ORCH420": "A node of a distributed run has no internal address",
     "ORCH421": "A variable is larger than a process may have",
     "ORCH422": "A run of this name is active",
+    "ORCH423": "The nodes are pods, which cannot do this",
 }

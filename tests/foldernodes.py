@@ -402,7 +402,7 @@ class FolderLab:
                 "index": index,
                 "name": f"box-{index}",
                 "access": {"kind": "folder", "folder": str(folder)},
-                "runtime": "process",
+                "runtime": "folder",
                 "internal_ip": f"127.0.0.{index + 1}",
                 "cpus": 2,
                 "memory_mib": 2048,

@@ -6,7 +6,7 @@ from foldernodes import FolderConnector, ProcessRuntime
 
 from orch.cli.main import main
 from orch.runner import connect
-from orch.runner.node.docker import RUNTIMES
+from orch.runner.node.runtimes import RUNTIMES
 
 
 def folder_connector(**_: object) -> connect.ConnectorByKind:
@@ -15,5 +15,5 @@ def folder_connector(**_: object) -> connect.ConnectorByKind:
 
 if __name__ == "__main__":
     connect.open_connector = folder_connector
-    RUNTIMES["process"] = ProcessRuntime()
+    RUNTIMES["folder"] = ProcessRuntime()
     main()

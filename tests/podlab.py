@@ -52,7 +52,8 @@ class PodLab:
 
     def pod(self, *options: str, image: str, env: Mapping[str, str] | None = None) -> NodeState:
         """A node whose SSH server greets."""
-        text = bootstrap([self.public], host_key=private_host_key(SEED, self.tag))
+        image = images.resolve(image)
+        text = bootstrap([self.public], host_key=private_host_key(SEED, self.tag), image=image)
         port, index = free_port(), self.made
         given = [word for key, value in (env or {}).items() for word in ("--env", f"{key}={value}")]
         name = self.start(*options, *given, image=images.resolve(image), command=arguments(text), port=port)

@@ -75,7 +75,7 @@ WITH_PARTS = (
     "tests/stacks/test_compressed_state.py",
     "tests/stacks/test_while_held.py",
 )
-PARTS = frozenset({"engine", "lab", "room", "rack", "server", "local", "quickstart", "postgres"})
+PARTS = frozenset({"engine", "lab", "room", "rack", "server", "local", "quickstart", "pods", "postgres"})
 PROGRAMS = (
     "tests/ci/test_workflows.py",
     "tests/cli/test_untrusted.py",
@@ -84,6 +84,7 @@ PROGRAMS = (
     "tests/components/test_init_steps.py",
     "tests/components/test_lifetime.py",
     "tests/components/test_notices.py",
+    "tests/components/test_pod_bootstrap.py",
     "tests/components/test_tunnels.py",
     "tests/policies/test_pack.py",
     "tests/providers/gcp/test_account.py",

@@ -16,12 +16,15 @@ from orch.templates import render
 _PUBLIC_KEY = re.compile(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\n]*)?")
 
 
-def bootstrap(authorized_keys: Sequence[str], *, host_key: str | None = None, port: int = 22) -> str:
+def bootstrap(
+    authorized_keys: Sequence[str], *, host_key: str | None = None, image: str | None = None, port: int = 22
+) -> str:
     """POSIX sh text for PID 1 of a pod, as root: installs what is missing, runs sshd, never ends.
 
     `authorized_keys`: public keys of who may log in as root. `host_key`: the private host key as OpenSSH's
     file (`host_keys.private_host_key`); it can be read where the cloud shows a pod's command. Without one the
-    pod makes its own. Either way it says `orch: host key ssh-ed25519 AAAA…` in its log.
+    pod makes its own, and says `orch: host key ssh-ed25519 AAAA…` in its log. `image`: the pod's, so that a
+    run that asks for another is refused.
     Raises ValueError for what is no public key.
     """
     for key in authorized_keys:
@@ -31,6 +34,7 @@ def bootstrap(authorized_keys: Sequence[str], *, host_key: str | None = None, po
         "pod-bootstrap.sh.j2",
         authorized=[key.strip() for key in authorized_keys],
         host_key=host_key or "",
+        image=image or "",
         port=port,
     )
 
@@ -40,8 +44,7 @@ def arguments(text: str) -> str:
 
     It reaches an image's entrypoint as its arguments; one that does not run them swallows it.
     """
-    code = base64.b64encode(text.encode()).decode()
-    return f"sh -c 'eval \"$(echo {code} | base64 -d)\"'"
+    return f"sh -c '{_first(text)}'"
 
 
 def docker_arguments(text: str) -> str:
@@ -49,4 +52,11 @@ def docker_arguments(text: str) -> str:
 
     Source: dstack runpod/compute.py, `dockerArgs` of RunPod's GraphQL; not documented for its REST v2.
     """
-    return json.dumps({"cmd": [text], "entrypoint": ["/bin/sh", "-c"]})
+    return json.dumps({"cmd": [_first(text)], "entrypoint": ["/bin/sh", "-c"]})
+
+
+def _first(text: str) -> str:
+    """Has `text` run from a file: what `ps` shows of the first process must not have the host key."""
+    code = base64.b64encode(text.encode()).decode()
+    file = "/var/lib/orch/first.sh"
+    return f"mkdir -p {file.rpartition('/')[0]}; (umask 077; echo {code} | base64 -d >{file}); exec sh {file}"

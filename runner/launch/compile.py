@@ -29,6 +29,7 @@ from orch.runner.launch.launcher import (
     hostfile,
     internal_addresses,
 )
+from orch.runner.launch.pods import check_pods
 from orch.runner.launch.run_plan import (
     DevPlan,
     FabricAccess,
@@ -111,7 +112,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
     """Decide everything about a run.
 
     Raises BadTask for variables that are not set or not names, HostfileIncomplete (ORCH420) for a node of a
-    distributed run without an internal address.
+    distributed run without an internal address, BadTask (ORCH423) for what a pod cannot do.
     """
     task, seats = request.task, request.seats
     addresses = internal_addresses([seat.node for seat in seats])
@@ -256,6 +257,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         ),
         files=(*_repository(request), *_staged_files(request.base, task.files)),
     )
+    check_pods(task, plan)
     warnings += tuple(
         f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored
     )

@@ -20,7 +20,7 @@ from orch.runner.errors import (
 )
 from orch.runner.launch.dev_environment import ticks
 from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
-from orch.runner.launch.run_plan import RunPlan, watched
+from orch.runner.launch.run_plan import FabricAccess, RunPlan, watched
 from orch.runner.node.accelerators import DeviceAccess, device_access
 from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
 from orch.runner.node.clock import seconds_of
@@ -77,16 +77,20 @@ _CONTAINER_NODE_PRIVILEGES = (
 )
 
 
-def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: bool = False) -> Command:
+def start_command(
+    plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: bool = False, in_pod: bool = False
+) -> Command:
     """Claim, stage, create and start one rank, behind its barrier.
 
     `begin`: its commands begin at once, which saves a round trip, where there is nothing to set up for that:
-    no other rank to wait for, no clock, no watch."""
+    no other rank to wait for, no clock, no watch. `in_pod`: the node is a container itself, so the job gets
+    what that has."""
     rank_plan = plan.ranks[rank]
     node = rank_plan.node
+    stage_folder = f"{NODE_HOME}/runs/{plan.container(rank)}"
     claim = Claim.now(plan.container(rank), plan.run, node.blocks)
-    access = None if plan.simulated else device_access(node.gpus)
-    scratch = _scratch(plan, rank)
+    access = None if plan.simulated or in_pod else device_access(node.gpus)
+    scratch = None if in_pod else _scratch(plan, rank)
     text = render(
         "node-start.sh.j2",
         home=NODE_HOME,
@@ -124,12 +128,16 @@ def start_command(plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: 
         if access is None or (rank_plan.whole and access.whole)
         else _partial_access(access, share_of(node, 1).gpus),
         hosts=plan.names_hosts,
-        simulated=plan.simulated,
+        simulated=plan.simulated or in_pod,
         privileged=plan.privileged,
-        fabric=plan.fabric,
-        left_out=_simulated_omissions(plan),
-        options=argv(
-            *_options(plan, rank), *_accelerators(access, whole=rank_plan.whole), *_fabric_options(plan)
+        fabric=FabricAccess() if in_pod else plan.fabric,
+        left_out="" if in_pod else _simulated_omissions(plan),
+        options=argv(*_settings(plan, rank, stage_folder))
+        if in_pod
+        else argv(
+            *_options(plan, rank, stage_folder),
+            *_accelerators(access, whole=rank_plan.whole),
+            *_fabric_options(plan),
         ),
         ports=tuple(dict.fromkeys(port.job for port in rank_plan.ports)),
         port_taken=PORT_TAKEN,
@@ -193,15 +201,30 @@ def _partial_access(access: DeviceAccess, per_block: int) -> dict[str, object]:
     }
 
 
-def _options(plan: RunPlan, rank: int) -> list[str]:
+def _settings(plan: RunPlan, rank: int, stage_folder: str) -> list[str]:
+    """Docker's options for what a task says of a job itself, and where it finds its stage."""
     rank_plan = plan.ranks[rank]
-    stage_folder = f"{NODE_HOME}/runs/{plan.container(rank)}"
+    options = [
+        f"--volume={stage_folder}:/run/orch:ro",
+        f"--volume={stage_folder}/state:/run/orch/state",
+    ]
+    if rank_plan.working_dir is not None:
+        options.append(f"--workdir={rank_plan.working_dir}")
+    if plan.user is not None:
+        options.append(f"--user={plan.user}")
+    shm_size_mib = plan.shm_size_mib if rank_plan.shm_size_mib is None else rank_plan.shm_size_mib
+    if shm_size_mib is not None:
+        options.append(f"--shm-size={shm_size_mib}m")
+    return options
+
+
+def _options(plan: RunPlan, rank: int, stage_folder: str) -> list[str]:
+    rank_plan = plan.ranks[rank]
     options = [
         "--init",
         "--network=host",
         "--entrypoint=/bin/sh",
-        f"--volume={stage_folder}:/run/orch:ro",
-        f"--volume={stage_folder}/state:/run/orch/state",
+        *_settings(plan, rank, stage_folder),
         "--env=TINI_KILL_PROCESS_GROUP=1",  # signals go to the job's process group, not to its shell alone
         # The runner reads whole logs back; a node's own default may rotate lines away.
         *("--log-driver=json-file", "--log-opt=max-size=1t"),
@@ -216,15 +239,8 @@ def _options(plan: RunPlan, rank: int) -> list[str]:
         **{f"tag.{key}": value for key, value in plan.tags.items()},
     }
     options += [f"--label=orch.{key}={value}" for key, value in labels.items()]
-    if rank_plan.working_dir is not None:
-        options.append(f"--workdir={rank_plan.working_dir}")
-    if plan.user is not None:
-        options.append(f"--user={plan.user}")
     if plan.privileged:
         options += _CONTAINER_NODE_PRIVILEGES if plan.on_containers else ["--privileged"]
-    shm_size_mib = plan.shm_size_mib if rank_plan.shm_size_mib is None else rank_plan.shm_size_mib
-    if shm_size_mib is not None:
-        options.append(f"--shm-size={shm_size_mib}m")
     if plan.names_hosts:
         options.append(f"--hostname={host_names(plan.run, [node.name for node in plan.nodes])[rank]}")
     return options + limit_options(

@@ -12,8 +12,8 @@ from orch.runner.node.claims import ABANDONED_AFTER_S, Claim
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.connector import Connector, fan_out
 from orch.runner.node.cordon import MARK, Cordon
-from orch.runner.node.docker import RUNTIMES, runtime_of
 from orch.runner.node.runtime import JobRuntime
+from orch.runner.node.runtimes import RUNTIMES, runtime_of
 from orch.runner.preparation import first_boot
 from orch.spec.state import FleetState, NodeState
 from orch.templates import render
@@ -49,6 +49,7 @@ def status_script() -> str:
     """
     return f"""\
 H={NODE_HOME}
+[ ! -x "$H/pod/docker" ] || PATH=$H/pod:$PATH
 set -- "$H"/claims/*
 if [ -e "$1" ] || [ -L "$1" ]; then
 {render("claim-over.sh.j2", left_after_s=ABANDONED_AFTER_S)}

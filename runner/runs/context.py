@@ -13,8 +13,8 @@ from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder, find_folder
 from orch.runner.ledger.run_names import RunName
 from orch.runner.node.connector import Connector
-from orch.runner.node.docker import RUNTIMES, runtime_of
 from orch.runner.node.runtime import JobRuntime
+from orch.runner.node.runtimes import RUNTIMES, runtime_of
 from orch.runner.node.volumes import NO_VOLUMES, VolumeAttacher
 from orch.runner.placement.early_look import EarlyLook
 from orch.runner.placement.recent_statuses import RecentStatuses

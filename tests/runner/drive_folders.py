@@ -10,7 +10,7 @@ from foldernodes import FolderConnector, ProcessRuntime
 from orch.runner.connect import ConnectorByKind
 from orch.runner.events import Silent
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.node.docker import RUNTIMES
+from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.runs import retry
 from orch.runner.runs.lifecycle import RunnerContext, drive
 
@@ -19,7 +19,7 @@ def main(dot: Path, url: str, run: str, delay_s: float) -> None:
     retry.DELAYS_S = (delay_s,)
     ledger = open_ledger(url)
     connector = ConnectorByKind({"folder": FolderConnector})
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     drive(RunnerContext(dot, ledger, connector, Silent(), runtimes), ledger.get(run))
 
 

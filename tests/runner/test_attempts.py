@@ -23,8 +23,8 @@ from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.connector import Connector
 from orch.runner.node.cordon import mark
-from orch.runner.node.docker import RUNTIMES
 from orch.runner.node.runtime import ObservedRank, StartedRank
+from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.runs import attempts, driver, lifecycle, retry
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.lifecycle import RunnerContext
@@ -72,7 +72,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def place(tmp_path: Path, boxes: Boxes, url: str) -> Iterator[RunnerContext]:
     ledger = open_ledger(url)
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     ledger.close()
 
@@ -454,7 +454,7 @@ def test_a_driver_that_dies_while_it_collects_an_attempt_loses_nothing(
     submit: Callable[..., RunRow], place: RunnerContext, boxes: Boxes
 ) -> None:
     row = submit(nodes=1, commands=["[ $ORCH_ATTEMPT = 1 ] || exit 5"], retry={"on_events": ["error"]})
-    fragile = replace(place, runtimes={**place.runtimes, "process": Fragile()})
+    fragile = replace(place, runtimes={**place.runtimes, "folder": Fragile()})
     with pytest.raises(KeyboardInterrupt):
         lifecycle.drive(fragile, row)
     assert place.ledger.by_id(row.id).phase == "collecting"
@@ -619,7 +619,7 @@ def test_a_lost_node_that_makes_the_other_ranks_fail_is_an_interruption(
         ],
         retry={"on_events": ["interruption"]},
     )
-    late = replace(place, runtimes={**place.runtimes, "process": Late(gate)})
+    late = replace(place, runtimes={**place.runtimes, "folder": Late(gate)})
     ended = lifecycle.drive(late, row)
     assert (ended.status, ended.attempt) == ("done", 1)
     assert ended.attempts[0].events == ("error", "interruption")
@@ -649,7 +649,7 @@ def test_a_run_that_loses_a_race_for_a_node_has_all_of_its_outputs_and_lines_aft
         outputs=[str(out)],
         retry={"on_events": ["no-capacity"], "max_attempts": 1},
     )
-    ended = lifecycle.drive(replace(place, runtimes={**place.runtimes, "process": Raced()}), row)
+    ended = lifecycle.drive(replace(place, runtimes={**place.runtimes, "folder": Raced()}), row)
     assert (ended.status, ended.attempt) == ("done", 1), waits(place)
     assert [(each.events, each.started_at) for each in ended.attempts] == [(("no-capacity",), None)]
     assert lines(place)[-1:] == ["begun"]
@@ -709,7 +709,7 @@ def test_a_run_that_has_its_own_node_says_why(
     boxes.count = 1
     gate, ended = tmp_path / "gate", list[RunRow]()
     row = submit(nodes=1, commands=["[ $ORCH_ATTEMPT = 1 ]"], retry={"on_events": ["error"]})
-    stuck = replace(place, runtimes={**place.runtimes, "process": Stuck(gate)})
+    stuck = replace(place, runtimes={**place.runtimes, "folder": Stuck(gate)})
     thread = threading.Thread(target=lambda: ended.append(lifecycle.drive(stuck, row)))
     thread.start()
     try:
@@ -755,10 +755,10 @@ def test_a_driver_that_is_killed_as_its_only_rank_begins_is_followed_by_another(
     commands = [f"echo begun >> {began}", f"mkdir {out} && sleep 1 && echo saved > {out}/file"]
     row = submit(nodes=1, retry=None, commands=commands, outputs=[str(out)])
     with pytest.raises(KeyboardInterrupt):
-        lifecycle.drive(replace(place, runtimes={**place.runtimes, "process": Killed()}), row)
+        lifecycle.drive(replace(place, runtimes={**place.runtimes, "folder": Killed()}), row)
     now = place.ledger.by_id(row.id)
     assert (now.phase, now.started_at) == ("starting", None)
-    ended = lifecycle.drive(replace(place, runtimes={**place.runtimes, "process": Begins()}), now)
+    ended = lifecycle.drive(replace(place, runtimes={**place.runtimes, "folder": Begins()}), now)
     assert (ended.status, ended.attempt) == ("done", 0)
     assert ended.started_at is not None
     assert began.read_text() == "begun\n"
@@ -770,7 +770,7 @@ def test_a_run_whose_only_rank_begins_with_its_container_is_recorded_as_begun(
     submit: Callable[..., RunRow], place: RunnerContext
 ) -> None:
     row = submit(nodes=1, retry=None, commands=["echo begun"])
-    ended = lifecycle.drive(replace(place, runtimes={**place.runtimes, "process": Begins()}), row)
+    ended = lifecycle.drive(replace(place, runtimes={**place.runtimes, "folder": Begins()}), row)
     assert ended.status == "done"
     assert ended.started_at is not None
     assert lines(place) == ["begun"]

@@ -30,7 +30,7 @@ from orch.runner.ledger import controllers, patience
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.connector import Connector
-from orch.runner.node.docker import RUNTIMES
+from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.runs import controller, lifecycle
 from orch.runner.runs.controller import Controller
 from orch.runner.runs.lifecycle import RunnerContext
@@ -51,7 +51,7 @@ def boxes(tmp_path: Path) -> Iterator[FolderLab]:
 @pytest.fixture
 def place(tmp_path: Path, boxes: FolderLab, ledger_url: str) -> Iterator[RunnerContext]:
     ledger = open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     ledger.close()
 
@@ -176,7 +176,7 @@ def test_two_controllers_do_everything_and_nothing_twice(
 def test_a_stop_that_is_killed_is_gone_on_with_by_the_next_pass(tmp_path: Path, boxes: FolderLab) -> None:
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     ada, ledger = person(tmp_path, "ada", url), open_ledger(url)
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     place = RunnerContext(ada.path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     begun, gate = tmp_path / "begun", tmp_path / "gate"
     ends = f"trap 'until [ -e {gate} ]; do sleep 0.1; done; exit' TERM"
@@ -210,7 +210,7 @@ def test_a_disk_that_is_full_when_commands_are_to_begin_fails_the_run(
 
     ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     place = RunnerContext(
-        tmp_path / ".orch", ledger, boxes.connector, Recorder(), {**RUNTIMES, "process": Full()}
+        tmp_path / ".orch", ledger, boxes.connector, Recorder(), {**RUNTIMES, "folder": Full()}
     )
     row = lifecycle.drive(place, submit(place, boxes, "job", commands=["sleep 600"]))
     assert (row.status, row.message) == ("failed", "the disk of node box-1 is full")
@@ -227,7 +227,7 @@ def test_a_run_outlasts_a_crash_of_postgresql(
         pytest.skip("there is no PostgreSQL server here: `make set-up-test` installs one")
     monkeypatch.setattr(patience, "LEDGER_PAUSE_S", 0.1)
     begun, gate, told = tmp_path / "begun", tmp_path / "gate", Recorder()
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     with servers.own_server() as own, ExitStack() as stack:
         with own.running(signal.SIGQUIT):
             ledger = open_ledger(own.url("postgres"))
@@ -336,7 +336,7 @@ def test_two_people_with_one_ledger_see_and_stop_each_others_runs_whatever_their
         ledger = open_ledger(url)
         monkeypatch.setenv("USER", "ada")
         monkeypatch.setenv("LOGNAME", "ada")
-        runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+        runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
         place = RunnerContext(ada.path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
         row = submit(place, boxes, "hers", commands=["echo line of $NODE_RANK", "sleep 600"])
         driver = ada.start("attach", "--supervise", "hers")

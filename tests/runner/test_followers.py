@@ -22,7 +22,7 @@ from orch.runner.events import LogLine, Notice, Recorder
 from orch.runner.ledger import patience
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import Lease, RunRow
-from orch.runner.node.docker import RUNTIMES
+from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.runs import lifecycle
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.lifecycle import RunnerContext
@@ -45,7 +45,7 @@ def boxes(tmp_path: Path) -> Iterator[FolderLab]:
 @pytest.fixture
 def place(tmp_path: Path, boxes: FolderLab, ledger_url: str) -> Iterator[RunnerContext]:
     ledger = open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     ledger.close()
 

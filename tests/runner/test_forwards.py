@@ -20,7 +20,7 @@ from orch.runner.events import LogLine, PortForwarded, Recorder, RunChanged
 from orch.runner.launch.run_plan import RankPort, RunPlan, plan_of
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.docker import RUNTIMES
+from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.runs import lifecycle, retry
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
@@ -146,7 +146,7 @@ def test_who_attaches_to_a_run_that_another_process_drives_reaches_its_ports_too
     (tmp_path / "boxes").mkdir()
     (tmp_path / "server.py").write_text(SERVER)
     boxes = FolderLab(tmp_path / "boxes")
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     driving = RunnerContext(dot, ledger, boxes.connector, Recorder(), runtimes)
     following = replace(driving, processor=Recorder())
     job = free_port()
@@ -179,7 +179,7 @@ def test_the_same_port_leads_to_the_next_attempt(
     (tmp_path / "boxes").mkdir()
     (tmp_path / "server.py").write_text(SERVER)
     boxes = FolderLab(tmp_path / "boxes")
-    place = RunnerContext(dot, ledger, boxes.connector, Recorder(), {**RUNTIMES, "process": ProcessRuntime()})
+    place = RunnerContext(dot, ledger, boxes.connector, Recorder(), {**RUNTIMES, "folder": ProcessRuntime()})
     job = free_port()
     # The node on which it failed is not the one of the next attempt, and both are this machine.
     commands = [f"python3 {tmp_path}/server.py {job} {tmp_path}", "[ $ORCH_ATTEMPT = 1 ]"]

@@ -52,7 +52,7 @@ from orch.runner.metrics.reading import (
 from orch.runner.metrics.sampling import keep_sample
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Completed, NodeResult
-from orch.runner.node.docker import RUNTIMES
+from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.read_logs import Selection, read_logs
@@ -210,7 +210,7 @@ def runs(tmp_path: Path, ledger_url: str) -> Iterator[tuple[RunnerContext, Folde
     """A project on two nodes that are folders."""
     (tmp_path / "boxes").mkdir()
     lab, ledger = FolderLab(tmp_path / "boxes"), open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, lab.connector, Recorder(), runtimes), lab
     lab.end()
     ledger.close()

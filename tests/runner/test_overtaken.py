@@ -15,7 +15,7 @@ from orch.runner.events import Recorder
 from orch.runner.ledger.database import open_engine
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.docker import RUNTIMES
+from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.errors import ExitCode
@@ -39,7 +39,7 @@ def place(tmp_path: Path, ledger_url: str) -> Iterator[RunnerContext]:
     (tmp_path / "boxes").mkdir()
     lab = FolderLab(tmp_path / "boxes")
     ledger = open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, lab.connector, Recorder(), runtimes)
     ledger.close()
     lab.end()

@@ -16,8 +16,8 @@ from orch.runner.events import LogLine, Recorder
 from orch.runner.ledger import schema
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.docker import RUNTIMES
 from orch.runner.node.registry import RegistryLogin, is_refusal, registry_of
+from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.run_secrets import filled_login, names_in, runs_that_need
@@ -58,7 +58,7 @@ def store() -> Store:
 @pytest.fixture
 def place(tmp_path: Path, boxes: FolderLab, store: Store, ledger_url: str) -> Iterator[RunnerContext]:
     ledger = open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes, store.values)
     ledger.close()
 

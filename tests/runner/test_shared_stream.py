@@ -19,7 +19,7 @@ from orch.runner.errors import ImageUnavailable, RunnerError
 from orch.runner.events import Processor
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Completed, Connector
-from orch.runner.node.docker import DockerRuntime, SharedStream
+from orch.runner.node.runtimes.docker import DockerRuntime, SharedStream
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 

@@ -18,7 +18,7 @@ from orch.runner.ledger import waiting_line
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.waiting_line import HOLD_S, POINT_S, TURN_S, Line, Waiter
-from orch.runner.node.docker import RUNTIMES
+from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.runs import driver, lifecycle, retry
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.errors import ExitCode
@@ -94,7 +94,7 @@ def boxes(tmp_path: Path) -> Iterator[FolderLab]:
 @pytest.fixture
 def place(tmp_path: Path, boxes: FolderLab, ledger_url: str) -> Iterator[RunnerContext]:
     ledger = open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "process": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     ledger.close()
 

@@ -119,7 +119,7 @@ def test_a_secret_is_replaced_and_deleted(project: Folder) -> None:
             found.dot,
             ledger,
             lab.connector,
-            runtimes={"process": ProcessRuntime()},
+            runtimes={"folder": ProcessRuntime()},
             secrets=lambda names: dict.fromkeys(names, "x"),
         )
         needs_it = Task.model_validate(task)

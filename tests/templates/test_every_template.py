@@ -365,8 +365,10 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         )(v)
     ),
     "node-write.sh.j2": node(path="/p"),
+    "pod-begin.sh.j2": lambda v: iter([{"home": "/var/lib/orch", "docker": v}]),
+    "pod-docker.sh.j2": lambda v: iter([{"home": "/var/lib/orch"}]),
     "pod-bootstrap.sh.j2": lambda v: (
-        {"authorized": (v, v), "host_key": host_key, "port": 22} for host_key in (v, "")
+        {"authorized": (v, v), "host_key": given, "image": given, "port": 22} for given in (v, "")
     ),
     "scontrol.sh.j2": nothing,
     "ssh-authorize.sh.j2": nothing,

@@ -10,11 +10,11 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from platformdirs import user_cache_path
 
@@ -28,7 +28,7 @@ from orch.runner.node import container
 from orch.runner.node.commands import NODE_HOME, Command, StdinSource, argv, as_root
 from orch.runner.node.connector import Completed, Connector, NodeResult, fan_out
 from orch.runner.node.registry import RegistryLogin, is_refusal, pull_script, registry_of
-from orch.runner.node.runtime import JobRuntime, ObservedRank, StartedRank
+from orch.runner.node.runtime import ObservedRank, StartedRank
 from orch.spec.state import NodeState
 from orch.templates import render
 
@@ -45,6 +45,12 @@ _BEFORE_OTHER = re.compile(rb"\n(?!\Z|" + _STAMP + rb")")
 
 class DockerRuntime:
     """Jobs are containers of the node's own Docker; what is run there are the scripts of `container.py`."""
+
+    _in_pod = False
+
+    def _run(self, connector: Connector, node: NodeState, command: Command, **how: Any) -> Completed:
+        """Every script goes to its node here."""
+        return connector.run(node, command, **how)
 
     def provide_image(
         self,
@@ -66,13 +72,13 @@ class DockerRuntime:
     def start(
         self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: bool
     ) -> StartedRank:
-        command = container.start_command(plan, rank, archive, begin=begin)
-        result = connector.run(plan.ranks[rank].node, command)
+        command = container.start_command(plan, rank, archive, begin=begin, in_pod=self._in_pod)
+        result = self._run(connector, plan.ranks[rank].node, command)
         return container.read_start(plan, rank, result)
 
     def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
         node = plan.ranks[rank].node
-        result = connector.run(node, container.go_command(plan, rank, port), deadline_s=10.0)
+        result = self._run(connector, node, container.go_command(plan, rank, port), deadline_s=10.0)
         if result.exit_code not in (0, container.NO_STAGE):  # a job that is gone is seen at the next look
             raise container.failure(
                 result, f"the commands of rank {rank} could not begin on node {node.name}"
@@ -83,7 +89,7 @@ class DockerRuntime:
     ) -> ObservedRank:
         command = container.observe_command(plan, rank)
         try:
-            result = connector.run(plan.ranks[rank].node, command, deadline_s=deadline_s)
+            result = self._run(connector, plan.ranks[rank].node, command, deadline_s=deadline_s)
         except (HostUnreachable, CommandTimeout) as error:
             return container.read_observation(rank, error, now=time.time())
         return container.read_observation(rank, result, now=time.time())
@@ -92,7 +98,7 @@ class DockerRuntime:
         self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
     ) -> None:
         node = plan.ranks[rank].node
-        connector.run(node, container.signal_command(plan, rank), deadline_s=deadline_s)
+        self._run(connector, node, container.signal_command(plan, rank), deadline_s=deadline_s)
 
     def stop(
         self,
@@ -104,20 +110,20 @@ class DockerRuntime:
         deadline_s: float | None = None,
     ) -> None:
         command = container.stop_command(plan, rank, kill=kill)
-        connector.run(plan.ranks[rank].node, command, deadline_s=deadline_s)
+        self._run(connector, plan.ranks[rank].node, command, deadline_s=deadline_s)
 
     def remove(
         self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
     ) -> None:
         node = plan.ranks[rank].node
-        result = connector.run(node, container.release_command(plan, rank), deadline_s=deadline_s)
+        result = self._run(connector, node, container.release_command(plan, rank), deadline_s=deadline_s)
         if not result.ok:
             raise RunnerError(
                 f"the container of rank {rank} could not be removed", where=node.name, detail=result.stderr
             )
 
     def hold(self, connector: Connector, plan: RunPlan, rank: int) -> None:
-        connector.run(plan.ranks[rank].node, container.hold_command(plan, rank), deadline_s=5.0)
+        self._run(connector, plan.ranks[rank].node, container.hold_command(plan, rank), deadline_s=5.0)
 
     def read_log(
         self,
@@ -148,7 +154,7 @@ class DockerRuntime:
                 else:
                     complaints.append(line.decode(errors="replace"))
 
-        result = connector.run(node, command, deadline_s=deadline_s, on_lines=sort, until=until)
+        result = self._run(connector, node, command, deadline_s=deadline_s, on_lines=sort, until=until)
         if result.exit_code == container.NO_STAGE:
             return False
         if not result.ok and (until is None or not until.is_set()):
@@ -162,8 +168,8 @@ class DockerRuntime:
     def read_path(
         self, connector: Connector, plan: RunPlan, rank: int, path: str, on_data: Callable[[bytes], None]
     ) -> bool:
-        result = connector.run(
-            plan.ranks[rank].node, container.read_path_command(plan, rank, path), on_data=on_data
+        result = self._run(
+            connector, plan.ranks[rank].node, container.read_path_command(plan, rank, path), on_data=on_data
         )
         if result.exit_code == container.NO_PATH:
             return False
@@ -174,7 +180,9 @@ class DockerRuntime:
     def write_path(
         self, connector: Connector, plan: RunPlan, rank: int, path: str, archive: Iterable[bytes]
     ) -> None:
-        result = connector.run(plan.ranks[rank].node, container.write_path_command(plan, rank, path, archive))
+        result = self._run(
+            connector, plan.ranks[rank].node, container.write_path_command(plan, rank, path, archive)
+        )
         if not result.ok:
             raise container.failure(
                 result,
@@ -184,7 +192,7 @@ class DockerRuntime:
 
     def is_folder(self, connector: Connector, plan: RunPlan, rank: int, path: str) -> bool:
         words = argv("docker", "exec", "--user", "0", "--", plan.container(rank), "test", "-d", path)
-        return connector.run(plan.ranks[rank].node, Command(as_root(words), f"look at {path}")).ok
+        return self._run(connector, plan.ranks[rank].node, Command(as_root(words), f"look at {path}")).ok
 
     def job_command(
         self, plan: RunPlan, rank: int, text: str, *, root: bool = False, terminal: bool = False
@@ -314,22 +322,6 @@ def _pull(
         )
     seconds = time.monotonic() - began
     processor.handle(ImageProgress(node.name, image, 0, None, finished=True, seconds=seconds))
-
-
-RUNTIMES: Mapping[str, JobRuntime] = {"docker": DockerRuntime()}
-
-
-def runtime_of(node: NodeState, runtimes: Mapping[str, JobRuntime]) -> JobRuntime:
-    """What starts jobs on a node. Raises RunnerError."""
-    runtime = runtimes.get(node.runtime)
-    if runtime is None:
-        raise RunnerError(
-            f"nobody here starts jobs on node {node.name}",
-            where=node.name,
-            detail=f"its runtime is {node.runtime!r}, this orch has {', '.join(runtimes)}",
-            hint="upgrade orch on this machine",
-        )
-    return runtime
 
 
 _CHUNK = 1 << 18

@@ -1,0 +1,83 @@
+"""Jobs on nodes that are containers themselves, as RunPod's pods: no host, no Docker, the image of the node.
+
+A job is a process group there. Scripts of a node are the same as where Docker is (`container.py`); what they
+ask of `docker` is answered by `templates/pod-docker.sh.j2`, which each of them brings along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from orch.runner.errors import ImageUnavailable
+from orch.runner.events import Processor
+from orch.runner.launch.run_plan import RunPlan
+from orch.runner.node.commands import NODE_HOME, Command, argv
+from orch.runner.node.connector import Completed, Connector, NodeResult
+from orch.runner.node.registry import RegistryLogin
+from orch.runner.node.runtimes.docker import DockerRuntime
+from orch.spec.state import NodeState
+from orch.templates import render
+
+_PATH = f"PATH={NODE_HOME}/pod:$PATH; export PATH"
+
+
+class ProcessRuntime(DockerRuntime):
+    """As `DockerRuntime`, for nodes that are containers: a job has the node's own files, image and devices.
+
+    What it changes of those stays for the next job. It runs in the environment of the node's first process,
+    without what RunPod sets for launchers and without its API key. What cannot be there is refused before
+    (`runner/launch/pods.py`).
+    """
+
+    _in_pod = True
+
+    def _run(self, connector: Connector, node: NodeState, command: Command, **how: Any) -> Completed:
+        return connector.run(node, replace(command, text=f"{_begin()}\n{command.text}"), **how)
+
+    def provide_image(
+        self,
+        connector: Connector,
+        nodes: Sequence[NodeState],
+        image: str,
+        processor: Processor,
+        login: RegistryLogin | None = None,
+    ) -> tuple[NodeResult[None], ...]:
+        """See `JobRuntime`: there is nothing that could take one."""
+        del connector, processor, login
+        return tuple(
+            NodeResult(
+                node,
+                error=ImageUnavailable(
+                    f"node {node.name} cannot get the image {image}",
+                    where=node.name,
+                    detail="it is a container, and was made with its image",
+                    hint="have its fleet made with this image",
+                    reason="creating_container_error",
+                ),
+            )
+            for node in nodes
+        )
+
+    def job_command(
+        self, plan: RunPlan, rank: int, text: str, *, root: bool = False, terminal: bool = False
+    ) -> str:
+        return f"{_PATH}; {super().job_command(plan, rank, text, root=root, terminal=terminal)}"
+
+    def job_process(self, plan: RunPlan, rank: int) -> str:
+        return argv("env", f"PATH={NODE_HOME}/pod:/usr/bin:/bin", *super().job_process(plan, rank).split())
+
+    def health_check(self) -> str:
+        """See `JobRuntime`: of what scripts and jobs need there."""
+        return (
+            "for each in tar awk setsid mkfifo stat; do "
+            'command -v "$each" >/dev/null || echo "the image of this pod has no $each"; done'
+        )
+
+
+@cache
+def _begin() -> str:
+    docker = render("pod-docker.sh.j2", home=NODE_HOME).rstrip("\n")
+    return render("pod-begin.sh.j2", home=NODE_HOME, docker=docker)
