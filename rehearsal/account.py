@@ -80,10 +80,20 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class PodContainer:
+    """What the container of a pod is made of. `command`: the string that its cloud was given."""
+
+    image: str
+    command: str
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class SimulatedMachine:
     """An instance with what its local node needs.
 
-    `slug` ends its container's name; `user_data` is what cloud-init would read.
+    `slug` ends its container's name; `user_data` is what cloud-init would read. `pod`: of a container that is
+    the node itself, which has no user data.
     """
 
     instance: str
@@ -92,6 +102,7 @@ class SimulatedMachine:
     type: str
     user_data: bytes
     placeholders: tuple[str, ...]
+    pod: PodContainer | None = None
 
 
 A = TypeVar("A", bound="SimulatedAccount")

@@ -1,4 +1,5 @@
 """Local nodes behind simulated instances: a container each, with the SSH keys that the user data carries.
+Pods are containers without that (`pods.py`).
 
 An instance whose user data holds a host key and an authorized key gets a container of the node image; its
 address for this machine is in `cloud.endpoints()`. Devices of the type are placeholders: files of the right
@@ -24,7 +25,7 @@ from typing import Any
 
 import yaml
 
-from orch.rehearsal import notices
+from orch.rehearsal import notices, pods
 from orch.rehearsal.account import Endpoint, SimulatedAccount, SimulatedMachine, SimulationError
 from orch.rehearsal.scenario import NodeScenario
 from orch.rehearsal.store import Doc
@@ -263,7 +264,7 @@ def start(cloud: SimulatedAccount, scenario: NodeScenario, instance: str) -> End
     if machine is None or (scenario.types is not None and machine.type not in scenario.types):
         return None
     keys = keys_of(machine.user_data, host_seed(cloud.seed, instance))
-    if keys is None:
+    if keys is None and machine.pod is None:
         return None
     network = _network(cloud)
     with _network_lock:
@@ -272,10 +273,44 @@ def start(cloud: SimulatedAccount, scenario: NodeScenario, instance: str) -> End
         with cloud.store.transaction():
             cloud.store.put_meta(NETWORK, True)
     try:
-        return _start_container(cloud, scenario, machine, keys, (network, network_outputs["subnet"]))
+        address = _take_address(cloud, instance, network, network_outputs["subnet"])
+        if keys is None:
+            return _start_pod(cloud, scenario, machine, (network, address))
+        return _start_container(cloud, scenario, machine, keys, (network, address))
     finally:
         with _network_lock:
             _starting.discard(instance)
+
+
+def _take_address(cloud: SimulatedAccount, instance: str, network: str, subnet: str) -> str:
+    """An address of the network for the container of an instance."""
+    prefix = subnet.rsplit(".", 1)[0]
+    with cloud.store.transaction():
+        return next(
+            f"{prefix}.{number}"
+            for number in range(FIRST_ADDRESS, 255)
+            if cloud.store.take(f"containers {network}", f"{prefix}.{number}", f"container {instance}")
+        )
+
+
+def _start_pod(
+    cloud: SimulatedAccount, scenario: NodeScenario, machine: SimulatedMachine, at: tuple[str, str]
+) -> Endpoint:
+    """The container of a pod, `at` a network and an address in it."""
+    assert machine.pod is not None
+    container = _container(cloud, machine)
+    reached = pods.create(container, _hostname(machine.hostname), at, machine.pod, image=scenario.image)
+    endpoint = Endpoint(
+        instance=machine.instance,
+        container=container,
+        address=reached.address,
+        port=reached.port,
+        user="root",
+        host_key=reached.host_key,
+        internal_ip=at[1],
+    )
+    cloud.record(endpoint)
+    return endpoint
 
 
 def _start_container(
@@ -283,20 +318,13 @@ def _start_container(
     scenario: NodeScenario,
     machine: SimulatedMachine,
     keys: NodeKeys,
-    docker_network: tuple[str, str],
+    at: tuple[str, str],
 ) -> Endpoint:
     from orch.images.build import resolve
     from orch.providers.orch.local_node import LocalNodeHandler
 
-    instance, (network, subnet) = machine.instance, docker_network
-    prefix = subnet.rsplit(".", 1)[0]
-    with cloud.store.transaction():
-        address = next(
-            f"{prefix}.{number}"
-            for number in range(FIRST_ADDRESS, 255)
-            if cloud.store.take(f"containers {network}", f"{prefix}.{number}", f"container {instance}")
-        )
-    container = _container(cloud, machine)
+    instance, container = machine.instance, _container(cloud, machine)
+    network, address = at
     _, outputs = LocalNodeHandler().create(
         {
             "name": container,

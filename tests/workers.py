@@ -68,6 +68,7 @@ WITH_PARTS = (
     "tests/images/test_variants_built.py",
     "tests/providers/gcp/test_local_nodes.py",
     "tests/providers/gcp_bridge/test_in_the_engine.py",
+    "tests/providers/runpod/test_local_nodes.py",
     "tests/providers/simulated/test_in_the_engine.py",
     "tests/providers/simulated/test_local_nodes.py",
     "tests/providers/test_local_node_silent.py",

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import IncomingCall, Refusal, SimulatedAccount, SimulatedMachine
+from orch.rehearsal.account import IncomingCall, PodContainer, Refusal, SimulatedAccount, SimulatedMachine
 from orch.rehearsal.runpod.api import errors
 from orch.rehearsal.runpod.api.errors import AnswerLost, RunpodError
 from orch.rehearsal.runpod.api.pods import stopped
@@ -100,6 +100,8 @@ class RunpodCloud(SimulatedAccount):
         """A pod is no more, of a cluster too: RunPod itself took it away."""
         with self.store.transaction():
             self.store.remove(pod)
+            self.note("dead", pod)
+        self._follow()
 
     def end_container(self, pod: str, status: str = "EXITED") -> None:
         """The container of a pod ends by itself; `ERROR`: its host is broken."""
@@ -107,6 +109,12 @@ class RunpodCloud(SimulatedAccount):
             doc = self.store.get(pod, "pod")
             if doc is not None:
                 stopped(Request(self, "", pod, {}, None), doc, status)
+        self._follow()
+
+    def _follow(self) -> None:
+        scenario = self.knobs.nodes
+        if scenario is not None:
+            self.update_local_nodes(scenario, "", {})
 
     # -- what a test may ask ------------------------------------------------------------------------------
 
@@ -117,16 +125,56 @@ class RunpodCloud(SimulatedAccount):
     def everything(self) -> dict[str, str]:
         return self.created_resources(KINDS, unless=lambda doc: False)
 
-    # -- local nodes: a pod is a container of RunPod's, without user data that a node could be made by ----
+    # -- local nodes: a container for each pod that runs --------------------------------------------------
 
     def see_local_nodes(self) -> None:
         pass
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
-        pass
+        from orch.rehearsal import nodes
+
+        nodes.follow(self, scenario, self.shut_down)
 
     def machine(self, instance: str) -> SimulatedMachine | None:
-        return None
+        with self.store.transaction():
+            doc = self.store.get(instance, "pod")
+        if doc is None or doc["status"] != "RUNNING":
+            return None
+        return SimulatedMachine(
+            instance=instance,
+            slug=instance,
+            hostname=f"node-{doc['_rank']}" if "cluster" in doc else instance,
+            type=doc["_gpu"],
+            user_data=b"",
+            placeholders=(),
+            pod=PodContainer(doc["image"], doc["args"] or "", {**_environment(doc), **doc["env"]}),
+        )
+
+
+def _environment(pod: Doc) -> dict[str, str]:
+    """What RunPod sets in a pod. Source: pods/templates/environment-variables.mdx, and for clusters
+    instant-clusters/configuration.mdx."""
+    known = {
+        "RUNPOD_POD_ID": pod["id"],
+        "RUNPOD_DC_ID": pod["dataCenterId"],
+        "RUNPOD_GPU_COUNT": str(pod["gpu"]["count"]),
+        "RUNPOD_API_KEY": f"rpa_{pod['id']}_POD",
+    }
+    if "cluster" in pod:
+        first = "10.65.0.2"
+        known |= {
+            "PRIMARY_ADDR": first,
+            "MASTER_ADDR": first,
+            "PRIMARY_PORT": "29400",
+            "MASTER_PORT": "29400",
+            "NODE_ADDR": f"10.65.0.{pod['_rank'] + 2}",
+            "NODE_RANK": str(pod["_rank"]),
+            "NUM_NODES": str(pod["_count"]),
+            "NUM_TRAINERS": str(pod["gpu"]["count"]),
+            "HOST_NODE_ADDR": f"{first}:29400",
+            "WORLD_SIZE": str(pod["_count"] * pod["gpu"]["count"]),
+        }
+    return known
 
 
 def _without_values(body: Any) -> Doc:

@@ -1,8 +1,8 @@
 """The interface of a job runtime: how a job is started, observed and stopped on a node.
 
 `runtimes/` implements it for nodes that have Docker, and for nodes that are containers. A node's record says
-which one it has (`NodeState.runtime`). Each call may be repeated, for a driver may die at any point and another
-one goes on.
+which one it has (`NodeState.runtime`). Each call may be repeated, for a driver may die at any point and
+another one goes on.
 Raises what `Connector.run` raises.
 """
 

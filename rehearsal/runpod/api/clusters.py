@@ -53,7 +53,17 @@ def create(request: Request) -> Answer:
     cluster_id = new_id(request, "cluster")
     for rank in range(compute.podCount):
         member = {"id": cluster_id, "rank": None}
-        make_pod(request, body, gpu, count, price=price, center=center, cluster=member, _rank=rank)
+        make_pod(
+            request,
+            body,
+            gpu,
+            count,
+            price=price,
+            center=center,
+            cluster=member,
+            _rank=rank,
+            _count=compute.podCount,
+        )
     doc = {
         "id": cluster_id,
         "name": body.name,

@@ -156,6 +156,7 @@ def seen(request: Request, pod: Doc) -> Doc:
         pod["cluster"] = {**pod["cluster"], "rank": pod["_rank"], "ip": f"10.65.0.{pod['_rank'] + 2}"}
     if status == "RUNNING" and pod["runtime"] is None:
         pod |= _running(request, pod)
+        request.account.note("born", pod["id"])
     put_pod(request, pod)
     return pod
 
@@ -181,6 +182,7 @@ def stopped(request: Request, pod: Doc, status: str = "EXITED") -> Doc:
     pod = {**pod, "status": status, "actions": ACTIONS[status], "cost": 0.0, "runtime": None}
     pod["ssh"] = {**pod["ssh"], "direct": None}
     put_pod(request, pod)
+    request.account.note("dead", pod["id"])
     return pod
 
 
@@ -188,6 +190,7 @@ def remove_pod(request: Request, pod: Doc) -> None:
     """Its GPUs and its volume are free at once; for one more look it is TERMINATED."""
     pod = {**pod, "status": "TERMINATED", "actions": [], "cost": 0.0, "runtime": None}
     request.store.remove(pod["id"])
+    request.account.note("dead", pod["id"])
     request.store.put(pod["id"], "terminated-pod", "", pod)
 
 
