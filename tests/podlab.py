@@ -23,6 +23,18 @@ from orch.spec.state import FleetState, NodeState
 SEED = "5e" * 32
 """The seed of the host key that all pods of a lab share, as those of a cluster do."""
 
+RUNPOD = {
+    "WORLD_SIZE": "16",
+    "NODE_RANK": "7",
+    "MASTER_ADDR": "10.65.0.2",
+    "MASTER_PORT": "29400",
+    "RUNPOD_POD_ID": "x1",
+    "RUNPOD_API_KEY": "rpa_nobody-may-read-this",
+    "QUOTED": 'it\'s\n"two" lines of $HOME',
+    "N": "5",
+}
+"""Environment of a pod's first process, some of it with names that scripts of a node use."""
+
 
 @dataclass
 class PodLab:

@@ -11,6 +11,7 @@ from blocklab import end_all
 from hostlab import Room
 from labserver import Server
 from nodelab import Lab, load_image
+from podlab import RUNPOD, PodLab
 from stocked import stocked
 
 from orch import images
@@ -39,6 +40,23 @@ def pair(lab: Lab) -> tuple[NodeState, NodeState]:
     """Two nodes that live as long as the tests, with the small MPI image on them."""
     image = stocked("mpi")
     return lab.node(image=image), lab.node(image=image)
+
+
+@pytest.fixture(scope="session")
+def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodLab]:
+    images.ensure("mpi", progress=print)
+    pods = PodLab(tmp_path_factory.mktemp("pods"))
+    try:
+        yield pods
+    finally:
+        pods.remove()
+
+
+@pytest.fixture(scope="session")
+def two(pods: PodLab) -> tuple[NodeState, NodeState]:
+    """Two pods that live as long as the tests, of the small MPI image; RunPod's environment is in the
+    first."""
+    return pods.pod("--cap-add=NET_ADMIN", image="orch/mpi", env=RUNPOD), pods.pod(image="orch/mpi")
 
 
 @pytest.fixture(scope="session")

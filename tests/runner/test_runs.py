@@ -32,6 +32,21 @@ Pair = tuple[NodeState, NodeState]
 Run = Callable[..., RunRow]
 
 
+on_pods_too = pytest.mark.parametrize("kind", ["machines", "pods"], indirect=True)
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> str:
+    """What the two nodes of a test are."""
+    return getattr(request, "param", "machines")
+
+
+@pytest.fixture
+def pair(kind: str, pair: Pair, request: pytest.FixtureRequest) -> Pair:
+    """Two nodes with Docker, or two that are containers themselves."""
+    return request.getfixturevalue("two") if kind == "pods" else pair
+
+
 @pytest.fixture
 def fleet(lab: Lab, pair: Pair) -> FleetState:
     return lab.fleet(*pair)
@@ -74,6 +89,7 @@ def ends(row: RunRow) -> list[tuple[str, int | None, str | None]]:
     return [(rank.status, rank.exit_code, rank.reason) for rank in row.ranks]
 
 
+@on_pods_too
 def test_commands_run_on_both_nodes_with_their_own_environment(
     run: Run, place: RunnerContext, pair: Pair, left_on: Callable[[NodeState], str]
 ):
@@ -107,6 +123,7 @@ def test_commands_run_on_both_nodes_with_their_own_environment(
     )
 
 
+@on_pods_too
 def test_a_failing_rank_stops_the_others_and_is_named_with_its_code(
     run: Run, pair: Pair, left_on: Callable[[NodeState], str]
 ):
@@ -125,6 +142,7 @@ def test_a_failing_rank_stops_the_others_and_is_named_with_its_code(
     assert [left_on(node) for node in pair] == ["", ""]
 
 
+@on_pods_too
 def test_groups_run_their_own_commands_in_one_run_and_reach_each_other(
     run: Run, place: RunnerContext, pair: Pair, left_on: Callable[[NodeState], str]
 ):
@@ -171,6 +189,7 @@ def test_workers_start_first_when_asked(run: Run, place: RunnerContext):
     assert float(lines(place, 1)[0]) < float(lines(place, 0)[0])
 
 
+@on_pods_too
 def test_the_masters_end_stops_the_others_when_asked(run: Run):
     row = run(
         commands=["[ $ORCH_NODE_RANK = 0 ] || sleep 100"],
@@ -181,6 +200,7 @@ def test_the_masters_end_stops_the_others_when_asked(run: Run):
     assert [rank.status for rank in row.ranks] == ["done", "done"]
 
 
+@on_pods_too
 def test_max_duration_ends_a_run_and_is_told(run: Run, pair: Pair):
     row = run(commands=["sleep 100"], max_duration=2, stop_duration=3)
     assert row.status == "failed"
@@ -189,6 +209,7 @@ def test_max_duration_ends_a_run_and_is_told(run: Run, pair: Pair):
     assert lifecycle.exit_code(row) == ExitCode.RUN_FAILED
 
 
+@on_pods_too
 def test_signals_reach_the_whole_process_group_and_a_job_may_end_by_itself(run: Run, place: RunnerContext):
     row = run(
         commands=[
@@ -272,6 +293,7 @@ def test_blocks_let_two_jobs_share_a_node_and_no_more(
     assert node_statuses(sliced, transport)[0].status == "idle"
 
 
+@on_pods_too
 def test_files_land_where_they_are_asked_for(run: Run, place: RunnerContext, tmp_path: Path):
     (tmp_path / "data/deep").mkdir(parents=True)
     (tmp_path / "data/deep/a.txt").write_text("deep")
@@ -317,6 +339,7 @@ def test_instance_volumes_are_mounted_and_optional_ones_may_be_missing(run: Run,
     assert lines(place) == ["/node-log/sshd.log", "none"]
 
 
+@on_pods_too
 def test_slurm_variables_come_when_the_text_mentions_them(run: Run, place: RunnerContext, pair: Pair):
     first, second = (node.name for node in pair)
     run(
@@ -332,12 +355,14 @@ def test_slurm_variables_come_when_the_text_mentions_them(run: Run, place: Runne
     assert one.split() == [pair[0].internal_ip, first, "job-0"]
 
 
+@on_pods_too
 def test_commands_start_several_times_per_node_when_asked(run: Run, place: RunnerContext):
     row = run(commands=["echo $SLURM_PROCID.$SLURM_LOCALID"], ntasks_per_node=2)
     assert row.status == "done"
     assert sorted(lines(place)) == ["0.0", "1.1", "2.0", "3.1"]
 
 
+@on_pods_too
 def test_one_failing_process_of_several_ends_the_others_with_its_code(run: Run):
     row = run(
         commands=["[ $SLURM_PROCID != 1 ] || { sleep 0.5; exit 9; }; sleep 60"],
@@ -347,6 +372,7 @@ def test_one_failing_process_of_several_ends_the_others_with_its_code(run: Run):
     assert ends(row) == [("failed", 9, "container_exited_with_error")]
 
 
+@on_pods_too
 def test_mpirun_reaches_every_rank_with_that_ranks_environment(
     run: Run, place: RunnerContext, pair: Pair, left_on: Callable[[NodeState], str]
 ):
@@ -372,6 +398,7 @@ def test_mpirun_reaches_every_rank_with_that_ranks_environment(
     assert [left_on(node) for node in pair] == ["", ""]
 
 
+@on_pods_too
 def test_mpirun_that_fails_fails_the_run_with_its_code(run: Run):
     row = run(mpirun={"program": "sh", "args": ["-c", "exit 7"]}, stop_duration=5)
     assert ends(row)[0] == ("failed", 7, "container_exited_with_error")
@@ -425,6 +452,7 @@ def test_a_name_in_use_is_refused_while_its_run_is_active(
         submit(place, fleet, tmp_path, nodes=1, commands=["true"])
 
 
+@on_pods_too
 def test_logs_can_be_read_during_and_after_a_run(
     place: RunnerContext, fleet: FleetState, tmp_path: Path, run: Run
 ):

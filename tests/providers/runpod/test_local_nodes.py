@@ -52,7 +52,7 @@ def command(image: str = "x/y") -> str:
 def look(lab: Lab, pod: str) -> str:
     """The status of a pod, asked for past the service."""
     key = {"authorization": f"Bearer {lab.cloud.api_key}"}
-    return str(lab.cloud.request("GET", f"/v2/pods/{pod}", {}, None, key).document["status"])
+    return str((lab.cloud.request("GET", f"/v2/pods/{pod}", {}, None, key).document or {})["status"])
 
 
 def running(lab: Lab, cluster: str) -> list[Endpoint]:
