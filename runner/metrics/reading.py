@@ -101,7 +101,7 @@ class Reading:
 def fleet_targets(fleet: FleetState) -> tuple[Target, ...]:
     contained = fleet.simulated or fleet.backend == "local"
     return tuple(
-        Target(node, contained, fleet.simulated, cores=node.cpus, memory_bytes=_bytes(node.memory_mib))
+        Target(node, contained or node.runtime == "process", fleet.simulated, cores=node.cpus, memory_bytes=_bytes(node.memory_mib))
         for node in fleet.nodes
     )
 
@@ -111,7 +111,7 @@ def run_targets(plan: RunPlan, runtimes: Sequence[JobRuntime]) -> tuple[Target, 
     return tuple(
         Target(
             rank.node,
-            plan.on_containers,
+            plan.on_containers or rank.node.runtime == "process",
             plan.simulated,
             rank.rank,
             plan.container(rank.rank),
