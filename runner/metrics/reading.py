@@ -101,7 +101,13 @@ class Reading:
 def fleet_targets(fleet: FleetState) -> tuple[Target, ...]:
     contained = fleet.simulated or fleet.backend == "local"
     return tuple(
-        Target(node, contained or node.runtime == "process", fleet.simulated, cores=node.cpus, memory_bytes=_bytes(node.memory_mib))
+        Target(
+            node,
+            contained or node.runtime == "process",
+            fleet.simulated,
+            cores=node.cpus,
+            memory_bytes=_bytes(node.memory_mib),
+        )
         for node in fleet.nodes
     )
 

@@ -213,7 +213,8 @@ def _settings(plan: RunPlan, rank: int, stage_folder: str) -> list[str]:
     if plan.user is not None:
         options.append(f"--user={plan.user}")
     shm_size_mib = plan.shm_size_mib if rank_plan.shm_size_mib is None else rank_plan.shm_size_mib
-    if shm_size_mib is not None:
+    # A rehearsed pod is on a machine that may have less.
+    if shm_size_mib is not None and not (plan.simulated and rank_plan.node.runtime == "process"):
         options.append(f"--shm-size={shm_size_mib}m")
     return options
 

@@ -179,6 +179,13 @@ def test_what_a_job_leaves_behind_ends_with_it_whatever_it_did_to_get_away(
     assert left_on(two[0]) == ""
 
 
+def test_a_job_killed_for_memory_is_told(run: Run, pods: PodLab) -> None:
+    small = pods.pod("--memory=200m", "--memory-swap=200m", image="orch/mpi")
+    row = run(small, commands=["python3 -c 'x = bytearray(400 << 20)'"])
+    docker("rm", "-f", "-v", small.name)
+    assert row.message == f"rank 0 on node {small.name} ran out of memory (exit code 137)"
+
+
 def test_a_process_that_a_login_started_beside_a_job_stays(
     run: Run, two: Pair, transport: SshConnector
 ) -> None:
@@ -437,6 +444,13 @@ def test_what_no_pod_can_do_is_refused_before_anything_starts(
         pureruns.compiled(pureruns.fleet(pod), **task)
     assert (caught.value.code, caught.value.path) == ("ORCH423", path)
     assert why in (caught.value.detail or "")
+
+
+def test_more_shared_memory_than_the_pod_has_is_refused(run: Run, two: Pair) -> None:
+    row = run(two[0], commands=["true"], resources={"shm_size": "1GB"})
+    assert row.status == "failed"
+    assert "/dev/shm of this pod has 64 MiB, and `shm_size` asks for 1024" in (row.message or "")
+    assert left_on(two[0]) == ""
 
 
 def test_another_image_than_the_pods_is_refused(place: RunnerContext, pods: PodLab, two: Pair) -> None:
