@@ -34,7 +34,7 @@ from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.nebius import NebiusSettings
 from orch.spec.suggest import few
 
-PINNED_IMAGES = ("image", "image_of", "image_region")
+PINNED_IMAGES = ("image", "image_of", "image_region", "bastion_image")
 
 
 class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
@@ -112,7 +112,7 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
         project = prior.pins.get("project") if place.kept else None
         if project is None:
             project = self._projects(request)[place.region]
-        lookups = needed_lookups(request.fleet, place, prior, request.indices)
+        lookups = needed_lookups(request.fleet, self.settings_of(request), place, prior, request.indices)
         facts = self._client(request).facts(project, lookups)
         return facts if place.kept else replace(facts, stock=room_at(self._stock(request), place))
 

@@ -18,7 +18,15 @@ from typing import Any, Protocol
 
 from orch.components.cloud_errors import Category, CloudRefused
 from orch.components.nebius.account.errors import ERRORS, category
-from orch.components.nebius.account.facts import Allowance, Image, Lookups, NebiusFacts, Stock, Subnet
+from orch.components.nebius.account.facts import (
+    CPU_IMAGE_FAMILY,
+    Allowance,
+    Image,
+    Lookups,
+    NebiusFacts,
+    Stock,
+    Subnet,
+)
 
 # What the SDK logs is told again by the error that follows, or is of no use: fields that are old.
 for _name in ("nebius", "deprecation"):
@@ -220,21 +228,28 @@ class NebiusClient:
     def facts(self, project: str, lookups: Lookups) -> NebiusFacts:
         """What a plan in the region of a project has to know. Raises NebiusRefused."""
         missing: list[str] = []
+        asked = lookups.quota or (lookups.bastion and lookups.bastion_type is None)
+        platforms = list(self._platforms(project)) if asked else []
+        bastion_image = None
+        if lookups.bastion:
+            bastion_image = self._image(lookups.bastion_image, CPU_IMAGE_FAMILY, lookups.region)
         return NebiusFacts(
             project=project,
-            image=self._image(lookups),
+            image=self._image(lookups.image, lookups.family, lookups.region),
             subnets=self._subnets(project, lookups, missing),
             groups=tuple(self._given(SECURITY_GROUP, project, lookups.groups, missing)),
             missing=tuple(missing),
-            quota=self._quota(project, lookups) if lookups.quota else None,
+            quota=self._quota(platforms, lookups) if lookups.quota else None,
+            bastion_type=(lookups.bastion_type or _smallest(platforms)) if lookups.bastion else None,
+            bastion_image=bastion_image,
         )
 
-    def _image(self, lookups: Lookups) -> Image | None:
+    def _platforms(self, project: str) -> Iterator[Row]:
+        return self._items("list the platforms", "compute.v1", "PlatformService", {"parent_id": project})
+
+    def _image(self, pinned: str | None, family: str, region: str) -> Image | None:
         try:
-            if lookups.image is not None:
-                row = self.get(IMAGE, lookups.image)
-            else:
-                row = self.image(lookups.family, lookups.region)
+            row = self.get(IMAGE, pinned) if pinned is not None else self.image(family, region)
         except NebiusRefused as refused:
             if refused.category != "gone":
                 raise
@@ -267,12 +282,13 @@ class NebiusClient:
             for row in rows
         )
 
-    def _quota(self, project: str, lookups: Lookups) -> Allowance | None:
+    def _quota(self, platforms: Sequence[Row], lookups: Lookups) -> Allowance | None:
         """The quota of the type's GPUs in the region; None where it has none, or where it may not be read."""
         platform = lookups.instance_type.rpartition("_")[0]
-        rows = self._items("list the platforms", "compute.v1", "PlatformService", {"parent_id": project})
         names = [
-            row["spec"].get("gpu_count_quota_type") for row in rows if row["metadata"]["name"] == platform
+            row["spec"].get("gpu_count_quota_type")
+            for row in platforms
+            if row["metadata"]["name"] == platform
         ]
         if not names or not names[0]:
             return None
@@ -400,6 +416,21 @@ def _available(row: Mapping[str, Any] | None) -> int | None:
     if row is None or row.get("data_state") != "DATA_STATE_FRESH":
         return None
     return int(row.get("available", 0))
+
+
+def _smallest(platforms: Sequence[Row]) -> str | None:
+    """The smallest type without GPUs: `cpu-e2_2vcpu-8gb`."""
+    sizes = [
+        (
+            int(preset["resources"].get("vcpu_count", 0)),
+            int(preset["resources"].get("memory_gibibytes", 0)),
+            f"{row['metadata']['name']}_{preset['name']}",
+        )
+        for row in platforms
+        for preset in row["spec"].get("presets", ())
+        if not int(preset["resources"].get("gpu_count", 0))
+    ]
+    return min(sizes)[2] if sizes else None
 
 
 def _camel(method: str) -> str:
