@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from orch.components.cloud.plan import Bastion
 from orch.components.explain import ChangeRow, Explained
+from orch.components.idleness import IdleRule
+from orch.components.lifetime import Lifetime
 from orch.components.nebius.account.facts import NebiusFacts
 from orch.components.nebius.candidates import NebiusCandidate
 from orch.components.nebius.network import AccessMethod
@@ -86,6 +88,15 @@ def fabric_reasons(candidate: NebiusCandidate, facts: NebiusFacts, nodes: int) -
     else:
         why = f"which has room for {facts.stock} now"
     yield f"InfiniBand: one GPU cluster on the fabric {candidate.infiniband}, {why}"
+
+
+def ending_reasons(idle: IdleRule | None, ending: Lifetime | None) -> Iterator[str]:
+    """When nodes end themselves, and what that leaves."""
+    if ending is not None:
+        yield ending.reason
+    if idle is not None or ending is not None:
+        left = "its root disk is billed until the next `up` or `orch reconcile`"
+        yield f"a node that ended itself is stopped: {left}"
 
 
 def capacity_reasons(fleet: Fleet, candidate: NebiusCandidate, *, whole: bool) -> Iterator[str]:

@@ -74,6 +74,10 @@ class NebiusPlan(CloudPlan):
         return (self, *self.others)
 
     @property
+    def ends_itself(self) -> bool:
+        return self.idle is not None or self.lifetime is not None
+
+    @property
     def base(self) -> str:
         """What names of cloud resources begin with."""
         return f"orch-{self.fleet}-{self.scope}"

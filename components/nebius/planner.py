@@ -15,6 +15,7 @@ from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import (
     RUNS_INIT,
     bastion_config,
+    ended_by_time,
     first_boot_findings,
     first_boot_pins,
     node_config,
@@ -34,6 +35,9 @@ from orch.components.cloud.sizing import (
     nvidia,
     user_data_findings,
 )
+from orch.components.idleness import SCRIPT as IDLE_SCRIPT
+from orch.components.idleness import IdleRule, idle_rule
+from orch.components.lifetime import Lifetime, lifetime
 from orch.components.nebius import explain as told
 from orch.components.nebius import network as networks
 from orch.components.nebius.account.facts import (
@@ -53,13 +57,14 @@ from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.nebius import NebiusSettings
-from orch.templates import render
+from orch.templates import ShellText, render
 
 # Source: nebius/api compute/v1/instance.proto, cloud_init_user_data.
 MOST_USER_DATA = 32_768
 # InfiniBand cards of a machine with eight GPUs. Source: skypilot provision/nebius/constants.py.
 CARDS = 8
 PREPARE = "/usr/local/sbin/orch-prepare"
+OFF = ShellText("systemctl poweroff")
 # What a machine's host key takes in its user data, which does not compress, with the client's.
 _KEYS_SIZE = 1024
 
@@ -70,7 +75,8 @@ class Context:
 
     `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
     one project's names from another's, used for a new stack only. `indices`: the nodes to plan, None: as many
-    as the file asks for; `other_groups`: the fleet's other nodes.
+    as the file asks for; `other_groups`: the fleet's other nodes; `created`: when the fleet was, in seconds
+    since the epoch.
     """
 
     settings: NebiusSettings
@@ -82,6 +88,7 @@ class Context:
     other_groups: OtherGroups[NebiusPlan, NebiusFacts] = field(
         default_factory=OtherGroups["NebiusPlan", NebiusFacts]
     )
+    created: int = 0
 
 
 def needed_lookups(
@@ -149,9 +156,10 @@ def plan(
         *_quota_findings(candidate, facts, new, context.other_groups),
         *disk_findings(fleet, facts.image.least_gb if facts.image else None),
     ]
-    cloud_init = node_init(fleet, candidate, context.scripts)
+    idle, ending = idle_rule(fleet), lifetime(fleet, context.created)
+    cloud_init = node_init(fleet, candidate, context.scripts, idle, ending)
     findings += user_data_findings("Nebius", len(wrapped(cloud_init)) + _KEYS_SIZE, MOST_USER_DATA)
-    boot = first_boot_pins(fleet, context.scripts)
+    boot = first_boot_pins(fleet, context.scripts, idle, ending.stamp if ending else "")
     findings += first_boot_findings(previous, boot, len(live))
     bastion = networks.bastion(access, facts, candidate.region, context.catalog)
     fixed = (bastion.price or 0.0) if bastion else 0.0
@@ -204,7 +212,9 @@ def plan(
         whole=whole,
         nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
         bastion=bastion,
-        bastion_init=bastion_config(fleet.name, networks.PRIVATE) if bastion else "",
+        bastion_init=bastion_config(fleet.name, networks.PRIVATE, ending.script(OFF) if ending else None)
+        if bastion
+        else "",
         cloud_init=cloud_init,
         layout=layout,
         layout_unchanged=previous.pins.get("layout") == layout,
@@ -221,8 +231,8 @@ def plan(
         mounts=fleet_mounts(fleet.mounts),
         file_systems=(),
         protect=fleet.protect,
-        idle=None,
-        lifetime=None,
+        idle=idle,
+        lifetime=ending,
         scratch=None,
         price=candidate.price,
         hourly=round((candidate.price or 0.0) * len(indices) + fixed, 6),
@@ -234,6 +244,7 @@ def plan(
         reasons=(
             count_words(fleet, len(indices), candidate.words),
             *place_reason(candidate, previous),
+            *told.ending_reasons(idle, ending),
             *told.fabric_reasons(candidate, facts, new),
             *told.network_reasons(network, access, bastion, jumps=len(jumps)),
             *told.capacity_reasons(fleet, candidate, whole=whole),
@@ -250,21 +261,30 @@ def with_nodes(plan: NebiusPlan, names: Sequence[str] | frozenset[str]) -> Nebiu
     return replace(plan, nodes=tuple(node for node in plan.nodes if node.name in names))
 
 
-def node_init(fleet: Fleet, candidate: NebiusCandidate, scripts: Mapping[str, str]) -> str:
-    """The cloud-config of a node, with marks for its name and its keys. `scripts`: the text of `init[].file`
-    by path."""
+def node_init(
+    fleet: Fleet,
+    candidate: NebiusCandidate,
+    scripts: Mapping[str, str],
+    idle: IdleRule | None = None,
+    ending: Lifetime | None = None,
+) -> str:
+    """The cloud-config of a node, with marks for its name and its keys.
+
+    `scripts`: the text of `init[].file` by path; `idle` and `ending`: when it ends itself.
+    """
     init = steps(fleet, scripts)
     prepare = render(
         "nebius-prepare.sh.j2",
         gpus=nvidia(candidate.type),
         cards=CARDS if candidate.infiniband else 0,
-        idle=None,
+        idle=IDLE_SCRIPT if idle else None,
         steps=init,
         **RUNS_INIT,
     )
     files = [
         *node_files(PREPARE, sshd="AllowTcpForwarding yes\n"),
-        *prepared(PREPARE, prepare, init, cloud=None),
+        *prepared(PREPARE, prepare, init, cloud=None, idle=idle.script(OFF) if idle else None),
+        *ended_by_time(ending.script(OFF) if ending else None),
     ]
     return node_config(fleet, files, host_key="given")
 

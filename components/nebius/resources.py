@@ -6,8 +6,8 @@ that keeps what it got are waited for one by one, when they are made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import pulumi
 
@@ -172,7 +172,9 @@ class NebiusFleet(pulumi.ComponentResource):
             spec["follows_spot_price"] = {}
         if plan.reservation is not None:
             spec["reservation_policy"] = {"policy": "STRICT", "reservation_ids": [plan.reservation]}
-        ignored = ["user_data"] if plan.layout_unchanged else None
+        if plan.ends_itself:
+            spec["recovery_policy"] = "FAIL"  # else Nebius starts it again
+        ignored = ["user_data", "spec.recovery_policy"] if plan.layout_unchanged else None
         opts = pulumi.ResourceOptions.merge(self._opts, pulumi.ResourceOptions(ignore_changes=ignored))
         return self._make(
             "Instance",
@@ -196,13 +198,17 @@ class NebiusFleet(pulumi.ComponentResource):
         """One that runs stays as it is: it may be the only way in."""
         plan, name = self._plan, f"{self._plan.base}-bastion"
         nic = _interface(subnet, [group, *(plan.network.groups or ())], public=True)
+        disk = (BASTION_GB, bastion.image)
+        spec = _machine(name, self._bastion_name, bastion.instance_type, nic, disk)
+        if plan.lifetime is not None:
+            spec["recovery_policy"] = "FAIL"
         return self._make(
             "Instance",
             self._bastion_name,
             name,
-            _machine(name, self._bastion_name, bastion.instance_type, nic, (BASTION_GB, bastion.image)),
+            spec,
             opts=pulumi.ResourceOptions.merge(
-                self._opts, pulumi.ResourceOptions(ignore_changes=["user_data"])
+                self._opts, pulumi.ResourceOptions(ignore_changes=["user_data", "spec.recovery_policy"])
             ),
             user_data=self._user_data(plan.bastion_init, self._bastion_name),
             status="running",
@@ -229,9 +235,7 @@ class NebiusFleet(pulumi.ComponentResource):
 
     def _gang(self, machines: Mapping[str, NebiusResource]) -> pulumi.Output[dict[str, Any]]:
         plan = self._plan
-        if not machines:
-            return pulumi.Output.from_input({})
-        ids = {name: machine.id for name, machine in machines.items()}
+        ids = {name: _value_of(machine.id) for name, machine in machines.items()}
         gang = {"name": plan.base, "instances": ids}
         return NebiusResource(GANG, f"{plan.fleet}-gang", gang, self._opts).machines
 
@@ -277,6 +281,13 @@ class NebiusFleet(pulumi.ComponentResource):
             disk_gb=group.disk.size_gb,
             reservation=group.reservation,
         )
+
+
+def _value_of(output: pulumi.Output[str]) -> pulumi.Output[str]:
+    """The same value, through which nothing depends on its resource: a machine that ended itself is taken
+    away alone."""
+    value = cast("Awaitable[str]", output.future(with_unknowns=True))
+    return pulumi.Output(set(), value, output.is_known(), output.is_secret())
 
 
 def _ssh_rules(networks: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:

@@ -51,10 +51,10 @@ WRONG: dict[str, tuple[str, str, str]] = {
         f"{OPEN[:-2]}}}\navailability_zones: [eu-north1-a]\n",
         "lab.yml:9:1: error ORCH118: `availability_zones` is not supported by this version",
     ),
-    "time of its own": (
+    "disks of its own": (
         H100,
-        f"{OPEN[:-2]}}}\nttl: 2d\n",
-        "lab.yml:9:1: error ORCH118: `ttl` is not supported by this version",
+        f"{OPEN[:-2]}}}\nscratch: true\n",
+        "lab.yml:9:1: error ORCH118: `scratch` is not supported by this version",
     ),
     "nobody comes in": (
         H100,

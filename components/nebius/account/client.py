@@ -333,6 +333,20 @@ class NebiusClient:
             found |= {key: row["instance"] for key, row in rows.items() if "instance" in row}
         return found
 
+    def ended(self, ids: Sequence[str]) -> frozenset[str]:
+        """Those of these instances that ended themselves, or that Nebius took back: they are stopped, nobody
+        asked for that (`stopped`), and they are not started again (FAIL).
+
+        Source: nebius/api compute/v1/instance.proto, recovery_policy. Raises NebiusRefused.
+        """
+        return frozenset(
+            each
+            for each, row in self.instances(ids).items()
+            if is_down(row["status"])
+            and row["spec"].get("recovery_policy") == "FAIL"
+            and not row["spec"].get("stopped")
+        )
+
     def create(self, kind: Kind, metadata: Mapping[str, Any], spec: Mapping[str, Any], key: str) -> Begun:
         """Begin to make a resource: one call. `key`: the same for the same resource, whichever process asks.
 
@@ -409,6 +423,11 @@ class NebiusClient:
             if time.monotonic() >= end:
                 raise NebiusRefused(what, "transient", f"it has not ended after {for_s:.0f} s")
             time.sleep(pause_s)
+
+
+def is_down(status: Mapping[str, Any]) -> bool:
+    """Whether a machine with this status has stopped, or is about to, and is not coming up again."""
+    return status.get("state") in ("STOPPED", "STOPPING", "ERROR") and not status.get("reconciling")
 
 
 def _available(row: Mapping[str, Any] | None) -> int | None:
