@@ -179,6 +179,11 @@ class Rehearsed(Folder):
         found = [each for each in latest.get("resources") or () if each["type"].startswith(mine)]
         return {each["id"]: each["type"] for each in found if each.get("id")}
 
+    def outputs(self, name: str | None = None) -> dict[str, Any]:
+        """What the stack of a fleet has told of it."""
+        latest = json.loads(self.checkpoint(name).read_text())["checkpoint"]["latest"]
+        return next(each["outputs"] for each in latest["resources"] if each["type"] == "pulumi:pulumi:Stack")
+
     def unrecorded(self, name: str | None = None) -> dict[str, str]:
         """Id -> kind of what is in the cloud and not in the state."""
         known = self.recorded(name)
