@@ -132,6 +132,13 @@ class Rehearsed(Folder):
     def preview(self, file: str | None = None, *words: str) -> Said:
         return self.orch("preview", file or f"{self.called}.yml", "--rehearse", "--json", *words)
 
+    def no_room(self, file: str | None = None) -> set[str]:
+        """The places of which `orch offers` tells that they had no room a short while ago."""
+        said = self.orch("offers", file or f"{self.called}.yml", "--rehearse", "--json")
+        assert said.code == 0, said.err
+        offers = said.json["fleets"][0]["offers"]
+        return {each["zone"] for offer in offers for each in offer["no_room"]}
+
     def nodes(self, kind: str = KIND) -> dict[str, str]:
         """Nodes in the cloud: id -> letter of the zone."""
         return {

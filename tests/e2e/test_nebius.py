@@ -174,6 +174,10 @@ def test_machines_that_stop_again_are_taken_back_and_the_next_fabric_has_them_al
     ]
     assert "no room there: nebius:capacity" in said.err
     assert Counter(there.nodes().values()) == Counter({"fabric-4": 4})
+    assert there.no_room() == {"fabric-2", "fabric-3"}
+    shown = there.orch("offers", "lab.yml", "--rehearse")
+    assert "NO ROOM" in shown.out
+    assert "fabric-2 " in shown.out
     assert there.kinds()["gpu-cluster"] == 1
     assert there.unrecorded() == {}
 

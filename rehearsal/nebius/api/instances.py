@@ -43,7 +43,7 @@ _IMMUTABLE = ("gpu_cluster", "preemptible", "recovery_policy", "hostname", "netw
 @method("compute.v1.InstanceService", "Create")
 def create(request: Request) -> Doc:
     spec, region = request.body.get("spec") or {}, request.region
-    preset = _preset(spec, region)
+    preset = checked_preset(spec, region)
     place = _place(request, spec, preset, region)
     _check_market(spec, preset)
     _check_interfaces(request, spec)
@@ -83,7 +83,7 @@ def create(request: Request) -> Doc:
     return operation(request, instance_id, error=None if there else no_capacity(preset.type))
 
 
-def _preset(spec: Doc, region: str) -> Preset:
+def checked_preset(spec: Doc, region: str) -> Preset:
     resources = spec.get("resources") or {}
     platform, name = str(resources.get("platform") or ""), str(resources.get("preset") or "")
     if platform not in {each.platform for each in presets().values() if region in each.regions}:
