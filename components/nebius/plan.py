@@ -85,7 +85,3 @@ class NebiusPlan(CloudPlan):
     @property
     def platform(self) -> str:
         return self.instance_type.rpartition("_")[0]
-
-    @property
-    def preset(self) -> str:
-        return self.instance_type.rpartition("_")[2]

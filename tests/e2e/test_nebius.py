@@ -90,28 +90,41 @@ def test_the_cluster_of_the_reference_is_up_unchanged_behind_a_bastion_that_alon
         if doc["metadata"]["parent_id"] == own and "ingress" in doc["spec"]
     ]
     assert {each["source_security_group_id"] for each in into} == {own, group}
-    (bastion,) = [doc for doc in machines if doc["spec"]["hostname"] == "my-fleet-bastion"]
-    address = bastion["status"]["network_interfaces"][0]["public_ip_address"]["address"].partition("/")[0]
-    latest = cluster.outputs("my-fleet")
-    assert {hop["address"] for node in latest["fleet"]["nodes"] for hop in node["jump"]} == {address}
+    check_that_the_bastion_leads_in(cluster)
     assert cluster.unrecorded("my-fleet") == {}
     assert cluster.preview(None, "--exit-code").code == 0
 
 
-def test_a_machine_that_was_taken_back_is_told_and_made_anew_and_all_goes(
+def check_that_the_bastion_leads_in(there: RehearsedNebius) -> str:
+    """The fleet's state has its address, which is given."""
+    machines = there.cloud.instances().values()
+    (bastion,) = [doc for doc in machines if doc["spec"]["hostname"] == "my-fleet-bastion"]
+    address = bastion["status"]["network_interfaces"][0]["public_ip_address"]["address"].partition("/")[0]
+    nodes = there.outputs("my-fleet")["fleet"]["nodes"]
+    assert {hop["address"] for node in nodes for hop in node["jump"]} == {address}
+    return str(bastion["metadata"]["id"])
+
+
+def test_machines_that_were_taken_back_are_told_and_made_anew_and_all_goes(
     tmp_path: Path, cluster: RehearsedNebius
 ) -> None:
     there = copied(cluster, tmp_path)
     nodes = there.nodes()
     lost, kept = sorted(nodes, key=lambda each: there.cloud.instances()[each]["spec"]["hostname"])
-    there.cloud.take_back(lost)
-    (told,) = there.orch("drift", "my-fleet", "--rehearse", "--json").json["drift"]
-    assert (told["name"], told["path"], told["observed"]) == ("my-fleet-0", "status", "stopped")
+    bastion = check_that_the_bastion_leads_in(there)
+    for each in (lost, bastion):
+        there.cloud.take_back(each)
+    told = there.orch("drift", "my-fleet", "--rehearse", "--json").json["drift"]
+    assert sorted((each["name"], each["path"], each["observed"]) for each in told) == [
+        ("my-fleet-0", "status", "stopped"),
+        ("my-fleet-bastion", "status", "stopped"),
+    ]
     assert there.preview(None, "--exit-code").code == 10
     assert there.up().code == 0
     assert kept in there.nodes()
     assert lost not in there.nodes()
     assert there.names() == NODES
+    assert check_that_the_bastion_leads_in(there) != bastion
     assert there.unrecorded("my-fleet") == {}
     assert there.preview(None, "--exit-code").code == 0
     said = there.down("my-fleet")
