@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from orch.catalog.shortages import Shortage
+
 Arch = Literal["x86", "arm"]
 _MACHINES: Mapping[str, Arch] = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm", "arm64": "arm"}
 
@@ -90,6 +92,15 @@ class Offer:
         return (
             self.type.backend == "aws" and bool(self.zone) and not _REGIONAL_AZ_ID.fullmatch(self.zone or "")
         )
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a cloud's own APIs told: offers, the regions that were looked at, and what has no room there."""
+
+    offers: tuple[Offer, ...]
+    regions: tuple[str, ...]
+    shortages: tuple[Shortage, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from pkgutil import iter_modules
 
 from orch.catalog.errors import NotRefreshable, RefreshFailed
 from orch.catalog.load import catalog, price_file, user_folder, write_prices
-from orch.catalog.records import PriceList
+from orch.catalog.records import Fetched, PriceList
+from orch.catalog.shortages import FILE, add
 from orch.spec.suggest import hint_for, listed
 
 OTHER = "; other regions: "
@@ -58,21 +59,21 @@ def refresh(
     before = known.lists[backend]
     types = tuple(each for each in known.types.values() if each.backend == backend)
     now = datetime.now(timezone.utc)
-    offers, fetched = cloud.fetch(types, regions=regions, profile=profile, now=now)
+    fetched: Fetched = cloud.fetch(types, regions=regions, profile=profile, now=now)
     other_regions = tuple(offer for offer in before.offers if regions and offer.region not in regions)
-    if not offers:
+    if not fetched.offers:
         raise RefreshFailed(f"{backend} lists none of the catalogue's types", hint="nothing was changed")
     prices = PriceList(
         backend=backend,
         source=_with(cloud.SOURCE, before.source if other_regions else ""),
         as_of=_with(f"{now:%Y-%m-%d}", before.as_of if other_regions else ""),
         note=cloud.NOTE,
-        offers=(*offers, *other_regions),
+        offers=(*fetched.offers, *other_regions),
         refreshed=True,
         # Regions that the account has not enabled are of no use to it.
-        complete=before.complete.union(fetched)
+        complete=before.complete.union(fetched.regions)
         if regions
-        else frozenset((*fetched, *known.regions.get(backend, ()))),
+        else frozenset((*fetched.regions, *known.regions.get(backend, ()))),
     )
     path = folder / price_file(backend)
     try:
@@ -81,6 +82,7 @@ def refresh(
         raise RefreshFailed(
             "the new price list cannot be written", where=str(path), detail=error.strerror or str(error)
         ) from error
+    add(folder / FILE, fetched.shortages, now.timestamp())
     return Refreshed(prices, path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from orch.cli.context import ALSO, positional
+from orch.cli.context import ALSO, positional, project_at
 from orch.cli.errors import say, tell
 from orch.spec.errors import visible
 from orch.spec.grammar.values import render_size
 
 if TYPE_CHECKING:
     from orch.catalog.records import InstanceType
+    from orch.catalog.shortages import Shortage
     from orch.offers.match import Fit
     from orch.offers.near_misses import NearMiss
     from orch.offers.query import MachineQuery
@@ -61,11 +63,17 @@ def show(
     explain: Annotated[
         bool, typer.Option("--explain", help="Also list near misses, with the conditions that they fail.")
     ] = False,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="With what rehearsals of the project found no room for.")
+    ] = False,
 ) -> None:
     """List what the clouds offer for the fleets of a file, the cheapest first.
 
     Reads the catalogue on this machine and calls no cloud: a price is no quote, a row no promise of capacity.
+    NO ROOM: where an `up`, or Nebius when its prices were fetched, found none in the last ten minutes.
     """
+    from orch.catalog.load import user_folder
+    from orch.catalog.shortages import FILE, recent
     from orch.cli import diagnostics
     from orch.offers.search import search
     from orch.spec.diagnostics import render_human
@@ -73,7 +81,9 @@ def show(
 
     documents = diagnostics.load(file)
     configured = diagnostics.backend_settings(file, documents)
-    searches = search(documents, tuple(dict.fromkeys(each.type for each in configured)))
+    noted = project_at(None if file == "-" else file, rehearse=True).shortages if rehearse else None
+    known = recent(noted or user_folder() / FILE, time.time())
+    searches = search(documents, tuple(dict.fromkeys(each.type for each in configured)), shortages=known)
     if as_json:
         print(json.dumps(offers_json(searches, limit or None, explain), indent=2, ensure_ascii=False))
     else:
@@ -131,6 +141,9 @@ def offers_text(search: Search, limit: int | None, *, colour: bool) -> str:
     columns = ("#", "BACKEND", "REGION", "ZONE", "INSTANCE TYPE", "RESOURCES", "SPOT", "PRICE")
     folded = _folded(fits)
     rows = [_row(number, group, search.query) for number, group in folded[:limit]]
+    no_room = [no_room_text(search, group) for _, group in folded[:limit]]
+    if any(no_room):
+        columns, rows = (*columns, "NO ROOM"), [(*row, text) for row, text in zip(rows, no_room, strict=True)]
     lines = [head, table(columns, rows, colour=colour)]
     shown = sum(len(group) for _, group in folded[:limit])
     if shown < len(fits):
@@ -138,6 +151,23 @@ def offers_text(search: Search, limit: int | None, *, colour: bool) -> str:
     if any(not fit.offer.listed for fit in fits[:shown]):
         lines.append(ASKED)
     return "\n".join(lines)
+
+
+def no_room_text(search: Search, group: Sequence[Fit]) -> str:
+    """`fabric-2 3 min ago`; a place that the row itself names is not repeated."""
+    known = {each: fit for fit in group for each in search.no_room(fit)}
+    words: list[str] = []
+    for each, fit in known.items():
+        ago = _ago(each)
+        minutes = f"{ago // 60} min ago" if ago >= 60 else "just now"
+        own = each.zone in (fit.offer.zone, fit.offer.region, "") and len(group) == 1
+        words.append(minutes if own else f"{each.zone or each.region} {minutes}")
+    return ", ".join(words)
+
+
+def _ago(shortage: Shortage) -> int:
+    """How long ago it was seen, in seconds."""
+    return max(0, int(time.time()) - shortage.at)
 
 
 def _folded(fits: Sequence[Fit]) -> list[tuple[int, tuple[Fit, ...]]]:
@@ -289,7 +319,7 @@ def _fleet_json(search: Search, limit: int | None, explain: bool) -> dict[str, A
         "wanted": _query_json(search.query),
         "skipped": search.skipped,
         "total": len(fits),
-        "offers": [_offer_json(fit) for fit in fits[:limit]],
+        "offers": [{**_offer_json(fit), "no_room": _no_room_json(search, fit)} for fit in fits[:limit]],
         "near_misses": [_miss_json(miss) for miss in search.misses[:limit]]
         if explain or search.empty
         else [],
@@ -342,6 +372,10 @@ def _offer_json(fit: Fit) -> dict[str, Any]:
         "price_of": fit.price_of,
         "listed": offer.listed,
     }
+
+
+def _no_room_json(search: Search, fit: Fit) -> list[dict[str, Any]]:
+    return [{"zone": each.zone or None, "seconds_ago": _ago(each)} for each in search.no_room(fit)]
 
 
 def _miss_json(miss: NearMiss) -> dict[str, Any]:

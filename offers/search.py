@@ -8,7 +8,8 @@ from functools import cached_property
 
 from orch.catalog.load import catalog as load_catalog
 from orch.catalog.records import Catalog, PriceList
-from orch.offers.match import Judgement, judge
+from orch.catalog.shortages import Shortage
+from orch.offers.match import Fit, Judgement, judge
 from orch.offers.name_warnings import name_warnings
 from orch.offers.near_misses import NearMiss, near_misses, reason_text
 from orch.offers.query import MachineQuery, machine_query
@@ -48,7 +49,8 @@ class NoFleet(OrchError):
 
 @dataclass(frozen=True)
 class Search:
-    """The result for one fleet. `skipped` says why its machines are not searched."""
+    """The result for one fleet. `skipped` says why its machines are not searched; `shortages`: what had no
+    room a short while ago."""
 
     name: str
     file: str
@@ -57,6 +59,18 @@ class Search:
     diagnostics: tuple[Diagnostic, ...]
     lists: tuple[PriceList, ...]
     skipped: str | None = None
+    shortages: tuple[Shortage, ...] = ()
+
+    def no_room(self, fit: Fit) -> tuple[Shortage, ...]:
+        """The shortages where a fit is: in its zone, in all of its region where the offer names none."""
+        offer = fit.offer
+        place = (offer.type.backend, offer.type.name, offer.region, fit.spot)
+        return tuple(
+            each
+            for each in self.shortages
+            if (each.backend, each.instance_type, each.region, each.spot) == place
+            and offer.zone in (None, each.zone)
+        )
 
     @property
     def empty(self) -> bool:
@@ -69,7 +83,10 @@ class Search:
 
 
 def search(
-    documents: Sequence[Document], configured: Sequence[str], catalog: Catalog | None = None
+    documents: Sequence[Document],
+    configured: Sequence[str],
+    catalog: Catalog | None = None,
+    shortages: Sequence[Shortage] = (),
 ) -> tuple[Search, ...]:
     """The offers for each fleet, in the order of the documents. `configured` are the project's backends.
 
@@ -77,7 +94,7 @@ def search(
     """
     data = catalog or load_catalog()
     searches = tuple(
-        _search(document, document.model, configured, data)
+        replace(_search(document, document.model, configured, data), shortages=tuple(shortages))
         for document in documents
         if isinstance(document.model, Fleet)
     )

@@ -1,7 +1,8 @@
 """Rules over the inputs of Pulumi resources, by type token.
 
 What is absent or known only later is no violation, unless the cloud's own default is the bad value: then the
-rule says so. Tokens and property names are those of pulumi-aws 7 and pulumi-gcp 10.
+rule says so. Tokens and property names are those of pulumi-aws 7 and pulumi-gcp 10; those of Nebius are
+orch's own.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ GCP_INSTANCES = frozenset(
         "gcp:compute/instanceFromTemplate:InstanceFromTemplate",
     }
 )
+
+NEBIUS_INSTANCE = "orch-nebius:index:Instance"
 
 _BASTIONS = Parameter("bastions", FLAG, "Whether bastions are judged too: `FLEET-bastion`.", False)
 
@@ -89,6 +92,22 @@ def _open_peers(resource: Resource, port: int) -> Iterator[str]:
             yield from _world([inputs.get("cidrIpv4"), inputs.get("cidrIpv6")])
     elif resource.type == "gcp:compute/firewall:Firewall" and _lets_in(inputs, port):
         yield from _world(inputs.get("sourceRanges"))
+    elif resource.type == "orch-nebius:index:SecurityRule":
+        yield from _world(*_nebius_sources(at(inputs, "spec"), port))
+
+
+def _nebius_sources(spec: object, port: int) -> Iterator[object]:
+    """The networks that a rule of Nebius lets in at a port: without ports all of them, without a source any.
+
+    Source: nebius/api vpc/v1/security_rule.proto.
+    """
+    ingress = at(spec, "ingress")
+    lets_in = at(spec, "access") == "ALLOW" and at(spec, "protocol") in ("TCP", "ANY")
+    if not lets_in or not isinstance(ingress, Mapping) or "source_security_group_id" in ingress:
+        return
+    ports = at(ingress, "destination_ports")
+    if not ports or port in {int(each) for each in ports}:
+        yield at(ingress, "source_cidrs") if "source_cidrs" in ingress else ["0.0.0.0/0"]
 
 
 def _lets_in(firewall: Mapping[str, Any], port: int) -> bool:
@@ -396,6 +415,8 @@ def public(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
         has = "instance" in inputs or "networkInterface" in inputs
     elif resource.type in GCP_INSTANCES:
         has = any("accessConfigs" in each for each in rows_of(inputs.get("networkInterfaces")))
+    elif resource.type == NEBIUS_INSTANCE:
+        has = any("public_ip_address" in each for each in rows_of(at(inputs, "spec", "network_interfaces")))
     if has:
         yield _breach(resource, "it gives a node a public address", "network.public_ips")
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
+from orch.catalog.shortages import FILE
 from orch.components.registry import AnyBackend, backend
 from orch.rehearsal.account import Endpoint, SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
@@ -75,6 +76,10 @@ class RehearsalProject(Project):
     @property
     def lock_file(self) -> Path:
         return self.dot / "orch.lock"
+
+    @property
+    def shortages(self) -> Path:
+        return self.dot / FILE
 
     @property
     def shims(self) -> Path:

@@ -49,12 +49,24 @@ jinja2 pulumi.automation._server rich.console rich.table sqlalchemy.dialects.sql
 """
 LOADED = (*_VERBS_LOAD.split(), str(Path(__file__).with_name("transit.py")))
 
+# What its SDK imports when it is first called, and the methods of the simulated account.
+NEBIUS = (
+    *("nebius.sdk", "nebius.aio.service_error", "nebius.base.protos.json_format", "nebius.aio.token.options"),
+    *(f"nebius.api.nebius.{each}" for each in ("common.v1", "compute.v1", "vpc.v1")),
+    *(f"nebius.api.nebius.{each}" for each in ("iam.v1", "iam.v2", "capacity.v1", "quotas.v1")),
+    *(
+        f"orch.rehearsal.nebius.api.{each}"
+        for each in ("identity", "vpc", "compute", "instances", "capacity")
+    ),
+)
+
 # What serves our own resources and the simulated clouds. None of Google's libraries: protobuf takes either
 # them or the SDK of providers.
 PROVIDERS = (
     *("orch.providers.orch.plugin", "orch.providers.orch.keys", "orch.providers.orch.local_network"),
     *("orch.providers.orch.local_node", "orch.providers.orch.ssh_host"),
     *("orch.rehearsal.aws.plugin", "orch.rehearsal.aws.data.tables", "orch.rehearsal.gcp.plugin"),
+    *("orch.rehearsal.nebius.plugin", "orch.rehearsal.nebius.data.tables", *NEBIUS),
 )
 
 # What the interpreter or an import reads, once.

@@ -132,6 +132,13 @@ class Rehearsed(Folder):
     def preview(self, file: str | None = None, *words: str) -> Said:
         return self.orch("preview", file or f"{self.called}.yml", "--rehearse", "--json", *words)
 
+    def no_room(self, file: str | None = None) -> set[str]:
+        """The places of which `orch offers` tells that they had no room a short while ago."""
+        said = self.orch("offers", file or f"{self.called}.yml", "--rehearse", "--json")
+        assert said.code == 0, said.err
+        offers = said.json["fleets"][0]["offers"]
+        return {each["zone"] for offer in offers for each in offer["no_room"]}
+
     def nodes(self, kind: str = KIND) -> dict[str, str]:
         """Nodes in the cloud: id -> letter of the zone."""
         return {
@@ -178,6 +185,11 @@ class Rehearsed(Folder):
         mine = self.types
         found = [each for each in latest.get("resources") or () if each["type"].startswith(mine)]
         return {each["id"]: each["type"] for each in found if each.get("id")}
+
+    def outputs(self, name: str | None = None) -> dict[str, Any]:
+        """What the stack of a fleet has told of it."""
+        latest = json.loads(self.checkpoint(name).read_text())["checkpoint"]["latest"]
+        return next(each["outputs"] for each in latest["resources"] if each["type"] == "pulumi:pulumi:Stack")
 
     def unrecorded(self, name: str | None = None) -> dict[str, str]:
         """Id -> kind of what is in the cloud and not in the state."""

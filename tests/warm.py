@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from forkserver import LOADED, Forked, server_of
+from forkserver import LOADED, NEBIUS, Forked, server_of
 
 # The clouds' SDKs, and the accounts of a rehearsal.
 _CLOUDS = """
@@ -29,8 +29,9 @@ orch.rehearsal.aws.api.network orch.rehearsal.aws.api.tags orch.rehearsal.gcp.ap
 orch.rehearsal.gcp.api.methods orch.rehearsal.gcp.api.network orch.rehearsal.gcp.api.operations
 orch.rehearsal.gcp.api.quotas boto3.session google.auth.credentials google.cloud.compute_v1 grpc._server
 orch.catalog.refresh requests
+orch.components.nebius.backend orch.components.nebius.resources orch.rehearsal.nebius.hooks
 """
-LIBRARIES = (*LOADED, *_CLOUDS.split(), str(Path(__file__).with_name("warmed.py")))
+LIBRARIES = (*LOADED, *_CLOUDS.split(), *NEBIUS, str(Path(__file__).with_name("warmed.py")))
 
 
 @dataclass

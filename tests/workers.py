@@ -61,6 +61,7 @@ WITH_PARTS = (
     "tests/components/aws/test_engine.py",
     "tests/components/gcp/test_engine.py",
     "tests/components/gcp/test_shapes.py",
+    "tests/components/nebius/test_reference_fleets.py",
     "tests/e2e/",
     "tests/images/test_build.py",
     "tests/images/test_job.py",

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from orch.catalog.errors import RefreshFailed
-from orch.catalog.records import InstanceType, Offer
+from orch.catalog.records import Fetched, InstanceType, Offer
 from orch.catalog.sdks import require_sdk
 
 SOURCE = "AWS Price List and EC2 APIs"
@@ -59,7 +59,7 @@ class Zone:
 
 def fetch(
     types: Sequence[InstanceType], *, regions: Sequence[str], profile: str | None, now: datetime
-) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
+) -> Fetched:
     """All offers of the types in the account's enabled regions, or in `regions`; and which these are.
 
     Endpoints and credentials are found as boto3 finds them. Raises NoSdk and RefreshFailed.
@@ -79,7 +79,7 @@ def fetch(
         for region in regions or enabled:
             client = session.client("ec2", region_name=region, config=config)
             offers += _in_region(client, pricing, region, by_name, now)
-    return tuple(offers), tuple(regions or enabled)
+    return Fetched(tuple(offers), tuple(regions or enabled))
 
 
 def _in_region(

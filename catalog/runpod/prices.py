@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from orch.catalog.errors import NoSdk, RefreshFailed
 from orch.catalog.load import SHIPPED, read_rows
-from orch.catalog.records import InstanceType, Offer
+from orch.catalog.records import Fetched, InstanceType, Offer
 
 SOURCE = "RunPod's REST API v2"
 NOTE = "Secure pods on demand. A GPU of an Instant Cluster may cost more."
@@ -45,7 +45,7 @@ def country(data_center: str) -> str:
 
 def fetch(
     types: Sequence[InstanceType], *, regions: Sequence[str], profile: str | None, now: datetime
-) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
+) -> Fetched:
     """All offers of the types, or those in `regions` (countries); and the regions that were found.
 
     Raises NoSdk and RefreshFailed.
@@ -64,7 +64,8 @@ def fetch(
         raise RefreshFailed(
             f"RunPod has nothing in {', '.join(unknown)}", hint=f"it is in {', '.join(known)}"
         )
-    return tuple(each for each in offers if not regions or each.region in regions), tuple(regions or known)
+    chosen = tuple(each for each in offers if not regions or each.region in regions)
+    return Fetched(chosen, tuple(regions or known))
 
 
 def _offers(each: InstanceType, row: Row) -> Iterator[Offer]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -27,14 +27,14 @@ from orch.components.nebius.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.nebius.plan import NebiusPlan
 from orch.components.nebius.planner import Context, needed_lookups, plan, with_nodes
 from orch.components.node_count import node_indices
-from orch.components.request import PlanRequest
+from orch.components.request import PlanRequest, PriorState
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.nebius import NebiusSettings
 from orch.spec.suggest import few
 
-PINNED_IMAGES = ("image", "image_of", "image_region")
+PINNED_IMAGES = ("image", "image_of", "image_region", "bastion_image")
 
 
 class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
@@ -112,7 +112,7 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
         project = prior.pins.get("project") if place.kept else None
         if project is None:
             project = self._projects(request)[place.region]
-        lookups = needed_lookups(request.fleet, place, prior, request.indices)
+        lookups = needed_lookups(request.fleet, self.settings_of(request), place, prior, request.indices)
         facts = self._client(request).facts(project, lookups)
         return facts if place.kept else replace(facts, stock=room_at(self._stock(request), place))
 
@@ -125,6 +125,7 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
             scripts(request.fleet, request.folder),
             request.indices,
             request.other_groups or OtherGroups(),
+            request.created,
         )
         place = cast("NebiusCandidate", candidate)
         return plan(request.fleet, place, facts, self.prior(request), context)
@@ -145,6 +146,13 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
 
     def cloud_error(self, text: str) -> CloudError | None:
         return errors.ERRORS.read(text)
+
+    def ended_nodes(
+        self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
+    ) -> frozenset[str]:
+        account = session(self.name) or self.open_session(self.entry(settings))
+        nodes = {node.machine: node.name for node in previous.nodes if node.machine}
+        return frozenset(nodes[each] for each in NebiusClient(account).ended(list(nodes)))
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         return orphans.survey(NebiusClient(self.asked_by(state)), project, self.price)

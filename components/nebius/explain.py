@@ -6,11 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orch.components.cloud.plan import Bastion
 from orch.components.explain import ChangeRow, Explained
+from orch.components.idleness import IdleRule
+from orch.components.lifetime import Lifetime
 from orch.components.nebius.account.facts import NebiusFacts
 from orch.components.nebius.candidates import NebiusCandidate
+from orch.components.nebius.network import AccessMethod
 from orch.components.nebius.plan import NebiusPlan, Network
 from orch.components.request import PriorState
+from orch.offers.match import money
 from orch.spec.models import Fleet
 
 PACKAGE = "orch-nebius"
@@ -85,6 +90,15 @@ def fabric_reasons(candidate: NebiusCandidate, facts: NebiusFacts, nodes: int) -
     yield f"InfiniBand: one GPU cluster on the fabric {candidate.infiniband}, {why}"
 
 
+def ending_reasons(idle: IdleRule | None, ending: Lifetime | None) -> Iterator[str]:
+    """When nodes end themselves, and what that leaves."""
+    if ending is not None:
+        yield ending.reason
+    if idle is not None or ending is not None:
+        left = "its root disk is billed until the next `up` or `orch reconcile`"
+        yield f"a node that ended itself is stopped: {left}"
+
+
 def capacity_reasons(fleet: Fleet, candidate: NebiusCandidate, *, whole: bool) -> Iterator[str]:
     if fleet.reservation is not None:
         yield f"capacity: from the capacity block group {fleet.reservation} alone; orch buys none"
@@ -94,14 +108,23 @@ def capacity_reasons(fleet: Fleet, candidate: NebiusCandidate, *, whole: bool) -
         yield "capacity: a machine that stops again is how Nebius lacks some; then all are taken back"
 
 
-def network_reasons(network: Network, *, public: bool, jumps: int) -> Iterator[str]:
+def network_reasons(
+    network: Network, access: AccessMethod, bastion: Bastion | None, *, jumps: int
+) -> Iterator[str]:
     made = "made with the fleet" if network.subnet is None else f"in the subnet {network.subnet}"
-    if public:
-        way = f"public addresses, SSH from {', '.join(network.ssh_from)}"
-    else:
-        way = f"no public addresses, SSH over {jumps} given hop{'s' * (jumps != 1)}"
+    addresses = "public addresses" if access.public else "no public addresses"
     rules = "" if network.groups is None else "; the given security groups decide who comes in"
-    yield f"network: {made}, {way}{rules}"
+    yield f"network: {made}, {addresses}{rules}"
+    if access.kind == "given":
+        yield f"SSH: over {jumps} given hop{'s' * (jumps != 1)}"
+    elif access.kind == "direct":
+        yield f"SSH: straight, from {', '.join(network.ssh_from) or 'where the groups say'}"
+    elif bastion is not None:
+        price = "" if bastion.price is None else f" at {money(bastion.price)} an hour"
+        yield (
+            f"SSH: over a bastion, {bastion.instance_type}{price} with a public address, which answers "
+            f"{', '.join(bastion.cidrs)} and passes on to the nodes alone whoever has the fleet's key"
+        )
 
 
 def image_reasons(facts: NebiusFacts, previous: PriorState) -> Iterator[str]:
@@ -119,10 +142,12 @@ def rank_reasons(fleet: Fleet, *, by_topology: bool) -> Iterator[str]:
         yield "ranks: by node number; Nebius tells where machines of a GPU cluster stand, of others nothing"
 
 
-def unpriced(price: float | None, *, public: bool) -> Iterator[str]:
+def unpriced(price: float | None, bastion: Bastion | None, *, public: bool) -> Iterator[str]:
     """What costs money and has no price in the catalogue."""
     if price is None:
         yield "nodes"
-    if public:
+    if bastion is not None and bastion.price is None:
+        yield "bastion"
+    if public or bastion is not None:
         yield "public IPv4 addresses"
     yield "root disks"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from orch.components.cloud.plan import CloudPlan
 from orch.spec.models.ssh import Jump
@@ -27,9 +28,13 @@ class Network:
 
     @property
     def ssh_rules(self) -> tuple[tuple[str, ...], ...]:
-        """The networks that each rule lets reach SSH: a rule takes few."""
-        starts = range(0, len(self.ssh_from), NETWORKS_PER_RULE)
-        return tuple(self.ssh_from[start : start + NETWORKS_PER_RULE] for start in starts)
+        return rules_of(self.ssh_from)
+
+
+def rules_of(cidrs: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The networks that each rule lets reach SSH: a rule takes few."""
+    starts = range(0, len(cidrs), NETWORKS_PER_RULE)
+    return tuple(cidrs[start : start + NETWORKS_PER_RULE] for start in starts)
 
 
 @dataclass(frozen=True)
@@ -45,14 +50,15 @@ class NebiusPlan(CloudPlan):
     """A fleet on Nebius.
 
     `infiniband`: the fabric on which its GPU cluster is made, None for machines that join none; the field
-    `zone` holds it too, else the region. `public`: whether nodes have public addresses; `jumps`: the way to
-    them where they have none. `reservation`: the capacity block group that they are made from.
+    `zone` holds it too, else the region. `access`: how SSH gets in; `public`: whether nodes have public
+    addresses; `jumps`: given hops. `reservation`: the capacity block group that they are made from.
     `confidential`: the user data may hold secrets of the file.
     """
 
     project: str
     infiniband: str | None
     network: Network
+    access: Literal["direct", "given", "bastion"]
     public: bool
     jumps: tuple[Jump, ...]
     image: str
@@ -68,6 +74,10 @@ class NebiusPlan(CloudPlan):
         return (self, *self.others)
 
     @property
+    def ends_itself(self) -> bool:
+        return self.idle is not None or self.lifetime is not None
+
+    @property
     def base(self) -> str:
         """What names of cloud resources begin with."""
         return f"orch-{self.fleet}-{self.scope}"
@@ -75,7 +85,3 @@ class NebiusPlan(CloudPlan):
     @property
     def platform(self) -> str:
         return self.instance_type.rpartition("_")[0]
-
-    @property
-    def preset(self) -> str:
-        return self.instance_type.rpartition("_")[2]

@@ -14,6 +14,8 @@ from orch.components import file_systems
 from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import (
     RUNS_INIT,
+    bastion_config,
+    ended_by_time,
     first_boot_findings,
     first_boot_pins,
     node_config,
@@ -33,11 +35,20 @@ from orch.components.cloud.sizing import (
     nvidia,
     user_data_findings,
 )
-from orch.components.cloud.ssh_access import source_findings
+from orch.components.idleness import SCRIPT as IDLE_SCRIPT
+from orch.components.idleness import IdleRule, idle_rule
+from orch.components.lifetime import Lifetime, lifetime
 from orch.components.nebius import explain as told
-from orch.components.nebius.account.facts import IMAGE_FAMILY, Lookups, NebiusFacts
+from orch.components.nebius import network as networks
+from orch.components.nebius.account.facts import (
+    CPU_IMAGE_FAMILY,
+    IMAGE_FAMILY,
+    Lookups,
+    NebiusFacts,
+)
 from orch.components.nebius.candidates import NebiusCandidate, types_with_fabric
-from orch.components.nebius.plan import Disk, NebiusPlan, Network
+from orch.components.nebius.network import network_of, way_in
+from orch.components.nebius.plan import Disk, NebiusPlan
 from orch.components.node_count import all_there, count_words, folded, live_indices, node_indices
 from orch.components.request import PriorState
 from orch.runner.preparation.init_steps import steps
@@ -46,15 +57,14 @@ from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.nebius import NebiusSettings
-from orch.spec.models.blocks import Network as NetworkBlock
-from orch.templates import render
+from orch.templates import ShellText, render
 
 # Source: nebius/api compute/v1/instance.proto, cloud_init_user_data.
 MOST_USER_DATA = 32_768
 # InfiniBand cards of a machine with eight GPUs. Source: skypilot provision/nebius/constants.py.
 CARDS = 8
 PREPARE = "/usr/local/sbin/orch-prepare"
-_PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+OFF = ShellText("systemctl poweroff")
 # What a machine's host key takes in its user data, which does not compress, with the client's.
 _KEYS_SIZE = 1024
 
@@ -65,7 +75,8 @@ class Context:
 
     `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
     one project's names from another's, used for a new stack only. `indices`: the nodes to plan, None: as many
-    as the file asks for; `other_groups`: the fleet's other nodes.
+    as the file asks for; `other_groups`: the fleet's other nodes; `created`: when the fleet was, in seconds
+    since the epoch.
     """
 
     settings: NebiusSettings
@@ -77,17 +88,22 @@ class Context:
     other_groups: OtherGroups[NebiusPlan, NebiusFacts] = field(
         default_factory=OtherGroups["NebiusPlan", NebiusFacts]
     )
+    created: int = 0
 
 
 def needed_lookups(
-    fleet: Fleet, candidate: NebiusCandidate, previous: PriorState, indices: Sequence[int] | None = None
+    fleet: Fleet,
+    settings: NebiusSettings,
+    candidate: NebiusCandidate,
+    previous: PriorState,
+    indices: Sequence[int] | None = None,
 ) -> Lookups:
     """What has to be asked for a plan. An image that the stack has pinned is asked for by its id; a quota
     where machines have to be made."""
-    block, written, pins = _block(fleet), _image_of(fleet), previous.pins
-    of = written or IMAGE_FAMILY
-    same = (pins.get("image_of"), pins.get("image_region")) == (of, candidate.region)
-    pinned = pins.get("image") if same else None
+    block, written, pins = network_of(fleet), _image_of(fleet), previous.pins
+    of = _family(fleet, candidate)
+    here = pins.get("image_region") == candidate.region
+    pinned = pins.get("image") if here and pins.get("image_of") == of else None
     by_region = block.subnets.get(candidate.region, ()) if isinstance(block.subnets, dict) else block.subnets
     return Lookups(
         instance_type=candidate.type.name,
@@ -98,15 +114,19 @@ def needed_lookups(
         subnets=by_region,
         groups=block.security_groups,
         quota=not (candidate.kept and all_there(fleet, previous, indices)),
+        bastion=way_in(block, settings).kind == "bastion",
+        bastion_type=pins.get("bastion_type") if candidate.kept else None,
+        bastion_image=pins.get("bastion_image") if here else None,
     )
-
-
-def _block(fleet: Fleet) -> NetworkBlock:
-    return fleet.network or NetworkBlock()
 
 
 def _image_of(fleet: Fleet) -> str | None:
     return fleet.os_image.get("nebius") if isinstance(fleet.os_image, dict) else fleet.os_image
+
+
+def _family(fleet: Fleet, candidate: NebiusCandidate) -> str:
+    """The image of the nodes as it is looked up: what the file writes, else a family by what the type has."""
+    return _image_of(fleet) or (IMAGE_FAMILY if candidate.type.gpu_count else CPU_IMAGE_FAMILY)
 
 
 def _is_id(written: str | None) -> bool:
@@ -124,26 +144,29 @@ def plan(
     live = live_indices(previous) if candidate.kept else frozenset[int]()
     new = len(set(indices) - live)
     scope = previous.pins.get("scope", context.scope)
-    settings, block = context.settings, _block(fleet)
-    cidrs = settings.ssh_cidrs if block.ssh_cidrs is None else block.ssh_cidrs
-    public = _public(block, settings)
+    settings, block = context.settings, network_of(fleet)
+    access = way_in(block, settings)
     whole = fleet.gang == "all-or-nothing"
     findings = [
-        *_access_findings(block, cidrs, public=public),
-        *_given_findings(block, facts),
+        *networks.access_findings(block, access),
+        *networks.given_findings(block, facts),
+        *networks.bastion_findings(access, facts, candidate.region),
         *_image_findings(fleet, candidate, facts, previous),
         *_fabric_findings(fleet, candidate, context.catalog),
         *_quota_findings(candidate, facts, new, context.other_groups),
         *disk_findings(fleet, facts.image.least_gb if facts.image else None),
     ]
-    cloud_init = node_init(fleet, candidate, context.scripts)
+    idle, ending = idle_rule(fleet), lifetime(fleet, context.created)
+    cloud_init = node_init(fleet, candidate, context.scripts, idle, ending)
     findings += user_data_findings("Nebius", len(wrapped(cloud_init)) + _KEYS_SIZE, MOST_USER_DATA)
-    boot = first_boot_pins(fleet, context.scripts)
+    boot = first_boot_pins(fleet, context.scripts, idle, ending.stamp if ending else "")
     findings += first_boot_findings(previous, boot, len(live))
+    bastion = networks.bastion(access, facts, candidate.region, context.catalog)
+    fixed = (bastion.price or 0.0) if bastion else 0.0
     findings += budget_findings(
         fleet,
         candidate.price,
-        0.0,
+        fixed,
         candidate.price_of,
         backend="nebius",
         nodes=len(indices),
@@ -153,10 +176,16 @@ def plan(
     warnings = settle(findings)
     if facts.image is None:
         raise AssertionError("an image that is missing is an error")
-    network = _network(block, facts, cidrs, public=public)
+    network = networks.network(block, facts, access)
     disk = Disk(disk_gb(fleet))
     layout = fingerprint(
-        candidate.type.name, candidate.zone, facts.image.id, candidate.spot, public, disk, fleet.reservation
+        candidate.type.name,
+        candidate.zone,
+        facts.image.id,
+        candidate.spot,
+        access.public,
+        disk,
+        fleet.reservation,
     )
     interconnect = "infiniband" if candidate.infiniband else "ethernet"
     fast = fabric(interconnect, candidate.type.name)
@@ -172,8 +201,9 @@ def plan(
         instance_type=candidate.type.name,
         spot=candidate.spot,
         network=network,
-        public=public,
-        jumps=() if public else jumps,
+        access=access.kind,
+        public=access.public,
+        jumps=jumps if access.kind == "given" else (),
         image=facts.image.id,
         disk=disk,
         reservation=fleet.reservation,
@@ -181,8 +211,10 @@ def plan(
         labels={**fleet.tags, **context.tags, **settings.tags, "orch-fleet": fleet.name},
         whole=whole,
         nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
-        bastion=None,
-        bastion_init="",
+        bastion=bastion,
+        bastion_init=bastion_config(fleet.name, networks.PRIVATE, ending.script(OFF) if ending else None)
+        if bastion
+        else "",
         cloud_init=cloud_init,
         layout=layout,
         layout_unchanged=previous.pins.get("layout") == layout,
@@ -199,12 +231,12 @@ def plan(
         mounts=fleet_mounts(fleet.mounts),
         file_systems=(),
         protect=fleet.protect,
-        idle=None,
-        lifetime=None,
+        idle=idle,
+        lifetime=ending,
         scratch=None,
         price=candidate.price,
-        hourly=round((candidate.price or 0.0) * len(indices), 6),
-        unpriced=tuple(told.unpriced(candidate.price, public=public)),
+        hourly=round((candidate.price or 0.0) * len(indices) + fixed, 6),
+        unpriced=tuple(told.unpriced(candidate.price, bastion, public=access.public)),
         pins=_pins(fleet, candidate, facts)
         | boot
         | file_systems.mounted(fleet.mounts)
@@ -212,8 +244,9 @@ def plan(
         reasons=(
             count_words(fleet, len(indices), candidate.words),
             *place_reason(candidate, previous),
+            *told.ending_reasons(idle, ending),
             *told.fabric_reasons(candidate, facts, new),
-            *told.network_reasons(network, public=public, jumps=len(jumps)),
+            *told.network_reasons(network, access, bastion, jumps=len(jumps)),
             *told.capacity_reasons(fleet, candidate, whole=whole),
             *told.image_reasons(facts, previous),
             *told.rank_reasons(fleet, by_topology=by_topology),
@@ -228,84 +261,35 @@ def with_nodes(plan: NebiusPlan, names: Sequence[str] | frozenset[str]) -> Nebiu
     return replace(plan, nodes=tuple(node for node in plan.nodes if node.name in names))
 
 
-def node_init(fleet: Fleet, candidate: NebiusCandidate, scripts: Mapping[str, str]) -> str:
-    """The cloud-config of a node, with marks for its name and its keys. `scripts`: the text of `init[].file`
-    by path."""
+def node_init(
+    fleet: Fleet,
+    candidate: NebiusCandidate,
+    scripts: Mapping[str, str],
+    idle: IdleRule | None = None,
+    ending: Lifetime | None = None,
+) -> str:
+    """The cloud-config of a node, with marks for its name and its keys.
+
+    `scripts`: the text of `init[].file` by path; `idle` and `ending`: when it ends itself.
+    """
     init = steps(fleet, scripts)
     prepare = render(
         "nebius-prepare.sh.j2",
         gpus=nvidia(candidate.type),
         cards=CARDS if candidate.infiniband else 0,
-        idle=None,
+        idle=IDLE_SCRIPT if idle else None,
         steps=init,
         **RUNS_INIT,
     )
     files = [
         *node_files(PREPARE, sshd="AllowTcpForwarding yes\n"),
-        *prepared(PREPARE, prepare, init, cloud=None),
+        *prepared(PREPARE, prepare, init, cloud=None, idle=idle.script(OFF) if idle else None),
+        *ended_by_time(ending.script(OFF) if ending else None),
     ]
     return node_config(fleet, files, host_key="given")
 
 
 # What is found out
-
-
-def _access_findings(block: NetworkBlock, cidrs: Sequence[str], *, public: bool) -> Iterator[Finding]:
-    if block.bastion is True:
-        yield Finding(
-            "ORCH235",
-            "network.bastion",
-            "orch makes no bastion on Nebius",
-            hint="give a hop of your own: `proxy_jump`; or public addresses with `ssh_cidrs`",
-        )
-    if not public and not block.proxy_jump:
-        yield Finding(
-            "ORCH235",
-            "network.public_ips" if block.public_ips is False else "network",
-            "nobody could log in to the nodes: they have no public addresses, and no hop leads to them",
-            hint="write `proxy_jump`, with `subnets` that the hop is in; or remove `public_ips: false`",
-        )
-    if public and not cidrs and not block.security_groups:
-        yield Finding(
-            "ORCH235",
-            "network",
-            "nobody could log in to the nodes: no network may reach their SSH",
-            detail="Nebius has no tunnel of its own that leads in",
-            hint="write `ssh_cidrs`, here or at the backend in orch.yml: the networks that you come from",
-        )
-    if block.proxy_jump and not (block.vpc or block.subnets) and not public:
-        yield Finding(
-            "ORCH226",
-            "network.proxy_jump",
-            "the jump host lies outside the network that is made for the fleet",
-            hint="give the jump host's subnet with `subnets`, or remove `proxy_jump`",
-            severity=Severity.WARNING,
-        )
-    yield from source_findings(cidrs, written=bool(block.ssh_cidrs), alone="a hop of `proxy_jump`")
-
-
-def _given_findings(block: NetworkBlock, facts: NebiusFacts) -> Iterator[Finding]:
-    for name in facts.missing:
-        path = "network"
-        if name == block.vpc:
-            path = "network.vpc"
-        elif not isinstance(block.subnets, dict) and name in block.subnets:
-            path = f"network.subnets[{block.subnets.index(name)}]"
-        elif name in block.security_groups:
-            path = f"network.security_groups[{block.security_groups.index(name)}]"
-        yield Finding(
-            "ORCH226",
-            path,
-            f"the project {facts.project} has no {name}",
-            hint="name it by its id or its name, in the project of the fleet's region",
-        )
-    if (block.vpc or block.subnets) and not facts.missing and not facts.subnets:
-        yield Finding(
-            "ORCH226",
-            "network.vpc" if block.vpc else "network.subnets",
-            "the given network has no subnet in this region",
-            hint="make one, or name another network",
-        )
 
 
 def _image_findings(
@@ -369,23 +353,6 @@ def _quota_findings(
 # Pieces
 
 
-def _public(block: NetworkBlock, settings: NebiusSettings) -> bool:
-    """`auto`: public, unless a hop is given."""
-    wanted = settings.public_ips if block.public_ips == "auto" else block.public_ips
-    return not block.proxy_jump if wanted == "auto" else wanted
-
-
-def _network(block: NetworkBlock, facts: NebiusFacts, cidrs: tuple[str, ...], *, public: bool) -> Network:
-    given = facts.subnets[0] if facts.subnets else None
-    return Network(
-        subnet=given.id if given else None,
-        network=given.network if given else None,
-        groups=facts.groups if block.security_groups else None,
-        # From which of its addresses a hop comes is not known.
-        ssh_from=cidrs if public or cidrs else _PRIVATE,
-    )
-
-
 def _pins(fleet: Fleet, candidate: NebiusCandidate, facts: NebiusFacts) -> dict[str, str]:
     assert facts.image is not None
     return {
@@ -396,6 +363,8 @@ def _pins(fleet: Fleet, candidate: NebiusCandidate, facts: NebiusFacts) -> dict[
         "instance_type": candidate.type.name,
         "spot": "true" if candidate.spot else "false",
         "image": facts.image.id,
-        "image_of": _image_of(fleet) or IMAGE_FAMILY,
+        "image_of": _family(fleet, candidate),
         "image_region": candidate.region,
+        **({"bastion_type": facts.bastion_type} if facts.bastion_type else {}),
+        **({"bastion_image": facts.bastion_image.id} if facts.bastion_image else {}),
     }

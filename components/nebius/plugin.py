@@ -13,9 +13,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pulumi.provider.experimental import provider as api
+from pulumi.provider.experimental.property_value import PropertyValue
 
 from orch.components.nebius.account import client as kinds
 from orch.components.nebius.account.client import (
@@ -25,10 +26,11 @@ from orch.components.nebius.account.client import (
     NebiusClient,
     NebiusRefused,
     Row,
+    is_down,
 )
 from orch.components.nebius.account.orphans import MARK
 from orch.components.nebius.account.session import PARTS, Session
-from orch.components.nebius.explain import PACKAGE
+from orch.components.nebius.explain import GANG, PACKAGE
 from orch.providers.orch.handler import OBSERVED, Handler, Inputs, ProviderError, State
 from orch.providers.orch.serving import HandlerProvider, serve
 from orch.providers.orch.values import plain_map, sendable
@@ -158,7 +160,7 @@ class InstanceHandler(NebiusHandler):
 
     def _observed(self, found: Row, state: State) -> State:
         status = found.get("status") or {}
-        down = status.get("state") in ("STOPPED", "STOPPING", "ERROR") and not status.get("reconciling")
+        down = is_down(status)
         observed = super()._observed(found, state)
         return {**observed, **({"status": "stopped" if down else "running"} if "status" in state else {})}
 
@@ -177,7 +179,7 @@ class GangHandler:
         self._client, self._pause_s = client, pause_s
 
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
-        return [(key, "must be set") for key in ("name", "instances") if not inputs.get(key)]
+        return [(key, "must be set") for key in ("name", "instances") if inputs.get(key) in (None, "")]
 
     def replaces(self, key: str, old: Any, new: Any) -> bool:
         return key == "name"
@@ -240,6 +242,10 @@ def _assigned(found: Row) -> State:
     }
 
 
+def _entries(value: PropertyValue) -> Mapping[str, PropertyValue]:
+    return cast("Mapping[str, PropertyValue]", value.value) if isinstance(value.value, Mapping) else {}
+
+
 def _metadata(inputs: Inputs) -> Row:
     return {"parent_id": inputs["project"], "name": inputs["name"], "labels": inputs.get("labels") or {}}
 
@@ -266,12 +272,20 @@ class NebiusProvider(HandlerProvider):
             token: NebiusHandler(kind, self._account, pause_s=pause_s) for token, kind in KINDS.items()
         }
         handlers[f"{PACKAGE}:index:Instance"] = InstanceHandler(self._account, pause_s=pause_s)
-        handlers[f"{PACKAGE}:index:Gang"] = GangHandler(self._account, pause_s=pause_s)
+        handlers[GANG] = GangHandler(self._account, pause_s=pause_s)
         super().__init__(handlers.__getitem__)
 
     def _account(self) -> NebiusClient:
         assert self._client is not None  # the engine configures a provider before it asks for a resource
         return self._client
+
+    async def diff(self, request: api.DiffRequest) -> api.DiffResponse:
+        """A gang that has fewer machines than before waits for none: that is no change of it."""
+        before, now = (each.get("instances") for each in (request.old_state, request.new_inputs))
+        if request.type.endswith(GANG) and before is not None and now is not None:
+            kept = {name: each for name, each in _entries(before).items() if name in _entries(now)}
+            request.old_state = {**request.old_state, "instances": PropertyValue(kept)}
+        return await super().diff(request)
 
     async def check_config(self, request: api.CheckRequest) -> api.CheckResponse:
         return api.CheckResponse(inputs=sendable(request.new_inputs))

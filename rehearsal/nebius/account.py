@@ -156,7 +156,16 @@ class NebiusCloud(SimulatedAccount):
     # -- behind the back ----------------------------------------------------------------------------------
 
     def shut_down(self, instance: str) -> None:
-        self._stop(instance)
+        """A machine that is not told to stay off is started again. Source: compute/v1/instance.proto."""
+        from orch.rehearsal.nebius.api.instances import restarted
+
+        with self.store.transaction():
+            doc = self.store.get(instance, "instance")
+            recovers = doc is not None and doc["spec"].get("recovery_policy") != "FAIL"
+            if doc is not None and recovers:
+                restarted(Request(self, "nebius.compute.v1.InstanceService", "Start", {}), doc)
+        if not recovers:
+            self._stop(instance)
 
     def take_back(self, instance: str) -> None:
         """Nebius takes a preemptible machine back: it stops, and its disk stays."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orch.catalog import shortages
+from orch.catalog.shortages import Shortage
 from orch.components.cloud.node_groups import may_spread
 from orch.components.deployment import Deployment, Place
 from orch.components.file_systems import words_of
@@ -121,6 +124,7 @@ def bring_up(
                 break
             raise _refused(request, answer, failed or _all_failed(request, call), remains) from failed
         tried.append(Attempt(where, answer.reason))
+        shortages.add(stack.project.shortages, list(_shortages(compiled)), time.time())
         listener(Note(f"no room there: {answer.reason}"))
         if guard is not None:
             break
@@ -141,6 +145,15 @@ def bring_up(
     if kept := gang.kept_data:
         raise _no_room_beside(request, kept, tried)
     raise _no_room(request, tried)
+
+
+def _shortages(compiled: Deployment) -> Iterator[Shortage]:
+    """What a plan found no room for: the last of its node groups, for the others are where they were."""
+    region = compiled.pins.get("region")
+    for each in compiled.priced[-1:]:
+        if region:
+            spot = each.market == "spot"
+            yield Shortage(each.backend, each.machine, region, each.place, spot, int(time.time()))
 
 
 def _places(compiled: Deployment) -> list[Place]:

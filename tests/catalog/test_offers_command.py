@@ -91,6 +91,7 @@ def test_json_holds_all_offers_in_the_same_order(tmp_path: Path) -> None:
         "price": 55.04,
         "price_of": None,
         "listed": True,
+        "no_room": [],
     }
     (source,) = said.json["sources"]
     assert source["backend"] == "aws"

@@ -51,21 +51,20 @@ WRONG: dict[str, tuple[str, str, str]] = {
         f"{OPEN[:-2]}}}\navailability_zones: [eu-north1-a]\n",
         "lab.yml:9:1: error ORCH118: `availability_zones` is not supported by this version",
     ),
-    "time of its own": (
+    "disks of its own": (
         H100,
-        f"{OPEN[:-2]}}}\nttl: 2d\n",
-        "lab.yml:9:1: error ORCH118: `ttl` is not supported by this version",
+        f"{OPEN[:-2]}}}\nscratch: true\n",
+        "lab.yml:9:1: error ORCH118: `scratch` is not supported by this version",
     ),
-    "nobody comes in": (H100, "network: {interconnect: auto}\n", "lab.yml:8:10: error ORCH235: nobody could"),
+    "nobody comes in": (
+        H100,
+        "network: {bastion: false}\n",
+        "lab.yml:8:20: error ORCH235: nobody could log in to the nodes: no network may reach their SSH",
+    ),
     "no hop": (
         H100,
-        f"{OPEN}public_ips: false}}\n",
-        "lab.yml:8:53: error ORCH235: nobody could log in to the nodes: they have no public addresses",
-    ),
-    "bastion": (
-        H100,
-        f"{OPEN}bastion: true}}\n",
-        "lab.yml:8:50: error ORCH235: orch makes no bastion on Nebius",
+        f"{OPEN}public_ips: false, bastion: false}}\n",
+        "lab.yml:8:69: error ORCH235: nobody could log in to the nodes: they have no public addresses",
     ),
     "subnet": (
         H100,

@@ -26,6 +26,7 @@ def test_eight_nodes_that_find_three_in_one_zone_are_eight_in_the_next(tmp_path:
     assert f"zone {ZONES['a']}" in said.err
     assert "no room there: InsufficientInstanceCapacity" in said.err
     assert Counter(there.nodes().values()) == {"b": 8}
+    assert there.no_room() == {ZONES["a"]}
     reservations = there.cloud.things("capacity-reservation").values()
     assert [doc["AvailabilityZone"] for doc in reservations if doc["State"] == "active"] == ["us-east-1b"]
     assert {

@@ -59,6 +59,7 @@ def test_eight_nodes_that_find_three_in_one_zone_are_eight_in_the_next_with_netw
     assert "us-east4-b" in second
     assert "no room there: ZONE_RESOURCE_POOL_EXHAUSTED" in said.err
     assert there.zones(ULTRA) == Counter({"us-east4-b": 8})
+    assert there.no_room() == {"us-central1-b"}
     networks = there.cloud.things("network").values()
     profiles = {doc["networkProfile"].rpartition("/")[2] for doc in networks if doc.get("networkProfile")}
     assert profiles == {"us-east4-b-vpc-roce"}

@@ -30,6 +30,10 @@ def opens(**more: Any) -> dict[str, Any]:
     return {"allows": [{"protocol": "tcp", "ports": ["22"]}], "sourceRanges": ["0.0.0.0/0"], **more}
 
 
+def lets_in(**ingress: Any) -> dict[str, Any]:
+    return {"spec": {"access": "ALLOW", "protocol": "TCP", "ingress": ingress}}
+
+
 def disk(**ebs: Any) -> dict[str, Any]:
     return {"blockDeviceMappings": [{"deviceName": "/dev/sda1", "ebs": ebs}]}
 
@@ -93,6 +97,45 @@ RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
         FIREWALL,
         opens(allows=[{"protocol": "tcp", "ports": ["20-30"]}]),
         "0.0.0.0/0 lets the whole world knock at SSH",
+    ),
+    (
+        "ssh-open-to-world",
+        {},
+        "orch-nebius:index:SecurityRule",
+        lets_in(source_cidrs=["0.0.0.0/0"], destination_ports=[22]),
+        "0.0.0.0/0 lets the whole world knock at SSH",
+    ),
+    (
+        "ssh-open-to-world",
+        {},
+        "orch-nebius:index:SecurityRule",
+        lets_in(),
+        "0.0.0.0/0 lets the whole world knock at SSH",
+    ),
+    ("ssh-open-to-world", {}, "orch-nebius:index:SecurityRule", lets_in(destination_ports=[443]), None),
+    (
+        "ssh-open-to-world",
+        {},
+        "orch-nebius:index:SecurityRule",
+        lets_in(source_security_group_id=LATER),
+        None,
+    ),
+    ("ssh-open-to-world", {}, "orch-nebius:index:SecurityRule", lets_in(source_cidrs=["10.0.0.0/8"]), None),
+    ("ssh-open-to-world", {}, "orch-nebius:index:SecurityRule", lets_in(source_cidrs=LATER), None),
+    ("ssh-open-to-world", {}, "orch-nebius:index:SecurityRule", {"spec": LATER}, None),
+    (
+        "public-node",
+        {},
+        "orch-nebius:index:Instance",
+        {"spec": {"network_interfaces": [{"ip_address": {}, "public_ip_address": {}}]}},
+        "it gives a node a public address",
+    ),
+    (
+        "public-node",
+        {},
+        "orch-nebius:index:Instance",
+        {"spec": {"network_interfaces": [{"ip_address": {}}]}},
+        None,
     ),
     ("unencrypted-disk", {}, VOLUME, {"size": 8}, "the volume does not say that it is encrypted"),
     ("unencrypted-disk", {}, VOLUME, {"encrypted": False}, "the volume is not encrypted"),

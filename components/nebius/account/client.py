@@ -18,7 +18,15 @@ from typing import Any, Protocol
 
 from orch.components.cloud_errors import Category, CloudRefused
 from orch.components.nebius.account.errors import ERRORS, category
-from orch.components.nebius.account.facts import Allowance, Image, Lookups, NebiusFacts, Stock, Subnet
+from orch.components.nebius.account.facts import (
+    CPU_IMAGE_FAMILY,
+    Allowance,
+    Image,
+    Lookups,
+    NebiusFacts,
+    Stock,
+    Subnet,
+)
 
 # What the SDK logs is told again by the error that follows, or is of no use: fields that are old.
 for _name in ("nebius", "deprecation"):
@@ -220,21 +228,28 @@ class NebiusClient:
     def facts(self, project: str, lookups: Lookups) -> NebiusFacts:
         """What a plan in the region of a project has to know. Raises NebiusRefused."""
         missing: list[str] = []
+        asked = lookups.quota or (lookups.bastion and lookups.bastion_type is None)
+        platforms = list(self._platforms(project)) if asked else []
+        bastion_image = None
+        if lookups.bastion:
+            bastion_image = self._image(lookups.bastion_image, CPU_IMAGE_FAMILY, lookups.region)
         return NebiusFacts(
             project=project,
-            image=self._image(lookups),
+            image=self._image(lookups.image, lookups.family, lookups.region),
             subnets=self._subnets(project, lookups, missing),
             groups=tuple(self._given(SECURITY_GROUP, project, lookups.groups, missing)),
             missing=tuple(missing),
-            quota=self._quota(project, lookups) if lookups.quota else None,
+            quota=self._quota(platforms, lookups) if lookups.quota else None,
+            bastion_type=(lookups.bastion_type or _smallest(platforms)) if lookups.bastion else None,
+            bastion_image=bastion_image,
         )
 
-    def _image(self, lookups: Lookups) -> Image | None:
+    def _platforms(self, project: str) -> Iterator[Row]:
+        return self._items("list the platforms", "compute.v1", "PlatformService", {"parent_id": project})
+
+    def _image(self, pinned: str | None, family: str, region: str) -> Image | None:
         try:
-            if lookups.image is not None:
-                row = self.get(IMAGE, lookups.image)
-            else:
-                row = self.image(lookups.family, lookups.region)
+            row = self.get(IMAGE, pinned) if pinned is not None else self.image(family, region)
         except NebiusRefused as refused:
             if refused.category != "gone":
                 raise
@@ -267,12 +282,13 @@ class NebiusClient:
             for row in rows
         )
 
-    def _quota(self, project: str, lookups: Lookups) -> Allowance | None:
+    def _quota(self, platforms: Sequence[Row], lookups: Lookups) -> Allowance | None:
         """The quota of the type's GPUs in the region; None where it has none, or where it may not be read."""
         platform = lookups.instance_type.rpartition("_")[0]
-        rows = self._items("list the platforms", "compute.v1", "PlatformService", {"parent_id": project})
         names = [
-            row["spec"].get("gpu_count_quota_type") for row in rows if row["metadata"]["name"] == platform
+            row["spec"].get("gpu_count_quota_type")
+            for row in platforms
+            if row["metadata"]["name"] == platform
         ]
         if not names or not names[0]:
             return None
@@ -316,6 +332,20 @@ class NebiusClient:
             rows = self.call("ask for the instances", INSTANCE.method("batch_get"), body).get("items", {})
             found |= {key: row["instance"] for key, row in rows.items() if "instance" in row}
         return found
+
+    def ended(self, ids: Sequence[str]) -> frozenset[str]:
+        """Those of these instances that ended themselves, or that Nebius took back: they are stopped, nobody
+        asked for that (`stopped`), and they are not started again (FAIL).
+
+        Source: nebius/api compute/v1/instance.proto, recovery_policy. Raises NebiusRefused.
+        """
+        return frozenset(
+            each
+            for each, row in self.instances(ids).items()
+            if is_down(row["status"])
+            and row["spec"].get("recovery_policy") == "FAIL"
+            and not row["spec"].get("stopped")
+        )
 
     def create(self, kind: Kind, metadata: Mapping[str, Any], spec: Mapping[str, Any], key: str) -> Begun:
         """Begin to make a resource: one call. `key`: the same for the same resource, whichever process asks.
@@ -395,11 +425,31 @@ class NebiusClient:
             time.sleep(pause_s)
 
 
+def is_down(status: Mapping[str, Any]) -> bool:
+    """Whether a machine with this status has stopped, or is about to, and is not coming up again."""
+    return status.get("state") in ("STOPPED", "STOPPING", "ERROR") and not status.get("reconciling")
+
+
 def _available(row: Mapping[str, Any] | None) -> int | None:
     """How many there are; None where that is not known, or stale."""
     if row is None or row.get("data_state") != "DATA_STATE_FRESH":
         return None
     return int(row.get("available", 0))
+
+
+def _smallest(platforms: Sequence[Row]) -> str | None:
+    """The smallest type without GPUs: `cpu-e2_2vcpu-8gb`."""
+    sizes = [
+        (
+            int(preset["resources"].get("vcpu_count", 0)),
+            int(preset["resources"].get("memory_gibibytes", 0)),
+            f"{row['metadata']['name']}_{preset['name']}",
+        )
+        for row in platforms
+        for preset in row["spec"].get("presets", ())
+        if not int(preset["resources"].get("gpu_count", 0))
+    ]
+    return min(sizes)[2] if sizes else None
 
 
 def _camel(method: str) -> str:

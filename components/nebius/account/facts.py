@@ -14,6 +14,8 @@ Stock = Mapping[tuple[str, str, str], "tuple[int | None, int | None]"]
 # Drivers, CUDA, InfiniBand drivers and Docker are on it. Source: dstack core/backends/nebius; nebius/api
 # compute/v1/image_service.proto.
 IMAGE_FAMILY = "ubuntu24.04-cuda13.0"
+CPU_IMAGE_FAMILY = "ubuntu24.04-driverless"
+"""Of machines without GPUs: nodes, and bastions."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Lookups:
     """All that a plan for one candidate has to ask.
 
     `image`: the id that is pinned, or that the file names; None: the newest of `family`. `quota`: whether
-    new machines have to fit into it.
+    new machines have to fit into it. `bastion`: whether one leads in; `bastion_type`, `bastion_image`: what
+    it is made of already.
     """
 
     instance_type: str
@@ -63,11 +66,15 @@ class Lookups:
     subnets: Sequence[str]
     groups: Sequence[str]
     quota: bool
+    bastion: bool = False
+    bastion_type: str | None = None
+    bastion_image: str | None = None
 
 
 @dataclass(frozen=True)
 class NebiusFacts:
-    """The answers. `project`: the one of the region. `missing`: names of given pieces that are not there."""
+    """The answers. `project`: the one of the region. `missing`: names of given pieces that are not there.
+    `bastion_type`: the smallest machine without GPUs."""
 
     project: str
     image: Image | None = None
@@ -76,3 +83,5 @@ class NebiusFacts:
     missing: tuple[str, ...] = ()
     quota: Allowance | None = None
     stock: int | None = None
+    bastion_type: str | None = None
+    bastion_image: Image | None = None

@@ -34,7 +34,7 @@ MOST_USER_DATA = 32_768
 MOST_BATCH = 1000
 _HOSTNAME = re.compile(r"[a-z0-9][a-z0-9-]{0,61}[a-z0-9]")
 _INTERFACE = re.compile(r"[0-9a-z][0-9a-z-]*")
-_IMMUTABLE = ("gpu_cluster", "preemptible", "hostname", "network_interfaces")
+_IMMUTABLE = ("gpu_cluster", "preemptible", "recovery_policy", "hostname", "network_interfaces")
 
 
 # -- what is refused at once
@@ -43,7 +43,7 @@ _IMMUTABLE = ("gpu_cluster", "preemptible", "hostname", "network_interfaces")
 @method("compute.v1.InstanceService", "Create")
 def create(request: Request) -> Doc:
     spec, region = request.body.get("spec") or {}, request.region
-    preset = _preset(spec, region)
+    preset = checked_preset(spec, region)
     place = _place(request, spec, preset, region)
     _check_market(spec, preset)
     _check_interfaces(request, spec)
@@ -83,7 +83,7 @@ def create(request: Request) -> Doc:
     return operation(request, instance_id, error=None if there else no_capacity(preset.type))
 
 
-def _preset(spec: Doc, region: str) -> Preset:
+def checked_preset(spec: Doc, region: str) -> Preset:
     resources = spec.get("resources") or {}
     platform, name = str(resources.get("platform") or ""), str(resources.get("preset") or "")
     if platform not in {each.platform for each in presets().values() if region in each.regions}:
@@ -329,7 +329,7 @@ def delete(request: Request) -> Doc:
 def stop(request: Request) -> Doc:
     instance_id = str(request.body.get("id") or "")
     doc = existing(request, "instance", instance_id)
-    stopped(request, doc)
+    stopped(request, {**doc, "spec": {**doc["spec"], "stopped": True}})
     return operation(request, instance_id)
 
 
@@ -339,6 +339,14 @@ def stopped(request: Request, doc: Doc) -> None:
     status = {**doc["status"], "state": "STOPPED", "reconciling": False}
     status.pop("network_interfaces", None)
     put(request, "instance", {**doc, "_goal": None, "_holds": False, "status": status})
+
+
+def restarted(request: Request, doc: Doc) -> None:
+    """A machine whose operating system powered it off, which Nebius takes for a failure."""
+    request.account.note("dead", doc["metadata"]["id"])
+    status = {**doc["status"], "state": "STOPPED", "reconciling": True}
+    again = {"_goal": "RUNNING", "_looks": 0, "_since": request.account.now()}
+    put(request, "instance", {**doc, **again, "status": status})
 
 
 def remove_gone(request: Request) -> None:

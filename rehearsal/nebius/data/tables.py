@@ -15,7 +15,9 @@ IMAGE_FAMILIES: Mapping[str, int] = {"ubuntu24.04-cuda13.0": 40, "ubuntu24.04-dr
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset of a platform. `fabrics`: region -> its InfiniBand fabrics."""
+    """A preset of a platform. `fabrics`: region -> its InfiniBand fabrics; `gpu_price` and `spot_price`: of a
+    GPU, in US dollars an hour.
+    """
 
     platform: str
     name: str
@@ -25,6 +27,8 @@ class Preset:
     clustering: bool
     quota: str
     spot: bool
+    gpu_price: float
+    spot_price: float
     regions: tuple[str, ...]
     fabrics: Mapping[str, tuple[str, ...]]
 
@@ -48,6 +52,8 @@ def presets() -> Mapping[tuple[str, str], Preset]:
             row["clustering"] == "yes",
             row["quota"],
             row["spot"] == "yes",
+            float(row["gpu_price"] or 0),
+            float(row["spot_price"] or 0),
             tuple(row["regions"].split()),
             _fabrics(row["fabrics"]),
         )

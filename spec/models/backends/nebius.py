@@ -23,7 +23,7 @@ class NebiusSettings(CloudSettings):
     # Regions have no zones; its machines' own disks and disks of runs are not used yet.
     supports: ClassVar[frozenset[str]] = (
         CLOUD_SUPPORTS - {"availability_zones", "zones", "zone", "scratch", "scratch.fs", "volumes"}
-    ) | {"network.fabric"}
+    ) | {"network.fabric", "idle_duration", "ttl"}
     instead: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("availability_zones", "zones", "zone"), _NO_ZONES),
         "network.name": "Nebius's fleets have a network each; `subnets` gives one that several are in",

@@ -10,7 +10,14 @@ from nebius_lab import PROJECT, SUBNET, Lab, LoggedIn, instance
 
 from orch.components.cloud_errors import CloudRefused
 from orch.components.nebius.account import client as api
-from orch.components.nebius.account.client import GPU_CLUSTER, INSTANCE, NebiusClient, NebiusRefused
+from orch.components.nebius.account.client import (
+    GPU_CLUSTER,
+    INSTANCE,
+    NebiusClient,
+    NebiusRefused,
+    is_down,
+)
+from orch.components.nebius.plugin import until_running
 from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.nebius.service import sdk_of
 from orch.rehearsal.scenario import Failure, Rate
@@ -175,3 +182,20 @@ def test_only_presets_of_the_fabrics_platform_join_a_cluster(lab: Lab) -> None:
 def test_a_request_that_nebius_does_not_know_is_no_request(lab: Lab) -> None:
     with pytest.raises(Exception, match="colour"):
         lab.client.create(INSTANCE, {"parent_id": PROJECT, "name": "n"}, {**instance(), "colour": 1}, "k")
+
+
+def test_a_machine_that_powers_itself_off_is_started_again_unless_its_policy_says_no(lab: Lab) -> None:
+    begun = {
+        name: lab.instance(name, recovery_policy=policy).resource
+        for name, policy in (("recovers", None), ("ends", "FAIL"), ("asked", "FAIL"))
+    }
+    for each in begun.values():
+        until_running(lab.client, {each: each}, 0.01)
+    for name in ("recovers", "ends"):
+        lab.cloud.shut_down(begun[name])
+    lab.client.call("stop it", INSTANCE.method("stop"), {"id": begun["asked"]}, "key")
+    until_running(lab.client, {"recovers": begun["recovers"]}, 0.01)
+    down = [name for name, each in begun.items() if is_down((lab.client.get(INSTANCE, each) or {})["status"])]
+    assert down == ["ends", "asked"]
+    # Who was asked to stop did not end itself.
+    assert lab.client.ended(list(begun.values())) == {begun["ends"]}

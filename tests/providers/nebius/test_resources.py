@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from nebius_lab import PROJECT, Lab, instance
+from pulumi.provider.experimental import provider as api
+from pulumi.provider.experimental.property_value import PropertyValue
 
 from orch.components.nebius.account.client import GPU_CLUSTER, NETWORK, SUBNET, Kind, NebiusRefused
 from orch.components.nebius.account.errors import ERRORS
-from orch.components.nebius.plugin import MARK, GangHandler, InstanceHandler, NebiusHandler
+from orch.components.nebius.explain import GANG
+from orch.components.nebius.plugin import MARK, GangHandler, InstanceHandler, NebiusHandler, NebiusProvider
 from orch.providers.orch.handler import OBSERVED, ProviderError, differences
 from orch.rehearsal.scenario import Failure
 
@@ -32,12 +36,30 @@ def inputs(name: str, spec: dict[str, Any], mark: str = "p/s/1", **more: Any) ->
     return {"project": PROJECT, "name": name, "labels": {MARK: mark}, "spec": spec, **more}
 
 
+def gang_changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """What the engine is told of a gang whose machines were these, and are to be those."""
+    urn = f"urn:pulumi:lab::tests::orch:fleet:Nebius${GANG}::lab-gang"
+    old, new = (
+        {"instances": PropertyValue({name: PropertyValue(each) for name, each in machines.items()})}
+        for machines in (before, now)
+    )
+    return asyncio.run(NebiusProvider().diff(api.DiffRequest(urn, "g", old, new, []))).diffs or []
+
+
 def cluster(lab: Lab, fabric: str = "fabric-2") -> str:
     return handler(lab, GPU_CLUSTER).create(inputs("c", {"infiniband_fabric": fabric}))[0]
 
 
 def machine(lab: Lab, name: str, cluster_id: str) -> str:
     return instances(lab).create(inputs(name, instance(name, gpu_cluster={"id": cluster_id})))[0]
+
+
+def test_a_gang_waits_for_machines_that_are_new_and_not_for_those_that_are_gone() -> None:
+    two = {"n-0": "a", "n-1": "b"}
+    assert gang_changes(two, {"n-0": "a"}) == []
+    assert gang_changes(two, {}) == []
+    assert gang_changes(two, {**two, "n-2": "c"}) == ['instances["n-2"]']
+    assert gang_changes(two, {"n-0": "a", "n-1": "new"}) == ['instances["n-1"]']
 
 
 def test_a_gang_comes_up_with_addresses_and_goes_again(lab: Lab) -> None:
