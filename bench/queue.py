@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from foldernodes import FolderLab
 
     from orch.runner.launch.volumes import Volumes
+    from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState
 
@@ -136,7 +137,7 @@ class _AlwaysUp:
 
     only: FleetState
 
-    def fleet(self, stack: str) -> FleetState:
+    def fleet(self, stack: str, run: int) -> FleetState:
         del stack
         return self.only
 
@@ -144,6 +145,9 @@ class _AlwaysUp:
         from orch.runner.launch.volumes import NO_VOLUMES
 
         return NO_VOLUMES
+
+    def attempt_ended(self, row: RunRow) -> None:
+        """None of its nodes is of one run alone."""
 
 
 class _Controllers:

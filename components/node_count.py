@@ -20,6 +20,7 @@ from orch.components.lifetime import lifetime
 from orch.components.request import TEMPLATE, PlanRequest, PriorState
 from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.models import Fleet, Nodes
+from orch.spec.models.backends import made_with_runs
 from orch.spec.state import SCHEMA
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def with_node_count(request: PlanRequest) -> PlanRequest:
             reservation = request.reservation
         count = request.count if is_range(nodes) else nodes.target
         if count is None:
-            count = max(request.at_least, _count(nodes, recorded, len(live) + len(others), new=new))
+            there = len(live) + len(others)
+            count = max(request.at_least, _count(nodes, recorded, there, new=new), there + request.more)
         nodes = nodes.model_copy(update={"target": _bounded(nodes, count)})
     fleet = request.fleet.model_copy(update={"nodes": nodes})
     if fleet.reservation is not None:
@@ -227,7 +229,8 @@ def as_template(request: PlanRequest, backend: str, planned: Deployment) -> Depl
     """The record of a fleet without nodes. `planned`: the fleet where its first nodes would go, which shows
     that they can be made."""
     return Deployment(
-        reasons=planned.reasons[:1],  # the others tell what would stand around its nodes
+        # Of machines the others tell what would stand around its nodes.
+        reasons=planned.reasons if made_with_runs([backend]) else planned.reasons[:1],
         pins={**own_pins(request, 0), TEMPLATE: "true"},
         hourly=0.0,
         register=partial(_register, request, backend),

@@ -177,7 +177,8 @@ class PlanRequest:
     None where it is the user's own account; `stack` what another stack of the project has decided. `tags` are
     the project's. `indices`: the nodes to plan, None: as many as the file asks for. `count`: how many nodes
     the fleet shall have, None: as its file and its stack say, but `at_least` so many where the file allows
-    them. `reservation`: what a run wants the first nodes made from, where the file names none.
+    them. `more`: so many beside those that are there, containers of `image` for the run of the mark
+    `made_for`. `reservation`: what a run wants the first nodes made from, where the file names none.
     `own_pins`: what every plan of it records. `created`: when the fleet was, or is just now, in seconds
     since the epoch. `spent`: what it has cost so far, where its budget bounds that.
     """
@@ -195,6 +196,9 @@ class PlanRequest:
     indices: tuple[int, ...] | None = None
     count: int | None = None
     at_least: int = 0
+    more: int = 0
+    image: str | None = None
+    made_for: str | None = None
     reservation: str | None = None
     own_pins: Mapping[str, str] = field(default_factory=dict[str, str])
     created: int = 0

@@ -99,6 +99,7 @@ CODES = {
     "ORCH192": "The fleet has no upper bound",
     "ORCH193": "orch sets this variable itself",
     "ORCH194": "A backend stands outside `orch.yml`",
+    "ORCH195": "The nodes are made with runs, not before",
     "ORCH196": "The property does nothing on local nodes",
     "ORCH197": "Nothing takes these nodes away yet",
     "ORCH198": "The launcher overrules the property",
@@ -140,6 +141,7 @@ CODES = {
     "ORCH233": "The time of the fleet is over",
     "ORCH234": "The machines cannot end themselves at that time",
     "ORCH235": "No way leads to the nodes",
+    "ORCH236": "Nodes that are containers of a run cannot have this",
     # run on fleet
     "ORCH241": "A distributed task needs a fleet that is a cluster",
     "ORCH242": "A distributed task asks for part of an instance",

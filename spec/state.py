@@ -171,9 +171,9 @@ class NodeState(_Frozen):
     `env` reaches every job on the node; it is text that waits for secrets (spec/grammar/interpolate.py).
     `disk_mib`: the size of what jobs write to, a cloud's root disk, or where a host's Docker keeps its data.
     `rack` orders ranks before `topology` does. `made_by`: the resource of the stack that made it, where it is
-    none of its own. `machine`: the cloud's id of the machine that showed its host key through the cloud,
-    where it makes its own. `spot`: bought at the spot market. `reservation`: the cloud's id or name of the
-    reservation it is in.
+    none of its own. `made_for`: the mark of the run that it was made for, and that alone has it. `machine`:
+    the cloud's id of the machine that showed its host key through the cloud, where it makes its own. `spot`:
+    bought at the spot market. `reservation`: the cloud's id or name of the reservation it is in.
     """
 
     index: int
@@ -196,6 +196,7 @@ class NodeState(_Frozen):
     price_hourly: float | None = None
     made_by: str | None = None
     machine: str | None = None
+    made_for: str | None = None
     spot: bool = False
     reservation: str | None = None
     scratch: NodeScratch | None = None
@@ -228,7 +229,7 @@ class NodeState(_Frozen):
         data = write(self)
         if data.get("runtime") == "docker":
             del data["runtime"]
-        for name in ("spot", "reservation", "scratch"):
+        for name in ("made_for", "spot", "reservation", "scratch"):
             if not data.get(name):
                 data.pop(name, None)
         if isinstance(self.access, SshAccess) and isinstance(data.get("access"), dict):

@@ -29,6 +29,7 @@ class FleetRequest:
 
     `folder` is the file's; `file` is None when it came from standard input. `count`: how many nodes the fleet
     shall have, None: as its file and its stack say, but `at_least` so many where the file allows them.
+    `more`: so many beside those that are there, containers of `image` for the run of the mark `made_for`.
     `reservation`: what a run wants the first nodes made from, where the file names none. `decided`: what an
     approved plan decided.
     """
@@ -39,6 +40,9 @@ class FleetRequest:
     file: Path | None = None
     count: int | None = None
     at_least: int = 0
+    more: int = 0
+    image: str | None = None
+    made_for: str | None = None
     reservation: str | None = None
     decided: Decisions | None = None
 
@@ -84,6 +88,9 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
             spent=None if budget is None or budget.total is None else spent_by(stack),
             count=request.count,
             at_least=request.at_least,
+            more=request.more,
+            image=request.image,
+            made_for=request.made_for,
             reservation=request.reservation,
         )
     )

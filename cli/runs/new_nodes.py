@@ -55,10 +55,11 @@ def growth_of(
     from orch.runner.launch.environment import fold
     from orch.runner.placement.seats import free_now
     from orch.stacks.provisioning.nodes_for_runs import growth_for
+    from orch.stacks.provisioning.nodes_with_runs import own_nodes
 
     growths: list[Growth] = []
     for state in fleets:
-        now = free_now(runner, task, state)
+        now = free_now(runner, task, own_nodes(state, None))
         if now.starts:
             return None
         if growths:
@@ -92,8 +93,10 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
     from orch.stacks import operations
     from orch.stacks.errors import StackLocked
     from orch.stacks.provisioning.nodes_for_runs import make_nodes, plan_growth, still_lacking
+    from orch.stacks.provisioning.nodes_with_runs import making
 
     name, more = growth.state.name, counted(growth.more, "more node")
+    mark = growth.request.made_for
     tell(f"fleet {name}: the run needs {more}, made with the credentials of this shell")
     if not how.yes:
         need_terminal(how.command)
@@ -102,7 +105,7 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
             plan = plan_growth(project, growth, listener, asked=how.asked)
         if not plan.pending:
             return True
-        now = still_lacking(project, growth)
+        now = None if mark is not None else still_lacking(project, growth)
         if now is not None and now.more != growth.more:
             tell("the plan is made again: nodes ended meanwhile")
             growth = now
@@ -117,7 +120,8 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
                 if reason is None and not how.wanted():
                     return False
                 if reason is None:
-                    result = make_nodes(project, growth, plan, listener)
+                    with making(project, mark):
+                        result = make_nodes(project, growth, plan, listener)
                     break
         except StackLocked:
             if how.waits:

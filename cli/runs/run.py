@@ -19,7 +19,13 @@ from orch.cli.runs.background import drive_afresh, drive_behind, see_through, su
 from orch.cli.runs.new_nodes import NewNodes
 from orch.cli.runs.opening import EarlyStart, early_start, open_runner
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
-from orch.cli.runs.submission import check_name, fleets_with_room, is_run, submit_task
+from orch.cli.runs.submission import (
+    check_name,
+    fleets_with_room,
+    is_run,
+    kept_if_submitted,
+    submit_task,
+)
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -190,7 +196,7 @@ def _submit_all(
                 if not detach:
                     hold_ports(held, document, other_ports)
                 room = fleets_with_room(project, runner, document, fleet, new_nodes)
-                with still(lambda: "asking the nodes and packing files"):
+                with kept_if_submitted(project, room), still(lambda: "asking the nodes and packing files"):
                     row = submit_task(
                         project,
                         runner,

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,29 +37,35 @@ _MAKING = threading.Lock()
 
 @dataclass(frozen=True)
 class Room:
-    """The fleets that are up, by name, and the names of the nodes that were made for the run."""
+    """The fleets that are up, by name, and the names of the nodes that were made for the run; `made_for`: the
+    mark of those that no other run may have, `made_on`: their fleet."""
 
     stacks: Mapping[str, StackState]
     made: frozenset[str] = frozenset()
+    made_for: str | None = None
+    made_on: str = ""
 
 
 @dataclass(frozen=True)
 class ProjectNow:
-    """What is up in a project when it is asked; see `Provisioned` of the runner."""
+    """What is up in a project when it is asked; see `Provisioned` of the runner. `marks`: of the nodes that
+    this process made for the latest attempt of runs, by their numbers."""
 
     project: Project
     ledger: Ledger
+    marks: dict[int, str] = field(default_factory=dict[int, str])
 
-    def fleet(self, stack: str) -> FleetState | None:
+    def fleet(self, stack: str, run: int) -> FleetState | None:
         """A fleet with its variables, None for one that is not up. Raises OrchError."""
         from orch.stacks.errors import NoSuchFleet
         from orch.stacks.fleets import fleet_of
+        from orch.stacks.provisioning.nodes_with_runs import own_nodes
         from orch.stacks.state import StackState
         from orch.stacks.variables import with_variables
 
         state = StackState(self.project, stack)
         try:
-            return with_variables(state, fleet_of(state))
+            return with_variables(state, own_nodes(fleet_of(state), self.marks.get(run)))
         except NoSuchFleet:
             return None
 
@@ -81,6 +87,9 @@ class ProjectNow:
 
         if not may_grow(StackState(self.project, fleet.stack).outputs.get("pins") or {}):
             return False
+        number = runner.folder.number
+        if any(node.made_for for node in fleet.nodes):
+            return True  # by an earlier look of this process, after which something else failed
         growth = growth_of(self.project, runner, task, (fleet,), lost)
         try:
             # stdout has the logs of the run.
@@ -91,12 +100,35 @@ class ProjectNow:
                 as_json=True,
                 waits=False,
                 asked=False,
-                wanted=lambda: runner.ledger.by_id(runner.folder.number).desired == "run",
+                wanted=lambda: runner.ledger.by_id(number).desired == "run",
             )
             with _MAKING:
-                return growth is not None and make(self.project, growth, how)
+                done = growth is not None and make(self.project, growth, how)
         except Interrupted:
             raise KeyboardInterrupt from None
+        if done and growth is not None and growth.request.made_for is not None:
+            self.marks[number] = growth.request.made_for
+        return done
+
+    def attempt_ended(self, row: RunRow) -> None:
+        """Remove the nodes that were made for a run alone. Ctrl-C ends that, and is passed on."""
+        from orch.cli.output.progress import watching
+        from orch.runner.launch.run_plan import plan_of
+        from orch.stacks.errors import Interrupted
+        from orch.stacks.provisioning.nodes_with_runs import give_up, remove_unused
+
+        mark = self.marks.pop(row.id, None)
+        if mark is not None:
+            give_up(mark)
+        elif not any(rank.node.made_for for rank in plan_of(row).ranks):
+            return
+        try:
+            with _MAKING, watching(as_json=True) as listener:
+                removed = remove_unused(self.project, row.fleet, listener)
+        except Interrupted:
+            raise KeyboardInterrupt from None
+        if removed:
+            tell(f"fleet {row.fleet}: removed {', '.join(removed)}, made for run {row.name}")
 
 
 def submit_task(
@@ -122,6 +154,7 @@ def submit_task(
     from orch.runner.placement.rank_groups import on_fleet
     from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.submit import submit
+    from orch.stacks.provisioning.nodes_with_runs import own_nodes
     from orch.stacks.variables import with_variables
     from orch.stacks.volumes.attaching import volumes_for
 
@@ -130,7 +163,8 @@ def submit_task(
     try:
         if fleet_name is not None:
             task = on_fleet(task, fleet_name)
-        candidates = _candidates(project, stacks, task, fleet_name)
+        found = _candidates(project, stacks, task, fleet_name)
+        candidates = {name: own_nodes(each, room.made_for) for name, each in found.items()}
         others = [node["name"] for name in stacks if name not in candidates for node in stacks[name].nodes]
         fleet = choose_fleet(runner, task, candidates, fleet_name, elsewhere=others)
     except NoFit as error:
@@ -184,6 +218,7 @@ def fleets_with_room(
     from orch.runner.placement.rank_groups import on_fleet
     from orch.spec import state
     from orch.stacks.fleets import fleet_of, known_fleets
+    from orch.stacks.provisioning.nodes_with_runs import own_nodes
 
     task, _ = task_of_document(document)
     stacks, made = lasting(known_fleets(project), fleet_name), frozenset[str]()
@@ -194,18 +229,71 @@ def fleets_with_room(
             task = on_fleet(task, fleet_name)
         while any(may_grow(stack.outputs.get("pins") or {}) for stack in stacks.values()):
             candidates = _candidates(project, stacks, task, fleet_name)
-            growth = growth_of(project, runner, task, candidates.values())
-            done = growth is None or make(project, growth, new_nodes)
-            if growth is not None:
-                stacks, name = lasting(known_fleets(project), fleet_name), growth.state.name
-                if done and name in stacks:
-                    made = state.new_nodes(candidates[name], fleet_of(stacks[name]))
-                    _tell_of_idle_duration(task, stacks[name], made)
-            if done:
+            if _removed_unused(project, candidates):
+                stacks = lasting(known_fleets(project), fleet_name)
+                continue
+            with at_its_property(document):
+                growth = growth_of(project, runner, task, candidates.values())
+            if growth is None:
                 break
+            name, mark = growth.state.name, growth.request.made_for
+            with given_back(project, name, mark):
+                done = make(project, growth, new_nodes)
+                stacks = lasting(known_fleets(project), fleet_name)
+                if done and name in stacks:
+                    now = own_nodes(fleet_of(stacks[name]), mark)
+                    made = state.new_nodes(own_nodes(candidates[name], mark), now)
+                    if mark is None:
+                        _tell_of_idle_duration(task, stacks[name], made)
+            if done:
+                return Room(stacks, made, mark, name)
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
     return Room(stacks, made)
+
+
+def _removed_unused(project: Project, fleets: Mapping[str, FleetState]) -> bool:
+    """Remove nodes of these fleets that were made for runs which have ended, or never came: they are in the
+    way of others. Whether there were some."""
+    from orch.cli.output.progress import watching
+    from orch.stacks.provisioning.nodes_with_runs import are_made_with_runs, remove_unused
+
+    removed = False
+    for name, fleet in fleets.items():
+        if are_made_with_runs(fleet) and fleet.nodes:
+            with watching(as_json=True) as listener:
+                removed |= bool(remove_unused(project, name, listener))
+    return removed
+
+
+@contextmanager
+def given_back(project: Project, fleet: str, mark: str | None) -> Iterator[None]:
+    """Remove the nodes of a mark, if any, where the block fails: their run will not come."""
+    from orch.cli.output.progress import watching
+    from orch.stacks.provisioning.nodes_with_runs import give_up, remove_unused
+
+    try:
+        yield
+    except BaseException:
+        if mark is not None:
+            give_up(mark)
+            try:
+                with watching(as_json=True) as listener:
+                    remove_unused(project, fleet, listener)
+            except OrchError as error:
+                tell(f"warning: {error.summary}; `orch reconcile` removes what was made for the run")
+        raise
+
+
+@contextmanager
+def kept_if_submitted(project: Project, room: Room) -> Iterator[None]:
+    """The block submits the run that nodes were made for; where it fails, they are removed."""
+    from orch.stacks.provisioning.nodes_with_runs import submitted
+
+    with given_back(project, room.made_on, room.made_for):
+        yield
+    if room.made_for is not None:
+        submitted(project, room.made_for)
 
 
 def _tell_of_idle_duration(task: Task, stack: StackState, made: Collection[str]) -> None:

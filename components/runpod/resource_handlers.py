@@ -52,11 +52,12 @@ def cloud_name(name: str, mark: str, spec: Mapping[str, Any] | None = None) -> s
 
 class RunpodHandler:
     """Resources of one kind. Inputs: `name`, `mark` (whose it is), `spec` (the body of its create, without
-    a name)."""
+    a name), and what of that body no plan may show: `args`, the first command of a pod. Of a pod that is
+    there another one is no change. `made_for`: the mark of the run that it is made for."""
 
     computed: ClassVar[frozenset[str]] = frozenset()
     secrets: ClassVar[frozenset[str]] = frozenset()
-    tools: ClassVar[frozenset[str]] = frozenset()
+    tools: ClassVar[frozenset[str]] = frozenset({"args"})
 
     def __init__(
         self,
@@ -134,9 +135,11 @@ class RunpodHandler:
     def _make(self, inputs: Inputs) -> str:
         """The id of a new one. Where no answer came it may be there: it is looked for before another call."""
         end = time.monotonic() + AGAIN_S
+        args = {"args": inputs["args"]} if inputs.get("args") else {}
+        body = {"name": self.name_of(inputs), **inputs["spec"], **args}
         while True:
             try:
-                return self._client().create(self._kind, {"name": self.name_of(inputs), **inputs["spec"]})
+                return self._client().create(self._kind, body)
             except RunpodRefused as refused:
                 if refused.category not in ("transient", "rate") or time.monotonic() >= end:
                     raise

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -76,3 +79,23 @@ def _handler(cloud: RunpodCloud) -> type[BaseHTTPRequestHandler]:
         do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve
 
     return Handler
+
+
+@dataclass(frozen=True)
+class Session:
+    """A login to the simulated account."""
+
+    key: str = field(repr=False)
+    url: str
+
+
+_SERVED: dict[tuple[int, Path], RunpodService] = {}
+"""By process and account: a service does not live on in a fork."""
+
+
+def url_of(cloud: RunpodCloud) -> str:
+    """Where this process serves an account; one service for each."""
+    key = os.getpid(), cloud.path.resolve()
+    if key not in _SERVED:
+        _SERVED[key] = RunpodService(cloud)
+    return _SERVED[key].url

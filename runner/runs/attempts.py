@@ -65,6 +65,20 @@ def finish(context: RunContext, lease: Lease, row: RunRow, verdict: Verdict) -> 
     close_entry(context.folder, row.name)
     context.ledger.finish(lease, verdict.status, verdict.reason, verdict.message)
     context.processor.handle(RunChanged(row.name, verdict.status, verdict.reason, verdict.message))
+    _give_nodes_back(context, row)
+
+
+def _give_nodes_back(context: RunContext, row: RunRow) -> None:
+    """Have the nodes removed that were made for this run alone. What fails is told, and `orch reconcile` does
+    it later."""
+    if context.provisioned is None:
+        return
+    try:
+        context.provisioned.attempt_ended(row)
+    except OrchError as error:
+        text = f"nodes that were made for run {row.name} are not removed: {error_text(error)}"
+        context.ledger.tell(row.id, "nodes not removed", text)
+        context.processor.handle(Notice(f"{text}; `orch reconcile` removes them", "warning"))
 
 
 def end_attempt(context: RunContext, lease: Lease, row: RunRow, plan: RunPlan, verdict: Verdict) -> None:
@@ -87,6 +101,7 @@ def end_attempt(context: RunContext, lease: Lease, row: RunRow, plan: RunPlan, v
         context.ledger.wait(lease, _waiting(message, choice), sorted(events))
         outcome = f"attempt {row.attempt} failed: {message}"
         _tell_waiting(context, row, f"{outcome}; attempt {row.attempt + 1} begins in {choice.delay_s:.0f} s")
+        _give_nodes_back(context, row)
 
 
 def _waiting(message: str, choice: TryAgain) -> Waiting:
@@ -259,7 +274,7 @@ def _fleet(context: RunContext, row: RunRow, record: LaunchRecord) -> FleetState
     if context.provisioned is None:
         return record.fleet
     try:
-        fleet = context.provisioned.fleet(record.fleet.stack)
+        fleet = context.provisioned.fleet(record.fleet.stack, row.id)
     except OrchError as error:
         text = f"run {row.name} uses fleet {row.fleet} as it was when it was submitted: {error.summary}"
         context.processor.handle(Notice(text, "warning"))

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 class Provisioned(Protocol):
     """What of a project is up at this moment, for attempts that begin after their run was submitted."""
 
-    def fleet(self, stack: str) -> FleetState | None:
-        """A fleet with its variables, by its stack; None for one that is not up. Raises OrchError."""
+    def fleet(self, stack: str, run: int) -> FleetState | None:
+        """A fleet with its variables, by its stack, without nodes that were made for other runs than this
+        one; None for one that is not up. Raises OrchError."""
         ...
 
     def volumes(self) -> Volumes:
@@ -40,6 +41,11 @@ class Provisioned(Protocol):
     def make_nodes(self, runner: RunContext, task: Task, fleet: FleetState, lost: Collection[str]) -> bool:
         """Make the nodes that a fleet lacks for a task, without asking anybody. False: it lacks none, or may
         have no more. `lost`: names of nodes that the run has lost. Raises OrchError."""
+        ...
+
+    def attempt_ended(self, row: RunRow) -> None:
+        """Remove the nodes that were made for the run alone: its latest attempt has ended. Raises
+        OrchError."""
         ...
 
 

@@ -27,6 +27,7 @@ from orch.spec.loader.text import read
 from orch.spec.loader.untrusted import outside_uses
 from orch.spec.models import KINDS, MODELS, AnyModel, Fleet, Section, Task
 from orch.spec.rules import check_document, environment
+from orch.spec.rules.fleet import nodes_with_runs
 from orch.spec.rules.unsupported import not_acted_on
 from orch.spec.suggest import closest
 
@@ -190,7 +191,7 @@ def load_paths(
     broken = {each.span.file for each in diagnostics if each.code < "ORCH110"}  # no YAML: its rest is unknown
     bad = Places(each.span for each in diagnostics if each.severity is Severity.ERROR)
     documents = tuple(
-        Document(Path(draft.source.file), draft.index, _filled(draft.model, environ), draft)
+        Document(Path(draft.source.file), draft.index, _settled(draft, draft.model, environ), draft)
         for draft in drafts
         if draft.model is not None
         and id(draft) not in spoiled
@@ -213,9 +214,14 @@ def _read_once(
     return names
 
 
-def _filled(model: AnyModel, environ: Mapping[str, str]) -> AnyModel:
-    """A fleet's variables without a value are the caller's as it is read, a run's as it starts."""
-    return environment.filled(model, environ) if isinstance(model, Fleet) else model
+def _settled(draft: Draft, model: AnyModel, environ: Mapping[str, str]) -> AnyModel:
+    """A fleet's variables without a value are the caller's as it is read, a run's as it starts; nodes that
+    are made with runs are none before."""
+    if not isinstance(model, Fleet):
+        return model
+    filled = environment.filled(model, environ)
+    nodes = nodes_with_runs(draft, filled)
+    return filled if nodes is None else filled.model_copy(update={"nodes": nodes})
 
 
 def _without_echoes(diagnostics: Sequence[Diagnostic]) -> Iterable[Diagnostic]:

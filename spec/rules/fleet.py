@@ -13,8 +13,8 @@ from orch.spec.grammar.hosts import folded_size
 from orch.spec.grammar.values import Problem
 from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.untrusted import folder_of
-from orch.spec.models import Fleet, Volume
-from orch.spec.models.backends import effective, title
+from orch.spec.models import Fleet, Nodes, Volume
+from orch.spec.models.backends import effective, made_with_runs, title
 from orch.spec.models.selection import has_no_driver
 from orch.spec.models.ssh import Host
 from orch.spec.rules import environment, file_systems
@@ -99,6 +99,29 @@ def nodes_are_bounded(draft: Draft) -> Findings:
             "this fleet has no upper bound",
             severity=Severity.WARNING,
             hint=f"write `{nodes.min}..{max(nodes.target, 1) * 4}`, another maximum, or a `budget`",
+        )
+
+
+def nodes_with_runs(draft: Draft, fleet: Fleet) -> Nodes | None:
+    """`0..N` of a fleet whose nodes are made with runs, where its file says otherwise; else None."""
+    nodes = fleet.nodes
+    backends = effective(fleet.written_backends, draft.context.backends)
+    if nodes is None or not (nodes.min or nodes.target) or not made_with_runs(backends):
+        return None
+    return nodes.model_copy(update={"min": 0, "target": 0})
+
+
+def nodes_are_made_with_runs(draft: Draft) -> Findings:
+    fleet = fleet_of(draft)
+    nodes = nodes_with_runs(draft, fleet)
+    if nodes is not None and "backends" not in draft.broken:
+        where = listed([title(name) for name in effective(fleet.written_backends, draft.context.backends)])
+        yield draft.diagnostic(
+            "ORCH195",
+            ("nodes",),
+            f"nodes on {where} are made with a run and go with it: this is read as `{nodes.plain()}`",
+            severity=Severity.WARNING,
+            hint=f"write `nodes: {nodes.plain()}`",
         )
 
 
@@ -392,6 +415,7 @@ RULES = (
     Rule(("backend_options",), options_have_drivers),
     Rule(("backends", "resources"), disk_of_local_nodes),
     Rule(("nodes", "budget"), nodes_are_bounded),
+    Rule(("nodes", "backends"), nodes_are_made_with_runs),
     Rule(("blocks", "resources"), blocks_divide_gpus),
     Rule(("spot_policy", "reservation"), reservation_is_not_spot),
     Rule(("init",), init_steps_are_whole),

@@ -351,6 +351,7 @@ def _other_backends(draft: Draft) -> Findings:
 _SWITCHES: dict[str, str] = {
     "default_vpcs": "a fleet has a network of its own where none is given; name one with `vpc_ids`",
     "experimental_instance_types": "all types of the catalogue are offered; `orch offers` lists them",
+    "community_cloud": "machines of the secure cloud are offered",
     "preview_features": "nothing of GCP that fleets use has to be switched on",
 }
 

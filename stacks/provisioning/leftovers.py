@@ -31,6 +31,7 @@ from orch.stacks.fleets import documents_of
 from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.kept_data import is_protected
 from orch.stacks.provisioning.node_accounts import accounted
+from orch.stacks.provisioning.nodes_with_runs import remove_unused
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import break_dead_locks, locks
 from orch.stacks.pulumi.operation import (
@@ -259,6 +260,8 @@ def sweep(project: Project, listener: Listener) -> tuple[Swept, ...]:
             if present or (stack.recorded or {}).get("pending_operations"):
                 recover(stack, listener)
                 done.append(Swept(name, "what a killed call left is cleared"))
+            if removed := remove_unused(project, name, listener):
+                done.append(Swept(name, f"{fold(removed)} is removed: made for a run that has ended"))
             ended = frozenset() if is_protected(stack) else ended_nodes(stack)
             if ended and (removed := _remove_rest(project, name, ended, listener)):
                 which = fold(sorted(removed))

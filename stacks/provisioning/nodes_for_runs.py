@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orch.components.idleness import may_end
 from orch.components.node_count import is_range, recorded_minimum
+from orch.images import is_ours, job_image
+from orch.runner.errors import BadTask
 from orch.runner.placement.conditions import in_reservation
 from orch.runner.placement.placement import misfit, no_fit
+from orch.spec.models.backends import title as title_of
 from orch.spec.rules.unsupported import acted_on
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import few
 from orch.stacks import operations
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
 from orch.stacks.fleets import find_fleet
+from orch.stacks.provisioning.nodes_with_runs import are_made_with_runs, new_mark
 from orch.stacks.request import FleetRequest, ended_nodes_if_told, over_since
 from orch.stacks.state import StackState
 
@@ -31,7 +35,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Growth:
     """Nodes to make for a run. `request` is the fleet's, with as many as it needs; `free`: nodes that it has
-    free for the run; `anew`: names of nodes that plans make anew once they are gone."""
+    free for the run; `anew`: names of nodes that plans make anew once they are gone.
+
+    Nodes that are containers of the run are all made for it: `request.made_for` is their mark."""
 
     task: Task
     state: FleetState
@@ -64,6 +70,8 @@ def growth_for(
         return None
     if over_since(StackState(project, state.name), fleet) is not None:
         return None
+    if are_made_with_runs(state):
+        return _own_growth(project, task, state, document, fleet)
     state, needed = _without_ended(project, state), task.all_nodes
     if not state.nodes and not _may_be_in(task.reservation, fleet, state.backend):
         return None
@@ -85,6 +93,58 @@ def growth_for(
             )
             return Growth(task, state, here, more, document, request, frozenset(anew))
     return None
+
+
+def _own_growth(
+    project: Project, task: Task, state: FleetState, document: Document, fleet: Fleet
+) -> Growth | None:
+    """All nodes of a run, on a fleet whose nodes are containers of its image.
+
+    Raises BadTask for what no such container can have, ImageError."""
+    needed, most = task.all_nodes, fleet.nodes.max if fleet.nodes is not None else None
+    if (needed > 1 and fleet.placement != "cluster") or (
+        most is not None and len(state.nodes) + needed > most
+    ):
+        return None
+    document.effective()
+    request = FleetRequest(
+        fleet.model_copy(update={"gang": "all-or-nothing"}),
+        document.directory.absolute(),
+        file=document.file.absolute(),
+        more=needed,
+        image=image_of_containers(task, state, project.default_image, project.images),
+        made_for=new_mark(),
+    )
+    return Growth(task, state, (), needed, document, request)
+
+
+def image_of_containers(
+    task: Task, state: FleetState, default: str | None, replacements: Mapping[str, str]
+) -> str:
+    """The image that nodes are made of for a task. Raises BadTask for what they cannot have."""
+    title = title_of(state.backend)
+    for path, asked, why in (
+        ("privileged", task.privileged, "runs no privileged containers"),
+        ("docker", task.docker, "lets no Docker run in a container"),
+        ("volumes", bool(task.volumes), "mounts no volumes of orch: keep what the job makes by `outputs`"),
+        ("registry_auth", task.registry_auth is not None, "gets no log-in of orch for a registry"),
+    ):
+        if asked:
+            raise BadTask(
+                f"the job's container is the node, and {title} {why}",
+                path=path,
+                hint=f"remove `{path}`, or use a fleet of machines",
+                code="ORCH236",
+            )
+    image = job_image(task, state, default, replacements).reference
+    if not is_ours(image):
+        return image
+    raise BadTask(
+        f"{title} pulls the image of a node from a registry: {image} is only on this machine",
+        path="image" if task.image is not None else "",
+        hint="name an image of a registry: `image: pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime`",
+        code="ORCH236",
+    )
 
 
 def _may_be_in(reservation: str | None, fleet: Fleet, backend: str) -> bool:
@@ -174,7 +234,9 @@ def make_nodes(project: Project, growth: Growth, plan: Plan, listener: Listener)
         return operations.up(project, growth.request, listener, plan=plan)
     except StackError:
         if not growth.state.nodes and "fleet" not in StackState(project, name).outputs:
-            empty = replace(growth.request, at_least=0, count=0, reservation=None)
+            empty = replace(
+                growth.request, at_least=0, count=0, reservation=None, more=0, image=None, made_for=None
+            )
             operations.up(project, empty, listener)
         raise
 

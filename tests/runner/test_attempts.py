@@ -535,7 +535,7 @@ class Now:
     more: FleetState | None = None
     asked: int = 0
 
-    def fleet(self, stack: str) -> FleetState | None:
+    def fleet(self, stack: str, run: int) -> FleetState | None:
         assert stack == "boxes"
         return self.present
 
@@ -548,6 +548,9 @@ class Now:
             raise NoFit("no place has room for 2 nodes")
         self.present = self.more
         return True
+
+    def attempt_ended(self, row: RunRow) -> None:
+        """None of its nodes is of one run alone."""
 
 
 @pytest.mark.usefixtures("soon")

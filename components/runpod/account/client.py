@@ -161,12 +161,13 @@ class RunpodClient:
 
     def named(self, kind: Kind, name: str) -> list[Row]:
         """All of a kind by a name, the oldest first: names need not be unique. Raises RunpodRefused."""
-        found = [
-            row
-            for row in self._items(f"look for the {kind.words} {name}", kind.path, kind.items)
-            if row["name"] == name and row.get("status") != "TERMINATED"
-        ]
+        found = [row for row in self.all(kind, f"look for the {kind.words} {name}") if row["name"] == name]
         return sorted(found, key=lambda row: (str(row.get("createdAt", "")), str(row["id"])))
+
+    def all(self, kind: Kind, what: str = "") -> list[Row]:
+        """All of a kind that are not about to go; no pods of clusters. Raises RunpodRefused."""
+        rows = self._items(what or f"list what there is as {kind.words}", kind.path, kind.items)
+        return [row for row in rows if row.get("status") != "TERMINATED"]
 
     def get(self, kind: Kind, resource: str) -> Row | None:
         """A resource by its id, None when it is gone. Raises RunpodRefused."""

@@ -25,6 +25,7 @@ __all__ = [
     "effective",
     "entry_of",
     "installed",
+    "made_with_runs",
     "provisioned",
     "settings_model",
     "title",
@@ -97,6 +98,12 @@ def title(name: str) -> str:
 def provisioned() -> tuple[str, ...]:
     """Backends that nodes are created on by this version, those of other packages last."""
     return (*(name for name, model in MODELS.items() if model.provisioned), *installed())
+
+
+def made_with_runs(backends: Iterable[str]) -> bool:
+    """Whether nodes on these backends are made with a run, and go with it; not where only some are."""
+    models = [settings_model(name) for name in backends]
+    return bool(models) and all(each is not None and each.made_with_runs for each in models)
 
 
 def effective(written: tuple[str, ...] | None, configured: tuple[str, ...]) -> tuple[str, ...]:

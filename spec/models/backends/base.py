@@ -34,7 +34,8 @@ class BackendSettings(Section):
 
     `title`: its name as people write it. `provisioned`: whether nodes can be created on it by this version.
     `supports`: which of the properties in `rules/unsupported.py` it acts on; `instead`: what to do instead of
-    others, where that differs from what is true of local nodes.
+    others, where that differs from what is true of local nodes. `made_with_runs`: its nodes are containers
+    of a run's image, which come and go with that run.
     """
 
     noun: ClassVar[str] = "a backend"
@@ -42,6 +43,7 @@ class BackendSettings(Section):
     provisioned: ClassVar[bool] = False
     supports: ClassVar[frozenset[str]] = frozenset()
     instead: ClassVar[Mapping[str, str]] = {}
+    made_with_runs: ClassVar[bool] = False
 
     type: Any
 

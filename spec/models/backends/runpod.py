@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from orch.spec.models.backends.base import CloudSettings
+from orch.spec.models.backends.base import CLOUD_SUPPORTS, CloudSettings
 from orch.spec.models.backends.credentials import ApiKeyCreds
 from orch.spec.models.fields.types import Flag, choice
+
+_NO_HOST = "a pod has no machine of yours under it: put it into the job's image, or its `commands`"
+_NO_LABELS = "RunPod has no labels"
 
 
 class RunpodSettings(CloudSettings):
@@ -16,6 +20,35 @@ class RunpodSettings(CloudSettings):
 
     noun: ClassVar[str] = "the backend `runpod`"
     title: ClassVar[str] = "RunPod"
+    provisioned: ClassVar[bool] = True
+    made_with_runs: ClassVar[bool] = True
+    # Nodes are containers, made by a call that knows neither disks nor labels, and bought by the hour alone.
+    supports: ClassVar[frozenset[str]] = CLOUD_SUPPORTS - {
+        "reservation",
+        "tags",
+        "os_image",
+        "init",
+        "mounts",
+        "scratch",
+        "scratch.fs",
+        "topology",
+        "volumes",
+    }
+    instead: ClassVar[Mapping[str, str]] = {
+        "reservation": "RunPod has none",
+        "tags": _NO_LABELS,
+        "os_image": "the job's `image` is all there is",
+        "init": _NO_HOST,
+        "mounts": "a pod mounts no file systems: let the job bring its data, or keep it by `outputs`",
+        "scratch": "the disk of the pod is all there is: `resources: {disk: …}`",
+        "scratch.fs": "the disk of the pod is all there is: `resources: {disk: …}`",
+        "topology": "RunPod does not tell where its machines stand",
+        "ttl": "pods go with their run; `max_duration` of the task ends that",
+        "network.name": "RunPod has no networks of yours",
+        "network.fabric": "RunPod names no fabrics",
+        "network.extra_vpcs": "RunPod has no networks of yours",
+        "network.roce_vpcs": "RunPod has no networks of yours",
+    }
 
     type: Annotated[Literal["runpod"], choice("runpod")] = Field(default="runpod", description="`runpod`.")
     creds: ApiKeyCreds = Field(default=None, description="API key.")

@@ -1,0 +1,153 @@
+"""A RunPod fleet as Pulumi resources: the plan, one to one. Decides nothing.
+
+Two resources for each run that has pods: what is made by one call, and what waits until it is ready. Both
+bear the mark of that run's making, by which they are removed when it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pulumi
+
+from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.pod_bootstrap import arguments, bootstrap
+from orch.components.keys import Keys
+from orch.components.runpod.explain import CLUSTER, PACKAGE, POD, READY
+from orch.components.runpod.plan import PodGroup, RunpodPlan
+from orch.spec.state import SCHEMA
+
+if TYPE_CHECKING:
+    from orch.components.request import PlanRequest
+    from orch.components.runpod.backend import RunpodBackend
+
+# A container that does not answer for minutes has ended, or its machine has.
+UNREACHABLE_GRACE_S = 300.0
+
+
+class RunpodResource(pulumi.CustomResource):
+    """A pod or a cluster, or what waits for one: `machines` by node."""
+
+    machines: pulumi.Output[dict[str, Any]]
+
+    def __init__(self, kind: str, name: str, props: dict[str, Any], opts: pulumi.ResourceOptions) -> None:
+        outputs = {"machines": None} if kind == READY else {}
+        super().__init__(kind, name, {**props, **outputs}, opts)
+
+
+class RunpodFleet(pulumi.ComponentResource):
+    """The whole fleet. `state` is its FleetState, `identity` the client's private key (secret)."""
+
+    state: pulumi.Output[dict[str, Any]]
+    identity: pulumi.Output[str]
+
+    def __init__(self, plan: RunpodPlan, key: str) -> None:
+        super().__init__("orch:fleet:Runpod", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
+        self._plan = plan
+        self._mark = f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}"
+        own = pulumi.ResourceOptions(parent=self)
+        self._keys = Keys(f"{plan.fleet}-keys", opts=own)
+        config = {"key": pulumi.Output.secret(key)}
+        provider = pulumi.ProviderResource(PACKAGE, f"{plan.fleet}-runpod", config, own)
+        self._opts = pulumi.ResourceOptions(parent=self, provider=provider)
+        machines = [self._group(group) for group in plan.groups]
+        self.identity = self._keys.client_private_key
+        self.state = self._state(machines)
+        # Recorded at once, unlike the stack's outputs: an interrupted `up` still records where it was.
+        self.register_outputs({"pins": dict(plan.pins)})
+
+    def _group(self, group: PodGroup) -> pulumi.Output[dict[str, Any]]:
+        """The pods of one run; what RunPod assigned to each node."""
+        name = group.name(self._plan.fleet)
+        made = RunpodResource(
+            CLUSTER if group.cluster else POD,
+            name,
+            {
+                "name": name,
+                "mark": self._mark,
+                "made_for": group.made_for,
+                "spec": dict(group.spec),
+                "args": self._first_command(group),
+            },
+            self._opts,
+        )
+        nodes = [node.name for node in group.nodes(self._plan.fleet)]
+        which = {"cluster": made.id, "nodes": nodes} if group.cluster else {"pods": {nodes[0]: made.id}}
+        ready = {"name": name, "made_for": group.made_for, **which}
+        return RunpodResource(READY, f"{name}-ready", ready, self._opts).machines
+
+    def _first_command(self, group: PodGroup) -> pulumi.Output[str]:
+        """What has the pods let orch in: one host key for those that are made by one call."""
+        name = group.name(self._plan.fleet)
+
+        def fill(keys: Sequence[str]) -> str:
+            seed, own = keys
+            authorized = (own, *self._plan.authorized_keys)
+            return arguments(bootstrap(authorized, host_key=private_host_key(seed, name)))
+
+        both = pulumi.Output.all(self._keys.host_seed, self._keys.client_public_key)
+        return pulumi.Output.secret(both.apply(fill))
+
+    # The FleetState, in one output.
+
+    def _state(self, machines: Sequence[pulumi.Output[dict[str, Any]]]) -> pulumi.Output[dict[str, Any]]:
+        plan, stack = self._plan, pulumi.get_stack()
+
+        def assemble(values: Sequence[Any]) -> dict[str, Any]:
+            seed, found = values[0], {name: each for one in values[1:] for name, each in (one or {}).items()}
+            nodes = [
+                self._node(group, node.index, node.name, found[node.name], seed)
+                for group in plan.groups
+                for node in group.nodes(plan.fleet)
+                if node.name in found
+            ]
+            return {
+                "schema_version": SCHEMA,
+                "name": plan.fleet,
+                "stack": stack,
+                "backend": "runpod",
+                "placement": plan.placement,
+                "interconnect": plan.interconnect,
+                "unreachable_grace_s": UNREACHABLE_GRACE_S,
+                "image": plan.job_image,
+                "env": dict(plan.env),
+                "nodes": sorted(nodes, key=lambda node: node["index"]),
+            }
+
+        values = pulumi.Output.all(self._keys.host_seed, *machines)
+        return pulumi.Output.unsecret(values.apply(assemble))
+
+    def _node(
+        self, group: PodGroup, index: int, name: str, machine: Mapping[str, Any], seed: str
+    ) -> dict[str, Any]:
+        made_by = group.name(self._plan.fleet)
+        return {
+            "index": index,
+            "name": name,
+            "address": machine["host"],
+            "port": machine["port"],
+            "user": machine["user"],
+            "host_key": public_host_key(seed, made_by),
+            "machine": machine["id"],
+            "internal_ip": machine["address"],
+            "cpus": group.cpus,
+            "memory_mib": group.memory_mib,
+            "disk_mib": group.disk_gb * 1024,
+            "gpus": dict(group.gpus),
+            "arch": "x86",
+            "region": machine["data_center"],
+            "instance_type": group.instance_type,
+            "price_hourly": machine["hourly"],
+            "made_by": made_by,
+            "made_for": group.made_for,
+            "runtime": "process",
+        }
+
+
+def register(
+    backend: RunpodBackend, request: PlanRequest, plan: RunpodPlan
+) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
+    """See `Backend.register`."""
+    component = RunpodFleet(plan, backend.login(request).key)
+    return component.state, component.identity

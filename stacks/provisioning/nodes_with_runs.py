@@ -1,0 +1,214 @@
+"""Nodes that are containers of one run: they are made with it, and removed as soon as it has ended.
+
+Their resources bear the mark of the making (`made_for`), and so do the nodes in the fleet's state and in the
+plan of the run. By that they are removed: no file is needed for it, and no other run's nodes go with them.
+A run is in the ledger only after its nodes are there; until then a file on this machine, locked by whoever
+makes them, says that somebody is about to submit it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from orch.runner.errors import RunnerError
+from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.ledger import Ledger, open_ledger
+from orch.runner.ledger.records import RunRow
+from orch.runner.private import private_folder
+from orch.spec.models.backends import made_with_runs
+from orch.spec.state import FleetState
+from orch.stacks.errors import StackLocked
+from orch.stacks.project import Project
+from orch.stacks.provisioning.node_accounts import accounted
+from orch.stacks.pulumi.locks import locks
+from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, engine
+from orch.stacks.pulumi.process import pause
+from orch.stacks.pulumi.recovery import recover
+from orch.stacks.records import parse_time
+from orch.stacks.state import StackState
+
+SUBMITTED_WITHIN_S = 3600.0
+"""How long after nodes were asked for on another machine their run is to be in the ledger: their image is
+pulled first."""
+
+COLLECTED_WITHIN_S = 3600.0
+"""How long nodes stay for what a run that has ended left on them, where they answer."""
+
+RUNS = 200
+"""How many ended runs of a fleet are looked at."""
+
+LOCKED_PAUSE_S = 3.0
+LOCKED_PATIENCE_S = 1800.0
+
+_HELD: dict[str, int] = {}
+"""The marks of nodes that this process makes, each with its locked file."""
+
+
+def are_made_with_runs(state: FleetState) -> bool:
+    return made_with_runs([state.backend])
+
+
+def new_mark() -> str:
+    return secrets.token_hex(6)
+
+
+def own_nodes(state: FleetState, mark: str | None) -> FleetState:
+    """The fleet as a run sees it: without nodes that were made for others."""
+    if not any(node.made_for for node in state.nodes):
+        return state
+    nodes = tuple(node for node in state.nodes if node.made_for in (None, mark))
+    return state.model_copy(update={"nodes": nodes})
+
+
+# -- who is about to submit a run
+
+
+@contextmanager
+def making(project: Project, mark: str | None) -> Iterator[None]:
+    """Say that the block makes nodes of this mark, if any, and that their run comes afterwards: until
+    `submitted`, `give_up`, or the end of this process. If it fails they are given up."""
+    if mark is None:
+        yield
+        return
+    file = os.open(_file(project, mark), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    _HELD[mark] = file
+    try:
+        yield
+    except BaseException:
+        give_up(mark)
+        raise
+
+
+def submitted(project: Project, mark: str) -> None:
+    """Their run is in the ledger."""
+    _file(project, mark).unlink(missing_ok=True)
+    give_up(mark)
+
+
+def give_up(mark: str) -> None:
+    """No run of this process comes for nodes of this mark any more: whoever looks next may remove them."""
+    if (file := _HELD.pop(mark, None)) is not None:
+        os.close(file)
+
+
+def _file(project: Project, mark: str) -> Path:
+    return private_folder(project.dot / "making") / mark
+
+
+def _is_awaited(project: Project, mark: str, created: float) -> bool:
+    """Whether a run that the ledger does not know yet may still come for nodes of this mark."""
+    path = _file(project, mark)
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:  # made on another machine
+        return time.time() - created < SUBMITTED_WITHIN_S
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    path.unlink(missing_ok=True)  # whoever made them is gone
+    return False
+
+
+# -- what is removed
+
+
+def remove_unused(project: Project, name: str, listener: Listener) -> tuple[str, ...]:
+    """Remove the nodes of a fleet that were made for runs which have ended, or never came; their names.
+
+    Waits for whoever changes the fleet's stack. Raises StackError, Conflict, Interrupted."""
+    if not has_marked(StackState(project, name)):
+        return ()
+    patience = time.monotonic() + LOCKED_PATIENCE_S
+    while True:
+        try:
+            with closing(open_ledger(project.ledger_url)) as ledger:
+                return _remove_unused(project, ledger, name, listener)
+        except StackLocked:
+            if time.monotonic() >= patience:
+                raise
+        listener(Activity(f"waiting for whoever changes the fleet {name}, to remove nodes of it"))
+        while any(not lock.dead for lock in locks(project, name)):
+            pause(LOCKED_PAUSE_S)
+        pause(0.2)
+
+
+def _remove_unused(project: Project, ledger: Ledger, name: str, listener: Listener) -> tuple[str, ...]:
+    stack = StackState(project, name)
+    marks = set(unused(project, ledger, stack))
+    if not marks:
+        return ()
+    project.prepare()
+    recover(stack, listener)
+    urns = [urn for urn, mark in _marked(stack).items() if mark in marks]
+    names = {urn.rsplit("::", 1)[-1] for urn in urns}
+    gone = tuple(sorted(node for node, maker in stack.makers.items() if maker in names))
+    listener(ExpectedNodes(frozenset(names)))
+    listener(Activity(f"removing what was made for a run on the fleet {name}"))
+    if urns:
+        run = EngineCall(listener, planning=False)
+        targets = [word for urn in urns for word in ("--target", urn)]
+        with accounted(stack, listener) as account:
+            engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
+            account.call = run
+    for mark in marks:
+        submitted(project, mark)
+    return gone or tuple(sorted(names))
+
+
+def unused(project: Project, ledger: Ledger, stack: StackState) -> Iterator[str]:
+    """The marks of a stack's resources whose run has ended, or will not come."""
+    created = {mark: _created(stack, urn) for urn, mark in _marked(stack).items()}
+    if not created:
+        return
+    using, ended = _marks_of_runs(ledger, stack.name)
+    for mark, at in created.items():
+        if mark not in using and (mark in ended or not _is_awaited(project, mark, at)):
+            yield mark
+
+
+def has_marked(stack: StackState) -> bool:
+    """Whether anything of a stack was made for a run."""
+    return bool(_marked(stack))
+
+
+def _marked(stack: StackState) -> Mapping[str, str]:
+    """Urn -> the mark of the making, of the resources that bear one."""
+    found = ((str(each["urn"]), (each.get("inputs") or {}).get("made_for")) for each in stack.resources)
+    return {urn: str(mark) for urn, mark in found if mark}
+
+
+def _created(stack: StackState, urn: str) -> float:
+    text = next((each.get("created") for each in stack.resources if each["urn"] == urn), None)
+    at = parse_time(text)
+    return at.timestamp() if at is not None else time.time()
+
+
+def _marks_of_runs(ledger: Ledger, fleet: str) -> tuple[set[str], set[str]]:
+    """The marks of nodes that runs have, and of those that runs had."""
+    using = {mark for row in ledger.placed_on(fleet) for mark in _marks(row, row.plan)}
+    had = set[str]()
+    for row in ledger.listed(ended=True, fleets=[fleet], limit=RUNS).rows:
+        marks = set(_marks(row, row.plan))
+        had |= marks.union(*(_marks(row, each.plan) for each in row.attempts))
+        since = row.now - (row.finished_at or row.now)
+        if since < COLLECTED_WITHIN_S and any(
+            not rank.collected and rank.silent_since is None for rank in row.ranks
+        ):
+            using |= marks
+    return using, had
+
+
+def _marks(row: RunRow, plan: str) -> Iterator[str]:
+    with suppress(RunnerError):
+        yield from filter(None, (rank.node.made_for for rank in plan_of(replace(row, plan=plan)).ranks))
