@@ -123,6 +123,7 @@ def known_types(query: MachineQuery, catalog: Catalog, other_backends: Collectio
     """
     (cloud,) = query.backends
     known = sorted(name for backend, name in catalog.types if backend == cloud or backend in other_backends)
+    small = {name.lower() for name in known}
     unknown = [
         Finding(
             "ORCH202",
@@ -131,7 +132,7 @@ def known_types(query: MachineQuery, catalog: Catalog, other_backends: Collectio
             hint=hint_for(written, known),
         )
         for index, written in enumerate(query.instance_types)
-        if not set("*?[") & set(written) and written.lower() not in known
+        if not set("*?[") & set(written) and written.lower() not in small
     ]
     if unknown:
         raise PlanErrors(unknown)

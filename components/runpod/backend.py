@@ -78,7 +78,8 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
             count: request.once((self.name, "stock", count), lambda count=count: client.stock(product, count))
             for count in counts
         }
-        prices = request.once((self.name, "prices"), client.cluster_prices) if cluster else {}
+        ask = client.cluster_prices if cluster else client.pod_prices
+        prices = request.once((self.name, "prices"), ask)
         return in_data_centers(request.fleet, self.settings_of(request), candidates, stock, prices)
 
     def more_places(self, request: PlanRequest, kept: RunpodCandidate) -> Sequence[RunpodCandidate]:

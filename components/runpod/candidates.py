@@ -128,8 +128,8 @@ def in_data_centers(
 ) -> tuple[RunpodCandidate, ...]:
     """The data centers of each type in the order to try: those with the most stock first.
 
-    `stock`: by the number of GPUs of a machine. `prices`: of one GPU of a cluster, by its id. Raises
-    PlanErrors (ORCH205) where the file's places have none of RunPod's data centers.
+    `stock`: by the number of GPUs of a machine. `prices`: of one GPU, by its id, as the account tells them;
+    those of the catalogue count where it tells none. Raises PlanErrors (ORCH205) where the file's places have none of RunPod's data centers.
     """
     found = [each for kind in types for each in _of_type(fleet, settings, kind, stock, prices)]
     if found:
@@ -166,8 +166,6 @@ def _of_type(
     wanted = [center for center in places if within(center, fleet, settings.regions)]
     if not wanted and not (fleet.regions or fleet.availability_zones or settings.regions):
         wanted, places = [""], {"": ""}
-    price = kind.price
-    if fleet.placement == "cluster" and kind.gpu in prices:
-        price = round(prices[kind.gpu] * count, 4)
+    price = round(prices[kind.gpu] * count, 4) if kind.gpu in prices else kind.price
     for center in sorted(wanted, key=lambda each: (LEVELS.index(places[each]), each)):
         yield replace(kind, region=center, zone=center, price=price, level=places[center], listed=True)

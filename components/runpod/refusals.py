@@ -90,7 +90,7 @@ def _places(fleet: Fleet, countries: Collection[str]) -> Iterator[Finding]:
                 f"{name}[{index}]",
                 f"RunPod has no {what} '{place}' in the catalogue",
                 detail=f"regions are countries: {', '.join(known)}; US-KS-2 is a data center",
-                hint=hint_for(place, known),
+                hint=hint_for(place, known) if name == "regions" else None,
             )
 
 

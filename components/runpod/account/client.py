@@ -231,6 +231,11 @@ class RunpodClient:
             float("inf") if limit is None else float(limit),
         )
 
+    def pod_prices(self) -> dict[str, float]:
+        """GPU -> dollars an hour for one in a pod of the secure cloud. Raises RunpodRefused."""
+        rows = self._read("ask for the prices", "/v2/catalog/gpus")["gpus"]
+        return {row["id"]: float(row["price"]["secure"]) for row in rows if row["price"].get("secure")}
+
     def cluster_prices(self) -> dict[str, float]:
         """GPU -> dollars an hour for one in a cluster; REST v2 tells those of pods alone. Raises
         RunpodRefused."""
