@@ -21,6 +21,7 @@ from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.nebius.account import NebiusCloud
+from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.scenario import Knobs
 
 KIND = "p5.48xlarge"
@@ -289,4 +290,25 @@ class RehearsedNebius(Rehearsed):
             each: kind
             for each, kind in self.cloud.everything().items()
             if each not in known and kind != "disk"
+        }
+
+
+@dataclass(frozen=True)
+class RehearsedRunpod(Rehearsed):
+    """The same on RunPod: pods with eight H100, which runs make."""
+
+    backend: ClassVar[str] = "runpod"
+    types: ClassVar[str] = "orch-runpod:"
+    called: ClassVar[str] = "lab"
+    account: ClassVar[type[SimulatedAccount]] = RunpodCloud
+    written: ClassVar[dict[str, Any]] = {"regions": ["US"], "resources": {"gpu": "H100:8"}}
+
+    def unrecorded(self, name: str | None = None) -> dict[str, str]:
+        """Id -> kind of what is in the account and not in the state; pods of a cluster are of it."""
+        known = self.recorded(name)
+        pods = self.cloud.instances()
+        return {
+            each: kind
+            for each, kind in self.cloud.everything().items()
+            if each not in known and "cluster" not in pods.get(each, {})
         }

@@ -129,7 +129,8 @@ def in_data_centers(
     """The data centers of each type in the order to try: those with the most stock first.
 
     `stock`: by the number of GPUs of a machine. `prices`: of one GPU, by its id, as the account tells them;
-    those of the catalogue count where it tells none. Raises PlanErrors (ORCH205) where the file's places have none of RunPod's data centers.
+    those of the catalogue count where it tells none. Raises PlanErrors (ORCH205) where the file's places have
+    none of RunPod's data centers.
     """
     found = [each for kind in types for each in _of_type(fleet, settings, kind, stock, prices)]
     if found:

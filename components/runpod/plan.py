@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -68,7 +69,20 @@ class PodGroup:
 
 
 CLOUD_NAME = re.compile(r"(?P<fleet>.+)-\d+-[0-9a-f]{6}-(?P<stack>[0-9a-f]{8})-[0-9a-f]{6}")
-"""The name of a group in the account: that of its resource, and two digests (resource_handlers.py)."""
+"""The name of a group in the account: that of its resource, and two digests."""
+
+
+def stack_digest(mark: str) -> str:
+    return hashlib.sha256(mark.encode()).hexdigest()[:8]
+
+
+def cloud_name(name: str, mark: str, spec: Mapping[str, Any] | None = None) -> str:
+    """The name in the cloud. With `spec`: what was asked for otherwise has another name, and is not taken
+    over."""
+    parts = [name, stack_digest(mark)]
+    if spec is not None:
+        parts.append(hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6])
+    return "-".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)

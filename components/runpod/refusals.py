@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 
 from orch.catalog.runpod.prices import country
@@ -11,6 +12,7 @@ from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 from orch.spec.suggest import few, hint_for
 
+_CENTER = re.compile(r"[a-z]{2,3}-[a-z]{2,3}-[0-9]+", re.IGNORECASE)
 _NETWORK = {
     "vpc": "RunPod has no networks of yours",
     "subnets": "RunPod has no networks of yours",
@@ -95,7 +97,8 @@ def _places(fleet: Fleet, countries: Collection[str]) -> Iterator[Finding]:
 
 
 def is_center(place: str) -> bool:
-    return place.count("-") >= 2
+    """Whether it is named like a data center: US-KS-2, EU-RO-1."""
+    return _CENTER.fullmatch(place) is not None
 
 
 def within(center: str, fleet: Fleet, also: Collection[str] = ()) -> bool:

@@ -9,13 +9,12 @@ waits.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.runpod.account.errors import RunpodRefused
+from orch.components.runpod.plan import cloud_name
 from orch.providers.orch.handler import OBSERVED, Inputs, ProviderError, State
 
 if TYPE_CHECKING:
@@ -35,19 +34,6 @@ PAUSE_S = 5.0
 """Between two looks: an account may have 60 calls a minute."""
 
 DOWN = ("EXITED", "ERROR", "TERMINATED")
-
-
-def stack_digest(mark: str) -> str:
-    return hashlib.sha256(mark.encode()).hexdigest()[:8]
-
-
-def cloud_name(name: str, mark: str, spec: Mapping[str, Any] | None = None) -> str:
-    """The name in the cloud. With `spec`: what was asked for otherwise has another name, and is not taken
-    over."""
-    parts = [name, stack_digest(mark)]
-    if spec is not None:
-        parts.append(hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6])
-    return "-".join(parts)
 
 
 class RunpodHandler:
@@ -322,7 +308,7 @@ def _ready(pod: Row | None) -> bool:
 
 
 def _assigned(pod: Row) -> State:
-    """What a node's state needs of a pod. `address`: in the cluster, None for a single pod."""
+    """What a node's state needs of a pod. `address`: in the cluster, None for a single pod: the engine drops it then."""
     direct, member = pod["ssh"]["direct"], pod.get("cluster")
     return {
         "id": pod["id"],

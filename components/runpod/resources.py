@@ -130,7 +130,7 @@ class RunpodFleet(pulumi.ComponentResource):
             "user": machine["user"],
             "host_key": public_host_key(seed, made_by),
             "machine": machine["id"],
-            "internal_ip": machine["address"],
+            "internal_ip": machine.get("address"),
             "cpus": group.cpus,
             "memory_mib": group.memory_mib,
             "disk_mib": group.disk_gb * 1024,

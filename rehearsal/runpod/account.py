@@ -53,7 +53,8 @@ class RunpodCloud(SimulatedAccount):
     def _refusal(self, knobs: Knobs, call: IncomingCall, number: int, nth: int) -> Refusal | None:
         """One that loses the answer refuses nothing."""
         others = tuple(each for each in knobs.failures if each.code != LOST)
-        lost = knobs.model_copy(update={"failures": tuple(f for f in knobs.failures if f.code == LOST)})
+        failures = tuple(each for each in knobs.failures if each.code == LOST)
+        lost = knobs.model_copy(update={"failures": failures, "denied": (), "rate": {}})
         self._lost.answer = bool(lost.failures) and super()._refusal(lost, call, number, nth) is not None
         return super()._refusal(knobs.model_copy(update={"failures": others}), call, number, nth)
 

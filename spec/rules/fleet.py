@@ -20,7 +20,7 @@ from orch.spec.models.ssh import Host
 from orch.spec.rules import environment, file_systems
 from orch.spec.rules.rule import Findings, Rule
 from orch.spec.rules.unsupported import backends_hint
-from orch.spec.suggest import listed
+from orch.spec.suggest import few, listed
 
 
 def fleet_of(draft: Draft) -> Fleet:
@@ -115,7 +115,7 @@ def nodes_are_made_with_runs(draft: Draft) -> Findings:
     fleet = fleet_of(draft)
     nodes = nodes_with_runs(draft, fleet)
     if nodes is not None and "backends" not in draft.broken:
-        where = listed([title(name) for name in effective(fleet.written_backends, draft.context.backends)])
+        where = few([title(name) for name in effective(fleet.written_backends, draft.context.backends)])
         yield draft.diagnostic(
             "ORCH195",
             ("nodes",),

@@ -14,7 +14,7 @@ from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.runpod.service import RunpodService
 from orch.rehearsal.scenario import Failure
 
-FLEET = "type: fleet\nname: probe\nnodes: 1\nbackends: [runpod]\nresources: {gpu: %s}\n"
+FLEET = "type: fleet\nname: probe\nnodes: 0..1\nbackends: [runpod]\nresources: {gpu: %s}\n"
 
 
 class Account:

@@ -12,8 +12,7 @@ from datetime import datetime
 from orch.components.cloud.marked import MarkedResource, Survey, survey_of
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.runpod.account.client import CLUSTER, POD, Kind, Row, RunpodClient
-from orch.components.runpod.plan import CLOUD_NAME
-from orch.components.runpod.resource_handlers import stack_digest
+from orch.components.runpod.plan import CLOUD_NAME, stack_digest
 
 KINDS = (CLUSTER, POD)
 

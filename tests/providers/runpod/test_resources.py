@@ -12,13 +12,13 @@ from runpod_lab import A100, H100, Lab, cluster, pod
 
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME
 from orch.components.runpod.account.errors import ERRORS, RunpodRefused
+from orch.components.runpod.plan import cloud_name
 from orch.components.runpod.resource_handlers import (
     ClusterHandler,
     PodHandler,
     ReadyHandler,
     RunpodHandler,
     VolumeHandler,
-    cloud_name,
 )
 from orch.providers.orch.handler import OBSERVED, ProviderError, differences
 from orch.rehearsal.scenario import Failure, Hook

@@ -1,0 +1,246 @@
+"""Fleets on RunPod in the real engine, on a simulated account that orch's own client calls over the wire.
+
+Nodes are made as for a run. One account and one stack serve all tests; each leaves the account empty. The
+account's own list is the judge.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloud_engine import quiet
+from rehearsals import KILL_ALL, RehearsedRunpod
+from runpod_engine import Stack, begin, stack
+from support import kill, until
+
+from orch.components.runpod.account.client import CLUSTER, Login, RunpodClient
+from orch.components.runpod.plan import cloud_name
+from orch.rehearsal.runpod.service import url_of
+from orch.rehearsal.scenario import Failure, Hook, Knobs, Rate
+from orch.spec.errors import ExitCode
+from orch.spec.findings import PlanErrors
+from orch.stacks.errors import NoCapacity, StackError
+from orch.stacks.fleets import find_fleet
+from orch.stacks.project import scope_of
+from orch.stacks.provisioning.nodes_for_runs import make_nodes, plan_growth
+from orch.stacks.provisioning.nodes_with_runs import making
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("engine", "forked_providers")]
+
+H100 = "NVIDIA H100 80GB HBM3"
+FLEET = {"nodes": "0..8", "budget": {"hourly": 400}}
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> RehearsedRunpod:
+    """A project with two fleets that are up, which makes nothing."""
+    folder = tmp_path_factory.mktemp("runpod")
+    begin(folder, quotas={"spendLimit": 1000})
+    project = RehearsedRunpod(folder)
+    file, _ = (project.fleet(name=name, **FLEET) for name in ("lab", "other"))
+    first, second = project.preview(file), project.preview(file)
+    assert first.code == 0, first.err
+    assert first.out == second.out
+    said = project.up(file)
+    assert said.code == 0, said.err
+    assert project.preview(file, "--exit-code").code == 0
+    other = stack(folder, "other")
+    other.up(find_fleet(folder, "other")[1])
+    assert project.cloud.everything() == {}
+    return project
+
+
+@pytest.fixture
+def lab(there: RehearsedRunpod) -> Iterator[Stack]:
+    made = stack(there.path)
+    yield made
+    made.cloud.turn(**Knobs(quotas={"spendLimit": 1000}).model_dump())
+    made.end_all()
+    assert made.cloud.everything() == {}
+
+
+def kinds(lab: Stack) -> Counter[str]:
+    return Counter(lab.cloud.everything().values())
+
+
+def asked(lab: Stack, action: str) -> int:
+    return [call.action for call in lab.cloud.calls].count(action)
+
+
+def test_each_run_has_pods_of_its_own_in_one_call_and_they_go_with_it(lab: Stack) -> None:
+    before = asked(lab, "createCluster")
+    first, two = lab.grow(2)
+    assert kinds(lab) == {"pod": 2, "cluster": 1}
+    assert asked(lab, "createCluster") == before + 1
+    nodes = lab.state().nodes
+    assert [(node.name, node.runtime, node.ssh.user) for node in nodes] == [
+        ("lab-0", "process", "root"),
+        ("lab-1", "process", "root"),
+    ]
+    assert {node.internal_ip for node in nodes} == {"10.65.0.2", "10.65.0.3"}
+    (cluster,) = lab.cloud.things("cluster").values()
+    (pod, _) = lab.cloud.instances().values()
+    assert (cluster["type"], cluster["compute"]["podCount"]) == ("TRAINING", 2)
+    assert (pod["image"], pod["ports"], pod["env"]) == ("pytorch/pytorch:2.8.0", ["22/tcp"], {})
+    second, one = lab.grow(1)
+    assert kinds(lab) == {"pod": 3, "cluster": 1}
+    assert lab.machines(first) == two
+    same = lab.plan_of_file()
+    assert {change.op for change in same.changes} == {"same"}
+    assert same.hourly == pytest.approx(3 * 31.584, abs=10)
+    assert lab.drift() == ()
+
+    assert lab.end() == ()
+    assert lab.end(first) == ("lab-0", "lab-1")
+    assert kinds(lab) == {"pod": 1}
+    assert lab.machines(second) == one
+    assert lab.end(second) == ("lab-2",)
+
+
+def test_what_has_no_room_goes_to_the_next_data_center_beside_what_is_up(lab: Stack) -> None:
+    mark, one = lab.grow(1)
+    short = Failure(code="NO_CAPACITY", action="createCluster", nth=asked(lab, "createCluster") + 1)
+    lab.cloud.turn(failures=(short,))
+    told: list[str] = []
+    other, two = lab.grow(2, told)
+    tried = [text for text in told if text.startswith("trying ")]
+    assert len(tried) == 2
+    assert any(text.startswith("no room there: runpod:capacity") for text in told)
+    (center,) = {lab.cloud.instances()[each]["dataCenterId"] for each in two}
+    assert center in tried[1]
+    assert lab.machines(mark) == one
+
+    lab.cloud.turn(capacity={H100: 1}, failures=())
+    with pytest.raises(NoCapacity) as caught:
+        lab.grow(3)
+    assert caught.value.code == "ORCH325"
+    assert str(caught.value.detail).count("runpod:capacity") >= 2
+    assert (lab.machines(mark), lab.machines(other)) == (one, two)
+    assert kinds(lab) == {"pod": 3, "cluster": 1}
+
+
+def test_where_there_is_no_room_at_all_nothing_is_left_and_the_fleet_is_as_before(lab: Stack) -> None:
+    lab.cloud.turn(capacity={H100: 1})
+    with pytest.raises(NoCapacity):
+        lab.grow(2)
+    assert lab.cloud.everything() == {}
+    assert lab.state().nodes == ()
+    lab.cloud.turn(capacity={})
+    assert len(lab.grow(2)[1]) == 2
+
+
+def test_the_spend_limit_is_told_before_it_is_hit_and_where_runpod_alone_knows_it(lab: Stack) -> None:
+    lab.cloud.turn(quotas={"spendLimit": 40})
+    warned = lab.plan_of_file()
+    assert [(each.code, each.path) for each in warned.findings] == [("ORCH313", "nodes")]
+    growth = lab.growth(2)
+    assert growth is not None
+    with pytest.raises(PlanErrors) as caught:
+        plan_growth(lab.project, growth, quiet)
+    assert caught.value.exit_code == ExitCode.CONFIG
+    assert [(each.code, each.path) for each in caught.value.findings] == [("ORCH313", "nodes")]
+    lab.cloud.turn(quotas={"spendLimit": 1000})
+    plan = plan_growth(lab.project, growth, quiet)
+    lab.cloud.turn(quotas={"spendLimit": 40})
+    with pytest.raises(StackError) as refused, making(lab.project, growth.request.made_for):
+        make_nodes(lab.project, growth, plan, quiet)
+    assert refused.value.code == "ORCH313"
+    assert "Billing" in str(refused.value.hint)
+
+
+def test_a_lost_answer_makes_no_second_cluster_and_a_rate_limit_is_waited_for(lab: Stack) -> None:
+    lost = Failure(code="ANSWER_LOST", action="createCluster", nth=asked(lab, "createCluster") + 1)
+    lab.cloud.turn(failures=(lost,), rate={"listClusterPods": Rate(burst=1, per_second=0.5)})
+    _, two = lab.grow(2)
+    assert kinds(lab) == {"pod": 2, "cluster": 1}
+    assert len(two) == 2
+    assert "429" in {call.error for call in lab.cloud.calls}
+
+
+def test_a_pod_that_is_gone_is_not_made_again_for_its_run(lab: Stack) -> None:
+    mark, (one,) = lab.grow(1)
+    lab.cloud.lose_pod(one)
+    plan = lab.plan_of_file()
+    assert any(reason.startswith("gone: ") for reason in plan.reasons)
+    assert "create" not in {change.op for change in plan.changes}
+    lab.end(mark)
+    assert lab.state().nodes == ()
+
+
+def test_credentials_that_are_missing_or_wrong_are_told_with_what_to_set(
+    there: RehearsedRunpod, lab: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = there.orch("preview", "lab.yml", env={"RUNPOD_API_KEY": ""})
+    assert said.code == 3, said.err
+    assert "ORCH303" in said.err
+    assert "hint: set `creds` of `runpod` in orch.yml, or RUNPOD_API_KEY" in said.err
+    wrong = Login("rpa_wrong", url_of(lab.cloud))
+    monkeypatch.setattr(type(lab.project), "session", lambda project, name: wrong)
+    with pytest.raises(Exception, match="does not accept the credentials") as caught:
+        lab.plan_of_file()
+    assert getattr(caught.value, "exit_code", None) == ExitCode.CONFIG
+
+
+def test_two_fleets_at_once_have_a_cluster_each(there: RehearsedRunpod, lab: Stack) -> None:
+    started = [grower(there.path, name, 2) for name in ("lab", "other")]
+    for each in started:
+        out, err = each.communicate(300)
+        assert each.returncode == 0, err
+        assert len(out.split()) == 2
+    assert kinds(lab) == {"pod": 4, "cluster": 2}
+    # Whoever made them is gone, and no run came.
+    said = there.orch("reconcile", "--rehearse")
+    assert said.code == 0, said.err
+    assert "lab-0" in said.err
+    assert "made for a run that has ended" in said.err
+
+
+def test_what_nobody_recorded_is_found_by_its_name_and_removed(there: RehearsedRunpod, lab: Stack) -> None:
+    scope = scope_of(lab.project)
+    client = RunpodClient(Login(lab.cloud.api_key, url_of(lab.cloud)))
+    compute = {"gpuTypeId": H100, "gpuCountPerPod": 8, "podCount": 2}
+    spec: dict[str, Any] = {"type": "TRAINING", "compute": compute, "image": "i", "ports": ["22/tcp"]}
+    name = cloud_name("lab-0-abcdef", f"tests/lab/{scope}", spec)
+    stray = client.create(CLUSTER, {"name": name, **spec})
+    foreign = client.create(CLUSTER, {"name": "somebody-s", **spec})
+    found = there.orch("gc", "--rehearse", "--json")
+    assert stray in found.out
+    assert foreign not in found.out
+    said = there.orch("gc", "--rehearse", "--yes")
+    assert said.code == 0, said.err
+    assert set(lab.cloud.things("cluster")) == {foreign}
+    client.delete(CLUSTER, foreign)
+    client.close()
+
+
+# Between the calls of an `up` for two nodes: the create that nobody recorded, and those that wait.
+@pytest.mark.parametrize("action", ["createCluster", "listClusterPods"])
+def test_what_a_killed_command_had_made_is_removed_by_reconcile(
+    there: RehearsedRunpod, lab: Stack, action: str
+) -> None:
+    lab.cloud.turn(hooks=(Hook(action=action, nth=asked(lab, action) + 1, when="after", command=KILL_ALL),))
+    killed = grower(there.path, "lab", 2)
+    killed.communicate(300)
+    assert killed.returncode == -signal.SIGKILL
+    until(lambda: set(there.at_work()) <= set(there.at_work("pulumi-language")), 60, "the providers ended")
+    kill(*there.at_work("pulumi-language"))
+    lab.cloud.turn(hooks=())
+    assert kinds(lab) == {"pod": 2, "cluster": 1}
+    said = there.orch("reconcile", "--rehearse")
+    assert said.code == 0, said.err
+    assert lab.cloud.everything() == {}
+    assert lab.state().nodes == ()
+
+
+def grower(folder: Path, fleet: str, nodes: int) -> subprocess.Popen[str]:
+    program = Path(__file__).parent.parent / "runpod_engine.py"
+    words = [sys.executable, str(program), str(folder), fleet, str(nodes)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True)

@@ -1,0 +1,135 @@
+"""Which nodes that were made for one run are not needed any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orch.runner.ledger.ledger import Ledger
+from orch.spec.state import FleetState, NodeState
+from orch.stacks.project import Project
+from orch.stacks.provisioning import nodes_with_runs
+from orch.stacks.provisioning.nodes_with_runs import (
+    COLLECTED_WITHIN_S,
+    give_up,
+    making,
+    own_nodes,
+    submitted,
+    unused,
+)
+from orch.stacks.state import StackState
+
+OLD, NEW = "2026-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
+
+
+@dataclass
+class Runs:
+    """A ledger with these runs. The plan of a row is the marks of its nodes."""
+
+    active: list[Any] = field(default_factory=list)
+    ended: list[Any] = field(default_factory=list)
+
+    def placed_on(self, fleet: str) -> list[Any]:
+        return self.active
+
+    def listed(self, **asked: Any) -> Any:
+        return SimpleNamespace(rows=self.ended)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run. `collected`: of its ranks; `silent`: since when their nodes do not answer."""
+
+    plan: str
+    attempts: tuple[Any, ...] = ()
+    now: float = 10_000.0
+    finished_at: float = 9_000.0
+    collected: bool = True
+    silent: float | None = None
+
+    @property
+    def ranks(self) -> list[Any]:
+        return [SimpleNamespace(collected=self.collected, silent_since=self.silent)]
+
+
+@pytest.fixture(autouse=True)
+def plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan_of(row: Row) -> Any:
+        nodes = [SimpleNamespace(made_for=mark) for mark in row.plan.split()]
+        return SimpleNamespace(ranks=[SimpleNamespace(node=node) for node in nodes])
+
+    monkeypatch.setattr(nodes_with_runs, "plan_of", plan_of)
+
+
+def look(folder: Path, ledger: Runs, **created: str) -> set[str]:
+    """The marks that are not needed. `created`: when the resources of a mark were made."""
+    resources = [
+        {"urn": f"urn::{mark}", "inputs": {"made_for": mark}, "created": at} for mark, at in created.items()
+    ]
+    stack = SimpleNamespace(name="lab", resources=[*resources, {"urn": "urn::keys", "inputs": {}}])
+    project = cast(Project, SimpleNamespace(dot=folder))
+    return set(unused(project, cast(Ledger, ledger), cast(StackState, stack)))
+
+
+def test_nodes_stay_as_long_as_their_run_and_no_longer(tmp_path: Path) -> None:
+    attempt = SimpleNamespace(plan="earlier")
+    ledger = Runs(active=[Row("runs", (attempt,))], ended=[Row("ended")])
+    made = {"runs": OLD, "ended": NEW, "other": OLD}
+    assert look(tmp_path, ledger, **made) == {"ended", "other"}
+
+
+def test_nodes_of_an_earlier_attempt_go_while_the_run_waits(tmp_path: Path) -> None:
+    waiting = Row("first", (SimpleNamespace(plan="first"),))
+    assert look(tmp_path, Runs(ended=[waiting]), first=NEW) == {"first"}
+
+
+@pytest.mark.parametrize(
+    ("row", "gone"),
+    [
+        (Row("mark", collected=False), False),
+        (Row("mark", collected=False, silent=8_000.0), True),
+        (Row("mark", collected=False, finished_at=10_000.0 - COLLECTED_WITHIN_S - 1), True),
+    ],
+    ids=["answers", "silent", "too long ago"],
+)
+def test_what_a_run_left_on_nodes_that_answer_is_waited_for(tmp_path: Path, row: Row, gone: bool) -> None:
+    assert look(tmp_path, Runs(ended=[row]), mark=NEW) == ({"mark"} if gone else set())
+
+
+def test_nodes_wait_for_the_run_of_whoever_makes_them_here(tmp_path: Path) -> None:
+    project = cast(Project, SimpleNamespace(dot=tmp_path))
+    with making(project, "mark"):
+        assert look(tmp_path, Runs(), mark=OLD) == set()
+    assert look(tmp_path, Runs(), mark=OLD) == set()
+    give_up("mark")
+    assert look(tmp_path, Runs(), mark=NEW) == {"mark"}
+
+
+def test_nodes_whose_making_failed_are_not_waited_for(tmp_path: Path) -> None:
+    project = cast(Project, SimpleNamespace(dot=tmp_path))
+    with pytest.raises(KeyboardInterrupt), making(project, "mark"):
+        raise KeyboardInterrupt
+    assert look(tmp_path, Runs(), mark=NEW) == {"mark"}
+
+
+def test_nodes_that_another_machine_made_are_waited_for_a_while(tmp_path: Path) -> None:
+    assert look(tmp_path, Runs(), young=NEW, old=OLD) == {"old"}
+    project = cast(Project, SimpleNamespace(dot=tmp_path))
+    with making(project, "here"):
+        submitted(project, "here")
+    assert not list((tmp_path / "making").iterdir())
+
+
+def test_a_run_sees_its_own_nodes_and_those_of_nobody() -> None:
+    def node(index: int, mark: str | None) -> NodeState:
+        known = {"index": index, "name": f"lab-{index}", "made_for": mark}
+        return NodeState.model_validate({**known, "address": "a", "user": "root", "host_key": "k"})
+
+    nodes = (node(0, "mine"), node(1, "other"), node(2, None))
+    fleet = FleetState(name="lab", stack="lab", backend="runpod", nodes=nodes)
+    assert [each.index for each in own_nodes(fleet, "mine").nodes] == [0, 2]
+    assert [each.index for each in own_nodes(fleet, None).nodes] == [2]
