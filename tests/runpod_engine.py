@@ -17,7 +17,8 @@ from orch.rehearsal.project import rehearse
 from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.scenario import Knobs
 from orch.spec.models import Task
-from orch.stacks.fleets import find_fleet
+from orch.spec.state import FleetState
+from orch.stacks.fleets import find_fleet, fleet_state
 from orch.stacks.plan import Plan
 from orch.stacks.project import find
 from orch.stacks.provisioning.nodes_for_runs import Growth, growth_for, make_nodes, plan_growth
@@ -33,6 +34,10 @@ class Stack(CloudStack):
     """A rehearsal of one RunPod fleet in a folder."""
 
     cloud: RunpodCloud
+
+    def state(self) -> FleetState:
+        """The fleet with the nodes that exist."""
+        return fleet_state(self.project, self.name)
 
     def task(self, nodes: int, **more: Any) -> Task:
         written = {"type": "task", "nodes": nodes, "image": IMAGE, "commands": ["true"], **more}

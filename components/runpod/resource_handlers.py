@@ -308,7 +308,8 @@ def _ready(pod: Row | None) -> bool:
 
 
 def _assigned(pod: Row) -> State:
-    """What a node's state needs of a pod. `address`: in the cluster, None for a single pod: the engine drops it then."""
+    """What a node's state needs of a pod. `address`: in the cluster, None for a single pod; the engine drops
+    it then."""
     direct, member = pod["ssh"]["direct"], pod.get("cluster")
     return {
         "id": pod["id"],

@@ -12,7 +12,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from orch.runner.ledger.records import RunRow
 from orch.runner.private import private_folder
 from orch.spec.models.backends import made_with_runs
 from orch.spec.state import FleetState
-from orch.stacks.errors import StackLocked
+from orch.stacks.errors import EngineFailed, StackLocked
 from orch.stacks.project import Project
 from orch.stacks.provisioning.node_accounts import accounted
 from orch.stacks.pulumi.locks import locks
@@ -155,15 +155,27 @@ def _remove_unused(project: Project, ledger: Ledger, name: str, listener: Listen
     gone = tuple(sorted(node for node, maker in stack.makers.items() if maker in names))
     listener(ExpectedNodes(frozenset(names)))
     listener(Activity(f"removing what was made for a run on the fleet {name}"))
-    if urns:
-        run = EngineCall(listener, planning=False)
-        targets = [word for urn in urns for word in ("--target", urn)]
-        with accounted(stack, listener) as account:
-            engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
-            account.call = run
+    try:
+        _destroy(stack, urns, listener)
+    except EngineFailed:
+        stack.invalidate()
+        left = [urn for urn in urns if urn in _marked(stack)]
+        if len(left) == len(urns):
+            raise
+        # The engine's refresh found that some are gone, and then no targets: now it has forgotten them.
+        _destroy(stack, left, listener)
     for mark in marks:
         submitted(project, mark)
     return gone or tuple(sorted(names))
+
+
+def _destroy(stack: StackState, urns: Sequence[str], listener: Listener) -> None:
+    if urns:
+        run = EngineCall(listener, planning=False)
+        with accounted(stack, listener) as account:
+            targets = [word for urn in urns for word in ("--target", urn)]
+            engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
+            account.call = run
 
 
 def unused(project: Project, ledger: Ledger, stack: StackState) -> Iterator[str]:
