@@ -75,7 +75,8 @@ def with_node_count(request: PlanRequest) -> PlanRequest:
         count = request.count if is_range(nodes) else nodes.target
         if count is None:
             there = len(live) + len(others)
-            count = max(request.at_least, _count(nodes, recorded, there, new=new), there + request.more)
+            count = max(request.at_least, _count(nodes, recorded, there, new=new))
+            count = max(count, there + request.more) if request.more else count
         nodes = nodes.model_copy(update={"target": _bounded(nodes, count)})
     fleet = request.fleet.model_copy(update={"nodes": nodes})
     if fleet.reservation is not None:

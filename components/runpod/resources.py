@@ -84,7 +84,8 @@ class RunpodFleet(pulumi.ComponentResource):
         def fill(keys: Sequence[str]) -> str:
             seed, own = keys
             authorized = (own, *self._plan.authorized_keys)
-            return arguments(bootstrap(authorized, host_key=private_host_key(seed, name)))
+            text = bootstrap(authorized, host_key=private_host_key(seed, name), image=group.image)
+            return arguments(text)
 
         both = pulumi.Output.all(self._keys.host_seed, self._keys.client_public_key)
         return pulumi.Output.secret(both.apply(fill))
