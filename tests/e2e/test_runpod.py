@@ -6,6 +6,7 @@ account's own list is the judge.
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from typing import Any
 
 import pytest
 from cloud_engine import quiet
-from rehearsals import KILL_ALL, RehearsedRunpod
+from rehearsals import KILL_ALL, RehearsedRunpod, few_ranks
 from runpod_engine import Stack, begin, stack
-from support import kill, until
+from support import ROOT, Folder, kill, until
 
+from orch import images
 from orch.components.runpod.account.client import CLUSTER, Login, RunpodClient
 from orch.components.runpod.plan import cloud_name
+from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.runpod.service import url_of
 from orch.rehearsal.scenario import Failure, Hook, Knobs, Rate
 from orch.spec.errors import ExitCode
@@ -244,3 +247,41 @@ def grower(folder: Path, fleet: str, nodes: int) -> subprocess.Popen[str]:
     words = [sys.executable, str(program), str(folder), fleet, str(nodes)]
     pipe = subprocess.PIPE
     return subprocess.Popen(words, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+
+def test_torchrun_trains_on_a_cluster_of_its_own_and_reconcile_ends_what_a_killed_command_began(
+    tmp_path: Path,
+) -> None:
+    """Containers stand for the pods, gloo for their network."""
+    shutil.copytree(ROOT / "examples" / "aws", tmp_path / "task")
+    shutil.copytree(ROOT / "examples" / "runpod", tmp_path / "runpod")
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    task = tmp_path / "task" / "train.yml"
+    task.write_text(task.read_text().replace("fleets: [p5]", "fleets: [h100]\nimage: pytorch/pytorch:2.8.0"))
+    few_ranks(task)
+    images.ensure("job", progress=print)
+    (tmp_path / ".orch" / "rehearsal").mkdir(parents=True)
+    knobs = f"nodes: {{image: '{images.resolve('orch/job')}'}}\n"
+    (tmp_path / ".orch" / "rehearsal" / "knobs.yml").write_text(knobs)
+    folder = Folder(tmp_path)
+    said = folder.orch("up", "runpod/cluster.yml", "--rehearse", "--yes", timeout=300)
+    assert said.code == 0, said.err
+    said = folder.orch("run", "task/train.yml", "--rehearse", "--yes", "--json", timeout=600)
+    assert said.code == 0, said.err
+    assert [node["exit_code"] for node in said.json["nodes"]] == [0, 0]
+    assert "weights identical on all" in folder.orch("logs", said.json["run"], "--rehearse").out
+    cloud = RunpodCloud(tmp_path / ".orch" / "rehearsal" / "runpod.db")
+    assert [call.action for call in cloud.calls].count("createCluster") == 1
+    assert (cloud.everything(), cloud.endpoints()) == ({}, {})
+
+    lines = "type: task\nname: long\nfleets: [h100]\nimage: x/y\nshell: sh\ncommands: [sleep 15]\n"
+    folder.write("long.yml", lines)
+    began = folder.start("run", "long.yml", "--rehearse", "--yes")
+    until(lambda: '"running"' in folder.orch("ps", "--rehearse", "--json").out, 120, "the run runs")
+    began.kill()
+    began.communicate(60)
+    assert len(cloud.instances()) == 1
+    until(lambda: folder.orch("reconcile", "--rehearse").code == 0 and not cloud.instances(), 120, "its end")
+    assert (cloud.everything(), cloud.endpoints()) == ({}, {})
+    assert folder.orch("show", "long", "--rehearse", "--json").json["status"] == "done"
+    assert folder.orch("down", "h100", "--rehearse", "--yes", timeout=300).code == 0
