@@ -204,7 +204,8 @@ def _refuse_other_changes(project: Project, growth: Growth, listener: Listener) 
 
     The plan without more nodes tells: what it has beside nodes that are gone is of the file's edits.
     """
-    same = operations.preview(project, replace(growth.request, at_least=0), listener)
+    without = replace(growth.request, at_least=0, more=0, image=None, made_for=None)
+    same = operations.preview(project, without, listener)
     makers = StackState(project, growth.state.name).makers
     anew = {word for node in growth.anew for word in (node, makers.get(node, node))}
     others = [
