@@ -274,14 +274,14 @@ def test_torchrun_trains_on_a_cluster_of_its_own_and_reconcile_ends_what_a_kille
     assert [call.action for call in cloud.calls].count("createCluster") == 1
     assert (cloud.everything(), cloud.endpoints()) == ({}, {})
 
-    lines = "type: task\nname: long\nfleets: [h100]\nimage: x/y\nshell: sh\ncommands: [sleep 15]\n"
+    lines = "type: task\nname: long\nfleets: [h100]\nimage: x/y\nshell: sh\ncommands: [sleep 40]\n"
     folder.write("long.yml", lines)
     began = folder.start("run", "long.yml", "--rehearse", "--yes")
-    until(lambda: '"running"' in folder.orch("ps", "--rehearse", "--json").out, 120, "the run runs")
+    until(lambda: '"running"' in folder.orch("ps", "--rehearse", "--json").out, 400, "the run runs")
     began.kill()
     began.communicate(60)
     assert len(cloud.instances()) == 1
-    until(lambda: folder.orch("reconcile", "--rehearse").code == 0 and not cloud.instances(), 120, "its end")
+    until(lambda: folder.orch("reconcile", "--rehearse").code == 0 and not cloud.instances(), 400, "its end")
     assert (cloud.everything(), cloud.endpoints()) == ({}, {})
     assert folder.orch("show", "long", "--rehearse", "--json").json["status"] == "done"
     assert folder.orch("down", "h100", "--rehearse", "--yes", timeout=300).code == 0
