@@ -132,8 +132,7 @@ def remove_unused(project: Project, name: str, listener: Listener) -> tuple[str,
     patience = time.monotonic() + LOCKED_PATIENCE_S
     while True:
         try:
-            with closing(open_ledger(project.ledger_url)) as ledger:
-                return _remove_unused(project, ledger, name, listener)
+            return _remove_unused(project, name, listener)
         except StackLocked:
             if time.monotonic() >= patience:
                 raise
@@ -143,9 +142,10 @@ def remove_unused(project: Project, name: str, listener: Listener) -> tuple[str,
         pause(0.2)
 
 
-def _remove_unused(project: Project, ledger: Ledger, name: str, listener: Listener) -> tuple[str, ...]:
+def _remove_unused(project: Project, name: str, listener: Listener) -> tuple[str, ...]:
     stack = StackState(project, name)
-    marks = set(unused(project, ledger, stack))
+    with closing(open_ledger(project.ledger_url)) as ledger:
+        marks = set(unused(project, ledger, stack))
     if not marks:
         return ()
     project.prepare()
