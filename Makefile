@@ -17,7 +17,7 @@ demo: set-up-demo ## set-up, then two local nodes, a PyTorch training and an MPI
 
 test: set-up-test ## all tests in four processes; ARGS="-m quick": what needs no engine, container or other program, and of many cases a sample
 	@case "$(ARGS)" in *quick*) ;; *) $(BIN)/orch engine install && $(BIN)/python -m orch.images node job mpi;; esac
-	$(BIN)/pytest -n $(if $(findstring quick,$(ARGS)),auto,4) $(ARGS)
+	$(BIN)/pytest -n $(if $(findstring quick,$(ARGS)),3,4) $(ARGS)
 
 soak: set-up-test ## the trials that repeat what a test of the suite shows once, and tests of runs on PostgreSQL; hours
 	$(BIN)/orch engine install

@@ -79,8 +79,13 @@ WITH_PARTS = (
 )
 PARTS = frozenset({"engine", "lab", "room", "rack", "server", "local", "quickstart", "pods", "postgres"})
 PROGRAMS = (
+    "tests/ci/test_comments.py",
+    "tests/ci/test_simulators.py",
     "tests/ci/test_workflows.py",
+    "tests/cli/test_pending.py",
     "tests/cli/test_untrusted.py",
+    "tests/cli/test_wrong_nebius.py",
+    "tests/cli/test_wrong_runpod.py",
     "tests/components/gcp/test_account.py",
     "tests/components/test_idleness.py",
     "tests/components/test_init_steps.py",
@@ -92,9 +97,12 @@ PROGRAMS = (
     "tests/providers/gcp/test_account.py",
     "tests/providers/test_ssh_host_steps.py",
     "tests/runner/test_attempts.py",
+    "tests/runner/test_broken_logs.py",
     "tests/runner/test_controller.py",
+    "tests/runner/test_dead_connections.py",
     "tests/runner/test_detached.py",
     "tests/runner/test_followers.py",
+    "tests/runner/test_forwards.py",
     "tests/runner/test_init_steps.py",
     "tests/runner/test_metrics.py",
     "tests/runner/test_node_lives.py",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from orch.components.cloud_errors import KINDS
-from orch.components.registry import backend
 from orch.components.runpod.account.errors import ERRORS, category
 
 
@@ -43,11 +42,6 @@ def test_an_error_is_told_by_its_status_and_a_400_by_its_detail(
     found = category(status, detail)
     assert found == meaning
     assert ERRORS.error(found, detail).verdict == verdict
-
-
-def test_the_backend_is_not_there_yet() -> None:
-    with pytest.raises(KeyError):
-        backend("runpod")
 
 
 def test_what_our_provider_said_is_read_again() -> None:
