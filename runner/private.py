@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 FOLDER = 0o700
@@ -19,8 +20,19 @@ def private_folder(path: Path) -> Path:
 
 
 def private_file(path: Path) -> Path:
-    """Create an empty file with mode 0600 if it is missing, for libraries that open it by name."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, FILE))
+    """Create an empty file with mode 0600 if it is missing, for libraries that open it by name.
+
+    One that is there is not opened: closing it would give up all POSIX locks that this process has on it,
+    those of a library too. Another process would take a database for one that nobody uses.
+    Source: sqlite.org/howtocorrupt.html, 2.2.
+    """
+    if not path.exists():
+        staged = stage_file(path, "")
+        try:
+            with suppress(FileExistsError):
+                os.link(staged, path)
+        finally:
+            staged.unlink()
     return path
 
 

@@ -249,7 +249,9 @@ def grower(folder: Path, fleet: str, nodes: int) -> subprocess.Popen[str]:
     return subprocess.Popen(words, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
-def test_torchrun_trains_on_a_cluster_that_is_made_with_the_run_and_goes_with_it(tmp_path: Path) -> None:
+def test_torchrun_trains_on_a_cluster_of_its_own_and_reconcile_ends_what_a_killed_command_began(
+    tmp_path: Path,
+) -> None:
     """Containers stand for the pods, gloo for their network."""
     shutil.copytree(ROOT / "examples" / "aws", tmp_path / "task")
     shutil.copytree(ROOT / "examples" / "runpod", tmp_path / "runpod")
@@ -271,4 +273,15 @@ def test_torchrun_trains_on_a_cluster_that_is_made_with_the_run_and_goes_with_it
     cloud = RunpodCloud(tmp_path / ".orch" / "rehearsal" / "runpod.db")
     assert [call.action for call in cloud.calls].count("createCluster") == 1
     assert (cloud.everything(), cloud.endpoints()) == ({}, {})
+
+    lines = "type: task\nname: long\nfleets: [h100]\nimage: x/y\nshell: sh\ncommands: [sleep 40]\n"
+    folder.write("long.yml", lines)
+    began = folder.start("run", "long.yml", "--rehearse", "--yes")
+    until(lambda: '"running"' in folder.orch("ps", "--rehearse", "--json").out, 400, "the run runs")
+    began.kill()
+    began.communicate(60)
+    assert len(cloud.instances()) == 1
+    until(lambda: folder.orch("reconcile", "--rehearse").code == 0 and not cloud.instances(), 400, "its end")
+    assert (cloud.everything(), cloud.endpoints()) == ({}, {})
+    assert folder.orch("show", "long", "--rehearse", "--json").json["run"]["status"] == "done"
     assert folder.orch("down", "h100", "--rehearse", "--yes", timeout=300).code == 0

@@ -449,6 +449,21 @@ def test_a_submission_that_was_killed_does_not_keep_its_name(ledger_url: str):
     ledger.close()
 
 
+@pytest.mark.sqlite
+def test_a_ledger_that_is_opened_twice_in_a_process_keeps_what_others_may_not_clear_away(tmp_path: Path):
+    """The last that closes an SQLite database removes its log: nobody may take himself for that."""
+    url = f"sqlite:///{tmp_path / '.orch/ledger.db'}"
+    ledger = open_ledger(url)
+    number = new(ledger)
+    open_ledger(url).close()
+    other = f"from orch.runner.ledger.ledger import open_ledger as o; l = o({url!r}); l.runs(); l.close()"
+    assert subprocess.run([sys.executable, "-c", other], check=False).returncode == 0
+    ledger.set_desired(number, "stop")
+    assert ledger.by_id(number).desired == "stop"
+    assert open_ledger(url).by_id(number).desired == "stop"
+    ledger.close()
+
+
 def test_who_only_reads_waits_for_no_writer(
     any_ledger: Ledger, ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ):
