@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -13,13 +14,13 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.base import Backend
 from orch.components.cloud.marked import Survey
 from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud_errors import CloudRefused
 from orch.components.deployment import Deployment, PricedNodes
 from orch.components.explain import Explained, Traits
 from orch.components.request import CloudAnswer, PlanRequest
 from orch.components.runpod.account import errors, orphans
 from orch.components.runpod.account.client import CLUSTER, POD, Login, RunpodClient
 from orch.components.runpod.account.facts import RunpodFacts
-from orch.components.runpod.account.session import open_login
 from orch.components.runpod.candidates import RunpodCandidate, candidates, in_data_centers
 from orch.components.runpod.explain import EXPLAINED, PACKAGE, traits
 from orch.components.runpod.plan import PodGroup, RunpodPlan
@@ -27,6 +28,21 @@ from orch.components.runpod.planner import Context, only, plan, recorded_groups
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.runpod import RunpodSettings
+
+KEY = "RUNPOD_API_KEY"
+
+
+def open_login(settings: RunpodSettings) -> Login:
+    """With the API key of orch.yml, else of the environment. Raises CloudRefused where there is none."""
+    key = settings.creds.api_key if settings.creds is not None else os.environ.get(KEY)
+    if key:
+        return Login(key)
+    raise CloudRefused(
+        "there are no credentials of RunPod",
+        detail=f"{KEY} is not set",
+        hint=errors.HINTS["credentials"],
+        code="ORCH303",
+    )
 
 
 class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):

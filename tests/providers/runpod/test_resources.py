@@ -13,7 +13,7 @@ from runpod_lab import A100, H100, Lab, cluster, pod
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME
 from orch.components.runpod.account.errors import ERRORS, RunpodRefused
 from orch.components.runpod.plan import cloud_name
-from orch.components.runpod.resource_handlers import (
+from orch.components.runpod.plugin import (
     ClusterHandler,
     PodHandler,
     ReadyHandler,
@@ -320,7 +320,7 @@ def test_what_is_waited_for_is_one_cluster_or_pods(
 DOOMED = """
 import json, sys
 from orch.components.runpod.account.client import CLUSTER, Login, RunpodClient
-from orch.components.runpod.resource_handlers import ClusterHandler
+from orch.components.runpod.plugin import ClusterHandler
 from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.runpod.service import RunpodService
 
