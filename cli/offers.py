@@ -70,7 +70,7 @@ def show(
     """List what the clouds offer for the fleets of a file, the cheapest first.
 
     Reads the catalogue on this machine and calls no cloud: a price is no quote, a row no promise of capacity.
-    NO ROOM: where an `up`, or Nebius when its prices were fetched, found none in the last ten minutes.
+    NO ROOM: where an `up` found none in the last ten minutes, or a cloud that tells it with its prices.
     """
     from orch.catalog.load import user_folder
     from orch.catalog.shortages import FILE, recent

@@ -29,6 +29,25 @@ class SimulationError(OrchError):
     exit_code = ExitCode.PROVISION
 
 
+def only_simulated(cloud: str) -> str:
+    return f"this is orch's simulated {cloud}, which creates nothing real: it is for `--rehearse` only"
+
+
+def account_file(variable: str, cloud: str, plugin: str) -> Path:
+    """The file of the account that a plugin serves in a rehearsal, which names it in a variable.
+
+    Raises SimulationError outside of one."""
+    path = os.environ.get(variable)
+    if path and Path(path).is_file():
+        return Path(path)
+    raise SimulationError(
+        "there is no rehearsal here",
+        where=path,
+        detail=only_simulated(cloud),
+        hint=f"remove this {plugin} from PATH, or run the command with --rehearse",
+    )
+
+
 class Refusal(Exception):
     """A cloud refuses a call. `code` is the cloud's own."""
 

@@ -25,9 +25,14 @@ class CloudHooks(ABC):
     def session(self, account: Any, configured: Sequence[BackendSettings]) -> Any:
         """What the cloud's backend is asked through, as `PlanRequest.session` gives it."""
 
-    @abstractmethod
     def endpoints(self, account: Any, state: FleetState) -> Mapping[str, Endpoint]:
-        """Node -> where the local node is reached that stands for it."""
+        """Node -> where the local node is reached that stands for it, by the machine that it records."""
+        machines, names = account.instances(), {node.machine: node.name for node in state.nodes}
+        return {
+            names[each]: endpoint
+            for each, endpoint in account.endpoints().items()
+            if each in machines and each in names
+        }
 
 
 def hooks_of(package: str) -> CloudHooks:

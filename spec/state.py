@@ -202,6 +202,11 @@ class NodeState(_Frozen):
     scratch: NodeScratch | None = None
 
     @property
+    def is_pod(self) -> bool:
+        """Whether it is a container that its cloud made, without a host of ours: a job is a process there."""
+        return self.runtime == "process"
+
+    @property
     def ssh(self) -> SshAccess:
         """The way over SSH. Raises TypeError for a node that is reached in another way."""
         if isinstance(self.access, SshAccess):

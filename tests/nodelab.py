@@ -85,7 +85,7 @@ class Lab:
         wait_until(lambda: bool(inside(name, "docker version -f '{{.Server.Version}}'", check=False)))
         return state
 
-    def fleet(self, *nodes: NodeState, grace_s: float = 60.0) -> FleetState:
+    def fleet(self, *nodes: NodeState, grace_s: float = 60.0, image: str = "orch/mpi") -> FleetState:
         return FleetState(
             name="lab",
             stack="lab",
@@ -93,7 +93,7 @@ class Lab:
             placement="cluster",
             nodes=nodes,
             unreachable_grace_s=grace_s,
-            image=images.resolve("orch/mpi"),
+            image=images.resolve(image),
         )
 
     def remove(self) -> None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shlex
 import socket
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from labmachine import docker, wait_until
+from nodelab import Lab
 from support import free_port
 
 from orch import images
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.cloud.pod_bootstrap import arguments, bootstrap
-from orch.runner.ledger.run_folder import new_key_pair
-from orch.spec.state import FleetState, NodeState
+from orch.components.runpod.plan import HIDDEN
+from orch.spec.state import NodeState
 
 SEED = "5e" * 32
 """The seed of the host key that all pods of a lab share, as those of a cluster do."""
@@ -36,21 +35,8 @@ RUNPOD = {
 """Environment of a pod's first process, some of it with names that scripts of a node use."""
 
 
-@dataclass
-class PodLab:
-    """Makes pods on a network of their own, and removes them all at the end."""
-
-    folder: Path
-    tag: str = field(default_factory=lambda: f"orch-pod-{secrets.token_hex(3)}")
-    made: int = 0
-
-    def __post_init__(self) -> None:
-        docker("network", "create", "--label", f"orch.test={self.tag}", self.tag)
-        pair = new_key_pair()
-        self.identity = self.folder / "identity"
-        self.identity.write_text(pair.private)
-        self.identity.chmod(0o600)
-        self.public = pair.public
+class PodLab(Lab):
+    """Makes pods in place of nodes."""
 
     def start(self, *options: str, image: str, command: str, port: int) -> str:
         """A container that runs `command`, the string that a cloud is given; its name."""
@@ -65,7 +51,7 @@ class PodLab:
     def pod(self, *options: str, image: str, env: Mapping[str, str] | None = None) -> NodeState:
         """A node whose SSH server greets."""
         image = images.resolve(image)
-        text = bootstrap([self.public], host_key=private_host_key(SEED, self.tag), image=image)
+        text = bootstrap([self.public], host_key=private_host_key(SEED, self.tag), image=image, hidden=HIDDEN)
         port, index = free_port(), self.made
         given = [word for key, value in (env or {}).items() for word in ("--env", f"{key}={value}")]
         name = self.start(*options, *given, image=images.resolve(image), command=arguments(text), port=port)
@@ -92,22 +78,16 @@ class PodLab:
             }
         )
 
-    def fleet(self, *nodes: NodeState, grace_s: float = 60.0, image: str = "orch/mpi") -> FleetState:
-        return FleetState(
-            name="pods",
-            stack="pods",
-            backend="local",
-            placement="cluster",
-            nodes=nodes,
-            unreachable_grace_s=grace_s,
-            image=images.resolve(image),
-        )
 
-    def remove(self) -> None:
-        ids = docker("ps", "-aq", "--filter", f"label=orch.test={self.tag}").split()
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda each: docker("rm", "-f", "-v", each), ids))
-        docker("network", "rm", self.tag, check=False)
+@contextmanager
+def pod_lab(folder: Path) -> Iterator[PodLab]:
+    """A lab, and the image that its pods have; all of it is removed in the end."""
+    images.ensure("mpi", progress=print)
+    lab = PodLab(folder)
+    try:
+        yield lab
+    finally:
+        lab.remove()
 
 
 def greets(port: int) -> bool:

@@ -17,14 +17,19 @@ _PUBLIC_KEY = re.compile(r"(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\n]*)?
 
 
 def bootstrap(
-    authorized_keys: Sequence[str], *, host_key: str | None = None, image: str | None = None, port: int = 22
+    authorized_keys: Sequence[str],
+    *,
+    host_key: str | None = None,
+    image: str | None = None,
+    hidden: Sequence[str] = (),
+    port: int = 22,
 ) -> str:
     """POSIX sh text for PID 1 of a pod, as root: installs what is missing, runs sshd, never ends.
 
     `authorized_keys`: public keys of who may log in as root. `host_key`: the private host key as OpenSSH's
     file (`host_keys.private_host_key`); it can be read where the cloud shows a pod's command. Without one the
     pod makes its own, and says `orch: host key ssh-ed25519 AAAA…` in its log. `image`: the pod's, so that a
-    run that asks for another is refused.
+    run that asks for another is refused. `hidden`: names of variables of the pod that no job gets.
     Raises ValueError for what is no public key.
     """
     for key in authorized_keys:
@@ -35,6 +40,7 @@ def bootstrap(
         authorized=[key.strip() for key in authorized_keys],
         host_key=host_key or "",
         image=image or "",
+        hidden="|".join(hidden),
         port=port,
     )
 

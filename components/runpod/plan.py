@@ -20,6 +20,9 @@ GROUP_PIN = "pods:"
 MOST_PODS = 8
 """Of an Instant Cluster. Source: runpod/docs instant-clusters.mdx; more are for sales to give."""
 
+HIDDEN = ("RUNPOD_API_KEY",)
+"""Variables of a pod that its job does not get: RunPod puts a key of the pod's own there."""
+
 
 @dataclass(frozen=True)
 class PodGroup:

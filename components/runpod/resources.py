@@ -15,7 +15,7 @@ from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.cloud.pod_bootstrap import arguments, bootstrap
 from orch.components.keys import Keys
 from orch.components.runpod.explain import CLUSTER, PACKAGE, POD, READY
-from orch.components.runpod.plan import PodGroup, RunpodPlan
+from orch.components.runpod.plan import HIDDEN, PodGroup, RunpodPlan
 from orch.spec.state import SCHEMA
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ class RunpodFleet(pulumi.ComponentResource):
         def fill(keys: Sequence[str]) -> str:
             seed, own = keys
             authorized = (own, *self._plan.authorized_keys)
-            text = bootstrap(authorized, host_key=private_host_key(seed, name), image=group.image)
+            text = bootstrap(
+                authorized, host_key=private_host_key(seed, name), image=group.image, hidden=HIDDEN
+            )
             return arguments(text)
 
         both = pulumi.Output.all(self._keys.host_seed, self._keys.client_public_key)

@@ -4,17 +4,16 @@ A service in this process is what Nebius's own SDK logs in to and calls over the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import Endpoint, SimulatedAccount
+from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.hooks import CloudHooks
 from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.nebius.service import Session, sdk_at
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.nebius import NebiusSettings
-from orch.spec.state import FleetState
 
 
 class NebiusHooks(CloudHooks):
@@ -22,14 +21,6 @@ class NebiusHooks(CloudHooks):
 
     def session(self, account: NebiusCloud, configured: Sequence[BackendSettings]) -> Any:
         return Session(sdk_at(account), entry_of(configured, NebiusSettings).projects)
-
-    def endpoints(self, account: NebiusCloud, state: FleetState) -> Mapping[str, Endpoint]:
-        machines, names = account.instances(), {node.machine: node.name for node in state.nodes}
-        return {
-            names[each]: endpoint
-            for each, endpoint in account.endpoints().items()
-            if each in machines and each in names
-        }
 
 
 HOOKS = NebiusHooks()

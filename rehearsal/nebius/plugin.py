@@ -8,14 +8,11 @@ begin without one: ORCH_REHEARSAL_NEBIUS names the account's file.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from orch.components.nebius.account.client import NebiusClient
 from orch.components.nebius.account.session import Session
 from orch.components.nebius.plugin import NAME, NebiusProvider
 from orch.providers.orch.serving import serve
-from orch.rehearsal.account import SimulationError
+from orch.rehearsal.account import account_file
 from orch.rehearsal.nebius import service
 from orch.rehearsal.nebius.account import NebiusCloud
 
@@ -29,15 +26,9 @@ TRY_S = 300.0
 
 def connect(session: Session) -> NebiusClient:
     """A client of the simulated account. No key is looked at."""
-    path = os.environ.get(STATE)
-    if not path or not Path(path).is_file():
-        raise SimulationError(
-            "there is no rehearsal here",
-            where=path,
-            detail="this is orch's simulated Nebius, which creates nothing real: it is for `--rehearse` only",
-            hint=f"remove this {NAME} from PATH, or run the command with --rehearse",
-        )
-    return NebiusClient(service.Session(service.sdk_at(NebiusCloud(path))), try_s=TRY_S)
+    return NebiusClient(
+        service.Session(service.sdk_at(NebiusCloud(account_file(STATE, "Nebius", NAME)))), try_s=TRY_S
+    )
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from pulumi.provider.experimental import provider as api
 from pulumi.provider.experimental.property_value import PropertyValue
 
 from orch.providers.orch.values import from_plain, plain_map, sendable, to_plain
-from orch.rehearsal.account import SimulationError
+from orch.rehearsal.account import SimulationError, account_file, only_simulated
 from orch.rehearsal.pulumi.resources import DEFAULTS, SimulatedResources
 
 R = TypeVar("R", bound=SimulatedResources)
@@ -34,15 +33,9 @@ class CloudProvider(api.Provider, Generic[R]):
         """The resource types on the account, with the provider's settings."""
 
     @property
-    def warning(self) -> str:
-        return (
-            f"this is orch's simulated {self.cloud}, which creates nothing real: it is for `--rehearse` only"
-        )
-
-    @property
     def resources(self) -> R:
         if self._resources is None:
-            raise SimulationError("the provider was not configured", detail=self.warning)
+            raise SimulationError("the provider was not configured", detail=only_simulated(self.cloud))
         return self._resources
 
     async def check_config(self, request: api.CheckRequest) -> api.CheckResponse:
@@ -52,15 +45,8 @@ class CloudProvider(api.Provider, Generic[R]):
         return api.DiffResponse(changes=False)
 
     async def configure(self, request: api.ConfigureRequest) -> api.ConfigureResponse:
-        path = os.environ.get(self.variable)
-        if not path or not Path(path).is_file():
-            raise SimulationError(
-                "there is no rehearsal here",
-                where=path,
-                detail=self.warning,
-                hint=f"remove this {self.name} from PATH, or run the command with --rehearse",
-            )
-        self._resources = self.configured(Path(path), plain_map(request.args))
+        path = account_file(self.variable, self.cloud, self.name)
+        self._resources = self.configured(path, plain_map(request.args))
         return api.ConfigureResponse(
             accept_secrets=True, supports_preview=True, accept_resources=True, accept_outputs=True
         )

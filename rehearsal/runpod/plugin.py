@@ -8,13 +8,10 @@ begin without one: ORCH_REHEARSAL_RUNPOD names the account's file.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from orch.components.runpod.account.client import Login, RunpodClient
 from orch.components.runpod.plugin import NAME, RunpodProvider
 from orch.providers.orch.serving import serve
-from orch.rehearsal.account import SimulationError
+from orch.rehearsal.account import account_file
 from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.runpod.service import url_of
 
@@ -26,15 +23,7 @@ SETTLE_S = 1.0
 
 def connect(login: Login) -> RunpodClient:
     """A client of the simulated account. The key that the engine was given is not looked at."""
-    path = os.environ.get(STATE)
-    if not path or not Path(path).is_file():
-        raise SimulationError(
-            "there is no rehearsal here",
-            where=path,
-            detail="this is orch's simulated RunPod, which creates nothing real: it is for `--rehearse` only",
-            hint=f"remove this {NAME} from PATH, or run the command with --rehearse",
-        )
-    cloud = RunpodCloud(path)
+    cloud = RunpodCloud(account_file(STATE, "RunPod", NAME))
     return RunpodClient(Login(cloud.api_key, url_of(cloud)), pause_s=PAUSE_S)
 
 

@@ -2,56 +2,66 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from orch.runner.errors import BadTask
 from orch.runner.launch.run_plan import RunPlan
+from orch.runner.placement.rank_groups import rank_groups
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
 
+CODE = "ORCH423"
+
+
+class _Refusal(NamedTuple):
+    path: str
+    why: str
+    hint: str
+
+
+def check_task_for_pods(task: Task) -> None:
+    """Raises BadTask (ORCH423) for what no pod can do: also before there is one."""
+    for path, why, hint in _refusals(task):
+        raise BadTask(f"a pod {why}", path=path, hint=hint, code=CODE)
+
 
 def check_pods(task: Task, plan: RunPlan) -> None:
-    """Raises BadTask (ORCH423) where nodes of the plan are containers themselves and cannot do this."""
-    pods = [rank for rank in plan.ranks if rank.node.runtime == "process"]
+    """Raises BadTask (ORCH423) where nodes of the plan are pods and cannot do this."""
+    pods = [rank.node for rank in plan.ranks if rank.node.is_pod]
     if not pods:
         return
-    name = pods[0].node.name
-    if task.privileged or task.docker:
-        raise _refusal(
-            name,
-            "docker" if task.docker else "privileged",
-            "its container is not privileged, and has no Docker",
-            "leave it out, or run the task on a fleet of machines",
+    check_task_for_pods(task)
+    if any(node.blocks > 1 for node in pods):
+        raise BadTask(
+            f"node {pods[0].name} is a pod, of which a job has all",
+            hint="leave `blocks` out of its fleet",
+            code=CODE,
         )
-    for index, mount in enumerate(task.volumes):
-        if mount.kind in ("folder", "managed"):
-            raise _refusal(
-                name,
-                f"volumes.{index}",
-                "there is no host whose folders could be mounted",
-                "use a network volume, or a path of the container itself",
-            )
-    if any(plan.starts_image(rank.rank) for rank in pods):
-        raise _refusal(
-            name,
+
+
+def _refusals(task: Task) -> Iterator[_Refusal]:
+    machines = "use a fleet of machines"
+    if task.privileged:
+        yield _Refusal("privileged", "is not privileged", f"remove it, or {machines}")
+    if task.docker:
+        yield _Refusal("docker", "has no Docker for its job", f"remove it, or {machines}")
+    if task.volumes:
+        keep = "keep what the job makes by `outputs`"
+        yield _Refusal(
+            "volumes.0", "has no host that could mount folders or volumes", f"{keep}, or {machines}"
+        )
+    launches = task.torchrun or task.mpirun or task.entrypoint
+    if not (launches or all(group.commands for group in rank_groups(task))):
+        yield _Refusal(
             "commands",
-            "its first process is orch's SSH server, in place of the image's program",
+            "runs orch's SSH server first, in place of the image's own program",
             "write what the image would start as `commands`",
         )
     if task.registry_auth is not None:
-        raise _refusal(
-            name,
+        yield _Refusal(
             "registry_auth",
-            "its cloud pulled the image when it made the pod",
+            "has its image from its cloud, which gets no log-in of orch",
             "name an image that needs no log-in",
         )
-    if any(rank.node.blocks > 1 for rank in pods):
-        raise _refusal(name, "", "a job has all of it", "leave `blocks` out of its fleet")
-
-
-def _refusal(node: str, path: str, why: str, hint: str) -> BadTask:
-    what = f"`{path.partition('.')[0]}`" if path else "`blocks`"
-    return BadTask(
-        f"node {node} is a pod, which has no {what}", detail=why, hint=hint, code="ORCH423", path=path
-    )

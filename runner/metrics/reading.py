@@ -103,7 +103,7 @@ def fleet_targets(fleet: FleetState) -> tuple[Target, ...]:
     return tuple(
         Target(
             node,
-            contained or node.runtime == "process",
+            contained or node.is_pod,
             fleet.simulated,
             cores=node.cpus,
             memory_bytes=_bytes(node.memory_mib),
@@ -117,7 +117,7 @@ def run_targets(plan: RunPlan, runtimes: Sequence[JobRuntime]) -> tuple[Target, 
     return tuple(
         Target(
             rank.node,
-            plan.on_containers or rank.node.runtime == "process",
+            plan.on_containers or rank.node.is_pod,
             plan.simulated,
             rank.rank,
             plan.container(rank.rank),

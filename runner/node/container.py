@@ -214,7 +214,7 @@ def _settings(plan: RunPlan, rank: int, stage_folder: str) -> list[str]:
         options.append(f"--user={plan.user}")
     shm_size_mib = plan.shm_size_mib if rank_plan.shm_size_mib is None else rank_plan.shm_size_mib
     # A rehearsed pod is on a machine that may have less.
-    if shm_size_mib is not None and not (plan.simulated and rank_plan.node.runtime == "process"):
+    if shm_size_mib is not None and not (plan.simulated and rank_plan.node.is_pod):
         options.append(f"--shm-size={shm_size_mib}m")
     return options
 

@@ -10,6 +10,7 @@ from orch.components.idleness import may_end
 from orch.components.node_count import is_range, recorded_minimum
 from orch.images import is_ours, job_image
 from orch.runner.errors import BadTask
+from orch.runner.launch.pods import check_task_for_pods
 from orch.runner.placement.conditions import in_reservation
 from orch.runner.placement.placement import misfit, no_fit
 from orch.spec.models.backends import title as title_of
@@ -122,25 +123,13 @@ def image_of_containers(
     task: Task, state: FleetState, default: str | None, replacements: Mapping[str, str]
 ) -> str:
     """The image that nodes are made of for a task. Raises BadTask for what they cannot have."""
-    title = title_of(state.backend)
-    for path, asked, why in (
-        ("privileged", task.privileged, "runs no privileged containers"),
-        ("docker", task.docker, "lets no Docker run in a container"),
-        ("volumes", bool(task.volumes), "mounts no volumes of orch: keep what the job makes by `outputs`"),
-        ("registry_auth", task.registry_auth is not None, "gets no log-in of orch for a registry"),
-    ):
-        if asked:
-            raise BadTask(
-                f"the job's container is the node, and {title} {why}",
-                path=path,
-                hint=f"remove `{path}`, or use a fleet of machines",
-                code="ORCH236",
-            )
+    check_task_for_pods(task)
     image = job_image(task, state, default, replacements).reference
     if not is_ours(image):
         return image
+    cloud = title_of(state.backend)
     raise BadTask(
-        f"{title} pulls the image of a node from a registry: {image} is only on this machine",
+        f"{cloud} pulls the image of a node from a registry: {image} is only on this machine",
         path="image" if task.image is not None else "",
         hint="name an image of a registry: `image: pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime`",
         code="ORCH236",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from labmachine import docker, wait_until
-from podlab import PodLab, greets
+from podlab import PodLab, greets, pod_lab
 from support import free_port
 
 from orch import images
@@ -27,12 +27,8 @@ PUBLIC = public_host_key(SEED, "x")
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodLab]:
-    images.ensure("mpi", progress=print)
-    lab = PodLab(tmp_path_factory.mktemp("pods"))
-    try:
+    with pod_lab(tmp_path_factory.mktemp("pods")) as lab:
         yield lab
-    finally:
-        lab.remove()
 
 
 def log_of(container: str) -> str:

@@ -11,7 +11,7 @@ from blocklab import end_all
 from hostlab import Room
 from labserver import Server
 from nodelab import Lab, load_image
-from podlab import RUNPOD, PodLab
+from podlab import RUNPOD, PodLab, pod_lab
 from stocked import stocked
 
 from orch import images
@@ -44,12 +44,8 @@ def pair(lab: Lab) -> tuple[NodeState, NodeState]:
 
 @pytest.fixture(scope="session")
 def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodLab]:
-    images.ensure("mpi", progress=print)
-    pods = PodLab(tmp_path_factory.mktemp("pods"))
-    try:
+    with pod_lab(tmp_path_factory.mktemp("pods")) as pods:
         yield pods
-    finally:
-        pods.remove()
 
 
 @pytest.fixture(scope="session")

@@ -423,17 +423,22 @@ def test_who_follows_a_log_and_goes_leaves_nobody_reading(
 @pytest.mark.parametrize(
     ("task", "blocks", "path", "why"),
     [
-        ({"privileged": True, "commands": ["true"]}, 1, "privileged", "is not privileged"),
-        ({"docker": True, "commands": ["true"]}, 1, "docker", "has no Docker"),
-        ({"commands": ["true"], "volumes": ["/data:/data"]}, 1, "volumes.0", "there is no host"),
-        ({"image": "x/y"}, 1, "commands", "in place of the image's program"),
+        ({"privileged": True, "commands": ["true"]}, 1, "privileged", "a pod is not privileged"),
+        ({"docker": True, "commands": ["true"]}, 1, "docker", "a pod has no Docker for its job"),
+        (
+            {"commands": ["true"], "volumes": ["/data:/data"]},
+            1,
+            "volumes.0",
+            "no host that could mount folders or volumes",
+        ),
+        ({"image": "x/y"}, 1, "commands", "in place of the image's own program"),
         (
             {"commands": ["true"], "image": "x/y", "registry_auth": {"username": "u", "password": "p"}},
             1,
             "registry_auth",
-            "its cloud pulled the image",
+            "has its image from its cloud",
         ),
-        ({"commands": ["true"]}, 2, "", "a job has all of it"),
+        ({"commands": ["true"]}, 2, "", "is a pod, of which a job has all"),
     ],
 )
 def test_what_no_pod_can_do_is_refused_before_anything_starts(
@@ -443,7 +448,7 @@ def test_what_no_pod_can_do_is_refused_before_anything_starts(
     with pytest.raises(BadTask) as caught:
         pureruns.compiled(pureruns.fleet(pod), **task)
     assert (caught.value.code, caught.value.path) == ("ORCH423", path)
-    assert why in (caught.value.detail or "")
+    assert why in caught.value.summary
 
 
 def test_more_shared_memory_than_the_pod_has_is_refused(run: Run, two: Pair) -> None:

@@ -368,7 +368,8 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "pod-begin.sh.j2": lambda v: iter([{"home": "/var/lib/orch", "docker": v}]),
     "pod-docker.sh.j2": lambda v: iter([{"home": "/var/lib/orch"}]),
     "pod-bootstrap.sh.j2": lambda v: (
-        {"authorized": (v, v), "host_key": given, "image": given, "port": 22} for given in (v, "")
+        {"authorized": (v, v), "host_key": given, "image": given, "hidden": given, "port": 22}
+        for given in (v, "")
     ),
     "scontrol.sh.j2": nothing,
     "ssh-authorize.sh.j2": nothing,

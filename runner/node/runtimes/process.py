@@ -1,4 +1,4 @@
-"""Jobs on nodes that are containers themselves, as RunPod's pods: no host, no Docker, the image of the node.
+"""Jobs on pods, nodes that are containers themselves: no host, no Docker, the image of the node.
 
 A job is a process group there. Scripts of a node are the same as where Docker is (`container.py`); what they
 ask of `docker` is answered by `templates/pod-docker.sh.j2`, which each of them brings along.
@@ -28,8 +28,8 @@ class ProcessRuntime(DockerRuntime):
     """As `DockerRuntime`, for nodes that are containers: a job has the node's own files, image and devices.
 
     What it changes of those stays for the next job. It runs in the environment of the node's first process,
-    without what RunPod sets for launchers and without its API key. What cannot be there is refused before
-    (`runner/launch/pods.py`).
+    without what a cloud sets for launchers of its own and what its backend hides. What cannot be there is
+    refused before (`runner/launch/pods.py`).
     """
 
     _in_pod = True

@@ -13,6 +13,7 @@ from orch import images
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.cloud.pod_bootstrap import arguments, bootstrap, docker_arguments
 from orch.components.runpod.account.client import CLUSTER, POD
+from orch.components.runpod.plan import HIDDEN
 from orch.rehearsal.account import Endpoint, SimulationError
 from orch.rehearsal.nodes import repair, scope, stop
 from orch.runner.events import LogLine, Recorder
@@ -46,7 +47,7 @@ def containers(lab: Lab) -> list[str]:
 
 
 def command(image: str = "x/y") -> str:
-    return bootstrap([CLIENT.public], host_key=private_host_key(SEED, "c"), image=image)
+    return bootstrap([CLIENT.public], host_key=private_host_key(SEED, "c"), image=image, hidden=HIDDEN)
 
 
 def look(lab: Lab, pod: str) -> str:
