@@ -191,6 +191,23 @@ def test_credentials_that_are_missing_or_wrong_are_told_with_what_to_set(
     assert getattr(caught.value, "exit_code", None) == ExitCode.CONFIG
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("image: x/y\nprivileged: true\ncommands: [a]", "5:13: error ORCH423: a pod is not privileged"),
+        ("image: x/y", "error ORCH423: a pod runs orch's SSH server first"),
+        ("image: orch/job\ncommands: [a]", "4:8: error ORCH236: RunPod pulls the image of a node"),
+    ],
+)
+def test_a_task_that_no_pod_can_run_is_refused_before_one_is_made(
+    there: RehearsedRunpod, lab: Stack, lines: str, told: str
+) -> None:
+    there.write("job.yml", f"type: task\nname: job\nfleets: [lab]\n{lines}\n")
+    said = there.orch("run", "job.yml", "--rehearse", "--yes")
+    assert (said.code, told in said.err, "job.yml:" in said.err) == (3, True, True), said.err
+    assert kinds(lab) == {}
+
+
 def test_two_fleets_at_once_have_a_cluster_each(there: RehearsedRunpod, lab: Stack) -> None:
     started = [grower(there.path, name, 2) for name in ("lab", "other")]
     for each in started:
