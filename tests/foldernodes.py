@@ -202,7 +202,7 @@ class FolderConnector:
     def hang_up(self) -> None: ...
 
 
-class ProcessRuntime:
+class FolderRuntime:
     """A rank's job is a process group of its node."""
 
     def provide_image(

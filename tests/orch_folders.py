@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foldernodes import FolderConnector, ProcessRuntime
+from foldernodes import FolderConnector, FolderRuntime
 
 from orch.cli.main import main
 from orch.runner import connect
@@ -15,5 +15,5 @@ def folder_connector(**_: object) -> connect.ConnectorByKind:
 
 if __name__ == "__main__":
     connect.open_connector = folder_connector
-    RUNTIMES["folder"] = ProcessRuntime()
+    RUNTIMES["folder"] = FolderRuntime()
     main()

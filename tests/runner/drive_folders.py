@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from foldernodes import FolderConnector, ProcessRuntime
+from foldernodes import FolderConnector, FolderRuntime
 
 from orch.runner.connect import ConnectorByKind
 from orch.runner.events import Silent
@@ -19,7 +19,7 @@ def main(dot: Path, url: str, run: str, delay_s: float) -> None:
     retry.DELAYS_S = (delay_s,)
     ledger = open_ledger(url)
     connector = ConnectorByKind({"folder": FolderConnector})
-    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": FolderRuntime()}
     drive(RunnerContext(dot, ledger, connector, Silent(), runtimes), ledger.get(run))
 
 

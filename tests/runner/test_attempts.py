@@ -11,7 +11,7 @@ from pathlib import Path
 
 import foldernodes
 import pytest
-from foldernodes import FolderLab, ProcessRuntime, folder_of, targets
+from foldernodes import FolderLab, FolderRuntime, folder_of, targets
 from postgres import Postgres
 from support import until as wait_until
 
@@ -72,7 +72,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def place(tmp_path: Path, boxes: Boxes, url: str) -> Iterator[RunnerContext]:
     ledger = open_ledger(url)
-    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": FolderRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     ledger.close()
 
@@ -434,7 +434,7 @@ def test_a_driver_that_is_killed_between_two_attempts_is_followed_by_another(
     assert left(boxes) == []
 
 
-class Fragile(ProcessRuntime):
+class Fragile(FolderRuntime):
     """A runtime whose driver dies when it removes a rank for the first time."""
 
     died = False
@@ -595,7 +595,7 @@ def test_a_later_attempt_has_the_nodes_made_that_it_lacks_where_that_was_agreed_
     assert kept == ["no nodes are made for run job: no place has room for 2 nodes"]
 
 
-class Late(ProcessRuntime):
+class Late(FolderRuntime):
     """A runtime that sees ranks only as silent once a file says so."""
 
     def __init__(self, gate: Path) -> None:
@@ -628,7 +628,7 @@ def test_a_lost_node_that_makes_the_other_ranks_fail_is_an_interruption(
     assert ended.attempts[0].events == ("error", "interruption")
 
 
-class Raced(ProcessRuntime):
+class Raced(FolderRuntime):
     """A runtime whose second rank finds its node taken at the first try: another run was faster."""
 
     lost = False
@@ -691,7 +691,7 @@ def test_the_outputs_of_a_node_that_comes_back_do_not_take_the_place_of_later_on
     assert (place.dot / f"runs/job/outputs/0{out}/result").read_text() == "late\n"
 
 
-class Stuck(ProcessRuntime):
+class Stuck(FolderRuntime):
     """A runtime that cannot remove a run's first attempt until a file is there."""
 
     def __init__(self, gate: Path) -> None:
@@ -728,7 +728,7 @@ def test_a_run_that_has_its_own_node_says_why(
     assert told.count(why) == 1
 
 
-class Begins(ProcessRuntime):
+class Begins(FolderRuntime):
     """A runtime whose jobs begin with what holds them."""
 
     def start(

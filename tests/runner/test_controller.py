@@ -19,7 +19,7 @@ from pathlib import Path
 import foldernodes
 import postgres as servers
 import pytest
-from foldernodes import FolderLab, ProcessRuntime
+from foldernodes import FolderLab, FolderRuntime
 from postgres import Postgres
 from support import Said, Started, code_of, fork_server, until
 
@@ -51,7 +51,7 @@ def boxes(tmp_path: Path) -> Iterator[FolderLab]:
 @pytest.fixture
 def place(tmp_path: Path, boxes: FolderLab, ledger_url: str) -> Iterator[RunnerContext]:
     ledger = open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": FolderRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     ledger.close()
 
@@ -176,7 +176,7 @@ def test_two_controllers_do_everything_and_nothing_twice(
 def test_a_stop_that_is_killed_is_gone_on_with_by_the_next_pass(tmp_path: Path, boxes: FolderLab) -> None:
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     ada, ledger = person(tmp_path, "ada", url), open_ledger(url)
-    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": FolderRuntime()}
     place = RunnerContext(ada.path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     begun, gate = tmp_path / "begun", tmp_path / "gate"
     ends = f"trap 'until [ -e {gate} ]; do sleep 0.1; done; exit' TERM"
@@ -202,7 +202,7 @@ def test_a_stop_that_is_killed_is_gone_on_with_by_the_next_pass(tmp_path: Path, 
 def test_a_disk_that_is_full_when_commands_are_to_begin_fails_the_run(
     tmp_path: Path, boxes: FolderLab
 ) -> None:
-    class Full(ProcessRuntime):
+    class Full(FolderRuntime):
         def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
             if rank == 1:
                 raise NodeDiskFull("the disk of node box-1 is full", reason="creating_container_error")
@@ -227,7 +227,7 @@ def test_a_run_outlasts_a_crash_of_postgresql(
         pytest.skip("there is no PostgreSQL server here: `make set-up-test` installs one")
     monkeypatch.setattr(patience, "LEDGER_PAUSE_S", 0.1)
     begun, gate, told = tmp_path / "begun", tmp_path / "gate", Recorder()
-    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": FolderRuntime()}
     with servers.own_server() as own, ExitStack() as stack:
         with own.running(signal.SIGQUIT):
             ledger = open_ledger(own.url("postgres"))
@@ -336,7 +336,7 @@ def test_two_people_with_one_ledger_see_and_stop_each_others_runs_whatever_their
         ledger = open_ledger(url)
         monkeypatch.setenv("USER", "ada")
         monkeypatch.setenv("LOGNAME", "ada")
-        runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+        runtimes = {**RUNTIMES, "folder": FolderRuntime()}
         place = RunnerContext(ada.path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
         row = submit(place, boxes, "hers", commands=["echo line of $NODE_RANK", "sleep 600"])
         driver = ada.start("attach", "--supervise", "hers")

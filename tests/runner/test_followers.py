@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldernodes import FolderLab, ProcessRuntime
+from foldernodes import FolderLab, FolderRuntime
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 from support import until
@@ -45,7 +45,7 @@ def boxes(tmp_path: Path) -> Iterator[FolderLab]:
 @pytest.fixture
 def place(tmp_path: Path, boxes: FolderLab, ledger_url: str) -> Iterator[RunnerContext]:
     ledger = open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": FolderRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     ledger.close()
 

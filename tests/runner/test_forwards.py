@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, ProcessRuntime
+from foldernodes import FolderLab, FolderRuntime
 from nodelab import Lab, docker, wait_until
 from support import free_port
 
@@ -146,7 +146,7 @@ def test_who_attaches_to_a_run_that_another_process_drives_reaches_its_ports_too
     (tmp_path / "boxes").mkdir()
     (tmp_path / "server.py").write_text(SERVER)
     boxes = FolderLab(tmp_path / "boxes")
-    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": FolderRuntime()}
     driving = RunnerContext(dot, ledger, boxes.connector, Recorder(), runtimes)
     following = replace(driving, processor=Recorder())
     job = free_port()
@@ -179,7 +179,7 @@ def test_the_same_port_leads_to_the_next_attempt(
     (tmp_path / "boxes").mkdir()
     (tmp_path / "server.py").write_text(SERVER)
     boxes = FolderLab(tmp_path / "boxes")
-    place = RunnerContext(dot, ledger, boxes.connector, Recorder(), {**RUNTIMES, "folder": ProcessRuntime()})
+    place = RunnerContext(dot, ledger, boxes.connector, Recorder(), {**RUNTIMES, "folder": FolderRuntime()})
     job = free_port()
     # The node on which it failed is not the one of the next attempt, and both are this machine.
     commands = [f"python3 {tmp_path}/server.py {job} {tmp_path}", "[ $ORCH_ATTEMPT = 1 ]"]

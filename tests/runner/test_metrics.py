@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldernodes import FolderConnector, FolderLab, ProcessRuntime
+from foldernodes import FolderConnector, FolderLab, FolderRuntime
 from support import until
 
 from orch.cli.output.metrics import (
@@ -210,7 +210,7 @@ def runs(tmp_path: Path, ledger_url: str) -> Iterator[tuple[RunnerContext, Folde
     """A project on two nodes that are folders."""
     (tmp_path / "boxes").mkdir()
     lab, ledger = FolderLab(tmp_path / "boxes"), open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": FolderRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, lab.connector, Recorder(), runtimes), lab
     lab.end()
     ledger.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldernodes import FolderLab, ProcessRuntime
+from foldernodes import FolderLab, FolderRuntime
 
 from orch.runner.errors import HostUnreachable, NodesBusy
 from orch.runner.events import Recorder
@@ -39,7 +39,7 @@ def place(tmp_path: Path, ledger_url: str) -> Iterator[RunnerContext]:
     (tmp_path / "boxes").mkdir()
     lab = FolderLab(tmp_path / "boxes")
     ledger = open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": FolderRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, lab.connector, Recorder(), runtimes)
     ledger.close()
     lab.end()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, ProcessRuntime
+from foldernodes import FolderLab, FolderRuntime
 from sqlalchemy import select
 
 from orch.runner.errors import RunFailed
@@ -58,7 +58,7 @@ def store() -> Store:
 @pytest.fixture
 def place(tmp_path: Path, boxes: FolderLab, store: Store, ledger_url: str) -> Iterator[RunnerContext]:
     ledger = open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": FolderRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes, store.values)
     ledger.close()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldernodes import FolderConnector, ProcessRuntime, folder_of
+from foldernodes import FolderConnector, FolderRuntime, folder_of
 
 from orch.runner.errors import DetachPending, RunFailed, VolumeDetaching
 from orch.runner.events import Notice, Recorder
@@ -115,7 +115,7 @@ class Node:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     for name in ("node", "bin"):
         (tmp_path / name).mkdir()
-    record = {"index": 0, "name": "n0", "runtime": "process", "cpus": 2, "memory_mib": 2048}
+    record = {"index": 0, "name": "n0", "runtime": "folder", "cpus": 2, "memory_mib": 2048}
     record |= {"region": "r", "zone": "z", "internal_ip": "10.0.0.1"}
     record |= {"access": {"kind": "folder", "folder": str(tmp_path / "node")}}
     node = Node(NodeState.model_validate(record), tmp_path / "bin")
@@ -275,7 +275,7 @@ def test_a_run_starts_once_the_disk_is_free(
     monkeypatch.setattr(ranks, "LOOK_AGAIN_S", 0.0)
     recorder, ledger = Recorder(), open_ledger(ledger_url)
     place = RunnerContext(
-        tmp_path / ".orch", ledger, node.line, recorder, {"process": ProcessRuntime()}, volumes=node
+        tmp_path / ".orch", ledger, node.line, recorder, {"folder": FolderRuntime()}, volumes=node
     )
     row = lifecycle.submit(place, TASK, node.fleet, image="none", base=tmp_path, volumes=KNOWN)
     assert lifecycle.drive(place, row).status == "done"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, ProcessRuntime
+from foldernodes import FolderLab, FolderRuntime
 from support import until
 
 from orch.cli.output.run import place_text, run_json, runs_table
@@ -94,7 +94,7 @@ def boxes(tmp_path: Path) -> Iterator[FolderLab]:
 @pytest.fixture
 def place(tmp_path: Path, boxes: FolderLab, ledger_url: str) -> Iterator[RunnerContext]:
     ledger = open_ledger(ledger_url)
-    runtimes = {**RUNTIMES, "folder": ProcessRuntime()}
+    runtimes = {**RUNTIMES, "folder": FolderRuntime()}
     yield RunnerContext(tmp_path / ".orch", ledger, boxes.connector, Recorder(), runtimes)
     ledger.close()
 

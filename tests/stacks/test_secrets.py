@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, ProcessRuntime
+from foldernodes import FolderLab, FolderRuntime
 from support import ORCH, Folder, Said
 
 from orch.runner.ledger.ledger import open_ledger
@@ -119,7 +119,7 @@ def test_a_secret_is_replaced_and_deleted(project: Folder) -> None:
             found.dot,
             ledger,
             lab.connector,
-            runtimes={"folder": ProcessRuntime()},
+            runtimes={"folder": FolderRuntime()},
             secrets=lambda names: dict.fromkeys(names, "x"),
         )
         needs_it = Task.model_validate(task)
