@@ -42,7 +42,7 @@ import samples
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", range(10))
 def test_one_in_four(case):
-    assert case in samples.sample(range(10), 4)
+    assert case in (0, 4, 8) or not samples.Run.quick
 
 @pytest.mark.parametrize("case", range(16))
 def test_the_first_and_one_in_four_of_the_others(case):
@@ -50,7 +50,7 @@ def test_the_first_and_one_in_four_of_the_others(case):
 
 @pytest.mark.parametrize("few", range(8))
 def test_all_of_them(few):
-    assert len([*samples.sample(range(12), 4)]) == samples.some(12, 4)
+    assert samples.some(12, 4) == (3 if samples.Run.quick else 12)
 """
 
 

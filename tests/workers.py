@@ -56,7 +56,7 @@ TOGETHER = {
 
 # What needs an engine or containers, by file and by fixture. All else is `quick`, but for the tests of
 # PROGRAMS, which are about programs that they start (drivers, servers, nodes' scripts, tools), and of
-# GENERATED, which go through every property of the language.
+# GENERATED, which go through every property of the language or through what chance makes.
 WITH_PARTS = (
     "tests/components/aws/test_engine.py",
     "tests/components/gcp/test_engine.py",
@@ -82,6 +82,7 @@ PROGRAMS = (
     "tests/ci/test_comments.py",
     "tests/ci/test_simulators.py",
     "tests/ci/test_workflows.py",
+    "tests/cli/test_names_and_places.py",
     "tests/cli/test_pending.py",
     "tests/cli/test_untrusted.py",
     "tests/cli/test_wrong_nebius.py",
@@ -121,7 +122,15 @@ PROGRAMS = (
     "tests/test_packaging.py",
     "tests/test_workers.py",
 )
-GENERATED = ("tests/spec/test_limits.py", "tests/test_every_property.py", "tests/test_hostile_values.py")
+GENERATED = (
+    "tests/runner/hosts/test_odd_answers.py",
+    "tests/spec/test_fuzz.py",
+    "tests/spec/test_hostile_texts.py",
+    "tests/spec/test_lent.py",
+    "tests/spec/test_limits.py",
+    "tests/test_every_property.py",
+    "tests/test_hostile_values.py",
+)
 NOT_QUICK = WITH_PARTS + PROGRAMS + GENERATED
 
 # What takes minutes begins first, so that no process is left alone with it at the end. Roughly by length.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import samples
 from leaves import distinct_leaves, written
 
 from orch.cli.validate import Format, validate
@@ -36,7 +35,7 @@ HOSTILE = {
 
 def test_a_hostile_text_is_refused_in_its_place_or_kept_whole(tmp_path: Path) -> None:
     cases = refused = accepted = 0
-    for leaf in samples.sample(distinct_leaves(), 12):
+    for leaf in distinct_leaves():
         for what, text in HOSTILE.items():
             cases += 1
             path = written(tmp_path, leaf, next(leaf.documents(text)))
@@ -57,8 +56,8 @@ def test_a_hostile_text_is_refused_in_its_place_or_kept_whole(tmp_path: Path) ->
             assert all(char.isprintable() or char == "\n" for char in said), (str(leaf), what)
             assert max(map(len, said.splitlines())) < 12_000
     print(f"{cases} cases: {refused} refused in their place, {accepted} accepted")
-    assert cases > samples.some(9_000, 12)
-    assert refused > samples.some(5_000, 12)
+    assert cases > 9_000
+    assert refused > 5_000
 
 
 def test_no_message_carries_what_a_terminal_acts_on(tmp_path: Path, capfd: object) -> None:

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import samples
 from leaves import distinct_leaves, written
 
 from orch.cli.validate import Format, validate
@@ -60,14 +59,14 @@ def every_form(found: tuple[Diagnostic, ...]) -> str:
 
 def test_no_property_quotes_what_came_from_the_environment(tmp_path: Path) -> None:
     told = dict.fromkeys(CANARIES, 0)
-    for leaf in samples.sample(distinct_leaves(), 12):
+    for leaf in distinct_leaves():
         for text in ("${{ env.TOKEN }}", "a${{ env.TOKEN }}:${{env.TOKEN}}"):
             path = written(tmp_path, leaf, next(leaf.documents(text)))
             for canary in CANARIES:
                 if found := load_paths([path], environ={"TOKEN": canary}, launch=True).diagnostics:
                     told[canary] += 1
                     assert not leaks(every_form(found), canary), (canary, str(leaf), render_human(found))
-    assert min(told.values()) > samples.some(500, 12)
+    assert min(told.values()) > 500
 
 
 def test_a_password_in_the_wrong_place_is_told_by_its_reference(
