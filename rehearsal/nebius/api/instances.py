@@ -12,8 +12,7 @@ import ipaddress
 import re
 from typing import Any
 
-from orch.rehearsal.nebius.api.capacity import free, quota_error
-from orch.rehearsal.nebius.api.compute import checked_disk, image_of, members
+from orch.rehearsal.nebius.api.compute import checked_disk, free, image_of, members, quota_error
 from orch.rehearsal.nebius.api.errors import bad_request, bad_state, no_capacity
 from orch.rehearsal.nebius.api.methods import (
     Request,

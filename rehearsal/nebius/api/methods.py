@@ -84,7 +84,7 @@ def method(service: str, name: str) -> Callable[[Function], Function]:
 
 @cache
 def all_methods() -> dict[tuple[str, str], Function]:
-    for name in ("identity", "vpc", "compute", "instances", "capacity", "billing"):
+    for name in ("identity", "vpc", "compute", "instances", "billing"):
         import_module(f"orch.rehearsal.nebius.api.{name}")
     return _METHODS
 
