@@ -117,6 +117,8 @@ def init(
             hint="leave out --apply-before-merge; a manual job with `orch up --plan plan.json --owner NAME "
             "--lease 24h` does the same",
         )
+    if not Path(path).is_dir():
+        raise UsageError(f"there is no folder {path}", hint="give --path the folder of the project")
     project = project_at(path)
     workflows.require_shared_state(project)
     top = workflows.repository_of(project.root)

@@ -382,6 +382,8 @@ def test_without_git_or_fleets(tmp_path: Path) -> None:
     assert "this is no Git repository" in folder.orch("ci", "init", "github").err
     repository(tmp_path, AWS, {}, "https://github.com/a/b")
     assert "there is no fleet in this project" in folder.orch("ci", "init", "github").err
+    said = folder.orch("ci", "init", "github", "--path", "nowhere")
+    assert (said.code, said.err.splitlines()[0]) == (2, "error: there is no folder nowhere")
 
 
 def linted(path: Path) -> str:
