@@ -1,8 +1,8 @@
 """Rules over the inputs of Pulumi resources, by type token.
 
 What is absent or known only later is no violation, unless the cloud's own default is the bad value: then the
-rule says so. Tokens and property names are those of pulumi-aws 7 and pulumi-gcp 10; those of Nebius are
-orch's own.
+rule says so. Tokens and property names are those of pulumi-aws 7 and pulumi-gcp 10; those of Nebius and
+RunPod are orch's own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from orch.catalog.runpod.prices import country, gpu_ids
 from orch.policies.rule import (
     FLAG,
     PORT,
@@ -47,6 +48,7 @@ GCP_INSTANCES = frozenset(
 )
 
 NEBIUS_INSTANCE = "orch-nebius:index:Instance"
+RUNPOD_PODS = frozenset({"orch-runpod:index:Pod", "orch-runpod:index:Cluster"})
 
 _BASTIONS = Parameter("bastions", FLAG, "Whether bastions are judged too: `FLEET-bastion`.", False)
 
@@ -252,7 +254,7 @@ TAGS = Rule(
     "resource",
     "medium",
     "mandatory",
-    "Resources have these tags; on GCP labels, in its spelling.",
+    "Resources have these tags; on GCP labels, in its spelling, on Nebius labels. RunPod's have neither.",
     "write them under `tags` of the fleet, or of `orch.yml` for all of them",
     (Parameter("tags", TEXTS, "Keys that every resource which takes tags has."),),
     needs=("tags",),
@@ -279,6 +281,11 @@ def missing_tags(resource: Resource, parameters: Parameters) -> Iterator[Breach]
         if "tags" not in resource.inputs and not _TAGGED.match(resource.type):
             return
         present, word = _keys(resource.inputs, "tags", "tagsAll"), "tag"
+        absent = [key for key in wanted if key not in (present or ())]
+    elif resource.type.startswith("orch-nebius:"):
+        if "labels" not in resource.inputs:  # what waits for machines is nothing of the cloud's
+            return
+        present, word = _keys(resource.inputs, "labels"), "label"
         absent = [key for key in wanted if key not in (present or ())]
     else:
         return
@@ -309,7 +316,7 @@ REGIONS = Rule(
     "resource",
     "high",
     "mandatory",
-    "Resources are in these regions only.",
+    "Resources are in these regions only. RunPod's are its countries, or data centers.",
     "write one of them under `regions`",
     (
         Parameter("regions", TEXTS, "Regions that are allowed; `*` stands for any characters."),
@@ -320,15 +327,35 @@ REGIONS = Rule(
 
 
 def region(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
+    if resource.type in RUNPOD_PODS:
+        yield from _data_centers(resource, parameters["regions"], parameters["denied"])
+        return
     name = region_of(resource)
     if name is not None and (why := _outside(name, parameters["regions"], parameters["denied"])):
         yield _breach(resource, f"the region {name} {why}", "regions")
 
 
+def _data_centers(
+    resource: Resource, allowed: tuple[str, ...] | None, denied: tuple[str, ...] | None
+) -> Iterator[Breach]:
+    """Where RunPod may put pods: a pattern is for a data center (`US-KS-2`) or its country (`US`)."""
+    spec = at(resource.inputs, "spec")
+    if not isinstance(spec, Mapping):
+        return
+    if "dataCenterIds" not in spec:
+        yield _breach(resource, "RunPod chooses the data center", "regions")
+    for center in texts_of(at(spec, "dataCenterIds")):
+        names = (center, country(center))
+        if denied and any(matches(each, denied) for each in names):
+            yield _breach(resource, f"the data center {center} is denied", "regions")
+        elif allowed and not any(matches(each, allowed) for each in names):
+            yield _breach(resource, f"the data center {center} is none of {few(allowed)}", "regions")
+
+
 def region_of(resource: Resource) -> str | None:
     """Where a resource is: by its own words, else by those of its provider."""
     cloud = resource.type.partition(":")[0]
-    if cloud not in ("aws", "gcp"):
+    if cloud not in ("aws", "gcp", "orch-nebius"):
         return None
     for name in ("region", "location"):
         if isinstance(value := at(resource.inputs, name), str):
@@ -355,7 +382,11 @@ TYPES = Rule(
     "Machines are of these types only.",
     "write one of them under `instance_types`",
     (
-        Parameter("types", TEXTS, "Types that are allowed: `p5.*`, `a3-highgpu-8g`."),
+        Parameter(
+            "types",
+            TEXTS,
+            "Types that are allowed: `p5.*`, `a3-highgpu-8g`, `gpu-h200-*`, `8x_H100-*`.",
+        ),
         Parameter("denied", TEXTS, "Types that are not, whatever `types` has."),
         _BASTIONS,
     ),
@@ -371,10 +402,23 @@ def machine_type(resource: Resource, parameters: Parameters) -> Iterator[Breach]
         value = at(resource.inputs, "instanceType")
     elif resource.type in GCP_INSTANCES:
         value = at(resource.inputs, "machineType")
+    elif resource.type == NEBIUS_INSTANCE:
+        asked = [at(resource.inputs, "spec", "resources", each) for each in ("platform", "preset")]
+        value = "_".join(asked) if all(isinstance(each, str) for each in asked) else None
+    elif resource.type in RUNPOD_PODS:
+        value = _pod_type(at(resource.inputs, "spec"))
     if isinstance(value, str):
         name = value.rpartition("/")[2]
         if why := _outside(name, parameters["types"], parameters["denied"]):
             yield _breach(resource, f"the type {name} {why}", "instance_types")
+
+
+def _pod_type(spec: object) -> str | None:
+    """The type of pods of RunPod: `8x_H100-SXM_SECURE`, with the GPU's id where the catalogue has no name."""
+    gpu = at(spec, "gpu", "id") or at(spec, "compute", "gpuTypeId")
+    count = at(spec, "gpu", "count") or at(spec, "compute", "gpuCountPerPod")
+    names = {each: name for name, each in gpu_ids().items()}
+    return None if gpu is None or count is None else f"{int(count)}x_{names.get(gpu, gpu)}_SECURE"
 
 
 def _outside(name: str, allowed: tuple[str, ...] | None, denied: tuple[str, ...] | None) -> str | None:

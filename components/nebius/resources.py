@@ -56,7 +56,9 @@ class NebiusFleet(pulumi.ComponentResource):
         self._plan = plan
         self._stack = f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}"
         self._keys = Keys(f"{plan.fleet}-keys", opts=pulumi.ResourceOptions(parent=self))
-        config = {name: pulumi.Output.secret(value) for name, value in key.items()}
+        secrets = {name: pulumi.Output.secret(value) for name, value in key.items()}
+        # A project lies in one region, and nothing else here says which: rules over resources look for it.
+        config = {**secrets, "region": plan.region}
         own = pulumi.ResourceOptions(parent=self)
         provider = pulumi.ProviderResource(PACKAGE, f"{plan.fleet}-nebius", config, own)
         # Names are unique in a project: what replaces something comes after it.

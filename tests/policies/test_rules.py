@@ -19,6 +19,9 @@ INSTANCE = "aws:ec2/instance:Instance"
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 VOLUME = "aws:ebs/volume:Volume"
 FIREWALL = "gcp:compute/firewall:Firewall"
+NEBIUS = "orch-nebius:index:Instance"
+POD = "orch-runpod:index:Pod"
+CLUSTER = "orch-runpod:index:Cluster"
 GCP_TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
 
 
@@ -36,6 +39,15 @@ def lets_in(**ingress: Any) -> dict[str, Any]:
 
 def disk(**ebs: Any) -> dict[str, Any]:
     return {"blockDeviceMappings": [{"deviceName": "/dev/sda1", "ebs": ebs}]}
+
+
+def machine(platform: Any, preset: str) -> dict[str, Any]:
+    return {"spec": {"resources": {"platform": platform, "preset": preset}}}
+
+
+def pod(*centers: str) -> dict[str, Any]:
+    spec = {"gpu": {"id": "NVIDIA L4", "count": 1}}
+    return {"spec": {**spec, "dataCenterIds": [*centers]} if centers else spec}
 
 
 def metadata(**options: Any) -> dict[str, Any]:
@@ -126,14 +138,14 @@ RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
     (
         "public-node",
         {},
-        "orch-nebius:index:Instance",
+        NEBIUS,
         {"spec": {"network_interfaces": [{"ip_address": {}, "public_ip_address": {}}]}},
         "it gives a node a public address",
     ),
     (
         "public-node",
         {},
-        "orch-nebius:index:Instance",
+        NEBIUS,
         {"spec": {"network_interfaces": [{"ip_address": {}}]}},
         None,
     ),
@@ -200,6 +212,16 @@ RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
     ("missing-tags", {"tags": ["team"]}, "aws:ec2/route:Route", {}, None),
     ("missing-tags", {}, INSTANCE, {}, None),
     (
+        "missing-tags",
+        {"tags": ["team", "cost"]},
+        NEBIUS,
+        {"labels": {"team": "x"}},
+        "the labels cost are missing",
+    ),
+    ("missing-tags", {"tags": ["team"]}, NEBIUS, {"labels": LATER}, None),
+    ("missing-tags", {"tags": ["team"]}, "orch-nebius:index:Gang", {"instances": {}}, None),
+    ("missing-tags", {"tags": ["team"]}, POD, pod(), None),
+    (
         "region-not-allowed",
         {"regions": ["eu-*"]},
         INSTANCE,
@@ -215,6 +237,19 @@ RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
         "the region us-central1 is denied",
     ),
     ("region-not-allowed", {"regions": ["eu-*"]}, GCP_TEMPLATE, {}, None),
+    ("region-not-allowed", {"regions": ["eu-*"]}, NEBIUS, {}, None),
+    (
+        "region-not-allowed",
+        {"regions": ["RO", "FR"]},
+        POD,
+        pod("US-KS-2"),
+        "the data center US-KS-2 is none of RO, FR",
+    ),
+    ("region-not-allowed", {"regions": ["RO"]}, POD, pod("EU-RO-1"), None),
+    ("region-not-allowed", {"regions": ["EU-*"]}, CLUSTER, pod("EU-RO-1"), None),
+    ("region-not-allowed", {"denied": ["US"]}, CLUSTER, pod("US-KS-2"), "the data center US-KS-2 is denied"),
+    ("region-not-allowed", {"denied": ["US"]}, POD, pod(), "RunPod chooses the data center"),
+    ("region-not-allowed", {"regions": ["*"]}, POD, {"spec": LATER}, None),
     (
         "type-not-allowed",
         {"types": ["p5.*"]},
@@ -230,6 +265,31 @@ RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
         {"machineType": "zones/z/machineTypes/a3-highgpu-8g"},
         "the type a3-highgpu-8g is denied",
     ),
+    (
+        "type-not-allowed",
+        {"types": ["gpu-h100-*"]},
+        NEBIUS,
+        machine("gpu-h200-sxm", "8gpu-128vcpu-1600gb"),
+        "the type gpu-h200-sxm_8gpu-128vcpu-1600gb is none of gpu-h100-*",
+    ),
+    ("type-not-allowed", {"denied": ["*"]}, NEBIUS, machine(LATER, "8gpu-128vcpu-1600gb"), None),
+    ("type-not-allowed", {"denied": ["*"]}, "orch-nebius:index:Gang", {"instances": {}}, None),
+    (
+        "type-not-allowed",
+        {"types": ["8x_*"]},
+        POD,
+        pod("US-KS-2"),
+        "the type 1x_L4_SECURE is none of 8x_*",
+    ),
+    ("type-not-allowed", {"types": ["1x_L4_*"]}, POD, pod("US-KS-2"), None),
+    (
+        "type-not-allowed",
+        {"denied": ["8x_H100-SXM_SECURE"]},
+        CLUSTER,
+        {"spec": {"compute": {"gpuTypeId": "NVIDIA H100 80GB HBM3", "gpuCountPerPod": 8, "podCount": 2}}},
+        "the type 8x_H100-SXM_SECURE is denied",
+    ),
+    ("type-not-allowed", {"denied": ["*"]}, CLUSTER, {"spec": LATER}, None),
     ("public-node", {}, INSTANCE, {"associatePublicIpAddress": True}, "it gives a node a public address"),
     ("public-node", {}, INSTANCE, {"associatePublicIpAddress": False}, None),
     ("public-node", {}, INSTANCE, {}, None),
@@ -269,8 +329,9 @@ def test_a_rule_over_resources(case: tuple[str, dict[str, Any], str, dict[str, A
     assert found == ([] if text is None else [text])
 
 
-def test_the_region_of_a_resource_is_that_of_its_provider_where_it_says_none() -> None:
-    resource = Resource(INSTANCE, "lab-0", "urn", {}, {"region": "us-west-2"})
+@pytest.mark.parametrize("kind", [INSTANCE, NEBIUS])
+def test_the_region_of_a_resource_is_that_of_its_provider_where_it_says_none(kind: str) -> None:
+    resource = Resource(kind, "lab-0", "urn", {}, {"region": "us-west-2"})
     found = [
         each.text
         for setting, each in settings("region-not-allowed", {"regions": ["eu-*"]}).of_resource(resource)
