@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from orch.cli.errors import say, tell
@@ -13,6 +14,7 @@ from orch.spec.suggest import counted
 if TYPE_CHECKING:
     from orch.runner.runs.context import RunContext
     from orch.runner.runs.lifecycle import RunnerContext
+    from orch.spec.errors import OrchError
     from orch.spec.models import Task
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
@@ -43,6 +45,8 @@ def growth_of(
     task: Task,
     fleets: Iterable[FleetState],
     lost: Collection[str] | None = None,
+    *,
+    refused: Mapping[str, OrchError] = MappingProxyType({}),
 ) -> Growth | None:
     """How the first of the fleets that may grow gets room for a task; None when the task can start on what is
     there, or no fleet can.
@@ -50,23 +54,36 @@ def growth_of(
     `lost`, of a later attempt, where nobody is asked: names of nodes that the run has lost, and that count as
     gone if they are silent. Then no fleet grows one of whose nodes cannot be prepared, or does not answer
     and may still come: else each attempt would make one more.
+
+    `refused`: why fleets cannot grow for this task, by name; these are not asked again. Raises the first of
+    such reasons, or BadTask or ImageError, where no other fleet can serve the task, now or when it is free.
     """
+    from orch.images.errors import ImageError
+    from orch.runner.errors import BadTask
     from orch.runner.events import Notice
     from orch.runner.launch.environment import fold
+    from orch.runner.placement.placement import misfit
     from orch.runner.placement.seats import free_now
     from orch.stacks.provisioning.nodes_for_runs import growth_for
     from orch.stacks.provisioning.nodes_with_runs import own_nodes
 
     growths: list[Growth] = []
+    refusals: list[OrchError] = [*refused.values()]
+    waits = False
     for state in fleets:
-        now = free_now(runner, task, own_nodes(state, None))
+        without_others = own_nodes(state, None)
+        waits = waits or misfit(task, without_others) is None
+        now = free_now(runner, task, without_others)
         if now.starts:
             return None
-        if growths:
+        if growths or state.name in refused:
             continue
-        growth = growth_for(
-            project, task, state, now.idle, gone=now.silent.intersection(lost or ()), leaving=now.leaving
-        )
+        gone = now.silent.intersection(lost or ())
+        try:
+            growth = growth_for(project, task, state, now.idle, gone=gone, leaving=now.leaving)
+        except (BadTask, ImageError) as error:
+            refusals.append(error)
+            continue
         names = {node.name for node in growth.state.nodes} if growth is not None else set[str]()
         silent = now.silent.difference(lost) & names if lost is not None else None
         if growth is not None and lost is not None and (now.unfit or silent):
@@ -78,6 +95,8 @@ def growth_of(
             runner.processor.handle(Notice(f"no node of fleet {state.name} is made: {why}", "warning"))
             continue
         growths += filter(None, [growth])
+    if refusals and not growths and not waits:
+        raise refusals[0]
     return growths[0] if growths else None
 
 

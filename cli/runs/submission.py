@@ -222,6 +222,7 @@ def fleets_with_room(
 
     task, _ = task_of_document(document)
     stacks, made = lasting(known_fleets(project), fleet_name), frozenset[str]()
+    unfit: dict[str, NoFit] = {}
     if not new_nodes.allowed or task.creation_policy == "reuse":
         return Room(stacks)
     try:
@@ -233,12 +234,18 @@ def fleets_with_room(
                 stacks = lasting(known_fleets(project), fleet_name)
                 continue
             with at_its_property(document):
-                growth = growth_of(project, runner, task, candidates.values())
+                growth = growth_of(project, runner, task, candidates.values(), refused=unfit)
             if growth is None:
                 break
             name, mark = growth.state.name, growth.request.made_for
             with given_back(project, name, mark):
-                done = make(project, growth, new_nodes)
+                try:
+                    done = make(project, growth, new_nodes)
+                except NoFit as error:
+                    unfit[name] = error
+                    if len(candidates) > len(unfit):
+                        tell(f"fleet {name}: its new nodes would not fit the run")
+                    continue
                 stacks = lasting(known_fleets(project), fleet_name)
                 if done and name in stacks:
                     now = own_nodes(fleet_of(stacks[name]), mark)

@@ -1,0 +1,70 @@
+"""Which fleet grows for a run, where one of them cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orch.cli.runs.new_nodes import growth_of
+from orch.runner.errors import BadTask, HostUnreachable, NoFit
+from orch.spec.models import Task
+from orch.spec.state import FleetState
+from orch.stacks.project import find
+from orch.stacks.provisioning.nodes_for_runs import Growth
+
+PODS = "type: fleet\nname: {name}\nbackends: [runpod]\nnodes: 0..4\nresources: {{gpu: L4:1}}\n"
+
+
+class Silent:
+    """Nodes that do not answer, of a project without runs."""
+
+    runtimes = MappingProxyType[str, Any]({})
+    ledger = SimpleNamespace(placed_on=lambda fleet: [])
+
+    @property
+    def connector(self) -> Any:
+        return self
+
+    def run(self, node: Any, *asked: Any, **more: Any) -> Any:
+        raise HostUnreachable(f"{node.name} does not answer")
+
+
+def growth(folder: Path, *fleets: FleetState, image: str | None = None, **more: Any) -> Growth | None:
+    for name in ("pods", "spare"):
+        (folder / f"{name}.yml").write_text(PODS.format(name=name))
+    (folder / "orch.yml").write_text("project: tests\n")
+    task = Task.model_validate({"name": "train", "commands": ["date"], "image": image})
+    return growth_of(find(folder), Silent(), task, fleets, **more)  # pyright: ignore[reportArgumentType]
+
+
+def pods(name: str) -> FleetState:
+    return FleetState(name=name, stack=name, backend="runpod", placement="cluster", nodes=())
+
+
+def machines() -> FleetState:
+    node = {"index": 0, "name": "rack-0", "address": "a", "user": "root", "host_key": "k"}
+    return FleetState.model_validate({"name": "rack", "stack": "rack", "backend": "aws", "nodes": [node]})
+
+
+def test_an_image_that_no_pod_can_have_is_told_where_only_pods_could_run_it(tmp_path: Path) -> None:
+    with pytest.raises(BadTask, match="pulls the image of a node from a registry"):
+        growth(tmp_path, pods("pods"), pods("spare"))
+
+
+def test_a_fleet_of_pods_is_not_in_the_way_of_machines_that_the_run_can_wait_for(tmp_path: Path) -> None:
+    assert growth(tmp_path, pods("pods"), machines()) is None
+
+
+def test_the_next_fleet_grows_where_new_nodes_of_the_first_would_not_fit(tmp_path: Path) -> None:
+    found = growth(tmp_path, pods("pods"), pods("spare"), image="python:3.12")
+    assert found is not None
+    assert found.state.name == "pods"
+    unfit = {"pods": NoFit("it has L4")}
+    found = growth(tmp_path, pods("pods"), pods("spare"), image="python:3.12", refused=unfit)
+    assert found is not None
+    assert found.state.name == "spare"
+    with pytest.raises(NoFit, match="it has L4"):
+        growth(tmp_path, pods("pods"), image="python:3.12", refused=unfit)
