@@ -437,7 +437,7 @@ PUBLIC = Rule(
     "medium",
     "advisory",
     "Nodes have no public address.",
-    "remove `network.public_ips`: nodes are reached through a bastion or the cloud's own tunnel",
+    "write `network.public_ips: false`: nodes are reached through a bastion or the cloud's own tunnel",
     (_BASTIONS,),
     "CIS Google Cloud 3.0, 4.9",
     "https://docs.aws.amazon.com/securityhub/latest/userguide/ec2-controls.html#ec2-9",

@@ -217,6 +217,7 @@ def fleets_with_room(
     from orch.runner.errors import NoFit
     from orch.runner.placement.rank_groups import on_fleet
     from orch.spec import state
+    from orch.spec.findings import PlanError
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.provisioning.nodes_with_runs import own_nodes
 
@@ -246,6 +247,8 @@ def fleets_with_room(
                     if len(candidates) > len(unfit):
                         tell(f"fleet {name}: its new nodes would not fit the run")
                     continue
+                except PlanError as error:
+                    raise error.placed(growth.document) from error
                 stacks = lasting(known_fleets(project), fleet_name)
                 if done and name in stacks:
                     now = own_nodes(fleet_of(stacks[name]), mark)

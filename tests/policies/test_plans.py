@@ -87,7 +87,7 @@ def test_a_mandatory_violation_ends_preview_and_up_with_4_and_changes_nothing(aw
     assert "error ORCH285: policy public-node" in said.err
     assert "error ORCH285: policy type-not-allowed" in said.err
     assert "the type g6.xlarge is none of p5.*" in said.err
-    assert "remove `network.public_ips`" in said.err
+    assert "write `network.public_ips: false`" in said.err
     assert aws.cloud.everything() == {}
 
 
