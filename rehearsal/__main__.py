@@ -34,6 +34,7 @@ from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.api.errors import GcpError
 from orch.rehearsal.nebius.account import NebiusCloud
+from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.store import Doc
 from orch.spec.errors import OrchError
 
@@ -42,7 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m orch.rehearsal", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("state", help="the account's file (.orch/rehearsal/aws.db, gcp.db, nebius.db)")
+    parser.add_argument(
+        "state", help="the account's file (.orch/rehearsal/aws.db, gcp.db, nebius.db, runpod.db)"
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("show", help="what is there").add_argument("kind", nargs="?")
     verbs.add_parser("calls", help="the log of calls").add_argument("--last", type=int, default=0)
@@ -98,12 +101,12 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-Account = Cloud | GcpCloud | NebiusCloud
+Account = Cloud | GcpCloud | NebiusCloud | RunpodCloud
 
 
 def opened(path: str) -> Account:
     """The account of a file, of whichever cloud it is."""
-    accounts = {each.name: each for each in (Cloud, GcpCloud, NebiusCloud)}
+    accounts = {each.name: each for each in (Cloud, GcpCloud, NebiusCloud, RunpodCloud)}
     return accounts[cloud_of(path)](path)
 
 
@@ -117,6 +120,8 @@ def _do(cloud: Account, args: argparse.Namespace) -> Any:
         return cloud.knobs.model_dump(mode="json")
     if args.verb == "set":
         return cloud.turn(**_knobs(cloud, args.knobs)).model_dump(mode="json")
+    if isinstance(cloud, RunpodCloud):
+        return _in_runpod(cloud, args)
     if args.verb == "interrupt":
         return _interrupt(cloud, args.instance, args.kind, args.ahead_s)
     if isinstance(cloud, NebiusCloud):
@@ -126,7 +131,22 @@ def _do(cloud: Account, args: argparse.Namespace) -> Any:
     return _in_gcp(cloud, args) if isinstance(cloud, GcpCloud) else _in_aws(cloud, args)
 
 
-def _interrupt(cloud: Account, word: str, kind: notices.Kind, ahead_s: float | None) -> Any:
+def _in_runpod(cloud: RunpodCloud, args: argparse.Namespace) -> None:
+    """Pods that RunPod takes away, by their ids: nothing is announced."""
+    if args.verb not in {"interrupt", "terminate", "delete"}:
+        raise SimulationError(
+            f"{args.verb} is not for an account of RunPod", hint="`terminate POD` takes a pod away"
+        )
+    pods = [args.instance] if args.verb == "interrupt" else args.instances
+    for pod in pods:
+        if pod not in cloud.instances():
+            raise SimulationError(f"there is no pod {pod}", where=str(cloud.path))
+        cloud.lose_pod(pod)
+
+
+def _interrupt(
+    cloud: Cloud | GcpCloud | NebiusCloud, word: str, kind: notices.Kind, ahead_s: float | None
+) -> Any:
     """Announce the end of an instance to its node, wait for that time, and end it; advice ends nothing.
     Nebius announces nothing."""
     instance = _named(cloud, word)
@@ -146,7 +166,7 @@ def _interrupt(cloud: Account, word: str, kind: notices.Kind, ahead_s: float | N
     return cloud.call("TerminateInstances", params, region=_region(cloud, instance), caller="drift")
 
 
-def _named(cloud: Account, word: str) -> str:
+def _named(cloud: Cloud | GcpCloud | NebiusCloud, word: str) -> str:
     """The instance of an id, or of a name that one has."""
     if isinstance(cloud, GcpCloud):
         return _path_of(cloud, "instance", word)

@@ -3,6 +3,7 @@ refused."""
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -15,6 +16,7 @@ from orch.catalog.runpod.prices import gpus_of_pods
 from orch.components.cloud_errors import CloudRefused
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Kind, Login, RunpodClient
 from orch.components.runpod.account.errors import RunpodRefused
+from orch.rehearsal.__main__ import main as shell
 from orch.rehearsal.runpod.api.routes import all_routes
 from orch.rehearsal.scenario import Failure, Rate
 
@@ -250,3 +252,21 @@ def test_without_httpx_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyP
     with pytest.raises(NoSdk) as lacking:
         gpus_of_pods(8)
     assert "orch-fleet[runpod]" in str(lacking.value.hint)
+
+
+def test_the_shell_shows_an_account_and_takes_a_pod_away(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resource = lab.pod()
+    file = str(lab.cloud.path)
+    assert shell([file, "show"]) == 0
+    assert json.loads(capsys.readouterr().out) == {resource: "pod"}
+    assert shell([file, "set", "quotas.spendLimit=5"]) == 0
+    assert lab.cloud.knobs.quotas["spendLimit"] == 5
+    capsys.readouterr()
+    assert shell([file, "tag", resource, "a=b"]) == 1
+    assert "tag is not for an account of RunPod" in capsys.readouterr().err
+    assert shell([file, "terminate", "nothing"]) == 1
+    assert "there is no pod nothing" in capsys.readouterr().err
+    assert shell([file, "terminate", resource]) == 0
+    assert lab.cloud.instances() == {}
