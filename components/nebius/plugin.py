@@ -33,7 +33,7 @@ from orch.components.nebius.account.session import PARTS, Session
 from orch.components.nebius.explain import GANG, PACKAGE
 from orch.providers.orch.handler import OBSERVED, Handler, Inputs, ProviderError, State
 from orch.providers.orch.serving import HandlerProvider, serve
-from orch.providers.orch.values import plain_map, sendable
+from orch.providers.orch.values import UNKNOWN, plain_map, sendable, wire_map
 
 NAME = f"pulumi-resource-{PACKAGE}"
 
@@ -286,6 +286,15 @@ class NebiusProvider(HandlerProvider):
             kept = {name: each for name, each in _entries(before).items() if name in _entries(now)}
             request.old_state = {**request.old_state, "instances": PropertyValue(kept)}
         return await super().diff(request)
+
+    async def update(self, request: api.UpdateRequest) -> api.UpdateResponse:
+        """What a gang's machines are is known when it has waited for them: an engine's plan that had the
+        earlier ones would be refused by the engine itself."""
+        answer = await super().update(request)
+        if request.preview and request.type.endswith(GANG):
+            unknown = wire_map({"machines": UNKNOWN}, frozenset())
+            return api.UpdateResponse(properties={**(answer.properties or {}), **unknown})
+        return answer
 
     async def check_config(self, request: api.CheckRequest) -> api.CheckResponse:
         return api.CheckResponse(inputs=sendable(request.new_inputs))

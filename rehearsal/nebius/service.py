@@ -26,7 +26,10 @@ class NebiusService:
     """Serves an account at `address`, on the loopback interface alone, until it is stopped."""
 
     def __init__(self, cloud: NebiusCloud) -> None:
-        self._server = grpc.server(futures.ThreadPoolExecutor(AT_ONCE, thread_name_prefix="nebius"))
+        # A client may ask as often as it likes whether the connection is alive: Nebius's SDK does.
+        options = [("grpc.http2.max_ping_strikes", 0)]
+        threads = futures.ThreadPoolExecutor(AT_ONCE, thread_name_prefix="nebius")
+        self._server = grpc.server(threads, options=options)
         self._server.add_generic_rpc_handlers((_Handlers(cloud),))
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()

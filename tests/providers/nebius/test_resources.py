@@ -15,6 +15,7 @@ from orch.components.nebius.account.errors import ERRORS
 from orch.components.nebius.explain import GANG
 from orch.components.nebius.plugin import MARK, GangHandler, InstanceHandler, NebiusHandler, NebiusProvider
 from orch.providers.orch.handler import OBSERVED, ProviderError, differences
+from orch.providers.orch.values import UNKNOWN, plain_map, wire_map
 from orch.rehearsal.scenario import Failure
 
 TYPE = "gpu-h100-sxm_8gpu-128vcpu-1600gb"
@@ -60,6 +61,15 @@ def test_a_gang_waits_for_machines_that_are_new_and_not_for_those_that_are_gone(
     assert gang_changes(two, {}) == []
     assert gang_changes(two, {**two, "n-2": "c"}) == ['instances["n-2"]']
     assert gang_changes(two, {"n-0": "a", "n-1": "new"}) == ['instances["n-1"]']
+
+
+def test_a_preview_does_not_know_what_machines_a_gang_that_changes_will_have() -> None:
+    urn = f"urn:pulumi:p::p::{GANG}::g"
+    old = wire_map({"name": "g", "instances": {"a": "1"}, "machines": {"a": {"id": "1"}}})
+    new = wire_map({"name": "g", "instances": {"a": "1", "b": UNKNOWN}})
+    request = api.UpdateRequest(urn, "g", old, new, 0.0, [], preview=True)
+    told = asyncio.run(NebiusProvider().update(request)).properties
+    assert plain_map(told or {})["machines"] is UNKNOWN
 
 
 def test_a_gang_comes_up_with_addresses_and_goes_again(lab: Lab) -> None:
