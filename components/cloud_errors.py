@@ -51,7 +51,8 @@ _MEANING: dict[Kind, str] = {
 class CloudError:
     """An error of a cloud. `code` is the cloud's, `orch` ours; `message` is what the cloud said.
 
-    `owner`: what has quotas there, as `the account`.
+    `owner`: what has quotas there, as `the account`. `transient`: the cloud did not answer, or broke; it did
+    not ask to wait.
     """
 
     cloud: str
@@ -60,6 +61,7 @@ class CloudError:
     kind: Kind
     message: str
     hint: str | None
+    transient: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -71,6 +73,8 @@ class CloudError:
 
     @property
     def meaning(self) -> str:
+        if self.transient:
+            return f"{self.cloud} does not answer, or answers with an error of its own"
         return _MEANING[self.kind].format(self.owner if self.kind == "quota" else self.cloud)
 
     @property
@@ -135,7 +139,10 @@ class CategoryErrors:
 
     def error(self, what: Category, message: str) -> CloudError:
         code = f"{self.prefix}:{what}"
-        return CloudError(self.cloud, self.owner, code, KINDS[what], message, self.hints.get(what))
+        hint = self.hints.get(what)
+        return CloudError(
+            self.cloud, self.owner, code, KINDS[what], message, hint, transient=what == "transient"
+        )
 
     def read(self, text: str) -> CloudError | None:
         """The error in what our provider said; None when there is none in it."""

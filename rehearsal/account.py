@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sqlite3
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -137,10 +138,7 @@ class SimulatedAccount(ABC):
     """The actions that tell what became of instances."""
 
     def __init__(self, path: Path | str) -> None:
-        try:
-            self.store = Store(Path(path))
-        except FileNotFoundError:
-            raise _no_account(path) from None
+        self.store = _opened(path)
         with self.store.transaction():
             self.seed: str = self.store.meta("seed")
             cloud = self.store.meta("cloud") or "aws"
@@ -369,18 +367,27 @@ class SimulatedAccount(ABC):
 
 def cloud_of(path: Path | str) -> str:
     """The name of the cloud of an account's file. Raises SimulationError if there is no such file."""
-    try:
-        store = Store(Path(path))
-    except FileNotFoundError:
-        raise _no_account(path) from None
+    store = _opened(path)
     with store.transaction():
         name = store.meta("cloud") or "aws"
     store.close()
     return str(name)
 
 
-def _no_account(path: Path | str) -> SimulationError:
-    return SimulationError("there is no simulated cloud here", where=str(path), hint="a rehearsal makes one")
+def _opened(path: Path | str) -> Store:
+    try:
+        return Store(Path(path))
+    except FileNotFoundError:
+        raise SimulationError(
+            "there is no simulated cloud here", where=str(path), hint="a rehearsal makes one"
+        ) from None
+    except sqlite3.DatabaseError as error:
+        raise SimulationError(
+            "the file of the simulated cloud cannot be used",
+            where=str(path),
+            detail=str(error),
+            hint="is its folder writable, with space on the disk? Else remove it, and rehearse anew",
+        ) from error
 
 
 def _run_hooks(knobs: Knobs, when: str, action: str, number: int, nth: int) -> None:

@@ -20,6 +20,7 @@ from orch.offers.match import money
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
+from orch.spec.suggest import counted
 
 INTERCONNECT = "instant-cluster"
 """Of pods in one Instant Cluster, in `catalog/fabrics.yml`."""
@@ -166,7 +167,10 @@ def _money_findings(
         short = known.shortfall(price * len(new.indices))
         if short is not None:
             yield Finding(
-                "ORCH313", "nodes", f"RunPod would refuse {len(new.indices)} nodes: {short}", hint=hint
+                "ORCH313",
+                "nodes",
+                f"RunPod would refuse {counted(len(new.indices), 'node')}: {short}",
+                hint=hint,
             )
         return
     short = known.shortfall(price * most)

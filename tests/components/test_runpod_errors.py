@@ -50,3 +50,10 @@ def test_what_our_provider_said_is_read_again() -> None:
         assert error is not None
         assert error.kind == KINDS[what]
     assert ERRORS.read("error: something else went wrong with runpod") is None
+
+
+def test_a_cloud_that_does_not_answer_did_not_ask_to_wait() -> None:
+    asked, silent = ERRORS.error("rate", "x"), ERRORS.error("transient", "Name or service not known")
+    assert asked.meaning == "RunPod asks to come back later"
+    assert silent.meaning == "RunPod does not answer, or answers with an error of its own"
+    assert (asked.orch, asked.verdict) == (silent.orch, silent.verdict)

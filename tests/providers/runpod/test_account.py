@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,8 @@ from orch.components.cloud_errors import CloudRefused
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Kind, Login, RunpodClient
 from orch.components.runpod.account.errors import RunpodRefused
 from orch.rehearsal.__main__ import main as shell
+from orch.rehearsal.account import SimulationError
+from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.runpod.api.routes import all_routes
 from orch.rehearsal.scenario import Failure, Rate
 
@@ -270,3 +273,12 @@ def test_the_shell_shows_an_account_and_takes_a_pod_away(
     assert "there is no pod nothing" in capsys.readouterr().err
     assert shell([file, "terminate", resource]) == 0
     assert lab.cloud.instances() == {}
+
+
+def test_a_file_that_is_no_account_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "runpod.db"
+    file.write_text("garbage\n")
+    assert shell([str(file), "show"]) == 1
+    assert "the file of the simulated cloud cannot be used" in capsys.readouterr().err
+    with pytest.raises(SimulationError, match="cannot be used"):
+        RunpodCloud(file)
