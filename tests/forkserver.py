@@ -54,10 +54,7 @@ NEBIUS = (
     *("nebius.sdk", "nebius.aio.service_error", "nebius.base.protos.json_format", "nebius.aio.token.options"),
     *(f"nebius.api.nebius.{each}" for each in ("common.v1", "compute.v1", "vpc.v1")),
     *(f"nebius.api.nebius.{each}" for each in ("iam.v1", "iam.v2", "capacity.v1", "quotas.v1")),
-    *(
-        f"orch.rehearsal.nebius.api.{each}"
-        for each in ("identity", "vpc", "compute", "instances", "capacity")
-    ),
+    *(f"orch.rehearsal.nebius.api.{each}" for each in ("identity", "vpc", "compute", "instances", "billing")),
 )
 
 # What serves our own resources and the simulated clouds. None of Google's libraries: protobuf takes either

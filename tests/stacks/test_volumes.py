@@ -91,6 +91,7 @@ def test_a_disk_that_a_machine_has_does_not_go_whatever_the_ledger_says(
     require_unused(project, "data")
 
 
+@pytest.mark.sqlite  # what a project without a ledger of its own has
 @pytest.mark.parametrize(
     ("settings", "complete"),
     [
