@@ -167,6 +167,41 @@ def test_the_mark_of_an_engine_that_was_killed_stays_with_its_lock(tmp_path: Pat
     assert len(break_dead_locks(project, "fleet")) == 1
 
 
+def test_the_lock_of_an_engine_that_was_killed_before_its_first_event_is_broken(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    child = subprocess.Popen(["sleep", "600"])
+    engine_of(child.pid, ["destroy"], project)  # who called it is killed too, and ends nothing
+    file = lock(project, child.pid, this_host(), age_s=0)
+    with pytest.raises(Conflict):
+        break_dead_locks(project, "fleet")
+    child.kill()
+    child.wait()
+    other = lock(project, child.pid, this_host(), age_s=-30, name="other")
+    assert [holder_of(project, "fleet", each.name) for each in (file, other)] == [None, None]
+    other.unlink()
+    assert [held.file for held in break_dead_locks(project, "fleet")] == [file]
+    assert not [*tmp_path.rglob("started-*")]
+
+
+@pytest.mark.parametrize("age_s", [100, -200])
+def test_a_start_tells_nothing_of_a_lock_of_another_time(tmp_path: Path, age_s: float) -> None:
+    project = find(tmp_path)
+    child = subprocess.Popen(["sleep", "600"])
+    engine_of(child.pid, ["up"], project)
+    child.kill()
+    child.wait()
+    lock(project, child.pid, this_host(), age_s=age_s)
+    with pytest.raises(Conflict):
+        break_dead_locks(project, "fleet")
+
+
+def test_the_note_of_a_start_goes_with_its_call(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    with engine_of(os.getpid(), ["up"], project):
+        assert len([*tmp_path.rglob("started-*")]) == 1
+    assert not [*tmp_path.rglob("started-*")]
+
+
 def test_a_lock_that_cannot_be_read_is_somebodys(tmp_path: Path) -> None:
     project = find(tmp_path)
     lock(project, 1, "x").write_text("{")
