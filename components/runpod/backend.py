@@ -152,7 +152,7 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
         return RunpodClient(state.session(self.name) or open_login(self.entry(state.settings)))
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        return orphans.survey(self._asked_by(state), project, state.marks)
+        return orphans.survey(self._asked_by(state), project)
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
         return orphans.delete_orphans(snapshot, lambda: self._asked_by(snapshot))

@@ -25,7 +25,7 @@ EXPLAINED = Explained(
         "placement": "placement",
     },
     new_nodes=frozenset({"instance_type", "region", "image", "disk", "placement"}),
-    rows=(ChangeRow(r".*", r"spec.*|args|made_for|nodes.*|pods.*|cluster|name|mark", None),),
+    rows=(ChangeRow(r".*", r"spec.*|args|made_for|nodes.*|pods.*|cluster|name|mark|status", None),),
     noun="pod",
     lost="all that their jobs did not save elsewhere",
 )

@@ -71,21 +71,38 @@ class PodGroup:
         return cls(**data)
 
 
-CLOUD_NAME = re.compile(r"(?P<fleet>.+)-\d+-[0-9a-f]{6}-(?P<stack>[0-9a-f]{8})-[0-9a-f]{6}")
-"""The name of a group in the account: that of its resource, and two digests."""
-
-
-def stack_digest(mark: str) -> str:
-    return hashlib.sha256(mark.encode()).hexdigest()[:8]
+_CLOUD_NAME = re.compile(
+    r"(?P<fleet>.+)-\d+-[0-9a-f]{6}-(?P<scope>[0-9a-f]{6})-(?P<digest>[0-9a-f]{8})-[0-9a-f]{6}"
+)
+"""The name of a group in the account: that of its resource, its stack's scope, and two digests."""
 
 
 def cloud_name(name: str, mark: str, spec: Mapping[str, Any] | None = None) -> str:
-    """The name in the cloud. With `spec`: what was asked for otherwise has another name, and is not taken
-    over."""
-    parts = [name, stack_digest(mark)]
+    """The name in the cloud of what has a stack's mark. With `spec`: what was asked for otherwise has another
+    name, and is not taken over."""
+    parts = [name, mark.rpartition("/")[2], _digest(mark)]
     if spec is not None:
         parts.append(hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6])
     return "-".join(parts)
+
+
+def is_ours(name: str) -> bool:
+    """Whether the name of a pod or a cluster in the account is one that orch gives."""
+    return _CLOUD_NAME.fullmatch(name) is not None
+
+
+def mark_of(name: str, project: str) -> str | None:
+    """The mark that the name of a pod or a cluster bears, of whatever stack of a project; None where it is
+    another project's, or none of orch's. A fleet's stack has its name."""
+    found = _CLOUD_NAME.fullmatch(name)
+    if found is None:
+        return None
+    mark = f"{project}/{found['fleet']}/{found['scope']}"
+    return mark if _digest(mark) == found["digest"] else None
+
+
+def _digest(mark: str) -> str:
+    return hashlib.sha256(mark.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ Pods, Instant Clusters and network volumes. It is configured with the API key, w
 secret.
 
 RunPod has no idempotency key, no labels, and names need not be unique: the name is all that tells whose
-something is. It ends with a digest of the stack's mark, and of what was asked for (`cloud_name`). A create
+something is. It bears the stack's mark, and a digest of what was asked for (`cloud_name`). A create
 looks for it first; where its answer was lost, it looks for a while before it calls again. The id is
 returned as soon as RunPod has said it, so that it is recorded before anything is waited for; `ReadyHandler`
 waits.
@@ -47,11 +47,12 @@ DOWN = ("EXITED", "ERROR", "TERMINATED")
 class RunpodHandler:
     """Resources of one kind. Inputs: `name`, `mark` (whose it is), `spec` (the body of its create, without
     a name), and what of that body no plan may show: `args`, the first command of a pod. Of a pod that is
-    there another one is no change. `made_for`: the mark of the run that it is made for."""
+    there another one is no change. `made_for`: the mark of the run that it is made for. `status`: it is to
+    run. That it has ended is told as drift, and nothing follows from it: its run ends."""
 
     computed: ClassVar[frozenset[str]] = frozenset()
     secrets: ClassVar[frozenset[str]] = frozenset()
-    tools: ClassVar[frozenset[str]] = frozenset({"args"})
+    tools: ClassVar[frozenset[str]] = frozenset({"args", "status"})
 
     def __init__(
         self,
@@ -79,9 +80,9 @@ class RunpodHandler:
             found = self._client().get(self._kind, resource_id)
         except RunpodRefused as refused:
             return {OBSERVED: {"reachable": False, "reason": refused.summary}}
-        return None if found is None else {OBSERVED: self._observed(found, state)}
+        return None if found is None else {OBSERVED: self._observed(found)}
 
-    def _observed(self, found: Row, state: State) -> State:
+    def _observed(self, found: Row) -> State:
         return {}
 
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
@@ -149,27 +150,22 @@ class RunpodHandler:
 
 
 class PodHandler(RunpodHandler):
-    """Single pods. One whose container ended is no node: it is made anew, where `status` is among the
-    inputs."""
+    """Single pods."""
 
-    def _observed(self, found: Row, state: State) -> State:
-        if "status" not in state:
-            return {}
+    def _observed(self, found: Row) -> State:
         return {"status": "stopped" if found["status"] in DOWN else "running"}
 
 
 class ClusterHandler(RunpodHandler):
-    """Instant Clusters: all pods by one call. One that lost a pod is no cluster: RunPod replaces none of
-    them."""
+    """Instant Clusters: all pods by one call. RunPod replaces none of them."""
 
-    def _observed(self, found: Row, state: State) -> State:
-        if "status" not in state:
-            return {}
+    def _observed(self, found: Row) -> State:
         statuses: Mapping[str, int] = found["pods"]["byStatus"]
-        running = statuses.get("RUNNING", 0)
+        running, asked = statuses.get("RUNNING", 0), found["compute"]["podCount"]
         # Those of a cluster that is being made may be listed one after the other.
-        lost = 0 < running == found["pods"]["total"] < found["compute"]["podCount"]
-        return {"status": "stopped" if lost or any(statuses.get(each) for each in DOWN) else "running"}
+        lost = 0 < running == found["pods"]["total"] < asked
+        down = any(statuses.get(each) for each in DOWN)
+        return {"status": f"{running} of {asked} pods running" if lost or down else "running"}
 
 
 class VolumeHandler(RunpodHandler):

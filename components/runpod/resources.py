@@ -69,6 +69,7 @@ class RunpodFleet(pulumi.ComponentResource):
                 "made_for": group.made_for,
                 "spec": dict(group.spec),
                 "args": self._first_command(group),
+                "status": "running",
             },
             self._opts,
         )

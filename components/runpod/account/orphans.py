@@ -1,7 +1,8 @@
 """Clearing a RunPod account of what a call that did not end made and nobody recorded.
 
-RunPod has no labels: the name of a pod or a cluster ends in a digest of its stack's mark. Whose it is can be
-told of stacks that are known; a mark cannot be read from its digest. Network volumes hold data, and stay.
+RunPod has no labels: the name of a pod or a cluster tells its fleet and the stack's scope, and ends in a
+digest of both with the project. By that those of a project are told, of stacks too that no state knows any
+more; whose the others are cannot be read. Network volumes hold data, and stay.
 """
 
 from __future__ import annotations
@@ -9,21 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from orch.components.cloud.marked import MarkedResource, Survey, survey_of
+from orch.components.cloud.marked import MarkedResource, Survey, project_of
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.runpod.account.client import CLUSTER, POD, Kind, Row, RunpodClient
-from orch.components.runpod.plan import CLOUD_NAME, stack_digest
+from orch.components.runpod.plan import is_ours, mark_of
 
 KINDS = (CLUSTER, POD)
-
-
-def _marked(client: RunpodClient, kind: Kind, marks: frozenset[str]) -> Iterator[tuple[str, Row]]:
-    """All of a kind that bear one of these marks, each with it."""
-    by_digest = {stack_digest(mark): mark for mark in marks}
-    for row in client.all(kind):
-        found = CLOUD_NAME.fullmatch(row["name"])
-        if found is not None and found["stack"] in by_digest:
-            yield by_digest[found["stack"]], row
 
 
 def delete_orphans(snapshot: StackSnapshot, connect: Callable[[], RunpodClient]) -> Iterator[str]:
@@ -32,21 +24,22 @@ def delete_orphans(snapshot: StackSnapshot, connect: Callable[[], RunpodClient])
     marks = frozenset(str(each.inputs["mark"]) for each in own if "mark" in each.inputs) | snapshot.marks
     if not marks:
         return
-    client = connect()
+    client, projects = connect(), {project_of(mark) for mark in marks}
     for kind in KINDS:
         snapshot.still_held()
-        for _, row in list(_marked(client, kind, marks)):
-            if str(row["id"]) not in snapshot.ids:
+        for row in client.all(kind):
+            names = {mark_of(row["name"], project) for project in projects}
+            if names & marks and str(row["id"]) not in snapshot.ids:
                 client.delete(kind, str(row["id"]))
                 yield f"{row['name']} ({row['id']})"
 
 
-def survey(client: RunpodClient, project: str, marks: frozenset[str]) -> Survey:
-    """The pods and clusters of these stacks."""
-    found = [
-        _resource(kind, mark, row, client) for kind in KINDS for mark, row in _marked(client, kind, marks)
-    ]
-    return survey_of(project, found)
+def survey(client: RunpodClient, project: str) -> Survey:
+    """The pods and clusters of a project, and how many have names of orch's that are of others."""
+    rows = [(kind, row) for kind in KINDS for row in client.all(kind) if is_ours(row["name"])]
+    own = [(kind, row, mark) for kind, row in rows if (mark := mark_of(row["name"], project)) is not None]
+    found = tuple(_resource(kind, mark, row, client) for kind, row, mark in own)
+    return Survey(found, foreign=len(rows) - len(found))
 
 
 def _resource(kind: Kind, mark: str, row: Row, client: RunpodClient) -> MarkedResource:

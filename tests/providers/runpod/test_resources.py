@@ -12,7 +12,7 @@ from runpod_lab import A100, H100, Lab, cluster, pod
 
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME
 from orch.components.runpod.account.errors import ERRORS, RunpodRefused
-from orch.components.runpod.plan import cloud_name
+from orch.components.runpod.plan import cloud_name, is_ours, mark_of
 from orch.components.runpod.plugin import (
     ClusterHandler,
     PodHandler,
@@ -156,7 +156,7 @@ def test_a_cluster_whose_pods_are_still_being_listed_is_no_drift(lab: Lab) -> No
         lab.client.members(resource)  # they come up, and one never came
     seen = clusters(lab).read(resource, wanted)
     assert seen is not None
-    assert (len(others), seen[OBSERVED]) == (2, {"status": "stopped"})
+    assert (len(others), seen[OBSERVED]) == (2, {"status": "2 of 3 pods running"})
 
 
 def test_what_a_killed_call_made_is_taken_over_and_nothing_else(lab: Lab) -> None:
@@ -240,18 +240,15 @@ def test_pods_that_are_never_ready_are_named(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pod", "cluster"])
-def test_what_ended_is_drift_and_is_made_anew(lab: Lab, kind: str) -> None:
+def test_what_ended_is_drift_and_no_change(lab: Lab, kind: str) -> None:
     handler: RunpodHandler = pods(lab) if kind == "pod" else clusters(lab)
     wanted = inputs("n", pod() if kind == "pod" else cluster(), status="running")
     resource, _ = handler.create(wanted)
-    seen = handler.read(resource, wanted)
-    assert seen is not None
-    assert differences(handler, {**wanted, **seen}, wanted) == []
+    assert handler.read(resource, wanted) == {OBSERVED: {"status": "running"}}
     lab.cloud.end_container(next(iter(lab.cloud.instances())))
     seen = handler.read(resource, wanted)
-    assert seen is not None
-    (drift,) = differences(handler, {**wanted, **seen}, wanted)
-    assert (drift.path, drift.replaces, drift.drifted) == ("status", True, True)
+    assert seen == {OBSERVED: {"status": "stopped" if kind == "pod" else "0 of 2 pods running"}}
+    assert differences(handler, {**wanted, **seen}, wanted) == []
 
 
 def test_a_volume_grows_in_place_and_nothing_else_changes(lab: Lab) -> None:
@@ -290,13 +287,25 @@ def test_a_delete_whose_answer_was_lost_is_a_delete(lab: Lab) -> None:
 def test_names_tell_whose_a_resource_is_and_what_was_asked_for() -> None:
     plain = cloud_name("fleet-0", "p/s/1", cluster(2))
     assert plain == cloud_name("fleet-0", "p/s/1", dict(reversed(cluster(2).items())))
-    assert plain.startswith("fleet-0-")
+    assert plain.startswith("fleet-0-1-")
     others = {
         cloud_name("fleet-0", "p/s/2", cluster(2)),
         cloud_name("fleet-0", "p/s/1", cluster(3)),
         cloud_name("fleet-0", "p/s/1"),
     }
     assert len({plain, *others}) == 4
+
+
+def test_a_name_tells_its_mark_to_its_own_project_alone() -> None:
+    mark = "p/my-fleet/0a1b2c"
+    name = cloud_name("my-fleet-3-0123ab", mark, pod())
+    assert mark_of(name, "p") == mark
+    assert is_ours(name)
+    assert mark_of(name, "q") is None
+    assert mark_of(name.replace("my-fleet", "other"), "p") is None
+    for foreign in ("my-fleet-3", "somebody-s", cloud_name("data", mark)):
+        assert not is_ours(foreign)
+        assert mark_of(foreign, "p") is None
 
 
 @pytest.mark.parametrize(
