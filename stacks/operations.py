@@ -19,6 +19,7 @@ from orch.stacks.provisioning.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.provisioning.gang import parallel
 from orch.stacks.provisioning.kept_data import compare, is_protected, unprotect, unprotect_agreed
 from orch.stacks.provisioning.node_accounts import accounted, fleet_tags
+from orch.stacks.provisioning.nodes_with_runs import remove_marked
 from orch.stacks.provisioning.policies import compared, refuse_violations, with_policies
 from orch.stacks.provisioning.shared_networks import (
     all_shared,
@@ -195,9 +196,12 @@ def remove_nodes(
     project = _with_force(project, force)
     stack = StackState(project, name)
     outputs = require_up(stack)
-    nodes = {int(node["index"]): node["name"] for node in outputs["fleet"]["nodes"]}
-    groups = {int(n["index"]): n["made_by"] for n in outputs["fleet"]["nodes"] if n.get("made_by")}
-    if grouped := sorted(set(groups) & set(indices)):
+    recorded, chosen = outputs["fleet"]["nodes"], frozenset(indices)
+    nodes = {int(node["index"]): node["name"] for node in recorded}
+    # What a run has goes by its mark, as a whole.
+    marks = {int(node["index"]): str(node["made_for"]) for node in recorded if node.get("made_for")}
+    groups = {int(node["index"]): node["made_by"] for node in recorded if node.get("made_by")}
+    if grouped := sorted(chosen & groups.keys() - marks.keys()):
         raise NoSuchNode(
             f"node {', '.join(map(str, grouped))} of the fleet {name} cannot be removed individually",
             detail=f"made together with others by {', '.join(sorted({groups[index] for index in grouped}))}",
@@ -208,8 +212,9 @@ def remove_nodes(
     # A node that never came up has a resource, but is not in the output yet.
     pinned = unfolded(str(outputs.get("pins", {}).get("indices", "")))
     nodes |= {index: f"{name}-{index}" for index in pinned if index not in nodes}
-    existing = {index: urns[node] for index, node in nodes.items() if node in urns}
-    if missing := sorted(set(indices) - set(existing)):
+    makers = {index: groups.get(index, node) for index, node in nodes.items()}
+    existing = {index: urns[maker] for index, maker in makers.items() if maker in urns}
+    if missing := sorted(chosen - set(existing)):
         raise NoSuchNode(
             f"the fleet {name} has no node {', '.join(map(str, missing))}",
             detail=f"its nodes are {', '.join(f'{i} ({nodes[i]})' for i in sorted(existing)) or 'none'}",
@@ -222,14 +227,27 @@ def remove_nodes(
     _refuse_protected(stack)
     recover(stack, listener)
     if not force:
-        refuse_occupied(stack, [nodes[index] for index in set(indices)], listener)
-    listener(ExpectedNodes(frozenset(nodes[index] for index in set(indices))))
+        refuse_occupied(stack, [nodes[index] for index in chosen], listener)
+    leaving = {marks[index] for index in chosen & marks.keys()}
+    others = [index for index, mark in marks.items() if mark in leaving and index in existing]
+    if more := sorted(set(others) - chosen):
+        ways = " ".join(f"-i {index}" for index in sorted(others))
+        raise NoSuchNode(
+            f"node {', '.join(map(str, sorted(chosen)))} of the fleet {name} cannot be removed individually",
+            detail=f"made for one run together with node {', '.join(map(str, more))}",
+            hint=f"`orch down {name} {ways}` removes all of them",
+            code="ORCH355",
+        )
+    listener(ExpectedNodes(frozenset(makers[index] for index in chosen)))
     listener(Activity(f"removing nodes of the fleet {name}"))
-    run = EngineCall(listener, planning=False)
-    targets = [word for index in sorted(set(indices)) for word in ("--target", existing[index])]
-    with accounted(stack, listener) as account:
-        engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
-        account.call = run
+    if leaving:
+        run = remove_marked(stack, leaving, listener)
+    else:
+        run = EngineCall(listener, planning=False)
+        targets = [word for index in sorted(chosen) for word in ("--target", existing[index])]
+        with accounted(stack, listener) as account:
+            engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
+            account.call = run
     after = stack.hourly
     return Plan(name, name, changes(run.events), (), hourly=after, delta=money(after - before))
 

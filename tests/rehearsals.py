@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,6 +55,14 @@ def kill_points(often: list[int], soak: list[int]) -> list[ParameterSet]:
     return [
         pytest.param(each, marks=() if each in often else pytest.mark.soak)
         for each in sorted([*often, *soak])
+    ]
+
+
+def soaked(rows: Sequence[tuple[str, ...]], often: Collection[int]) -> list[ParameterSet]:
+    """Rows of a table, by number: those of `often` in each run of the suite, all in `make soak`."""
+    return [
+        pytest.param(*row, marks=() if number in often else pytest.mark.soak, id=", ".join(row))
+        for number, row in enumerate(rows)
     ]
 
 
@@ -170,10 +179,10 @@ class Rehearsed(Folder):
         self.killed_at({"at": call, "when": "after" if call % 2 else "before"}, *words)
         assert call in {each.number for each in self.cloud.calls}
 
-    def killed_at(self, place: dict[str, Any], *words: str) -> None:
-        """The same, at a place as a hook tells it."""
+    def killed_at(self, place: dict[str, Any], *words: str, asks: bool = True) -> None:
+        """The same, at a place as a hook tells it. `asks`: the command would ask without `--yes`."""
         self.cloud.turn(hooks=[{**place, "command": KILL_ALL}])
-        said = self.orch(*words, "--yes", "--rehearse")
+        said = self.orch(*words, *(["--yes"] if asks else []), "--rehearse")
         assert said.code == -signal.SIGKILL, (said.code, said.err)
         # An engine that is killed leaves its language host behind, idle.
         until(lambda: set(self.at_work()) <= set(self.at_work("pulumi-language")), 60, "the providers ended")

@@ -7,6 +7,7 @@ As a program it makes nodes for a run as `orch run` does, in a process that may 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.scenario import Knobs
 from orch.spec.models import Task
 from orch.spec.state import FleetState
+from orch.stacks import operations
 from orch.stacks.fleets import find_fleet, fleet_state
 from orch.stacks.plan import Plan
 from orch.stacks.project import find
 from orch.stacks.provisioning.nodes_for_runs import Growth, growth_for, make_nodes, plan_growth
-from orch.stacks.provisioning.nodes_with_runs import give_up, making, own_nodes, remove_unused
+from orch.stacks.provisioning.nodes_with_runs import give_up, make_way, making, own_nodes, remove_unused
 from orch.stacks.pulumi.operation import Progress
 from orch.stacks.request import FleetRequest
 
@@ -56,10 +58,17 @@ class Stack(CloudStack):
         growth = self.growth(nodes)
         assert growth is not None
         assert growth.request.made_for is not None
-        plan = plan_growth(self.project, growth, quiet)
+        reason: str | None = ""
+        while reason is not None:
+            plan = plan_growth(self.project, growth, quiet)
+            reason = operations.outdated(plan, growth.request, quiet)
         with making(self.project, growth.request.made_for):
             make_nodes(self.project, growth, plan, listen)
         return growth.request.made_for, self.machines(growth.request.made_for)
+
+    def make_way(self) -> None:
+        """As `orch run` does first: what nobody needs goes."""
+        make_way(self.project, [self.state()], lambda: nullcontext(quiet))
 
     def machines(self, mark: str) -> list[str]:
         return [str(node.machine) for node in own_nodes(self.state(), mark).nodes]
@@ -75,8 +84,6 @@ class Stack(CloudStack):
         self.end(*{node.made_for for node in self.state().nodes if node.made_for})
 
     def plan_of_file(self) -> Plan:
-        from orch.stacks import operations
-
         _, fleet = find_fleet(self.project.root, self.name)
         return operations.preview(self.project, FleetRequest(fleet, self.folder), quiet)
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orch.spec.models import Task
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
+    from orch.stacks.pulumi.operation import Listener
     from orch.stacks.state import StackState
 
 
@@ -112,7 +113,6 @@ class ProjectNow:
 
     def attempt_ended(self, row: RunRow) -> None:
         """Remove the nodes that were made for a run alone. Ctrl-C ends that, and is passed on."""
-        from orch.cli.output.progress import watching
         from orch.runner.launch.run_plan import plan_of
         from orch.stacks.errors import Interrupted
         from orch.stacks.provisioning.nodes_with_runs import give_up, remove_unused
@@ -123,7 +123,7 @@ class ProjectNow:
         elif not any(rank.node.made_for for rank in plan_of(row).ranks):
             return
         try:
-            with _MAKING, watching(as_json=True) as listener:
+            with _MAKING, _listening() as listener:
                 removed = remove_unused(self.project, row.fleet, listener)
         except Interrupted:
             raise KeyboardInterrupt from None
@@ -219,7 +219,7 @@ def fleets_with_room(
     from orch.spec import state
     from orch.spec.findings import PlanError
     from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.provisioning.nodes_with_runs import own_nodes
+    from orch.stacks.provisioning.nodes_with_runs import given_back, make_way, own_nodes
 
     task, _ = task_of_document(document)
     stacks, made = lasting(known_fleets(project), fleet_name), frozenset[str]()
@@ -231,7 +231,7 @@ def fleets_with_room(
             task = on_fleet(task, fleet_name)
         while any(may_grow(stack.outputs.get("pins") or {}) for stack in stacks.values()):
             candidates = _candidates(project, stacks, task, fleet_name)
-            if _removed_unused(project, candidates):
+            if make_way(project, candidates.values(), _listening):
                 stacks = lasting(known_fleets(project), fleet_name)
                 continue
             with at_its_property(document):
@@ -239,7 +239,7 @@ def fleets_with_room(
             if growth is None:
                 break
             name, mark = growth.state.name, growth.request.made_for
-            with given_back(project, name, mark):
+            with given_back(project, name, mark, _listening):
                 try:
                     done = make(project, growth, new_nodes)
                 except NoFit as error:
@@ -262,48 +262,20 @@ def fleets_with_room(
     return Room(stacks, made)
 
 
-def _removed_unused(project: Project, fleets: Mapping[str, FleetState]) -> bool:
-    """Remove nodes of these fleets that were made for runs which have ended, or never came: they are in the
-    way of others. Whether there were some."""
+def _listening() -> AbstractContextManager[Listener]:
+    """What hears of the engine; stdout has the logs of the run."""
     from orch.cli.output.progress import watching
-    from orch.stacks.provisioning.nodes_with_runs import are_made_with_runs, remove_unused
 
-    removed = False
-    for name, fleet in fleets.items():
-        if are_made_with_runs(fleet) and fleet.nodes:
-            with watching(as_json=True) as listener:
-                removed |= bool(remove_unused(project, name, listener))
-    return removed
-
-
-@contextmanager
-def given_back(project: Project, fleet: str, mark: str | None) -> Iterator[None]:
-    """Remove the nodes of a mark, if any, where the block fails: their run will not come."""
-    from orch.cli.output.progress import watching
-    from orch.stacks.provisioning.nodes_with_runs import give_up, remove_unused
-
-    try:
-        yield
-    except BaseException:
-        if mark is not None:
-            give_up(mark)
-            try:
-                with watching(as_json=True) as listener:
-                    remove_unused(project, fleet, listener)
-            except OrchError as error:
-                tell(f"warning: {error.summary}; `orch reconcile` removes what was made for the run")
-        raise
+    return watching(as_json=True)
 
 
 @contextmanager
 def kept_if_submitted(project: Project, room: Room) -> Iterator[None]:
     """The block submits the run that nodes were made for; where it fails, they are removed."""
-    from orch.stacks.provisioning.nodes_with_runs import submitted
+    from orch.stacks.provisioning.nodes_with_runs import until_submitted
 
-    with given_back(project, room.made_on, room.made_for):
+    with until_submitted(project, room.made_on, room.made_for, _listening):
         yield
-    if room.made_for is not None:
-        submitted(project, room.made_for)
 
 
 def _tell_of_idle_duration(task: Task, stack: StackState, made: Collection[str]) -> None:

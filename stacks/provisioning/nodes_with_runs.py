@@ -12,8 +12,8 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,13 +22,15 @@ from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.private import private_folder
+from orch.spec.errors import OrchError
 from orch.spec.models.backends import made_with_runs
 from orch.spec.state import FleetState
 from orch.stacks.errors import EngineFailed, StackLocked
 from orch.stacks.project import Project
 from orch.stacks.provisioning.node_accounts import accounted
+from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import locks
-from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, engine
+from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, Note, engine
 from orch.stacks.pulumi.process import pause
 from orch.stacks.pulumi.recovery import recover
 from orch.stacks.records import parse_time
@@ -46,6 +48,9 @@ RUNS = 200
 
 LOCKED_PAUSE_S = 3.0
 LOCKED_PATIENCE_S = 1800.0
+
+Listening = Callable[[], AbstractContextManager[Listener]]
+"""Opens what hears of the engine while that is at work."""
 
 _HELD: dict[str, int] = {}
 """The marks of nodes that this process makes, each with its locked file."""
@@ -93,6 +98,32 @@ def submitted(project: Project, mark: str) -> None:
     give_up(mark)
 
 
+@contextmanager
+def given_back(project: Project, fleet: str, mark: str | None, listening: Listening) -> Iterator[None]:
+    """Remove the nodes of a mark, if any, where the block fails: their run will not come."""
+    try:
+        yield
+    except BaseException:
+        if mark is not None:
+            give_up(mark)
+            with listening() as listener:
+                try:
+                    remove_unused(project, fleet, listener)
+                except OrchError as error:
+                    left = f"{error.summary}; `orch reconcile` removes what was made for the run"
+                    listener(Note(f"warning: {left}", lasts=True))
+        raise
+
+
+@contextmanager
+def until_submitted(project: Project, fleet: str, mark: str | None, listening: Listening) -> Iterator[None]:
+    """The block submits the run that nodes of this mark, if any, were made for; where it fails, they go."""
+    with given_back(project, fleet, mark, listening):
+        yield
+    if mark is not None:
+        submitted(project, mark)
+
+
 def give_up(mark: str) -> None:
     """No run of this process comes for nodes of this mark any more: whoever looks next may remove them."""
     if (file := _HELD.pop(mark, None)) is not None:
@@ -104,10 +135,11 @@ def _file(project: Project, mark: str) -> Path:
 
 
 def _is_awaited(project: Project, mark: str, created: float) -> bool:
-    """Whether a run that the ledger does not know yet may still come for nodes of this mark."""
-    path = _file(project, mark)
+    """Whether a run that the ledger does not know yet may still come for nodes of this mark.
+
+    The file of one whose maker is gone stays until its nodes are: a removal may fail, or be killed."""
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        file = os.open(_file(project, mark), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:  # made on another machine
         return time.time() - created < SUBMITTED_WITHIN_S
     try:
@@ -116,11 +148,21 @@ def _is_awaited(project: Project, mark: str, created: float) -> bool:
         return True
     finally:
         os.close(file)
-    path.unlink(missing_ok=True)  # whoever made them is gone
     return False
 
 
 # -- what is removed
+
+
+def make_way(project: Project, fleets: Iterable[FleetState], listening: Listening) -> bool:
+    """Remove what these fleets have for runs that ended or never came: it is in the way of a run that needs
+    nodes, also where a killed call has made only a part. Whether there was some."""
+    removed = False
+    for fleet in fleets:
+        if are_made_with_runs(fleet):
+            with listening() as listener:
+                removed |= bool(remove_unused(project, fleet.stack, listener))
+    return removed
 
 
 def remove_unused(project: Project, name: str, listener: Listener) -> tuple[str, ...]:
@@ -150,32 +192,42 @@ def _remove_unused(project: Project, name: str, listener: Listener) -> tuple[str
         return ()
     project.prepare()
     recover(stack, listener)
-    urns = [urn for urn, mark in _marked(stack).items() if mark in marks]
-    names = {urn.rsplit("::", 1)[-1] for urn in urns}
+    bearing = _marked(stack)
+    names = {name_of(urn) for urn, mark in bearing.items() if mark in marks}
     gone = tuple(sorted(node for node, maker in stack.makers.items() if maker in names))
     listener(ExpectedNodes(frozenset(names)))
     listener(Activity(f"removing what was made for a run on the fleet {name}"))
+    remove_marked(stack, marks, listener)
+    return gone or tuple(sorted(names))
+
+
+def remove_marked(stack: StackState, marks: Collection[str], listener: Listener) -> EngineCall:
+    """Remove what of a stack bears these marks; the engine's call, which tells what went.
+
+    Raises StackError, Interrupted."""
+    urns = [urn for urn, mark in _marked(stack).items() if mark in marks]
     try:
-        _destroy(stack, urns, listener)
+        call = _destroy(stack, urns, listener)
     except EngineFailed:
         stack.invalidate()
         left = [urn for urn in urns if urn in _marked(stack)]
         if len(left) == len(urns):
             raise
         # The engine's refresh found that some are gone, and then no targets: now it has forgotten them.
-        _destroy(stack, left, listener)
+        call = _destroy(stack, left, listener)
     for mark in marks:
-        submitted(project, mark)
-    return gone or tuple(sorted(names))
+        submitted(stack.project, mark)
+    return call
 
 
-def _destroy(stack: StackState, urns: Sequence[str], listener: Listener) -> None:
+def _destroy(stack: StackState, urns: Sequence[str], listener: Listener) -> EngineCall:
+    call = EngineCall(listener, planning=False)
     if urns:
-        run = EngineCall(listener, planning=False)
         with accounted(stack, listener) as account:
             targets = [word for urn in urns for word in ("--target", urn)]
-            engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
-            account.call = run
+            engine(stack, ["destroy", "--yes", "--skip-preview", *targets], call)
+            account.call = call
+    return call
 
 
 def unused(project: Project, ledger: Ledger, stack: StackState) -> Iterator[str]:

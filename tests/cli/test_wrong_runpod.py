@@ -79,6 +79,10 @@ resources: {{gpu: "L4:1"}}
 """,
         ("lab.yml:6:25: error ORCH223: RunPod makes no Instant Cluster of 1x_L4_SECURE",),
     ),
+    "a volume": (
+        "type: volume\nname: data\nbackend: runpod\nregion: US\nsize: 100GB\n",
+        ("lab.yml:3:10: error ORCH118: a volume of RunPod is not supported by this version",),
+    ),
     "a type": (
         f"{HEAD}nodes: 0..2\ninstance_types: [8x_H100-SMX_SECURE]\n",
         ("lab.yml:5:18: error ORCH202: the catalogue has no RunPod type '8x_H100-SMX_SECURE'",),

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import activeruns
 import pytest
 from cloud_engine import quiet
-from rehearsals import KILL_ALL, RehearsedRunpod, few_ranks
+from rehearsals import KILL_ALL, RehearsedRunpod, few_ranks, soaked
 from runpod_engine import Stack, begin, stack
-from support import ROOT, Folder, kill, until
+from support import ROOT, Folder, at_work, kill, until
 
 from orch import images
 from orch.components.runpod.account.client import CLUSTER, Login, RunpodClient
@@ -33,12 +34,14 @@ from orch.stacks.errors import NoCapacity, StackError
 from orch.stacks.fleets import find_fleet
 from orch.stacks.project import scope_of
 from orch.stacks.provisioning.nodes_for_runs import make_nodes, plan_growth
-from orch.stacks.provisioning.nodes_with_runs import making
+from orch.stacks.provisioning.nodes_with_runs import give_up, making
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("engine", "forked_providers")]
 
 H100 = "NVIDIA H100 80GB HBM3"
 FLEET = {"nodes": "0..8", "budget": {"hourly": 400}}
+LONG = "type: task\nname: long\nfleets: [h100]\nimage: x/y\nshell: sh\ncommands: [sleep 40]\n"
+JOB = "type: task\nname: job\nfleets: [lab]\nnodes: 2\nimage: pytorch/pytorch:2.8.0\ncommands: ['true']\n"
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +61,21 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> RehearsedRunpod:
     other.up(find_fleet(folder, "other")[1])
     assert project.cloud.everything() == {}
     return project
+
+
+@pytest.fixture(scope="module")
+def held(there: RehearsedRunpod, tmp_path_factory: pytest.TempPathFactory) -> RehearsedRunpod:
+    """The same with a cluster of two pods whose run nobody is about to submit: to be copied."""
+    path = tmp_path_factory.mktemp("held") / "project"
+    shutil.copytree(there.path, path)
+    mark, _ = stack(path).grow(2)
+    give_up(mark)
+    return RehearsedRunpod(path)
+
+
+def copied(held: RehearsedRunpod, path: Path) -> RehearsedRunpod:
+    shutil.copytree(held.path, path / "copy")
+    return RehearsedRunpod(path / "copy")
 
 
 @pytest.fixture
@@ -135,8 +153,6 @@ def test_where_there_is_no_room_at_all_nothing_is_left_and_the_fleet_is_as_befor
         lab.grow(2)
     assert lab.cloud.everything() == {}
     assert lab.state().nodes == ()
-    lab.cloud.turn(capacity={})
-    assert len(lab.grow(2)[1]) == 2
 
 
 def test_the_spend_limit_is_told_before_it_is_hit_and_where_runpod_alone_knows_it(lab: Stack) -> None:
@@ -167,14 +183,74 @@ def test_a_lost_answer_makes_no_second_cluster_and_a_rate_limit_is_waited_for(la
     assert "429" in {call.error for call in lab.cloud.calls}
 
 
-def test_a_pod_that_is_gone_is_not_made_again_for_its_run(lab: Stack) -> None:
-    mark, (one,) = lab.grow(1)
-    lab.cloud.lose_pod(one)
-    plan = lab.plan_of_file()
+def test_what_became_of_pods_is_drift_and_nothing_is_made_again_for_their_run(
+    tmp_path: Path, held: RehearsedRunpod
+) -> None:
+    there = copied(held, tmp_path)
+    made = stack(there.path)
+    first, _ = made.cloud.instances()
+    assert there.orch("drift", "lab", "--rehearse").code == 0
+    there.cloud.end_container(first)
+    said = there.orch("drift", "lab", "--rehearse", "--json")
+    (told,) = said.json["drift"]
+    assert (said.code, told["path"], told["observed"]) == (10, "status", "1 of 2 pods running")
+    assert there.preview(None, "--exit-code").code == 0
+
+    (cluster,) = there.cloud.things("cluster")
+    client = RunpodClient(Login(made.cloud.api_key, url_of(made.cloud)))
+    client.delete(CLUSTER, cluster)
+    client.close()
+    said = there.orch("drift", "lab", "--rehearse")
+    assert (said.code, "gone" in said.out) == (10, True), said.out
+    plan = made.plan_of_file()
     assert any(reason.startswith("gone: ") for reason in plan.reasons)
     assert "create" not in {change.op for change in plan.changes}
-    lab.end(mark)
-    assert lab.state().nodes == ()
+    assert there.orch("reconcile", "--rehearse").code == 0
+    assert made.state().nodes == ()
+    assert there.preview(None, "--exit-code").code == 0
+
+
+def test_pods_stay_while_their_run_is_on_them_whatever_is_asked_for(
+    tmp_path: Path, held: RehearsedRunpod
+) -> None:
+    there = copied(held, tmp_path)
+    made = stack(there.path)
+    activeruns.start(made.project, "train", *made.state().nodes)
+    for words in (("down", "lab"), ("down", "lab", "-i", "0")):
+        said = there.orch(*words, "--yes", "--rehearse")
+        assert said.code == ExitCode.CONFLICT, said.err
+        assert "ORCH386: runs are on nodes of the fleet lab that would go: train" in said.err
+    # Fewer nodes are what later runs may have.
+    file = there.fleet(name="lab", **{**FLEET, "nodes": "0..1"})
+    said = there.up(file)
+    assert said.code == 0, said.err
+    assert there.preview(file, "--exit-code").code == 0
+    assert kinds(made) == {"pod": 2, "cluster": 1}
+
+    said = there.orch("down", "lab", "-i", "0", "--force", "--yes", "--rehearse")
+    assert "made for one run together with node 1" in said.err
+    assert "`orch down lab -i 0 -i 1`" in said.err
+    assert kinds(made) == {"pod": 2, "cluster": 1}
+    again = copied(there, tmp_path / "again")
+    said = there.orch("down", "lab", "-i", "0", "-i", "1", "--force", "--yes", "--rehearse")
+    assert said.code == 0, said.err
+    assert there.cloud.everything() == {}
+    assert made.state().nodes == ()
+    said = again.orch("down", "lab", "--force", "--yes", "--rehearse")
+    assert said.code == 0, said.err
+    assert again.cloud.everything() == {}
+
+
+def test_more_and_fewer_nodes_are_what_runs_may_have(there: RehearsedRunpod, lab: Stack) -> None:
+    for nodes, told in ((6, "runs make up to 6"), ("0..3", "runs make up to 3")):
+        file = there.fleet(name="other", **{**FLEET, "nodes": nodes})
+        assert told in there.orch("preview", file, "--rehearse").out
+        said = there.up(file)
+        assert said.code == 0, said.err
+        assert there.preview(file, "--exit-code").code == 0
+    growth = stack(there.path, "other").growth(4)
+    assert growth is None
+    assert lab.cloud.everything() == {}
 
 
 def test_credentials_that_are_missing_or_wrong_are_told_with_what_to_set(
@@ -230,33 +306,94 @@ def test_what_nobody_recorded_is_found_by_its_name_and_removed(there: RehearsedR
     name = cloud_name("lab-0-abcdef", f"tests/lab/{scope}", spec)
     stray = client.create(CLUSTER, {"name": name, **spec})
     foreign = client.create(CLUSTER, {"name": "somebody-s", **spec})
-    found = there.orch("gc", "--rehearse", "--json")
-    assert stray in found.out
-    assert foreign not in found.out
+    lost = client.create(CLUSTER, {"name": cloud_name("gone-0-abcdef", "tests/gone/0a1b2c", spec), **spec})
+    others = client.create(CLUSTER, {"name": cloud_name("lab-0-abcdef", f"else/lab/{scope}", spec), **spec})
+    found = there.orch("gc", "--rehearse", "--json").json
+    assert [each["id"] for each in found["orphans"]] == [stray]
+    (unknown,) = found["unknown"]
+    assert (unknown["id"], unknown["mark"], found["other_projects"]) == (lost, "tests/gone/0a1b2c", 1)
+    assert unknown["price_hourly"] > 0
     said = there.orch("gc", "--rehearse", "--yes")
     assert said.code == 0, said.err
-    assert set(lab.cloud.things("cluster")) == {foreign}
-    client.delete(CLUSTER, foreign)
+    assert lost in said.out
+    assert set(lab.cloud.things("cluster")) == {lost, others, foreign}
+    said = there.orch("gc", "--stack", "tests/gone/0a1b2c", "--rehearse", "--yes")
+    assert said.code == 0, said.err
+    assert set(lab.cloud.things("cluster")) == {others, foreign}
+    for each in (others, foreign):
+        client.delete(CLUSTER, each)
     client.close()
 
 
-# Between the calls of an `up` for two nodes: the create that nobody recorded, and those that wait.
-@pytest.mark.parametrize("action", ["createCluster", "listClusterPods"])
-def test_what_a_killed_command_had_made_is_removed_by_reconcile(
-    there: RehearsedRunpod, lab: Stack, action: str
+# A call, which one of its kind, whether its effect is there; and what a user does then. The first three calls
+# of a run that makes a cluster of two are its plan's.
+MAKING = (
+    ("listGpuTypes 1 after", "reconcile"),
+    ("graphql 2 before", "again"),
+    ("listClusters 1 before", "reconcile"),
+    ("listClusters 1 after", "again"),
+    ("createCluster 1 before", "again"),
+    ("createCluster 1 after", "reconcile"),
+    ("listClusterPods 1 before", "again"),
+    ("listClusterPods 1 after", "reconcile"),
+    ("listClusterPods 2 after", "reconcile"),
+    ("listClusterPods 3 after", "again"),
+)
+# Of a removal: the engine's look, the deletion, and whether more is there by the name.
+REMOVING = tuple(
+    (words, call)
+    for words in ("reconcile", "down lab --yes")
+    for call in (
+        "getCluster 1 after",
+        "deleteCluster 1 before",
+        "deleteCluster 1 after",
+        "getCluster 2 after",
+        "listClusters 1 after",
+    )
+)
+
+
+def place(stack: Stack, call: str) -> dict[str, Any]:
+    """Where a hook kills."""
+    action, nth, when = call.split()
+    return {"action": action, "nth": asked(stack, action) + int(nth), "when": when}
+
+
+@pytest.mark.parametrize(("call", "then"), soaked(MAKING, often=(5, 9)))
+def test_a_run_that_was_killed_while_it_made_its_pods_leaves_none_and_the_next_has_its_own(
+    there: RehearsedRunpod, lab: Stack, call: str, then: str
 ) -> None:
-    lab.cloud.turn(hooks=(Hook(action=action, nth=asked(lab, action) + 1, when="after", command=KILL_ALL),))
-    killed = grower(there.path, "lab", 2)
-    killed.communicate(300)
-    assert killed.returncode == -signal.SIGKILL
-    until(lambda: set(there.at_work()) <= set(there.at_work("pulumi-language")), 60, "the providers ended")
-    kill(*there.at_work("pulumi-language"))
-    lab.cloud.turn(hooks=())
-    assert kinds(lab) == {"pod": 2, "cluster": 1}
-    said = there.orch("reconcile", "--rehearse")
+    there.write("job.yml", JOB)
+    made = asked(lab, "createCluster")
+    there.killed_at(place(lab, call), "run", "job.yml")
+    if then == "reconcile":
+        said = there.orch("reconcile", "--rehearse")
+        assert said.code == 0, said.err
+        assert lab.cloud.everything() == {}
+        assert lab.state().nodes == ()
+    else:
+        lab.make_way()
+        assert len(lab.grow(2)[1]) == 2
+        assert kinds(lab) == {"pod": 2, "cluster": 1}
+        assert asked(lab, "createCluster") <= made + 2
+    assert there.preview(None, "--exit-code").code == 0
+
+
+@pytest.mark.parametrize(("words", "call"), soaked(REMOVING, often=(2, 6)))
+def test_a_removal_that_was_killed_is_gone_on_with(
+    tmp_path: Path, held: RehearsedRunpod, words: str, call: str
+) -> None:
+    there = copied(held, tmp_path)
+    made = stack(there.path)
+    there.killed_at(place(made, call), *words.split(), asks=False)
+    said = there.orch(*words.split(), "--rehearse")
     assert said.code == 0, said.err
-    assert lab.cloud.everything() == {}
-    assert lab.state().nodes == ()
+    assert made.cloud.everything() == {}
+    if words == "reconcile":
+        assert made.state().nodes == ()
+        assert there.preview(None, "--exit-code").code == 0
+    else:
+        assert not there.checkpoint().exists()
 
 
 def grower(folder: Path, fleet: str, nodes: int) -> subprocess.Popen[str]:
@@ -266,39 +403,74 @@ def grower(folder: Path, fleet: str, nodes: int) -> subprocess.Popen[str]:
     return subprocess.Popen(words, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
+def with_containers(path: Path) -> tuple[Folder, RunpodCloud]:
+    """A project whose fleet h100 is up, with containers that stand for its pods."""
+    shutil.copytree(ROOT / "examples" / "runpod", path / "runpod")
+    (path / "orch.yml").write_text("project: tests\n")
+    images.ensure("job", progress=print)
+    (path / ".orch" / "rehearsal").mkdir(parents=True)
+    knobs = f"nodes: {{image: '{images.resolve('orch/job')}'}}\n"
+    (path / ".orch" / "rehearsal" / "knobs.yml").write_text(knobs)
+    folder = Folder(path)
+    folder.write("long.yml", LONG)
+    said = folder.orch("up", "runpod/cluster.yml", "--rehearse", "--yes", timeout=300)
+    assert said.code == 0, said.err
+    return folder, RunpodCloud(path / ".orch" / "rehearsal" / "runpod.db")
+
+
+def reconciled(folder: Folder, cloud: RunpodCloud) -> None:
+    """Whoever drove the run is gone: `orch reconcile` alone ends it, and its pods."""
+    until(lambda: folder.orch("reconcile", "--rehearse").code == 0 and not cloud.instances(), 400, "its end")
+    assert (cloud.everything(), cloud.endpoints()) == ({}, {})
+
+
 def test_torchrun_trains_on_a_cluster_of_its_own_and_reconcile_ends_what_a_killed_command_began(
     tmp_path: Path,
 ) -> None:
     """Containers stand for the pods, gloo for their network."""
     shutil.copytree(ROOT / "examples" / "aws", tmp_path / "task")
-    shutil.copytree(ROOT / "examples" / "runpod", tmp_path / "runpod")
-    (tmp_path / "orch.yml").write_text("project: tests\n")
     task = tmp_path / "task" / "train.yml"
     task.write_text(task.read_text().replace("fleets: [p5]", "fleets: [h100]\nimage: pytorch/pytorch:2.8.0"))
     few_ranks(task)
-    images.ensure("job", progress=print)
-    (tmp_path / ".orch" / "rehearsal").mkdir(parents=True)
-    knobs = f"nodes: {{image: '{images.resolve('orch/job')}'}}\n"
-    (tmp_path / ".orch" / "rehearsal" / "knobs.yml").write_text(knobs)
-    folder = Folder(tmp_path)
-    said = folder.orch("up", "runpod/cluster.yml", "--rehearse", "--yes", timeout=300)
-    assert said.code == 0, said.err
+    folder, cloud = with_containers(tmp_path)
     said = folder.orch("run", "task/train.yml", "--rehearse", "--yes", "--json", timeout=600)
     assert said.code == 0, said.err
     assert [node["exit_code"] for node in said.json["nodes"]] == [0, 0]
     assert "weights identical on all" in folder.orch("logs", said.json["run"], "--rehearse").out
-    cloud = RunpodCloud(tmp_path / ".orch" / "rehearsal" / "runpod.db")
     assert [call.action for call in cloud.calls].count("createCluster") == 1
     assert (cloud.everything(), cloud.endpoints()) == ({}, {})
 
-    lines = "type: task\nname: long\nfleets: [h100]\nimage: x/y\nshell: sh\ncommands: [sleep 40]\n"
-    folder.write("long.yml", lines)
     began = folder.start("run", "long.yml", "--rehearse", "--yes")
     until(lambda: '"running"' in folder.orch("ps", "--rehearse", "--json").out, 400, "the run runs")
     began.kill()
     began.communicate(60)
     assert len(cloud.instances()) == 1
-    until(lambda: folder.orch("reconcile", "--rehearse").code == 0 and not cloud.instances(), 400, "its end")
-    assert (cloud.everything(), cloud.endpoints()) == ({}, {})
+    reconciled(folder, cloud)
     assert folder.orch("show", "long", "--rehearse", "--json").json["run"]["status"] == "done"
     assert folder.orch("down", "h100", "--rehearse", "--yes", timeout=300).code == 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("moment", ["it is submitted", "it runs", "its pods go"])
+def test_a_run_that_was_killed_when_its_pods_were_up_ends_without_it(tmp_path: Path, moment: str) -> None:
+    folder, cloud = with_containers(tmp_path)
+    if moment == "its pods go":
+        cloud.turn(hooks=[Hook(action="deletePod", nth=1, when="before", command=KILL_ALL)])
+    began = folder.start("run", "long.yml", "--rehearse", "--yes")
+    if moment == "it is submitted":
+        until(lambda: '"long"' in folder.orch("ps", "--rehearse", "--json").out, 400, "the run is there")
+        began.kill()
+    elif moment == "it runs":
+        until(lambda: '"running"' in folder.orch("ps", "--rehearse", "--json").out, 400, "the run runs")
+        began.kill()
+    began.communicate(400)
+    assert began.returncode == -signal.SIGKILL
+    assert len(cloud.instances()) == 1
+    kill(*at_work(tmp_path, "pulumi-language"))
+    cloud.turn(hooks=[])
+    reconciled(folder, cloud)
+    assert folder.orch("show", "long", "--rehearse", "--json").json["run"]["status"] == "done"
+    again = folder.orch("run", "long.yml", "--rehearse", "--yes", timeout=600)
+    assert again.code == 0, again.err
+    assert [call.action for call in cloud.calls].count("createPod") == 2
+    assert (cloud.everything(), cloud.endpoints()) == ({}, {})

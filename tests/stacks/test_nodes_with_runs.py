@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,18 +11,29 @@ from typing import Any, cast
 import pytest
 
 from orch.runner.ledger.ledger import Ledger
+from orch.spec.errors import OrchError
 from orch.spec.state import FleetState, NodeState
 from orch.stacks.project import Project
 from orch.stacks.provisioning import nodes_with_runs
 from orch.stacks.provisioning.nodes_with_runs import (
     COLLECTED_WITHIN_S,
     give_up,
+    given_back,
+    make_way,
     making,
     own_nodes,
     submitted,
+    until_submitted,
     unused,
 )
+from orch.stacks.pulumi.operation import Listener, Progress
 from orch.stacks.state import StackState
+
+
+def quiet() -> AbstractContextManager[Listener]:
+    """Nobody listens."""
+    return nullcontext(lambda event: None)
+
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
 
@@ -106,7 +118,8 @@ def test_nodes_wait_for_the_run_of_whoever_makes_them_here(tmp_path: Path) -> No
         assert look(tmp_path, Runs(), mark=OLD) == set()
     assert look(tmp_path, Runs(), mark=OLD) == set()
     give_up("mark")
-    assert look(tmp_path, Runs(), mark=NEW) == {"mark"}
+    # A removal of them may fail or be killed.
+    assert look(tmp_path, Runs(), mark=NEW) == look(tmp_path, Runs(), mark=NEW) == {"mark"}
 
 
 def test_nodes_whose_making_failed_are_not_waited_for(tmp_path: Path) -> None:
@@ -114,6 +127,71 @@ def test_nodes_whose_making_failed_are_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), making(project, "mark"):
         raise KeyboardInterrupt
     assert look(tmp_path, Runs(), mark=NEW) == {"mark"}
+
+
+def removals(monkeypatch: pytest.MonkeyPatch, refusal: OrchError | None = None) -> list[str]:
+    """The fleets that unused nodes are removed from. `refusal`: what comes of it."""
+    removed: list[str] = []
+
+    def remove_unused(project: Project, name: str, listener: Listener) -> tuple[str, ...]:
+        removed.append(name)
+        if refusal is not None:
+            raise refusal
+        return ("lab-0",)
+
+    monkeypatch.setattr(nodes_with_runs, "remove_unused", remove_unused)
+    return removed
+
+
+def test_nodes_whose_run_could_not_be_submitted_go_and_its_error_is_what_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = cast(Project, SimpleNamespace(dot=tmp_path))
+    removed = removals(monkeypatch, OrchError("RunPod does not answer"))
+    told: list[str] = []
+
+    def listen(event: Progress) -> None:
+        told.append(str(getattr(event, "text", "")))
+
+    with making(project, "mark"):
+        pass
+    with (
+        pytest.raises(KeyboardInterrupt),
+        until_submitted(project, "lab", "mark", lambda: nullcontext(listen)),
+    ):
+        raise KeyboardInterrupt
+    assert removed == ["lab"]
+    assert told == [
+        "warning: RunPod does not answer; `orch reconcile` removes what was made for the run",
+    ]
+    assert look(tmp_path, Runs(), mark=NEW) == {"mark"}
+
+
+def test_nodes_of_a_submitted_run_and_nodes_of_nobody_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = cast(Project, SimpleNamespace(dot=tmp_path))
+    removed = removals(monkeypatch)
+    with making(project, "mark"), until_submitted(project, "lab", "mark", quiet):
+        pass
+    assert not list((tmp_path / "making").iterdir())
+    with pytest.raises(KeyboardInterrupt), given_back(project, "lab", None, quiet):
+        raise KeyboardInterrupt
+    assert removed == []
+
+
+def test_a_run_makes_way_on_fleets_alone_whose_nodes_are_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = cast(Project, SimpleNamespace(dot=tmp_path))
+    removed = removals(monkeypatch)
+    pods, machines = (
+        FleetState(name=name, stack=name, backend=backend)
+        for name, backend in (("pods", "runpod"), ("machines", "aws"))
+    )
+    assert make_way(project, [pods, machines], quiet)
+    assert removed == ["pods"]
+    assert not make_way(project, [machines], quiet)
 
 
 def test_nodes_that_another_machine_made_are_waited_for_a_while(tmp_path: Path) -> None:
