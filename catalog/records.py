@@ -11,6 +11,9 @@ from typing import Literal
 from orch.catalog.shortages import Shortage
 
 Arch = Literal["x86", "arm"]
+ANY_FABRIC = "*"
+"""Among the fabrics of an offer: its machines can be on fabrics whose names the account alone knows."""
+
 _MACHINES: Mapping[str, Arch] = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm", "arm64": "arm"}
 
 # `use1-az4` is a zone of a region; `use1-atl2-az1` lies in a city outside it, a local zone.
@@ -74,7 +77,8 @@ class Offer:
 
     `listed`: a price list has the offer; else it is unknown whether the region has the type, in which zones,
     and at what spot price. `price_of`: the region whose price this is, where its own is unknown. `fabrics`:
-    the names of the InfiniBand fabrics that its machines can be on, where the backend names them.
+    the names of the InfiniBand fabrics that its machines can be on, where the backend names them; ANY_FABRIC
+    where the account alone knows them.
     """
 
     type: InstanceType

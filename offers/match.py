@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import chain, islice
 
-from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer, gpu_key
+from orch.catalog.records import ANY_FABRIC, Catalog, GpuModel, InstanceType, Offer, gpu_key
 from orch.catalog.unpriced import types_possibly_unlisted, unlisted_offers
 from orch.offers.query import MachineQuery
 from orch.spec.grammar.values import render_range, render_size
@@ -284,7 +284,8 @@ def offer_misses(query: MachineQuery, fit: Fit) -> Iterator[Miss]:
         yield Miss("zone", " or ".join(query.zones), offer.zone or "has no zones", 0.4)
     elif offer.local_zone and not named:
         yield Miss("local zone", "named in `availability_zones`", offer.zone or "", 0.3)
-    if query.fabric is not None and not any(_same(query.fabric, each) for each in offer.fabrics):
+    on_fabric = ANY_FABRIC in offer.fabrics or any(_same(query.fabric or "", each) for each in offer.fabrics)
+    if query.fabric is not None and not on_fabric:
         yield Miss("fabric", query.fabric, " or ".join(offer.fabrics) or "none", 0.5)
     if fit.spot and fit.price is None and offer.listed:
         yield Miss("spot", "spot", "on-demand only", 0.5)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orch.catalog.records import Catalog, InstanceType, Offer
+from orch.catalog.records import ANY_FABRIC, Catalog, InstanceType, Offer
 from orch.offers.match import aws_zone_name, gpu_has_name, names_type, names_zone
 from orch.offers.query import MachineQuery
 from orch.spec.diagnostics import Severity, property_path
@@ -118,6 +118,8 @@ def _fabric(query: MachineQuery, offers: Sequence[Offer]) -> Iterator[NameWarnin
     there = [offer for offer in offers if name.lower() in (each.lower() for each in offer.fabrics)]
     if not there:
         known = _once(each for offer in offers for each in offer.fabrics)
+        if ANY_FABRIC in known:
+            return
         hint = hint_for(name, known) if known else None
         yield NameWarning("ORCH205", path, f"the catalogue has no fabric '{name}'", hint)
         return

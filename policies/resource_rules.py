@@ -49,6 +49,7 @@ GCP_INSTANCES = frozenset(
 
 NEBIUS_INSTANCE = "orch-nebius:index:Instance"
 RUNPOD_PODS = frozenset({"orch-runpod:index:Pod", "orch-runpod:index:Cluster"})
+CRUSOE_INSTANCE = "orch-crusoe:index:Instance"
 
 _BASTIONS = Parameter("bastions", FLAG, "Whether bastions are judged too: `FLEET-bastion`.", False)
 
@@ -96,6 +97,22 @@ def _open_peers(resource: Resource, port: int) -> Iterator[str]:
         yield from _world(inputs.get("sourceRanges"))
     elif resource.type == "orch-nebius:index:SecurityRule":
         yield from _world(*_nebius_sources(at(inputs, "spec"), port))
+    elif resource.type == "orch-crusoe:index:FirewallRule":
+        yield from _world(*_crusoe_sources(at(inputs, "spec"), port))
+
+
+def _crusoe_sources(spec: object, port: int) -> Iterator[object]:
+    """The networks that a rule of Crusoe lets in at a port. Source: crusoecloud/client-go swagger.json."""
+    lets_in = at(spec, "action") == "allow" and at(spec, "direction") == "ingress"
+    if lets_in and "tcp" in (at(spec, "protocols") or ()) and _in_ranges(at(spec, "destination_ports"), port):
+        yield [each["cidr"] for each in rows_of(at(spec, "sources")) if each.get("cidr")]
+
+
+def _in_ranges(ranges: object, port: int) -> bool:
+    """Whether a port is in ranges like `22` or `3000-8080`; without any it is."""
+    texts = [str(each) for each in ranges] if isinstance(ranges, list) else []
+    pairs = [text.partition("-") for text in texts]
+    return not pairs or any(int(first) <= port <= int(last or first) for first, _, last in pairs)
 
 
 def _nebius_sources(spec: object, port: int) -> Iterator[object]:
@@ -355,7 +372,7 @@ def _data_centers(
 def region_of(resource: Resource) -> str | None:
     """Where a resource is: by its own words, else by those of its provider."""
     cloud = resource.type.partition(":")[0]
-    if cloud not in ("aws", "gcp", "orch-nebius"):
+    if cloud not in ("aws", "gcp", "orch-crusoe", "orch-nebius"):
         return None
     for name in ("region", "location"):
         if isinstance(value := at(resource.inputs, name), str):
@@ -405,6 +422,8 @@ def machine_type(resource: Resource, parameters: Parameters) -> Iterator[Breach]
     elif resource.type == NEBIUS_INSTANCE:
         asked = [at(resource.inputs, "spec", "resources", each) for each in ("platform", "preset")]
         value = "_".join(asked) if all(isinstance(each, str) for each in asked) else None
+    elif resource.type == CRUSOE_INSTANCE:
+        value = at(resource.inputs, "spec", "type")
     elif resource.type in RUNPOD_PODS:
         value = _pod_type(at(resource.inputs, "spec"))
     if isinstance(value, str):
@@ -461,6 +480,9 @@ def public(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
         has = any("accessConfigs" in each for each in rows_of(inputs.get("networkInterfaces")))
     elif resource.type == NEBIUS_INSTANCE:
         has = any("public_ip_address" in each for each in rows_of(at(inputs, "spec", "network_interfaces")))
+    elif resource.type == CRUSOE_INSTANCE:
+        addresses = [rows_of(each.get("ips")) for each in rows_of(at(inputs, "spec", "network_interfaces"))]
+        has = any("public_ipv4" in address for each in addresses for address in each)
     if has:
         yield _breach(resource, "it gives a node a public address", "network.public_ips")
 

@@ -11,6 +11,7 @@ import os
 import secrets
 import sqlite3
 import subprocess
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,15 @@ class Refusal(Exception):
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
+
+
+LOST = "ANSWER_LOST"
+"""A failure of this code does what the call asks for, and loses the answer, where a cloud is asked over the
+wire."""
+
+
+class AnswerLost(Exception):
+    """The call was done, and the connection is closed before its answer."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +148,7 @@ class SimulatedAccount(ABC):
     """The actions that tell what became of instances."""
 
     def __init__(self, path: Path | str) -> None:
+        self._lost = threading.local()
         self.store = _opened(path)
         with self.store.transaction():
             self.seed: str = self.store.meta("seed")
@@ -229,6 +240,8 @@ class SimulatedAccount(ABC):
             )
             nth = self.store.count(f"calls {action}")
             refusal = self._refusal(knobs, call, number, nth)
+            lost = [each for each in knobs.failures if each.code == LOST]
+            self._lost.answer = any(_concerns(each, call, number, nth) for each in lost)
         delay = knobs.latency_s.get(action, knobs.latency_s.get("*", 0.0))
         if delay:
             time.sleep(delay)
@@ -285,9 +298,16 @@ class SimulatedAccount(ABC):
         if {call.action, f"{call.service}:{call.action}", *call.aliases} & set(knobs.denied):
             return self.denied_call(call)
         for failure in knobs.failures:
-            if failure.region in (None, call.region) and _hits(failure, call.action, number, nth):
+            if failure.code != LOST and _concerns(failure, call, number, nth):
                 return self.injected_failure(failure, call)
         return self.throttled(call) if self._over_rate(knobs, call.action) else None
+
+    @property
+    def answer_is_lost(self) -> bool:
+        """Whether the answer of the call that this thread did last gets lost; told once."""
+        lost: bool = getattr(self._lost, "answer", False)
+        self._lost.answer = False
+        return lost
 
     def _over_rate(self, knobs: Knobs, action: str) -> bool:
         name = action if action in knobs.rate else "*"
@@ -401,6 +421,10 @@ def _run_hooks(knobs: Knobs, when: str, action: str, number: int, nth: int) -> N
                 "ORCH_SIM_PARENT": str(os.getppid()),
             }
             subprocess.run(["/bin/sh", "-c", hook.command], env=environment, check=False)
+
+
+def _concerns(failure: Failure, call: IncomingCall, number: int, nth: int) -> bool:
+    return failure.region in (None, call.region) and _hits(failure, call.action, number, nth)
 
 
 def _hits(trigger: Failure | Hook, action: str, number: int, nth: int) -> bool:

@@ -142,6 +142,8 @@ CODES = {
     "ORCH234": "The machines cannot end themselves at that time",
     "ORCH235": "No way leads to the nodes",
     "ORCH236": "Nodes that are containers of a run cannot have this",
+    "ORCH237": "The cloud cannot do this",
+    "ORCH238": "The machine type is sold with a reservation only",
     # run on fleet
     "ORCH241": "A distributed task needs a fleet that is a cluster",
     "ORCH242": "A distributed task asks for part of an instance",

@@ -20,6 +20,7 @@ from support import Folder, Said, at_work, kill, until
 
 from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.crusoe.account import CrusoeCloud
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.runpod.account import RunpodCloud
@@ -31,6 +32,9 @@ ZONES = {"a": "use1-az2", "b": "use1-az4", "c": "use1-az6"}
 
 H100 = "gpu-h100-sxm_8gpu-128vcpu-1600gb"
 """The type of Nebius with the most fabrics in one region."""
+
+H200 = "h200-141gb-sxm-ib.8x"
+"""The type of Crusoe that may be sold without a reservation, in two locations."""
 
 L4 = "g2-standard-4"
 """The type of GCP that takes the fewest resources."""
@@ -300,6 +304,37 @@ class RehearsedNebius(Rehearsed):
             for each, kind in self.cloud.everything().items()
             if each not in known and kind != "disk"
         }
+
+
+@dataclass(frozen=True)
+class RehearsedCrusoe(Rehearsed):
+    """The same on Crusoe: VMs with eight H200, in the InfiniBand networks of one location."""
+
+    backend: ClassVar[str] = "crusoe"
+    types: ClassVar[str] = "orch-crusoe:"
+    called: ClassVar[str] = "lab"
+    account: ClassVar[type[SimulatedAccount]] = CrusoeCloud
+    written: ClassVar[dict[str, Any]] = {
+        "regions": ["us-east1-a"],
+        "instance_types": [H200],
+        "resources": {"gpu": "H200:8"},
+        "network": {"ssh_cidrs": ["198.51.100.0/24"]},
+    }
+
+    def nodes(self, kind: str = H200) -> dict[str, str]:
+        """Nodes in the project: id -> the InfiniBand network that it is on."""
+        known = self.cloud.instances().items()
+        return {each: doc["_ib_network"] or "" for each, doc in known if doc["type"] == kind}
+
+    def names(self, kind: str = H200) -> list[str]:
+        """Names of the nodes in the project, without digests."""
+        docs = [doc for doc in self.cloud.instances().values() if doc["type"] == kind]
+        return sorted(doc["name"].removeprefix("orch-").rsplit("-", 2)[0] for doc in docs)
+
+    def unrecorded(self, name: str | None = None) -> dict[str, str]:
+        """Id -> kind of what is in the project and not in the state."""
+        known = self.recorded(name)
+        return {each: kind for each, kind in self.cloud.everything().items() if each not in known}
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Login, RunpodClient
+from orch.rehearsal.http_service import HttpService
 from orch.rehearsal.runpod.account import RunpodCloud
-from orch.rehearsal.runpod.service import RunpodService
 
 H100 = "NVIDIA H100 80GB HBM3"
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -53,7 +53,7 @@ def cluster(count: int = 2, gpu: str = A100, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     cloud = RunpodCloud.create(tmp_path / "runpod.db")
-    service = RunpodService(cloud)
+    service = HttpService(cloud)
     client = RunpodClient(Login(cloud.api_key, service.url), pause_s=0.01)
     yield Lab(cloud, client, service.url)
     client.close()

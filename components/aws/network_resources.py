@@ -14,8 +14,8 @@ from orch.components.aws.storage.rules import EGRESS, INGRESS
 from orch.components.cloud.cloudinit import filled, packed64, wrapped64
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.file_systems import FileSystem
-from orch.components.keys import Keys
 from orch.components.lifetime import TAG
+from orch.components.resources import Keys
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 

@@ -35,7 +35,18 @@ from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 
 # What says where a fleet is and what it is made from, apart from how far it got.
-PLACE = ("backend", "project", "scope", "region", "zone", "instance_type", "spot", "network", SPREADS)
+PLACE = (
+    "backend",
+    "project",
+    "scope",
+    "region",
+    "zone",
+    "instance_type",
+    "spot",
+    "network",
+    "ib_network",
+    SPREADS,
+)
 
 
 Plan = TypeVar("Plan", bound=CloudPlan)

@@ -6,6 +6,8 @@ digits, tells states of one project's name from each other.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +21,20 @@ Price = Callable[[str, str, bool], "float | None"]
 """A machine type, a region and whether it is spot -> US dollars an hour, None where it is not known."""
 
 _WORDS = re.compile(r"orch:stack=(\S+) orch:urn=(\S+)")
+
+
+def stack_digest(mark: str) -> str:
+    """What stands for a stack's mark in names, where a cloud has no labels."""
+    return hashlib.sha256(mark.encode()).hexdigest()[:8]
+
+
+def cloud_name(name: str, mark: str, spec: Mapping[str, Any] | None = None) -> str:
+    """The name in such a cloud, which bears whose it is: nobody's resource is taken over. With `spec`: what
+    was asked for otherwise has another name, and is not taken over either."""
+    parts = [name, stack_digest(mark)]
+    if spec is not None:
+        parts.append(hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6])
+    return "-".join(parts)
 
 
 @dataclass(frozen=True)

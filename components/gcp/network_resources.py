@@ -16,8 +16,8 @@ from orch.components.file_systems import FileSystem
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.network import filestore_range
 from orch.components.gcp.plan import BASTION, NODES, Firewall, GcpPlan, Networks, NetworkStack, Vpc
-from orch.components.keys import Keys
 from orch.components.lifetime import Lifetime
+from orch.components.resources import Keys
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 from orch.spec.models.backends.gcp import GcpSettings
 

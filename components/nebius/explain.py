@@ -7,15 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orch.components.cloud.plan import Bastion
+from orch.components.cloud.ssh_access import AccessMethod, ssh_reasons
 from orch.components.explain import ChangeRow, Explained
 from orch.components.idleness import IdleRule
 from orch.components.lifetime import Lifetime
 from orch.components.nebius.account.facts import NebiusFacts
 from orch.components.nebius.candidates import NebiusCandidate
-from orch.components.nebius.network import AccessMethod
 from orch.components.nebius.plan import NebiusPlan, Network
 from orch.components.request import PriorState
-from orch.offers.match import money
 from orch.spec.models import Fleet
 
 PACKAGE = "orch-nebius"
@@ -115,16 +114,7 @@ def network_reasons(
     addresses = "public addresses" if access.public else "no public addresses"
     rules = "" if network.groups is None else "; the given security groups decide who comes in"
     yield f"network: {made}, {addresses}{rules}"
-    if access.kind == "given":
-        yield f"SSH: over {jumps} given hop{'s' * (jumps != 1)}"
-    elif access.kind == "direct":
-        yield f"SSH: straight, from {', '.join(network.ssh_from) or 'where the groups say'}"
-    elif bastion is not None:
-        price = "" if bastion.price is None else f" at {money(bastion.price)} an hour"
-        yield (
-            f"SSH: over a bastion, {bastion.instance_type}{price} with a public address, which answers "
-            f"{', '.join(bastion.cidrs)} and passes on to the nodes alone whoever has the fleet's key"
-        )
+    yield from ssh_reasons(access, bastion, jumps=jumps)
 
 
 def image_reasons(facts: NebiusFacts, previous: PriorState) -> Iterator[str]:

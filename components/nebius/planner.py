@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orch.catalog.fabrics import fabric
+from orch.catalog.fabrics import Fabric
 from orch.catalog.records import Catalog
 from orch.components import file_systems
 from orch.components.cloud.backend import place_reason
@@ -24,17 +24,16 @@ from orch.components.cloud.cloudinit import (
     wrapped,
 )
 from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.plan import Node
+from orch.components.cloud.plan import plan_fields
 from orch.components.cloud.sizing import (
-    blocks,
     budget_findings,
     disk_findings,
     disk_gb,
     fingerprint,
-    gpus,
     nvidia,
     user_data_findings,
 )
+from orch.components.cloud.ssh_access import PRIVATE, access_findings, network_of, way_in
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
 from orch.components.idleness import IdleRule, idle_rule
 from orch.components.lifetime import Lifetime, lifetime
@@ -47,12 +46,10 @@ from orch.components.nebius.account.facts import (
     NebiusFacts,
 )
 from orch.components.nebius.candidates import NebiusCandidate, types_with_fabric
-from orch.components.nebius.network import network_of, way_in
 from orch.components.nebius.plan import Disk, NebiusPlan
 from orch.components.node_count import all_there, count_words, folded, live_indices, node_indices
 from orch.components.request import PriorState
 from orch.runner.preparation.init_steps import steps
-from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
@@ -148,7 +145,7 @@ def plan(
     access = way_in(block, settings)
     whole = fleet.gang == "all-or-nothing"
     findings = [
-        *networks.access_findings(block, access),
+        *access_findings("Nebius", block, access),
         *networks.given_findings(block, facts),
         *networks.bastion_findings(access, facts, candidate.region),
         *_image_findings(fleet, candidate, facts, previous),
@@ -187,19 +184,30 @@ def plan(
         disk,
         fleet.reservation,
     )
-    interconnect = "infiniband" if candidate.infiniband else "ethernet"
-    fast = fabric(interconnect, candidate.type.name)
     by_topology = fleet.topology == "rank-ordered" and candidate.infiniband is not None
     jumps = block.proxy_jump or ()
-    return NebiusPlan(
-        fleet=fleet.name,
+    fields = plan_fields(
+        fleet,
+        candidate,
         scope=scope,
+        indices=indices,
+        interconnect="infiniband" if candidate.infiniband else "ethernet",
+        bastion=bastion,
+        bastion_init=bastion_config(fleet.name, PRIVATE, ending.script(OFF) if ending else None)
+        if bastion
+        else "",
+        cloud_init=cloud_init,
+        layout=layout,
+        layout_unchanged=previous.pins.get("layout") == layout,
+        idle=idle,
+        lifetime=ending,
+        fixed=fixed,
+    )
+    fast: Fabric | None = fields["fabric"]
+    return NebiusPlan(
+        **fields,
         project=facts.project,
-        region=candidate.region,
-        zone=candidate.zone,
         infiniband=candidate.infiniband,
-        instance_type=candidate.type.name,
-        spot=candidate.spot,
         network=network,
         access=access.kind,
         public=access.public,
@@ -210,32 +218,6 @@ def plan(
         rank_by_topology=by_topology,
         labels={**fleet.tags, **context.tags, **settings.tags, "orch-fleet": fleet.name},
         whole=whole,
-        nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
-        bastion=bastion,
-        bastion_init=bastion_config(fleet.name, networks.PRIVATE, ending.script(OFF) if ending else None)
-        if bastion
-        else "",
-        cloud_init=cloud_init,
-        layout=layout,
-        layout_unchanged=previous.pins.get("layout") == layout,
-        placement=fleet.placement,
-        interconnect=interconnect,
-        fabric=fast,
-        gpus=gpus(candidate.type),
-        cpus=candidate.type.vcpus,
-        memory_mib=candidate.type.memory_mib,
-        arch=candidate.type.arch,
-        blocks=blocks(fleet, candidate.type),
-        job_image=fleet.image,
-        env={key: value for key, value in fleet.env.items() if value is not None},
-        mounts=fleet_mounts(fleet.mounts),
-        file_systems=(),
-        protect=fleet.protect,
-        idle=idle,
-        lifetime=ending,
-        scratch=None,
-        price=candidate.price,
-        hourly=round((candidate.price or 0.0) * len(indices) + fixed, 6),
         unpriced=tuple(told.unpriced(candidate.price, bastion, public=access.public)),
         pins=_pins(fleet, candidate, facts)
         | boot
@@ -274,8 +256,9 @@ def node_init(
     """
     init = steps(fleet, scripts)
     prepare = render(
-        "nebius-prepare.sh.j2",
+        "image-prepare.sh.j2",
         gpus=nvidia(candidate.type),
+        data=None,
         cards=CARDS if candidate.infiniband else 0,
         idle=IDLE_SCRIPT if idle else None,
         steps=init,

@@ -13,10 +13,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, cast
-
-from pulumi.provider.experimental import provider as api
-from pulumi.provider.experimental.property_value import PropertyValue
+from typing import Any, ClassVar
 
 from orch.components.nebius.account import client as kinds
 from orch.components.nebius.account.client import (
@@ -31,9 +28,9 @@ from orch.components.nebius.account.client import (
 from orch.components.nebius.account.orphans import MARK
 from orch.components.nebius.account.session import PARTS, Session
 from orch.components.nebius.explain import GANG, PACKAGE
+from orch.providers.orch.gang import AccountProvider, GangHandler
 from orch.providers.orch.handler import OBSERVED, Handler, Inputs, ProviderError, State
-from orch.providers.orch.serving import HandlerProvider, serve
-from orch.providers.orch.values import UNKNOWN, plain_map, sendable, wire_map
+from orch.providers.orch.serving import serve
 
 NAME = f"pulumi-resource-{PACKAGE}"
 
@@ -165,40 +162,10 @@ class InstanceHandler(NebiusHandler):
         return {**observed, **({"status": "stopped" if down else "running"} if "status" in state else {})}
 
 
-class GangHandler:
-    """Machines that are waited for together: a gang in one resource, asked for by one call a look.
-
-    Inputs: `name`, and `instances`, node -> id. `machines`: what Nebius assigned to each node.
-    """
-
-    computed: ClassVar[frozenset[str]] = frozenset({"machines"})
-    secrets: ClassVar[frozenset[str]] = frozenset()
-    tools: ClassVar[frozenset[str]] = frozenset()
-
-    def __init__(self, client: Callable[[], NebiusClient], *, pause_s: float = PAUSE_S) -> None:
-        self._client, self._pause_s = client, pause_s
-
-    def check(self, inputs: Inputs) -> list[tuple[str, str]]:
-        return [(key, "must be set") for key in ("name", "instances") if inputs.get(key) in (None, "")]
-
-    def replaces(self, key: str, old: Any, new: Any) -> bool:
-        return key == "name"
-
-    def create(self, inputs: Inputs) -> tuple[str, State]:
-        return inputs["name"], self._wait(inputs["instances"])
-
-    def read(self, resource_id: str, state: State) -> State | None:
-        return {"machines": state["machines"]}
-
-    def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
-        return self._wait(inputs["instances"])
-
-    def delete(self, resource_id: str, state: State) -> None:
-        """Nothing of it is in the cloud."""
-
-    def _wait(self, instances: Mapping[str, str]) -> State:
+class NebiusGang(GangHandler[NebiusClient]):
+    def wait(self, instances: Mapping[str, str]) -> State:
         found = until_running(self._client(), instances, self._pause_s)
-        return {"machines": {node: _assigned(found[each]) for node, each in instances.items()}}
+        return {node: _assigned(found[each]) for node, each in instances.items()}
 
 
 def until_running(client: NebiusClient, instances: Mapping[str, str], pause_s: float) -> dict[str, Row]:
@@ -242,10 +209,6 @@ def _assigned(found: Row) -> State:
     }
 
 
-def _entries(value: PropertyValue) -> Mapping[str, PropertyValue]:
-    return cast("Mapping[str, PropertyValue]", value.value) if isinstance(value.value, Mapping) else {}
-
-
 def _metadata(inputs: Inputs) -> Row:
     return {"parent_id": inputs["project"], "name": inputs["name"], "labels": inputs.get("labels") or {}}
 
@@ -260,58 +223,20 @@ KINDS = {
 }
 
 
-class NebiusProvider(HandlerProvider):
-    """Dispatches each request to the handler of its type. `connect`: the client of a session."""
+class NebiusProvider(AccountProvider[NebiusClient]):
+    """The resources of an account. `connect`: the client of a session."""
 
     def __init__(
         self, connect: Callable[[Session], NebiusClient] = NebiusClient, *, pause_s: float = PAUSE_S
     ) -> None:
-        self._connect = connect
-        self._client: NebiusClient | None = None
-        handlers: dict[str, Handler] = {
-            token: NebiusHandler(kind, self._account, pause_s=pause_s) for token, kind in KINDS.items()
-        }
-        handlers[f"{PACKAGE}:index:Instance"] = InstanceHandler(self._account, pause_s=pause_s)
-        handlers[GANG] = GangHandler(self._account, pause_s=pause_s)
-        super().__init__(handlers.__getitem__)
+        def handlers(account: Callable[[], NebiusClient]) -> dict[str, Handler]:
+            return {
+                **{token: NebiusHandler(kind, account, pause_s=pause_s) for token, kind in KINDS.items()},
+                f"{PACKAGE}:index:Instance": InstanceHandler(account, pause_s=pause_s),
+                GANG: NebiusGang(account, pause_s=pause_s),
+            }
 
-    def _account(self) -> NebiusClient:
-        assert self._client is not None  # the engine configures a provider before it asks for a resource
-        return self._client
-
-    async def diff(self, request: api.DiffRequest) -> api.DiffResponse:
-        """A gang that has fewer machines than before waits for none: that is no change of it."""
-        before, now = (each.get("instances") for each in (request.old_state, request.new_inputs))
-        if request.type.endswith(GANG) and before is not None and now is not None:
-            kept = {name: each for name, each in _entries(before).items() if name in _entries(now)}
-            request.old_state = {**request.old_state, "instances": PropertyValue(kept)}
-        return await super().diff(request)
-
-    async def update(self, request: api.UpdateRequest) -> api.UpdateResponse:
-        """What a gang's machines are is known when it has waited for them: an engine's plan that had the
-        earlier ones would be refused by the engine itself."""
-        answer = await super().update(request)
-        if request.preview and request.type.endswith(GANG):
-            unknown = wire_map({"machines": UNKNOWN}, frozenset())
-            return api.UpdateResponse(properties={**(answer.properties or {}), **unknown})
-        return answer
-
-    async def check_config(self, request: api.CheckRequest) -> api.CheckResponse:
-        return api.CheckResponse(inputs=sendable(request.new_inputs))
-
-    async def diff_config(self, request: api.DiffRequest) -> api.DiffResponse:
-        """Another key leads to the same resources."""
-        old, new = plain_map(request.old_state), plain_map(request.new_inputs)
-        changed = [part for part in PARTS if old.get(part) != new.get(part)]
-        return api.DiffResponse(changes=bool(changed), diffs=changed)
-
-    async def configure(self, request: api.ConfigureRequest) -> api.ConfigureResponse:
-        args = plain_map(request.args)
-        key = {part: str(args[part]) for part in PARTS if part in args}
-        self._client = self._connect(Session(key))
-        return api.ConfigureResponse(
-            accept_secrets=True, supports_preview=True, accept_resources=True, accept_outputs=True
-        )
+        super().__init__(handlers, lambda key: connect(Session(key)), parts=PARTS, gang=GANG)
 
 
 def main() -> None:

@@ -6,26 +6,23 @@ that keeps what it got are waited for one by one, when they are made.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pulumi
 
 from orch.components.cloud import fleet_state as cloud_state
-from orch.components.cloud.cloudinit import filled, wrapped
-from orch.components.cloud.host_keys import HostKey, private_host_key, public_host_key
+from orch.components.cloud.cloudinit import wrapped
+from orch.components.cloud.host_keys import HostKey, public_host_key
 from orch.components.cloud.plan import Bastion, Node
-from orch.components.keys import Keys
 from orch.components.nebius.account.orphans import MARK
-from orch.components.nebius.explain import GANG, PACKAGE
+from orch.components.nebius.explain import PACKAGE
 from orch.components.nebius.plan import DISK_TYPE, NebiusPlan, rules_of
+from orch.components.resources import ServedFleet, ServedResource
 
 if TYPE_CHECKING:
     from orch.components.nebius.backend import NebiusBackend
     from orch.components.request import PlanRequest
-
-# A machine that is stopped starts again in minutes, if at all.
-UNREACHABLE_GRACE_S = 300.0
 
 # Source: skypilot provision/nebius/utils.py, the rules of its security group.
 _ANY_PROTOCOL = "ANY"
@@ -35,34 +32,14 @@ BASTION_GB = 20
 """The root disk of a bastion."""
 
 
-class NebiusResource(pulumi.CustomResource):
-    """A resource of Nebius, or what waits for machines: `machines` by node."""
+class NebiusFleet(ServedFleet[NebiusPlan]):
+    """Of a fleet that keeps what it got, machines are waited for one by one, when they are made."""
 
-    machines: pulumi.Output[dict[str, Any]]
+    backend: ClassVar[str] = "nebius"
+    package: ClassVar[str] = PACKAGE
 
-    def __init__(self, kind: str, name: str, props: dict[str, Any], opts: pulumi.ResourceOptions) -> None:
-        outputs = {"machines": None} if kind == GANG else {}
-        super().__init__(kind, name, {**props, **outputs}, opts)
-
-
-class NebiusFleet(pulumi.ComponentResource):
-    """The whole fleet. `state` is its FleetState, `identity` the client's private key (secret)."""
-
-    state: pulumi.Output[dict[str, Any]]
-    identity: pulumi.Output[str]
-
-    def __init__(self, plan: NebiusPlan, key: Mapping[str, str]) -> None:
-        super().__init__("orch:fleet:Nebius", plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
-        self._plan = plan
-        self._stack = f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}"
-        self._keys = Keys(f"{plan.fleet}-keys", opts=pulumi.ResourceOptions(parent=self))
-        secrets = {name: pulumi.Output.secret(value) for name, value in key.items()}
-        # A project lies in one region, and nothing else here says which: rules over resources look for it.
-        config = {**secrets, "region": plan.region}
-        own = pulumi.ResourceOptions(parent=self)
-        provider = pulumi.ProviderResource(PACKAGE, f"{plan.fleet}-nebius", config, own)
-        # Names are unique in a project: what replaces something comes after it.
-        self._opts = pulumi.ResourceOptions(parent=self, provider=provider, delete_before_replace=True)
+    def make(self) -> dict[str, ServedResource]:
+        plan = self._plan
         subnet, network = self._network()
         bastion_group = self._bastion_group(network)
         groups = self._node_security(network, bastion_group)
@@ -73,11 +50,8 @@ class NebiusFleet(pulumi.ComponentResource):
             for node in group.nodes
         }
         if plan.bastion is not None and bastion_group is not None:
-            machines[self._bastion_name] = self._bastion(plan.bastion, subnet, bastion_group)
-        self.identity = self._keys.client_private_key
-        self.state = self._state(self._gang(machines))
-        # Recorded at once, unlike the stack's outputs: an interrupted `up` still records where it was.
-        self.register_outputs({"pins": dict(plan.pins)})
+            machines[self.bastion_name] = self._bastion(plan.bastion, subnet, bastion_group)
+        return machines
 
     def _make(
         self,
@@ -89,17 +63,17 @@ class NebiusFleet(pulumi.ComponentResource):
         parent: pulumi.Input[str] | None = None,
         opts: pulumi.ResourceOptions | None = None,
         **more: Any,
-    ) -> NebiusResource:
+    ) -> ServedResource:
         """`name` is that of the engine, `resource` that of Nebius; `parent`: what it is in, the project if
         not given."""
         props = {
             "project": self._plan.project if parent is None else parent,
             "name": resource,
-            "labels": {**self._plan.labels, MARK: self._stack},
+            "labels": {**self._plan.labels, MARK: self._mark},
             "spec": spec,
             **more,
         }
-        return NebiusResource(f"{PACKAGE}:index:{kind}", name, props, opts or self._opts)
+        return ServedResource(f"{PACKAGE}:index:{kind}", name, props, opts or self._opts)
 
     # Network
 
@@ -160,7 +134,7 @@ class NebiusFleet(pulumi.ComponentResource):
         subnet: pulumi.Input[str],
         groups: Sequence[pulumi.Input[str]],
         cluster: pulumi.Output[str] | None,
-    ) -> NebiusResource:
+    ) -> ServedResource:
         """One machine. A running one keeps its user data until `layout` changes, the fingerprint of what only
         a new machine can have."""
         name = f"{plan.base}-{node.index}"
@@ -184,86 +158,39 @@ class NebiusFleet(pulumi.ComponentResource):
             name,
             spec,
             opts=opts,
-            user_data=self._user_data(plan.cloud_init, node.name),
+            user_data=self._wrapped(plan.cloud_init, node.name),
             layout=plan.layout,
             status="running",
             waits=not plan.whole,
         )
 
-    @property
-    def _bastion_name(self) -> str:
-        return f"{self._plan.fleet}-bastion"
-
     def _bastion(
         self, bastion: Bastion, subnet: pulumi.Input[str], group: pulumi.Input[str]
-    ) -> NebiusResource:
+    ) -> ServedResource:
         """One that runs stays as it is: it may be the only way in."""
         plan, name = self._plan, f"{self._plan.base}-bastion"
         nic = _interface(subnet, [group, *(plan.network.groups or ())], public=True)
         disk = (BASTION_GB, bastion.image)
-        spec = _machine(name, self._bastion_name, bastion.instance_type, nic, disk)
+        spec = _machine(name, self.bastion_name, bastion.instance_type, nic, disk)
         if plan.lifetime is not None:
             spec["recovery_policy"] = "FAIL"
         return self._make(
             "Instance",
-            self._bastion_name,
+            self.bastion_name,
             name,
             spec,
             opts=pulumi.ResourceOptions.merge(
                 self._opts, pulumi.ResourceOptions(ignore_changes=["user_data", "spec.recovery_policy"])
             ),
-            user_data=self._user_data(plan.bastion_init, self._bastion_name),
+            user_data=self._wrapped(plan.bastion_init, self.bastion_name),
             status="running",
             waits=not plan.whole,
         )
 
-    def _user_data(self, text: str, machine: str) -> pulumi.Output[str]:
-        """The user data of one machine, with the key of its own host alone."""
+    def _wrapped(self, text: str, machine: str) -> pulumi.Output[str]:
+        return pulumi.Output.secret(self.user_data(text, machine).apply(wrapped))
 
-        def fill(keys: Sequence[str]) -> str:
-            seed, authorized = keys
-            return wrapped(
-                filled(
-                    text,
-                    name=machine,
-                    host_key=private_host_key(seed, machine),
-                    host_key_public=public_host_key(seed, machine),
-                    authorized_key=authorized,
-                )
-            )
-
-        both = pulumi.Output.all(self._keys.host_seed, self._keys.client_public_key)
-        return pulumi.Output.secret(both.apply(fill))
-
-    def _gang(self, machines: Mapping[str, NebiusResource]) -> pulumi.Output[dict[str, Any]]:
-        plan = self._plan
-        ids = {name: _value_of(machine.id) for name, machine in machines.items()}
-        gang = {"name": plan.base, "instances": ids}
-        return NebiusResource(GANG, f"{plan.fleet}-gang", gang, self._opts).machines
-
-    # The FleetState, in one output: an output for each value of a thousand nodes is slow.
-
-    def _state(self, gang: pulumi.Output[dict[str, Any]]) -> pulumi.Output[dict[str, Any]]:
-        plan, stack = self._plan, pulumi.get_stack()
-        groups = {node.name: group for group in plan.node_groups for node in group.nodes}
-
-        def assemble(values: Sequence[Any]) -> dict[str, Any]:
-            seed, machines = values[0], values[1] or {}
-            jumps = cloud_state.given_jumps(plan.jumps)
-            if plan.bastion is not None and self._bastion_name in machines:
-                address = machines[self._bastion_name]["public"]
-                jumps = [cloud_state.bastion_jump(plan, seed, address, None)]
-            nodes = [
-                self._node_state(groups[node.name], node, machines[node.name], seed, jumps)
-                for node in plan.all_nodes
-                if node.name in machines
-            ]
-            return cloud_state.fleet_state(plan, stack, nodes, backend="nebius", grace_s=UNREACHABLE_GRACE_S)
-
-        values = pulumi.Output.all(self._keys.host_seed, gang)
-        return pulumi.Output.unsecret(values.apply(assemble))
-
-    def _node_state(
+    def node_of(
         self,
         group: NebiusPlan,
         node: Node,
@@ -283,13 +210,6 @@ class NebiusFleet(pulumi.ComponentResource):
             disk_gb=group.disk.size_gb,
             reservation=group.reservation,
         )
-
-
-def _value_of(output: pulumi.Output[str]) -> pulumi.Output[str]:
-    """The same value, through which nothing depends on its resource: a machine that ended itself is taken
-    away alone."""
-    value = cast("Awaitable[str]", output.future(with_unknowns=True))
-    return pulumi.Output(set(), value, output.is_known(), output.is_secret())
 
 
 def _ssh_rules(networks: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -14,13 +13,10 @@ from orch.rehearsal.nebius.api.instances import remove_gone
 from orch.rehearsal.nebius.api.methods import Request, all_methods
 from orch.rehearsal.nebius.api.vpc import free_range
 from orch.rehearsal.nebius.data.tables import IMAGE_FAMILIES, TENANT, presets, regions
-from orch.rehearsal.scenario import Failure, Knobs, NodeScenario
+from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
 KINDS = ("network", "subnet", "security-group", "security-rule", "gpu-cluster", "disk", "instance")
-LOST = "ANSWER_LOST"
-"""A failure of this code does what the call asks for, and loses the answer."""
-
 SERVICE_ACCOUNT = "serviceaccount-e00orchrehearsal"
 PUBLIC_KEY = "publickey-e00orchrehearsal"
 READS = ("Get", "List", "BatchGet")
@@ -37,7 +33,6 @@ class NebiusCloud(SimulatedAccount):
 
     def __init__(self, path: Any) -> None:
         super().__init__(path)
-        self._lost = threading.local()
         with self.store.transaction():
             if not self.store.meta("tenant"):
                 self._found()
@@ -96,15 +91,6 @@ class NebiusCloud(SimulatedAccount):
     def after_refusal(self, refusal: Refusal) -> None:
         pass
 
-    def _refusal(self, knobs: Knobs, call: IncomingCall, number: int, nth: int) -> Refusal | None:
-        """One that loses the answer refuses nothing."""
-        others = tuple(each for each in knobs.failures if each.code != LOST)
-        losing = tuple(each for each in knobs.failures if each.code == LOST)
-        # Without a rate, which one call counts in once.
-        lost = knobs.model_copy(update={"failures": losing, "rate": {}, "denied": ()})
-        self._lost.answer = bool(lost.failures) and super()._refusal(lost, call, number, nth) is not None
-        return super()._refusal(knobs.model_copy(update={"failures": others}), call, number, nth)
-
     # -- calls --------------------------------------------------------------------------------------------
 
     def request(self, service: str, method: str, body: Doc, metadata: Mapping[str, str] | None = None) -> Doc:
@@ -128,8 +114,7 @@ class NebiusCloud(SimulatedAccount):
         with self.store.transaction():
             remove_gone(Request(self, service, method, body))
         answer = self.perform(call, lambda: self._effect(service, method, body, sent, token))
-        if getattr(self._lost, "answer", False):
-            self._lost.answer = False
+        if self.answer_is_lost:
             raise errors.unavailable("the connection was closed before the answer")
         return answer
 

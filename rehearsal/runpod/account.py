@@ -3,22 +3,27 @@ limit."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar
+from urllib.parse import parse_qsl
 
-from orch.rehearsal.account import IncomingCall, PodContainer, Refusal, SimulatedAccount, SimulatedMachine
+from orch.rehearsal.account import (
+    AnswerLost,
+    IncomingCall,
+    PodContainer,
+    Refusal,
+    SimulatedAccount,
+    SimulatedMachine,
+)
+from orch.rehearsal.http_service import Answer
 from orch.rehearsal.runpod.api import errors
-from orch.rehearsal.runpod.api.errors import AnswerLost, RunpodError
+from orch.rehearsal.runpod.api.errors import RunpodError
 from orch.rehearsal.runpod.api.pods import stopped
-from orch.rehearsal.runpod.api.routes import Answer, Request, matching, public
-from orch.rehearsal.scenario import Failure, Knobs, NodeScenario
+from orch.rehearsal.runpod.api.routes import Request, matching, public
+from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
 KINDS = ("pod", "cluster", "network-volume")
-
-LOST = "ANSWER_LOST"
-"""A failure of this code does what the call asks for, and loses the answer."""
 
 
 class RunpodCloud(SimulatedAccount):
@@ -26,11 +31,10 @@ class RunpodCloud(SimulatedAccount):
     `clientBalance` in dollars."""
 
     name: ClassVar[str] = "runpod"
+    answer_headers: ClassVar[Mapping[str, str]] = {
+        "RateLimit-Policy": '"minute";q=60;w=60, "hour";q=3000;w=3600, "day";q=50000;w=86400'
+    }
     shows_instances: ClassVar[frozenset[str]] = frozenset({"listPods", "getPod", "listClusterPods"})
-
-    def __init__(self, path: Any) -> None:
-        super().__init__(path)
-        self._lost = threading.local()
 
     @property
     def api_key(self) -> str:
@@ -50,21 +54,14 @@ class RunpodCloud(SimulatedAccount):
     def after_refusal(self, refusal: Refusal) -> None:
         pass
 
-    def _refusal(self, knobs: Knobs, call: IncomingCall, number: int, nth: int) -> Refusal | None:
-        """One that loses the answer refuses nothing."""
-        others = tuple(each for each in knobs.failures if each.code != LOST)
-        failures = tuple(each for each in knobs.failures if each.code == LOST)
-        lost = knobs.model_copy(update={"failures": failures, "denied": (), "rate": {}})
-        self._lost.answer = bool(lost.failures) and super()._refusal(lost, call, number, nth) is not None
-        return super()._refusal(knobs.model_copy(update={"failures": others}), call, number, nth)
-
     # -- calls --------------------------------------------------------------------------------------------
 
     def request(
-        self, method: str, path: str, query: Mapping[str, str], body: Any, headers: Mapping[str, str]
+        self, method: str, path: str, query_text: str, body: Any, headers: Mapping[str, str]
     ) -> Answer:
         """One call; names of headers in small letters. Raises RunpodError, and AnswerLost where it was done
         and nobody is told."""
+        query = dict(parse_qsl(query_text))
         route, resource = matching(method, path)
         call = IncomingCall(
             service="graphql" if path == "/graphql" else "rest",
@@ -81,7 +78,7 @@ class RunpodCloud(SimulatedAccount):
             return {"status": answer.status, "document": public(answer.document)}
 
         told = self.perform(call, effect)
-        if self._lost.answer:
+        if self.answer_is_lost:
             raise AnswerLost
         return Answer(told["status"], told["document"])
 

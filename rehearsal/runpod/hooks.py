@@ -5,13 +5,22 @@ A service in this process is what orch's own client calls over the wire."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.hooks import CloudHooks
+from orch.rehearsal.http_service import url_of
 from orch.rehearsal.runpod.account import RunpodCloud
-from orch.rehearsal.runpod.service import Session, url_of
 from orch.spec.models.backends.base import BackendSettings
+
+
+@dataclass(frozen=True)
+class Session:
+    """A login to the simulated account."""
+
+    key: str = field(repr=False)
+    url: str
 
 
 class RunpodHooks(CloudHooks):

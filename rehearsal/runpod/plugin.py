@@ -12,8 +12,8 @@ from orch.components.runpod.account.client import Login, RunpodClient
 from orch.components.runpod.plugin import NAME, RunpodProvider
 from orch.providers.orch.serving import serve
 from orch.rehearsal.account import account_file
+from orch.rehearsal.http_service import url_of
 from orch.rehearsal.runpod.account import RunpodCloud
-from orch.rehearsal.runpod.service import url_of
 
 STATE = "ORCH_REHEARSAL_RUNPOD"
 

@@ -74,7 +74,7 @@ class Network(Section):
     ] = Field(default="auto", description="`required`: an error where there is no fast one.")
     extra_vpcs: Names = Field(default=(), description="GCP: networks of the further interfaces.")
     roce_vpcs: Names = Field(default=(), description="GCP: network of the RDMA interfaces.")
-    fabric: Text | None = Field(default=None, description="Nebius: InfiniBand fabric.")
+    fabric: Text | None = Field(default=None, description="InfiniBand fabric (Nebius) or network (Crusoe).")
     name: Name | None = Field(
         default=None, description="Fleets that name the same share the networks made for it."
     )

@@ -22,7 +22,16 @@ _WORDS = {
     "gcp:compute/routerNat:RouterNat": "cloud NAT",
     "gcp:compute/firewall:Firewall": "firewall rule",
 }
-_ACRONYMS = {"gpu": "GPU", "vpc": "VPC", "nat": "NAT", "ip": "IP", "dhcp": "DHCP", "iam": "IAM", "ssh": "SSH"}
+_ACRONYMS = {
+    "gpu": "GPU",
+    "ib": "InfiniBand",
+    "vpc": "VPC",
+    "nat": "NAT",
+    "ip": "IP",
+    "dhcp": "DHCP",
+    "iam": "IAM",
+    "ssh": "SSH",
+}
 _PLURALS = {"policy": "policies", "address": "addresses"}
 
 MAX_KINDS = 6

@@ -124,8 +124,8 @@ def test_nothing_fits_in_json_too(tmp_path: Path) -> None:
     (found,) = said.json["fleets"]
     assert found["offers"] == []
     nearest = found["near_misses"][0]
-    assert (nearest["backend"], nearest["instance_type"]) == ("oci", "BM.GPU.MI300X.8")
-    assert nearest["reasons"] == [{"constraint": "backend", "wanted": "aws", "found": ["oci"]}]
+    assert (nearest["backend"], nearest["instance_type"]) == ("crusoe", "mi300x-192gb-ib.8x")
+    assert nearest["reasons"] == [{"constraint": "backend", "wanted": "aws", "found": ["crusoe"]}]
     assert [each["code"] for each in said.json["diagnostics"]] == ["ORCH200"]
 
 
@@ -163,7 +163,7 @@ def test_a_fleet_of_containers_rents_nothing(tmp_path: Path) -> None:
 def test_without_backends_all_clouds_with_a_driver_are_searched(tmp_path: Path) -> None:
     said = offers(tmp_path, fleet(resources='{gpu: "H100:8"}'), "--json")
     assert said.json["fleets"][0]["wanted"]["backends"] == [
-        "aws", "azure", "gcp", "lambda", "nebius", "oci", "runpod",
+        "aws", "azure", "crusoe", "gcp", "lambda", "nebius", "oci", "runpod",
     ]  # fmt: skip
 
 

@@ -10,8 +10,8 @@ from support import Folder, Said
 
 from orch.catalog.load import catalog
 from orch.catalog.runpod.prices import country, gpu_ids
+from orch.rehearsal.http_service import HttpService
 from orch.rehearsal.runpod.account import RunpodCloud
-from orch.rehearsal.runpod.service import RunpodService
 from orch.rehearsal.scenario import Failure
 
 FLEET = "type: fleet\nname: probe\nnodes: 0..1\nbackends: [runpod]\nresources: {gpu: %s}\n"
@@ -23,7 +23,7 @@ class Account:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.cloud = RunpodCloud.create(folder / "runpod.db")
-        self.service = RunpodService(self.cloud)
+        self.service = HttpService(self.cloud)
         (folder / "user").mkdir()
 
     def orch(self, *words: str, key: str | None = None, url: str | None = None) -> Said:

@@ -110,9 +110,20 @@ def aws_prepare(v: str) -> Iterator[Values]:
         yield {"gpus": 8, "efa": 32, "efa_installer": v, "scratch": scratch, "idle": v, **init_of(v)}
 
 
-def nebius_prepare(v: str) -> Iterator[Values]:
-    for cards in (8, 0):
-        yield {"gpus": cards, "cards": cards, "idle": v, **init_of(v)}
+def image_prepare(v: str) -> Iterator[Values]:
+    for cards, data in ((8, None), (0, "disk"), (8, "local")):
+        yield {"gpus": cards, "cards": cards, "data": data, "idle": v, **init_of(v)}
+
+
+def crusoe_startup(v: str) -> Iterator[Values]:
+    users = [(v, v)]
+    yield {
+        "mark": v,
+        "hostname": v,
+        "users": users,
+        "commands": [ShellText("true")],
+        "payload": ShellText("eA=="),
+    }
 
 
 def gcp_prepare(v: str) -> Iterator[Values]:
@@ -283,6 +294,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "cloud-init-notices.sh.j2": lambda v: iter([{"cloud": cloud, "by": v} for cloud in ("aws", "gcp")]),
     "cloud-init-node.yml.j2": config,
     "cloud-init-prepare.sh.j2": aws_prepare,
+    "crusoe-startup.sh.j2": crusoe_startup,
     "entry.sh.j2": entries,
     "gcp-prepare.sh.j2": gcp_prepare,
     "gcp-start-gib.sh.j2": software,
@@ -297,11 +309,11 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "host-reach.sh.j2": lambda v: iter([{"at_once": 2}]),
     "host-register.sh.j2": host(),
     "host-unregister.sh.j2": host(busy=40, force=False, left_after_s=3600, unmount=unmount("0123456789ab")),
+    "image-prepare.sh.j2": image_prepare,
     "init-mounts.sh.j2": mounted,
     "init-steps.sh.j2": lambda v: iter([init_of(v)]),
     "job-session.sh.j2": nothing,
     "mpirun.sh.j2": mpiruns,
-    "nebius-prepare.sh.j2": nebius_prepare,
     "node-go.sh.j2": lambda v: (
         values
         for stop_s, signal, before_s in ((5, "", 0), (None, v, 20))

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
-from orch.rehearsal.account import Refusal
+from orch.rehearsal.http_service import HttpRefusal
 from orch.rehearsal.store import Doc
 
 
-class RunpodError(Refusal):
+class RunpodError(HttpRefusal):
     """A refusal. `errors`: what is wrong with the body, one line each; `headers` go with the answer."""
 
     def __init__(
@@ -25,16 +25,13 @@ class RunpodError(Refusal):
         headers: Mapping[str, str] | None = None,
         code: str | None = None,
     ) -> None:
-        super().__init__(code or str(status), detail)
-        self.status, self.errors, self.headers = status, tuple(errors), dict(headers or {})
+        kind = {"Content-Type": "application/problem+json"}
+        super().__init__(status, code or str(status), detail, {**kind, **(headers or {})})
+        self.errors = tuple(errors)
 
-    def problem(self) -> Doc:
+    def document(self) -> Doc:
         body: Doc = {"title": HTTPStatus(self.status).phrase, "status": self.status, "detail": self.message}
         return {**body, "errors": list(self.errors)} if self.errors else body
-
-
-class AnswerLost(Exception):
-    """The call was done, and the connection is closed before its answer."""
 
 
 def not_found(words: str) -> RunpodError:

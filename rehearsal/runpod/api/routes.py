@@ -14,6 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from orch.rehearsal.http_service import Answer
 from orch.rehearsal.runpod.api.errors import RunpodError, not_found
 from orch.rehearsal.store import Doc, Store
 
@@ -37,14 +38,6 @@ class Request:
     @property
     def store(self) -> Store:
         return self.account.store
-
-
-@dataclass(frozen=True)
-class Answer:
-    """`document` None: an answer without a body."""
-
-    status: int
-    document: Doc | None = None
 
 
 Function = Callable[[Request], Answer]

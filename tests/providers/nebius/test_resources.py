@@ -13,7 +13,7 @@ from pulumi.provider.experimental.property_value import PropertyValue
 from orch.components.nebius.account.client import GPU_CLUSTER, NETWORK, SUBNET, Kind, NebiusRefused
 from orch.components.nebius.account.errors import ERRORS
 from orch.components.nebius.explain import GANG
-from orch.components.nebius.plugin import MARK, GangHandler, InstanceHandler, NebiusHandler, NebiusProvider
+from orch.components.nebius.plugin import MARK, InstanceHandler, NebiusGang, NebiusHandler, NebiusProvider
 from orch.providers.orch.handler import OBSERVED, ProviderError, differences
 from orch.providers.orch.values import UNKNOWN, plain_map, wire_map
 from orch.rehearsal.scenario import Failure
@@ -29,8 +29,8 @@ def instances(lab: Lab) -> InstanceHandler:
     return InstanceHandler(lambda: lab.client, pause_s=0.01)
 
 
-def running(lab: Lab) -> GangHandler:
-    return GangHandler(lambda: lab.client, pause_s=0.01)
+def running(lab: Lab) -> NebiusGang:
+    return NebiusGang(lambda: lab.client, pause_s=0.01)
 
 
 def inputs(name: str, spec: dict[str, Any], mark: str = "p/s/1", **more: Any) -> dict[str, Any]:

@@ -331,11 +331,11 @@ import json, sys
 from orch.components.runpod.account.client import CLUSTER, Login, RunpodClient
 from orch.components.runpod.plugin import ClusterHandler
 from orch.rehearsal.runpod.account import RunpodCloud
-from orch.rehearsal.runpod.service import RunpodService
+from orch.rehearsal.http_service import HttpService
 
 path, verb, text = sys.argv[1:]
 cloud = RunpodCloud(path)
-client = RunpodClient(Login(cloud.api_key, RunpodService(cloud).url))
+client = RunpodClient(Login(cloud.api_key, HttpService(cloud).url))
 handler = ClusterHandler(CLUSTER, lambda: client, pause_s=0.01, settle_s=0.1)
 handler.create(json.loads(text)) if verb == "create" else handler.delete(text, {})
 """

@@ -1,32 +1,67 @@
-"""The account as an HTTP service on this machine: paths, statuses and headers as RunPod's."""
+"""A simulated account as an HTTP service on this machine, for clouds that are asked by REST."""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
-from orch.rehearsal.runpod.api.errors import AnswerLost, RunpodError
-
-if TYPE_CHECKING:
-    from orch.rehearsal.runpod.account import RunpodCloud
-
-POLICY = '"minute";q=60;w=60, "hour";q=3000;w=3600, "day";q=50000;w=86400'
+from orch.rehearsal.account import AnswerLost, Refusal
+from orch.rehearsal.store import Doc
 
 
-class RunpodService:
+@dataclass(frozen=True)
+class Answer:
+    """`document` None: an answer without a body."""
+
+    status: int
+    document: Doc | None = None
+
+
+class HttpRefusal(Refusal):
+    """A refusal with an HTTP status. `headers` go with the answer."""
+
+    def __init__(
+        self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(code, message)
+        self.status, self.headers = status, dict(headers or {})
+
+    def document(self) -> Doc:
+        """The body of the answer."""
+        raise NotImplementedError
+
+
+class Account(Protocol):
+    """What is served. `answer_headers` go with each answer."""
+
+    @property
+    def answer_headers(self) -> Mapping[str, str]: ...
+    @property
+    def path(self) -> Path: ...
+
+    def request(
+        self, method: str, path: str, query_text: str, body: Any, headers: Mapping[str, str]
+    ) -> Answer:
+        """One call; names of headers in small letters. Raises HttpRefusal, and AnswerLost where it was done
+        and nobody is told."""
+        ...
+
+
+class HttpService:
     """Serves an account at `url`, on the loopback interface alone, until it is stopped."""
 
-    def __init__(self, cloud: RunpodCloud) -> None:
+    def __init__(self, cloud: Account) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(cloud))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="runpod", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="cloud", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -35,7 +70,7 @@ class RunpodService:
         self._thread.join()
 
 
-def _handler(cloud: RunpodCloud) -> type[BaseHTTPRequestHandler]:
+def _handler(cloud: Account) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -52,23 +87,18 @@ def _handler(cloud: RunpodCloud) -> type[BaseHTTPRequestHandler]:
                 return
             try:
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                query = dict(parse_qsl(url.query))
-                answer = cloud.request(self.command, url.path, query, body, headers)
+                answer = cloud.request(self.command, url.path, url.query, body, headers)
             except AnswerLost:
                 self.close_connection = True
-            except RunpodError as error:
-                self._send(
-                    error.status,
-                    error.problem(),
-                    {"Content-Type": "application/problem+json", **error.headers},
-                )
+            except HttpRefusal as error:
+                self._send(error.status, error.document(), error.headers)
             else:
                 self._send(answer.status, answer.document, {})
 
         def _send(self, status: int, document: Any, headers: dict[str, str]) -> None:
             data = b"" if document is None else json.dumps(document).encode()
             self.send_response(status)
-            sent = {"Content-Type": "application/json", "RateLimit-Policy": POLICY, **headers}
+            sent = {"Content-Type": "application/json", **cloud.answer_headers, **headers}
             for name, value in sent.items():
                 self.send_header(name, value)
             if status != 204:
@@ -81,21 +111,13 @@ def _handler(cloud: RunpodCloud) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-@dataclass(frozen=True)
-class Session:
-    """A login to the simulated account."""
-
-    key: str = field(repr=False)
-    url: str
-
-
-_SERVED: dict[tuple[int, Path], RunpodService] = {}
+_SERVED: dict[tuple[int, Path], HttpService] = {}
 """By process and account: a service does not live on in a fork."""
 
 
-def url_of(cloud: RunpodCloud) -> str:
+def url_of(cloud: Account) -> str:
     """Where this process serves an account; one service for each."""
     key = os.getpid(), cloud.path.resolve()
     if key not in _SERVED:
-        _SERVED[key] = RunpodService(cloud)
+        _SERVED[key] = HttpService(cloud)
     return _SERVED[key].url

@@ -1,0 +1,1 @@
+"""The project, asked over Crusoe's REST API."""

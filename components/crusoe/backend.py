@@ -1,0 +1,122 @@
+"""The backend `crusoe`: InfiniBand clusters.
+
+`account/` asks the project, `planner.py` decides (pure), `plugin.py` serves its resources to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, cast
+
+from orch.catalog.load import catalog as load_catalog
+from orch.components.cloud.backend import CloudBackend
+from orch.components.cloud.candidates import CloudCandidate
+from orch.components.cloud.marked import Survey
+from orch.components.cloud.node_groups import OtherGroups
+from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud_errors import CloudError
+from orch.components.crusoe.account import errors, orphans
+from orch.components.crusoe.account.client import CrusoeClient, open_login
+from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork
+from orch.components.crusoe.candidates import CrusoeCandidate, candidates, placed
+from orch.components.crusoe.explain import EXPLAINED, INSTANCE, PACKAGE, traits
+from orch.components.crusoe.plan import CrusoePlan
+from orch.components.crusoe.planner import Context, needed_lookups, plan, with_nodes
+from orch.components.explain import Explained, Traits
+from orch.components.init_steps import scripts
+from orch.components.node_count import node_indices
+from orch.components.request import PlanRequest
+from orch.spec.models import Fleet
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.crusoe import CrusoeSettings
+
+
+class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
+    name: ClassVar[str] = "crusoe"
+    settings: ClassVar[type[BackendSettings]] = CrusoeSettings
+    packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
+    rehearsal: ClassVar[str | None] = "orch.rehearsal.crusoe"
+    explained: ClassVar[Explained] = EXPLAINED
+    node_type: ClassVar[str] = INSTANCE
+    image_pins: ClassVar[tuple[str, ...]] = ("image", "image_of", "bastion_image")
+
+    def open_session(self, settings: CrusoeSettings) -> Any:
+        return open_login(settings)
+
+    def _client(self, request: PlanRequest) -> CrusoeClient:
+        return request.once((self.name, "client"), lambda: CrusoeClient(self.session(request)))
+
+    def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
+        return candidates(
+            request.fleet,
+            self.settings_of(request),
+            load_catalog(),
+            previous=self.prior(request),
+            other_backends=request.backends,
+        )
+
+    def listed(self, fleet: Fleet, settings: CrusoeSettings) -> Sequence[CloudCandidate]:
+        return candidates(fleet, settings, load_catalog())
+
+    def settle(self, request: PlanRequest, candidates: Sequence[CloudCandidate]) -> Sequence[CloudCandidate]:
+        """The locations and InfiniBand networks that the project has for them, in the order to try."""
+        places = cast("Sequence[CrusoeCandidate]", candidates)
+        if places[0].listed:
+            return places
+        client = self._client(request)
+        stock = request.once((self.name, "stock"), client.stock)
+        nodes = len(node_indices(request.fleet, self.prior(request)))
+        networks = self._networks(request)
+        return placed(
+            request.fleet,
+            self.settings_of(request),
+            places,
+            stock=stock,
+            networks=networks,
+            nodes=nodes,
+        )
+
+    def _networks(self, request: PlanRequest) -> tuple[IbNetwork, ...]:
+        return request.once((self.name, "networks"), self._client(request).ib_networks)
+
+    def facts(self, request: PlanRequest, candidate: CloudCandidate) -> CrusoeFacts:
+        place = cast("CrusoeCandidate", candidate)
+        prior = self.prior(request)
+        lookups = needed_lookups(request.fleet, self.settings_of(request), place, prior, request.indices)
+        return replace(self._client(request).facts(lookups), room=place.room)
+
+    def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: CrusoeFacts) -> CrusoePlan:
+        context = Context(
+            self.settings_of(request),
+            load_catalog(),
+            request.scope,
+            scripts(request.fleet, request.folder),
+            request.indices,
+            request.other_groups or OtherGroups(),
+        )
+        place = cast("CrusoeCandidate", candidate)
+        return plan(request.fleet, place, facts, self.prior(request), context)
+
+    def with_nodes(self, plan: CrusoePlan, names: Collection[str]) -> CrusoePlan:
+        first, *others = (with_nodes(each, frozenset(names)) for each in plan.node_groups)
+        return self.join([first, *(each for each in others if each.nodes)])
+
+    def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
+        """All nodes are of one type, where they began."""
+        return False
+
+    def new_node(self, plan: CrusoePlan) -> dict[str, Any]:
+        return {**super().new_node(plan), "reservation": plan.reservation}
+
+    def traits(self, request: PlanRequest, candidate: CloudCandidate, plan: CrusoePlan) -> Traits:
+        return traits(plan)
+
+    def cloud_error(self, text: str) -> CloudError | None:
+        return errors.ERRORS.read(text)
+
+    def survey(self, project: str, state: StackSnapshot) -> Survey:
+        return orphans.survey(CrusoeClient(self.asked_by(state)), project, state.marks, self.price)
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
+        return orphans.delete_orphans(snapshot, lambda: CrusoeClient(self.asked_by(snapshot)))

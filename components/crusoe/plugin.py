@@ -1,0 +1,296 @@
+"""Serves Crusoe's resources to the Pulumi engine: the executable `pulumi-resource-orch-crusoe`.
+
+It is configured with the parts of a login, which the state keeps as secrets. Crusoe has no idempotency key
+and no labels, and does not promise that names are unique: the name is all that tells whose something is. It
+ends with a digest of the stack's mark, and of what was asked for (`cloud_name`). A create looks for it first;
+where its answer was lost, it looks for a while before it calls again. The id of a VM is returned as soon as
+Crusoe has said it, so that it is recorded before anything is waited for; the gang waits.
+
+VMs are made one by one: Crusoe's call for many gives all of them one startup script, and each node has a host
+key of its own in its script. That call is not atomic either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from orch.components.cloud.marked import cloud_name
+from orch.components.crusoe.account import client as kinds
+from orch.components.crusoe.account.client import (
+    INSTANCE,
+    PARTS,
+    WAITS,
+    CrusoeClient,
+    Kind,
+    Login,
+    Row,
+    state_of,
+)
+from orch.components.crusoe.account.errors import CrusoeRefused
+from orch.components.crusoe.explain import GANG, PACKAGE
+from orch.providers.orch.gang import AccountProvider, GangHandler
+from orch.providers.orch.handler import OBSERVED, Handler, Inputs, State
+from orch.providers.orch.serving import serve
+
+NAME = f"pulumi-resource-{PACKAGE}"
+
+AGAIN_S = 300.0
+"""How long something may be in use by what is just being deleted, an operation may take, or Crusoe may ask to
+come back later."""
+
+SETTLE_S = 20.0
+"""How long what a create made without an answer may take to be listed."""
+
+UP_S = 1200.0
+"""How long VMs may take to run. Source: dstack waits ten minutes for one."""
+
+PAUSE_S = 2.0
+"""Between two looks. Source: terraform-provider-crusoe internal/common/util.go."""
+
+DOWN = ("STOPPED", "SHUTOFF", "CRASHED", "ERROR")
+
+
+class CrusoeHandler:
+    """Resources of one kind. Inputs: `name`, `mark` (whose it is), `spec` (the body of its create, without a
+    name)."""
+
+    computed: ClassVar[frozenset[str]] = frozenset()
+    secrets: ClassVar[frozenset[str]] = frozenset()
+    tools: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(
+        self,
+        kind: Kind,
+        client: Callable[[], CrusoeClient],
+        *,
+        pause_s: float = PAUSE_S,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        self._kind, self._client, self._pause_s, self._settle_s = kind, client, pause_s, settle_s
+
+    def check(self, inputs: Inputs) -> list[tuple[str, str]]:
+        return [(key, "must be set") for key in ("name", "mark", "spec") if inputs.get(key) in (None, "")]
+
+    def replaces(self, key: str, old: Any, new: Any) -> bool:
+        """Nothing of it changes in place."""
+        return True
+
+    def create(self, inputs: Inputs) -> tuple[str, State]:
+        resource, operation = self._begin(inputs)
+        what = f"create the {self._kind.words} {self.name_of(inputs)}"
+        self._client().settle(self._kind, operation, what, for_s=AGAIN_S)
+        return resource, {OBSERVED: {}}
+
+    def read(self, resource_id: str, state: State) -> State | None:
+        try:
+            found = self._client().get(self._kind, resource_id)
+        except CrusoeRefused as refused:
+            return {OBSERVED: {"reachable": False, "reason": refused.summary}}
+        return None if found is None else {OBSERVED: self._observed(found, state)}
+
+    def _observed(self, found: Row, state: State) -> State:
+        return {}
+
+    def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
+        return {OBSERVED: {}}
+
+    def delete(self, resource_id: str, state: State) -> None:
+        """Until it is gone, for what it stands on is deleted next, and whatever came late by its name."""
+        self._client().remove(self._kind, resource_id, for_s=AGAIN_S)
+        if {"name", "mark", "spec"} <= state.keys() and (late := self._own(state)) is not None:
+            self._client().remove(self._kind, late, for_s=AGAIN_S)
+
+    # -- by name ------------------------------------------------------------------------------------------
+
+    def name_of(self, inputs: Inputs) -> str:
+        return cloud_name(inputs["name"], inputs["mark"], inputs["spec"])
+
+    def _own(self, inputs: Inputs) -> str | None:
+        """The id of what is there by this name: what a killed call, or a lost answer, left. Of several, which
+        a call made that was lost and came late, the oldest is kept."""
+        found = self._client().named(self._kind, self.name_of(inputs))
+        for surplus in found[1:]:
+            self._client().delete(self._kind, str(surplus["id"]))
+        return str(found[0]["id"]) if found else None
+
+    def _body(self, inputs: Inputs) -> Row:
+        return {"name": self.name_of(inputs), **inputs["spec"]}
+
+    def _begin(self, inputs: Inputs) -> tuple[str, str]:
+        """The id, and the operation that makes it, empty where there is none. Where no answer came it may be
+        there, and what it needs may be about to be there: it is looked for before another call."""
+        end = time.monotonic() + AGAIN_S
+        settled = 0.0
+        while True:
+            found = self._own(inputs)
+            if found is not None:
+                return found, ""
+            if time.monotonic() >= settled:
+                try:
+                    return self._client().create(self._kind, self._body(inputs))
+                except CrusoeRefused as refused:
+                    if refused.category not in WAITS or time.monotonic() >= end:
+                        raise
+                    unknown = refused.category == "transient"
+                settled = time.monotonic() + (self._settle_s if unknown else 0.0)
+            time.sleep(self._pause_s)
+
+
+class InstanceHandler(CrusoeHandler):
+    """VMs. A stopped one is no node: it is made anew.
+
+    Inputs beside the others: `script`, which it runs at each boot, `public_key`, and `layout`, of which
+    another value makes a VM anew. `waits`: its create ends when it runs, and takes back what does not come
+    up: for a fleet that keeps what it got. `operation`: what makes it, empty where it was found.
+    """
+
+    computed: ClassVar[frozenset[str]] = frozenset({"operation"})
+    tools: ClassVar[frozenset[str]] = frozenset({"waits"})
+
+    def __init__(
+        self,
+        client: Callable[[], CrusoeClient],
+        *,
+        pause_s: float = PAUSE_S,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        super().__init__(INSTANCE, client, pause_s=pause_s, settle_s=settle_s)
+
+    def create(self, inputs: Inputs) -> tuple[str, State]:
+        resource, operation = self._begin(inputs)
+        if inputs.get("waits"):
+            node = {inputs["name"]: {"id": resource, "operation": operation}}
+            try:
+                until_running(self._client(), node, self._pause_s)
+            except CrusoeRefused:
+                self.delete(resource, {})
+                raise
+        return resource, {OBSERVED: {}, "operation": operation}
+
+    def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
+        return {OBSERVED: {}, "operation": state.get("operation", "")}
+
+    def _body(self, inputs: Inputs) -> Row:
+        own = {"ssh_public_key": inputs.get("public_key", ""), "startup_script": inputs.get("script", "")}
+        return {**super()._body(inputs), **own}
+
+    def _observed(self, found: Row, state: State) -> State:
+        if "status" not in state:
+            return {}
+        return {"status": "stopped" if state_of(found) in DOWN else "running"}
+
+
+class CrusoeGang(GangHandler[CrusoeClient]):
+    """`instances`: node -> its id, and the operation that makes it. One that failed has no id: of a fleet
+    that keeps what it got the engine goes on without it."""
+
+    def wait(self, instances: Mapping[str, Mapping[str, str]]) -> State:
+        there = {node: each for node, each in instances.items() if each.get("id")}
+        found = until_running(self._client(), there, self._pause_s)
+        return {node: _assigned(row) for node, row in found.items()}
+
+
+def until_running(
+    client: CrusoeClient, instances: Mapping[str, Mapping[str, str]], pause_s: float
+) -> dict[str, Row]:
+    """Wait until all of these run: what they are, by node.
+
+    Raises CrusoeRefused as soon as one of them does not come up: the others are of no use alone.
+    """
+    end = time.monotonic() + UP_S
+    while True:
+        known = {str(row["id"]): row for row in client.all(INSTANCE)} if instances else {}
+        found: dict[str, Row] = {}
+        for node, each in instances.items():
+            row = known.get(each["id"]) or _missing(client, node, each)
+            if row is not None and state_of(row) in DOWN:
+                message = f"the VM {each['id']} is {state_of(row).lower()}"
+                raise CrusoeRefused(f"bring {node} up", "transient", message)
+            if row is not None and state_of(row) == "RUNNING" and _addresses(row):
+                found[node] = row
+        if len(found) == len(instances):
+            return found
+        if time.monotonic() >= end:
+            late = sorted(set(instances) - set(found))
+            message = f"{', '.join(late[:8])} do not run after {UP_S / 60:.0f} minutes"
+            raise CrusoeRefused("bring the VMs up", "transient", message)
+        time.sleep(pause_s)
+
+
+def _missing(client: CrusoeClient, node: str, each: Mapping[str, str]) -> Row | None:
+    """A VM that is not listed: None while it is being made. Raises CrusoeRefused where it will not be."""
+    what = f"bring {node} up"
+    operation = each.get("operation", "")
+    if operation and not client.operation(INSTANCE, operation, what):
+        return None
+    row = client.get(INSTANCE, each["id"])
+    if row is None:
+        raise CrusoeRefused(what, "gone", f"the VM {each['id']} is not there")
+    return row
+
+
+def _addresses(row: Row) -> tuple[str, str | None] | None:
+    """The private and the public address of a VM, None while it has none."""
+    for nic in row.get("network_interfaces") or ():
+        for each in nic.get("ips") or ():
+            private = (each.get("private_ipv4") or {}).get("address")
+            if private:
+                return str(private), (each.get("public_ipv4") or {}).get("address")
+    return None
+
+
+def _assigned(row: Row) -> State:
+    """What a node's state needs of a VM."""
+    addresses = _addresses(row)
+    assert addresses is not None  # it was waited for
+    private, public = addresses
+    pod = row.get("pod_id")
+    return {"id": row["id"], "address": private, "public": public, "topology": [pod] if pod else []}
+
+
+# Type -> the kind of its resources.
+KINDS = {
+    "VpcNetwork": kinds.NETWORK,
+    "VpcSubnet": kinds.SUBNET,
+    "FirewallRule": kinds.RULE,
+    "IbPartition": kinds.PARTITION,
+    "Disk": kinds.DISK,
+}
+
+
+class CrusoeProvider(AccountProvider[CrusoeClient]):
+    """The resources of a project. `connect`: the client of a login."""
+
+    def __init__(
+        self,
+        connect: Callable[[Login], CrusoeClient] = CrusoeClient,
+        *,
+        pause_s: float = PAUSE_S,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        def handlers(account: Callable[[], CrusoeClient]) -> dict[str, Handler]:
+            of_kinds = {
+                f"{PACKAGE}:index:{name}": CrusoeHandler(kind, account, pause_s=pause_s, settle_s=settle_s)
+                for name, kind in KINDS.items()
+            }
+            return {
+                **of_kinds,
+                f"{PACKAGE}:index:Instance": InstanceHandler(account, pause_s=pause_s, settle_s=settle_s),
+                GANG: CrusoeGang(account, pause_s=pause_s),
+            }
+
+        def log_in(parts: Mapping[str, str]) -> CrusoeClient:
+            return connect(Login(**{part: parts.get(part, "") for part in PARTS}))
+
+        super().__init__(handlers, log_in, parts=PARTS, gang=GANG)
+
+
+def main() -> None:
+    """Serve until the engine ends."""
+    serve(CrusoeProvider(), NAME)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Resources that fleets of several backends have: keys, and fleets whose machines our providers serve."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+import pulumi
+
+from orch.components.cloud.cloudinit import filled
+from orch.components.cloud.fleet_state import bastion_jump, fleet_state, given_jumps
+from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.plan import CloudPlan, Node
+
+
+class Keys(pulumi.CustomResource):
+    """`orch:index:Keys`: the client's key pair and the seed of the host keys."""
+
+    client_private_key: pulumi.Output[str]
+    client_public_key: pulumi.Output[str]
+    host_seed: pulumi.Output[str]
+
+    def __init__(self, name: str, *, opts: pulumi.ResourceOptions) -> None:
+        props = {"name": name, "client_private_key": None, "client_public_key": None, "host_seed": None}
+        super().__init__("orch:index:Keys", name, props, opts)
+
+
+# Fleets of clouds whose resources are served by a provider of ours: machines, and a gang that waits for them
+
+
+class ServedResource(pulumi.CustomResource):
+    """A resource of such a cloud. `computed` are its outputs beside its inputs."""
+
+    machines: pulumi.Output[dict[str, Any]]
+    operation: pulumi.Output[str]
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        props: dict[str, Any],
+        opts: pulumi.ResourceOptions,
+        *,
+        computed: Sequence[str] = (),
+    ) -> None:
+        super().__init__(kind, name, {**props, **dict.fromkeys(computed)}, opts)
+
+
+Plan = TypeVar("Plan", bound=CloudPlan)
+
+
+class ServedFleet(pulumi.ComponentResource, Generic[Plan]):
+    """The whole fleet: a constant number of resources, one per node, and one that waits for all machines
+    together. `state` is its FleetState, `identity` the client's private key (secret).
+
+    `backend`: its name; `package`: the provider's; `grace_s`: how long a node that is not reached may be
+    rebooting. A subclass makes what the nodes stand on and the machines (`make`).
+    """
+
+    backend: ClassVar[str]
+    package: ClassVar[str]
+    grace_s: ClassVar[float] = 300.0
+
+    state: pulumi.Output[dict[str, Any]]
+    identity: pulumi.Output[str]
+
+    def __init__(self, plan: Plan, key: Mapping[str, str]) -> None:
+        kind = f"orch:fleet:{self.backend.capitalize()}"
+        super().__init__(kind, plan.fleet, None, pulumi.ResourceOptions(protect=plan.protect))
+        self._plan = plan
+        self._mark = f"{pulumi.get_project()}/{pulumi.get_stack()}/{plan.scope}"
+        self._keys = Keys(f"{plan.fleet}-keys", opts=pulumi.ResourceOptions(parent=self))
+        secrets = {name: pulumi.Output.secret(value) for name, value in key.items()}
+        # Not every resource tells its region: rules over resources look for it here.
+        config = {**secrets, "region": plan.region}
+        own = pulumi.ResourceOptions(parent=self)
+        provider = pulumi.ProviderResource(self.package, f"{plan.fleet}-{self.backend}", config, own)
+        # Names are unique in an account: what replaces something comes after it.
+        self._opts = pulumi.ResourceOptions(parent=self, provider=provider, delete_before_replace=True)
+        machines = self.make()
+        self.identity = self._keys.client_private_key
+        gang = {"name": self.gang_name, "instances": {name: self.awaited(m) for name, m in machines.items()}}
+        waiting = ServedResource(
+            f"{self.package}:index:Gang", f"{plan.fleet}-gang", gang, self._opts, computed=("machines",)
+        )
+        self.state = self._state(waiting.machines)
+        # Recorded at once, unlike the stack's outputs: an interrupted `up` still records where it was.
+        self.register_outputs({"pins": dict(plan.pins)})
+
+    @abstractmethod
+    def make(self) -> dict[str, ServedResource]:
+        """What the nodes stand on, and the machines by name, the bastion's too."""
+
+    @abstractmethod
+    def node_of(
+        self, group: Plan, node: Node, machine: Mapping[str, Any], seed: str, jumps: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The state of a node. `machine`: what the gang says of it."""
+
+    @property
+    def gang_name(self) -> str:
+        return f"orch-{self._plan.fleet}-{self._plan.scope}"
+
+    def awaited(self, machine: ServedResource) -> Any:
+        """What the gang is told of a machine: its id."""
+        return untracked(machine.id)
+
+    @property
+    def bastion_name(self) -> str:
+        return f"{self._plan.fleet}-bastion"
+
+    def user_data(self, text: str, machine: str) -> pulumi.Output[str]:
+        """The text of one machine, with the key of its own host alone: a secret."""
+
+        def fill(keys: Sequence[str]) -> str:
+            seed, authorized = keys
+            return filled(
+                text,
+                name=machine,
+                host_key=private_host_key(seed, machine),
+                host_key_public=public_host_key(seed, machine),
+                authorized_key=authorized,
+            )
+
+        both = pulumi.Output.all(self._keys.host_seed, self._keys.client_public_key)
+        return pulumi.Output.secret(both.apply(fill))
+
+    # The FleetState, in one output: an output for each value of a thousand nodes is slow.
+
+    def _state(self, gang: pulumi.Output[dict[str, Any]]) -> pulumi.Output[dict[str, Any]]:
+        plan, stack = self._plan, pulumi.get_stack()
+        groups = {node.name: cast("Plan", group) for group in plan.node_groups for node in group.nodes}
+
+        def assemble(values: Sequence[Any]) -> dict[str, Any]:
+            seed, machines = values[0], values[1] or {}
+            jumps = given_jumps(getattr(plan, "jumps", ()))
+            if plan.bastion is not None and self.bastion_name in machines:
+                jumps = [bastion_jump(plan, seed, machines[self.bastion_name]["public"], None)]
+            nodes = [
+                self.node_of(groups[node.name], node, machines[node.name], seed, jumps)
+                for node in plan.all_nodes
+                if node.name in machines
+            ]
+            return fleet_state(plan, stack, nodes, backend=self.backend, grace_s=self.grace_s)
+
+        values = pulumi.Output.all(self._keys.host_seed, gang)
+        return pulumi.Output.unsecret(values.apply(assemble))
+
+
+def untracked(output: pulumi.Output[str]) -> pulumi.Output[str]:
+    """The same value, through which nothing depends on its resource: a machine that ended itself is taken
+    away alone."""
+    value = cast("Awaitable[str]", output.future(with_unknowns=True))
+    return pulumi.Output(set(), value, output.is_known(), output.is_secret())

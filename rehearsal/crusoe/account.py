@@ -1,0 +1,195 @@
+"""One simulated Crusoe project, with an access key."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import re
+import tarfile
+from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl
+
+import yaml
+
+from orch.rehearsal.account import AnswerLost, IncomingCall, Refusal, SimulatedAccount, SimulatedMachine
+from orch.rehearsal.crusoe.api import errors
+from orch.rehearsal.crusoe.api.errors import CrusoeError, bad_credential
+from orch.rehearsal.crusoe.api.instances import ended
+from orch.rehearsal.crusoe.api.routes import PROJECT, Request, matching, public
+from orch.rehearsal.crusoe.data.tables import kinds
+from orch.rehearsal.http_service import Answer
+from orch.rehearsal.scenario import Failure, NodeScenario
+from orch.rehearsal.store import Doc
+
+KINDS = ("network", "subnet", "firewall-rule", "ib-partition", "disk", "instance")
+SKEW_S = 300.0
+"""How far the clock of who signs may be off; Crusoe documents none."""
+
+_AUTHORIZATION = re.compile(r"Bearer 1\.0:(?P<key>[^:]+):(?P<signature>[A-Za-z0-9_-]+)")
+_HEREDOC = re.compile(r"<<'(\w+)' \| tar [^\n]*\n(.*?)\n\1\n", re.DOTALL)
+_HOSTNAME = re.compile(r"^hostnamectl set-hostname (\S+)$", re.MULTILINE)
+
+
+class CrusoeCloud(SimulatedAccount):
+    """A Crusoe project in a file. Knobs: capacity of `TYPE@INFINIBAND NETWORK` or `TYPE@LOCATION` in VMs;
+    quotas by a family of types, in GPUs."""
+
+    name: ClassVar[str] = "crusoe"
+    answer_headers: ClassVar[Mapping[str, str]] = {}
+    shows_instances: ClassVar[frozenset[str]] = frozenset({"list instance", "get instance"})
+
+    @property
+    def project(self) -> str:
+        return PROJECT
+
+    @property
+    def access_key(self) -> str:
+        return f"AK{self.seed}REHEARSAL"
+
+    @property
+    def secret_key(self) -> str:
+        secret = hashlib.sha256(f"{self.seed} secret".encode()).digest()
+        return urlsafe_b64encode(secret).decode().rstrip("=")
+
+    # -- how it refuses -----------------------------------------------------------------------------------
+
+    def denied_call(self, call: IncomingCall) -> CrusoeError:
+        return errors.forbidden()
+
+    def injected_failure(self, failure: Failure, call: IncomingCall) -> CrusoeError:
+        return errors.injected(failure.code, failure.message)
+
+    def throttled(self, call: IncomingCall) -> CrusoeError:
+        return errors.too_many_requests()
+
+    def after_refusal(self, refusal: Refusal) -> None:
+        pass
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def request(
+        self, method: str, path: str, query_text: str, body: Any, headers: Mapping[str, str]
+    ) -> Answer:
+        """One call; names of headers in small letters. Raises CrusoeError, and AnswerLost where it was done
+        and nobody is told."""
+        query = dict(parse_qsl(query_text))
+        route, resource = matching(method, path)
+        call = IncomingCall(
+            service="rest",
+            action=route.action,
+            region="",
+            caller=headers.get("user-agent", ""),
+            params={"id": resource, **query, **_without_scripts(body)},
+        )
+
+        def effect() -> Doc:
+            self._check_signature(method, path, query_text, headers)
+            answer = route.function(Request(self, route.action, resource, query, body))
+            return {"status": answer.status, "document": public(answer.document)}
+
+        told = self.perform(call, effect)
+        if self.answer_is_lost:
+            raise AnswerLost
+        return Answer(told["status"], told["document"])
+
+    def _check_signature(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:
+        """Source: crusoecloud/client-go auth/v1/auth.go. The query is signed as it is sent."""
+        found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
+        stamp = headers.get("x-crusoe-timestamp", "")
+        if found is None:
+            raise bad_credential("the request is not signed")
+        if found["key"] != self.access_key:
+            raise bad_credential("the access key is not known")
+        try:
+            at = datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+        except ValueError:
+            raise bad_credential("the timestamp does not read") from None
+        if self.knobs_now().clock is None and abs(at - self.now()) > SKEW_S:
+            raise bad_credential("the timestamp is too old")
+        secret = urlsafe_b64decode(self.secret_key + "=" * (-len(self.secret_key) % 4))
+        message = f"{path}\n{query}\n{method}\n{stamp}\n".encode()
+        signed = urlsafe_b64encode(hmac.new(secret, message, hashlib.sha256).digest()).decode().rstrip("=")
+        if not hmac.compare_digest(signed, found["signature"]):
+            raise bad_credential("the signature does not fit")
+
+    # -- behind the back ----------------------------------------------------------------------------------
+
+    def shut_down(self, instance: str) -> None:
+        with self.store.transaction():
+            doc = self.store.get(instance, "instance")
+            if doc is not None:
+                ended(Request(self, "", instance, {}, None), doc)
+
+    def lose_host(self, instance: str) -> None:
+        """The host of a VM goes down, and the VM with it."""
+        self.shut_down(instance)
+        scenario = self.knobs.nodes
+        if scenario is not None:
+            self.update_local_nodes(scenario, "", {})
+
+    # -- what a test may ask ------------------------------------------------------------------------------
+
+    def everything(self) -> dict[str, str]:
+        return self.created_resources(KINDS, unless=lambda doc: bool(doc.get("_given") or doc.get("_lacks")))
+
+    # -- local nodes --------------------------------------------------------------------------------------
+
+    def see_local_nodes(self) -> None:
+        from orch.rehearsal import nodes
+
+        nodes.tell_powered_off(self)
+
+    def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
+        from orch.rehearsal import nodes
+
+        nodes.follow(self, scenario, self.shut_down)
+
+    def machine(self, instance: str) -> SimulatedMachine | None:
+        with self.store.transaction():
+            doc = self.store.get(instance, "instance")
+        if doc is None or doc["state"] != "STATE_RUNNING" or not doc["_script"]:
+            return None
+        kind, cards = kinds()[doc["type"]], 9 if doc["_ib_network"] else 0
+        gpus = [f"/dev/nvidia{number}" for number in range(kind.gpus)]
+        control = ["/dev/nvidiactl", "/dev/nvidia-uvm"] if kind.gpus else []
+        infiniband = [f"/dev/infiniband/uverbs{number}" for number in range(cards)]
+        hostname = _HOSTNAME.search(doc["_script"])
+        return SimulatedMachine(
+            instance=instance,
+            slug=instance[:13],
+            hostname=hostname[1] if hostname else doc["name"],
+            type=kind.name,
+            user_data=machine_config(doc["_script"]).encode(),
+            placeholders=(*gpus, *control, *infiniband),
+        )
+
+
+def machine_config(script: str) -> str:
+    """What a startup script makes of a VM, as cloud-config: its files, and the keys among them. The files are
+    those of the archive that it unpacks."""
+    files: dict[str, str] = {}
+    for _, text in _HEREDOC.findall(script):
+        data = b64decode(text.replace("\n", ""), validate=True)
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+            for entry in archive:
+                content = archive.extractfile(entry)
+                if content is not None:
+                    files[f"/{entry.name}"] = content.read().decode()
+    authorized = files.get("/root/.ssh/authorized_keys", "").splitlines()
+    config: Doc = {
+        "users": [{"name": "root", "ssh_authorized_keys": authorized}],
+        "ssh_keys": {"ed25519_private": files.get("/etc/ssh/ssh_host_ed25519_key", "")},
+        "write_files": [{"path": path, "content": content} for path, content in files.items()],
+    }
+    return "#cloud-config\n" + yaml.safe_dump(config)
+
+
+def _without_scripts(body: Any) -> Doc:
+    """A body for the log: without scripts, which hold keys."""
+    if not isinstance(body, dict):
+        return {}
+    return {key: "…" if key == "startup_script" else value for key, value in body.items()}

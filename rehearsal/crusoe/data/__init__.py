@@ -1,0 +1,1 @@
+"""What the simulated Crusoe sells, and where."""
