@@ -31,6 +31,7 @@ from pydantic import ValidationError
 from orch.rehearsal import notices
 from orch.rehearsal.account import Refusal, SimulationError, cloud_of
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.crusoe.account import CrusoeCloud
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.api.errors import GcpError
 from orch.rehearsal.nebius.account import NebiusCloud
@@ -44,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m orch.rehearsal", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument(
-        "state", help="the account's file (.orch/rehearsal/aws.db, gcp.db, nebius.db, runpod.db)"
+        "state", help="the account's file (.orch/rehearsal/aws.db, gcp.db, crusoe.db, nebius.db, runpod.db)"
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("show", help="what is there").add_argument("kind", nargs="?")
@@ -101,12 +102,12 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-Account = Cloud | GcpCloud | NebiusCloud | RunpodCloud
+Account = Cloud | CrusoeCloud | GcpCloud | NebiusCloud | RunpodCloud
 
 
 def opened(path: str) -> Account:
     """The account of a file, of whichever cloud it is."""
-    accounts = {each.name: each for each in (Cloud, GcpCloud, NebiusCloud, RunpodCloud)}
+    accounts = {each.name: each for each in (Cloud, CrusoeCloud, GcpCloud, NebiusCloud, RunpodCloud)}
     return accounts[cloud_of(path)](path)
 
 
@@ -120,8 +121,8 @@ def _do(cloud: Account, args: argparse.Namespace) -> Any:
         return cloud.knobs.model_dump(mode="json")
     if args.verb == "set":
         return cloud.turn(**_knobs(cloud, args.knobs)).model_dump(mode="json")
-    if isinstance(cloud, RunpodCloud):
-        return _in_runpod(cloud, args)
+    if isinstance(cloud, RunpodCloud | CrusoeCloud):
+        return _taken_away(cloud, args)
     if args.verb == "interrupt":
         return _interrupt(cloud, args.instance, args.kind, args.ahead_s)
     if isinstance(cloud, NebiusCloud):
@@ -131,17 +132,21 @@ def _do(cloud: Account, args: argparse.Namespace) -> Any:
     return _in_gcp(cloud, args) if isinstance(cloud, GcpCloud) else _in_aws(cloud, args)
 
 
-def _in_runpod(cloud: RunpodCloud, args: argparse.Namespace) -> None:
-    """Pods that RunPod takes away, by their ids: nothing is announced."""
+def _taken_away(cloud: RunpodCloud | CrusoeCloud, args: argparse.Namespace) -> None:
+    """Machines, by their ids, that RunPod takes away, or whose host Crusoe loses:
+    nothing is announced."""
+    pods = isinstance(cloud, RunpodCloud)
+    kind, title = ("pod", "RunPod") if pods else ("VM", "Crusoe")
     if args.verb not in {"interrupt", "terminate", "delete"}:
-        raise SimulationError(
-            f"{args.verb} is not for an account of RunPod", hint="`terminate POD` takes a pod away"
-        )
-    pods = [args.instance] if args.verb == "interrupt" else args.instances
-    for pod in pods:
-        if pod not in cloud.instances():
-            raise SimulationError(f"there is no pod {pod}", where=str(cloud.path))
-        cloud.lose_pod(pod)
+        hint = f"`terminate {kind.upper()}` takes a {kind} away"
+        raise SimulationError(f"{args.verb} is not for an account of {title}", hint=hint)
+    for instance in [args.instance] if args.verb == "interrupt" else args.instances:
+        if instance not in cloud.instances():
+            raise SimulationError(f"there is no {kind} {instance}", where=str(cloud.path))
+        if isinstance(cloud, RunpodCloud):
+            cloud.lose_pod(instance)
+        else:
+            cloud.lose_host(instance)
 
 
 def _interrupt(
