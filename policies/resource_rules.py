@@ -110,7 +110,7 @@ def _crusoe_sources(spec: object, port: int) -> Iterator[object]:
 
 def _in_ranges(ranges: object, port: int) -> bool:
     """Whether a port is in ranges like `22` or `3000-8080`; without any it is."""
-    texts = [str(each) for each in ranges] if isinstance(ranges, list) else []
+    texts = texts_of(ranges)
     pairs = [text.partition("-") for text in texts]
     return not pairs or any(int(first) <= port <= int(last or first) for first, _, last in pairs)
 

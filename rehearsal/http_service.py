@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 
 from orch.rehearsal.account import AnswerLost, Refusal
@@ -41,8 +41,8 @@ class HttpRefusal(Refusal):
 class Account(Protocol):
     """What is served. `answer_headers` go with each answer."""
 
-    @property
-    def answer_headers(self) -> Mapping[str, str]: ...
+    answer_headers: ClassVar[Mapping[str, str]]
+
     @property
     def path(self) -> Path: ...
 

@@ -20,6 +20,7 @@ TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 VOLUME = "aws:ebs/volume:Volume"
 FIREWALL = "gcp:compute/firewall:Firewall"
 NEBIUS = "orch-nebius:index:Instance"
+CRUSOE, CRUSOE_RULE = "orch-crusoe:index:Instance", "orch-crusoe:index:FirewallRule"
 POD = "orch-runpod:index:Pod"
 CLUSTER = "orch-runpod:index:Cluster"
 GCP_TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
@@ -31,6 +32,12 @@ def rule(port: int = 22, **more: Any) -> dict[str, Any]:
 
 def opens(**more: Any) -> dict[str, Any]:
     return {"allows": [{"protocol": "tcp", "ports": ["22"]}], "sourceRanges": ["0.0.0.0/0"], **more}
+
+
+def allows(ports: list[str], **changes: Any) -> dict[str, Any]:
+    """A firewall rule of Crusoe that lets the world in at these ports, with these changes."""
+    plain = {"action": "allow", "direction": "ingress", "protocols": ["tcp"], "destination_ports": ports}
+    return {"spec": {**plain, "sources": [{"cidr": "0.0.0.0/0"}], **changes}}
 
 
 def lets_in(**ingress: Any) -> dict[str, Any]:
@@ -135,6 +142,26 @@ RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
     ("ssh-open-to-world", {}, "orch-nebius:index:SecurityRule", lets_in(source_cidrs=["10.0.0.0/8"]), None),
     ("ssh-open-to-world", {}, "orch-nebius:index:SecurityRule", lets_in(source_cidrs=LATER), None),
     ("ssh-open-to-world", {}, "orch-nebius:index:SecurityRule", {"spec": LATER}, None),
+    ("ssh-open-to-world", {}, CRUSOE_RULE, allows(["22"]), "0.0.0.0/0 lets the whole world knock at SSH"),
+    ("ssh-open-to-world", {}, CRUSOE_RULE, allows(["20-30"]), "0.0.0.0/0 lets the whole world knock at SSH"),
+    ("ssh-open-to-world", {}, CRUSOE_RULE, allows(["443"]), None),
+    ("ssh-open-to-world", {}, CRUSOE_RULE, allows(["22"], direction="egress"), None),
+    ("ssh-open-to-world", {}, CRUSOE_RULE, allows(["22"], sources=[{"resource_id": LATER}]), None),
+    ("ssh-open-to-world", {}, CRUSOE_RULE, {"spec": LATER}, None),
+    (
+        "public-node",
+        {},
+        CRUSOE,
+        {"spec": {"network_interfaces": [{"subnet": LATER, "ips": [{"public_ipv4": {"type": "dynamic"}}]}]}},
+        "it gives a node a public address",
+    ),
+    (
+        "type-not-allowed",
+        {"types": ["h100-*"]},
+        CRUSOE,
+        {"spec": {"type": "c1a.2x"}},
+        "the type c1a.2x is none of h100-*",
+    ),
     (
         "public-node",
         {},
