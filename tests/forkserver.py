@@ -64,6 +64,8 @@ PROVIDERS = (
     *("orch.providers.orch.local_node", "orch.providers.orch.ssh_host"),
     *("orch.rehearsal.aws.plugin", "orch.rehearsal.aws.data.tables", "orch.rehearsal.gcp.plugin"),
     *("orch.rehearsal.nebius.plugin", "orch.rehearsal.nebius.data.tables", *NEBIUS),
+    *("httpx", "orch.rehearsal.crusoe.plugin", "orch.rehearsal.crusoe.data.tables"),
+    *(f"orch.rehearsal.crusoe.api.{each}" for each in ("catalog", "networks", "storage", "instances")),
 )
 
 # What the interpreter or an import reads, once.

@@ -26,7 +26,7 @@ from orch import images
 from orch.components.runpod.account.client import CLUSTER, Login, RunpodClient
 from orch.components.runpod.plan import cloud_name
 from orch.rehearsal.runpod.account import RunpodCloud
-from orch.rehearsal.runpod.service import url_of
+from orch.rehearsal.http_service import url_of
 from orch.rehearsal.scenario import Failure, Hook, Knobs, Rate
 from orch.spec.errors import ExitCode
 from orch.spec.findings import PlanErrors
