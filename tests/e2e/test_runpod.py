@@ -25,8 +25,8 @@ from support import ROOT, Folder, at_work, kill, until
 from orch import images
 from orch.components.runpod.account.client import CLUSTER, Login, RunpodClient
 from orch.components.runpod.plan import cloud_name
-from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.http_service import url_of
+from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.scenario import Failure, Hook, Knobs, Rate
 from orch.spec.errors import ExitCode
 from orch.spec.findings import PlanErrors
