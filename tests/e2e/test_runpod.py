@@ -458,7 +458,8 @@ def test_a_run_that_was_killed_when_its_pods_were_up_ends_without_it(tmp_path: P
     kill(*at_work(tmp_path, "pulumi-language"))
     cloud.turn(hooks=[])
     reconciled(folder, cloud)
-    assert folder.orch("show", "long", "--rehearse", "--json").json["run"]["status"] == "done"
+    said = folder.orch("show", "long", "--rehearse", "--json")
+    assert said.json["run"]["status"] == "done", said.out
     again = folder.orch("run", "long.yml", "--rehearse", "--yes", timeout=600)
     assert again.code == 0, again.err
     assert [call.action for call in cloud.calls].count("createPod") == 2
