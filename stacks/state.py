@@ -14,6 +14,7 @@ from orch.spec.state import SCHEMA
 from orch.stacks.errors import Conflict, StackError
 from orch.stacks.project import COMPRESSED, Project, is_stack_name
 from orch.stacks.pulumi import install as engines
+from orch.stacks.pulumi.masking import UNKNOWN
 from orch.stacks.pulumi.process import call
 
 StackExport = dict[str, Any]
@@ -158,13 +159,15 @@ def _is_compressed(checkpoint: Path) -> bool:
 
 
 def outputs(recorded: StackExport | None) -> dict[str, Any]:
-    """The stack's outputs as recorded, with secrets still encrypted; {} when there are none.
+    """The stack's outputs as recorded, with secrets still encrypted; {} when there are none. What a failed
+    `up` could not tell is absent.
 
     Raises Conflict when they were written by a newer orch.
     """
     for resource in (recorded or {}).get("resources") or ():
         if resource["type"] == "pulumi:pulumi:Stack":
-            return refuse_newer(resource.get("outputs") or {})
+            told: dict[str, Any] = resource.get("outputs") or {}
+            return refuse_newer({name: value for name, value in told.items() if value != UNKNOWN})
     return {}
 
 

@@ -235,9 +235,11 @@ def unused(project: Project, ledger: Ledger, stack: StackState) -> Iterator[str]
     created = {mark: _created(stack, urn) for urn, mark in _marked(stack).items()}
     if not created:
         return
+    # Before the ledger is read: whoever made them may submit their run, and end, in between.
+    awaited = {mark for mark, at in created.items() if _is_awaited(project, mark, at)}
     using, ended = _marks_of_runs(ledger, stack.name)
-    for mark, at in created.items():
-        if mark not in using and (mark in ended or not _is_awaited(project, mark, at)):
+    for mark in created:
+        if mark not in using and (mark in ended or mark not in awaited):
             yield mark
 
 

@@ -14,6 +14,7 @@ from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.spec.errors import OrchError
 from orch.stacks.project import Project, find
 from orch.stacks.provisioning.node_accounts import present_nodes, record_all, scope, spent_by
+from orch.stacks.pulumi.masking import UNKNOWN
 from orch.stacks.state import StackState
 
 CREATED = "2025-01-01T12:00:00Z"
@@ -105,6 +106,15 @@ def test_hosts_of_the_user_cost_nothing_and_pretended_gpus_are_none(project: Pro
     (found,) = present_nodes(stack)
     assert (found.market, found.price_hourly, found.gpus) == ("own", 0.0, 0)
     assert found.identity == f"id-lab-0 {NOON:.0f}"
+
+
+def test_an_output_that_a_failed_up_could_not_tell_is_none(project: Project) -> None:
+    failed = recorded(resource("lab-0"), name="lab")
+    failed["resources"][0]["outputs"] = {"fleet": UNKNOWN, "pins": {"region": "r"}}
+    stack = write(project, failed)
+    assert stack.outputs == {"pins": {"region": "r"}}
+    assert (stack.nodes, stack.hourly) == ((), 0.0)
+    assert [(each.node, each.price_hourly) for each in present_nodes(stack)] == [("lab-0", None)]
 
 
 def test_nodes_of_an_up_that_was_not_finished_are_hours_and_then_have_a_price(

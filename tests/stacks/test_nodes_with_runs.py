@@ -122,6 +122,21 @@ def test_nodes_wait_for_the_run_of_whoever_makes_them_here(tmp_path: Path) -> No
     assert look(tmp_path, Runs(), mark=NEW) == look(tmp_path, Runs(), mark=NEW) == {"mark"}
 
 
+def test_a_run_that_is_submitted_while_somebody_looks_keeps_its_nodes(tmp_path: Path) -> None:
+    project = cast(Project, SimpleNamespace(dot=tmp_path))
+
+    class Submitting(Runs):
+        """Whoever made the nodes submits their run when the ledger was just read, and is killed then."""
+
+        def listed(self, **asked: Any) -> Any:
+            give_up("mark")
+            return super().listed(**asked)
+
+    with making(project, "mark"):
+        pass
+    assert look(tmp_path, Submitting(), mark=OLD) == set()
+
+
 def test_nodes_whose_making_failed_are_not_waited_for(tmp_path: Path) -> None:
     project = cast(Project, SimpleNamespace(dot=tmp_path))
     with pytest.raises(KeyboardInterrupt), making(project, "mark"):
