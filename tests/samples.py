@@ -2,7 +2,7 @@
 each time, spread over all of them. Every other run takes all.
 
 Of cases that hypothesis draws `some` are taken. Of a parametrized test the first FEW cases are taken and one
-in four of the others, or one in as many of all as its marker `sampled` says: for cases that are few and dear.
+in six of the others, or one in as many of all as its marker `sampled` says: for cases that are few and dear.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
-FEW = 8
+FEW = 6
 
 
 class Run:
@@ -32,7 +32,7 @@ def split(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.
     count = Counter[str]()
     for item in items:
         marker = item.get_closest_marker("sampled")
-        few, one_in = (0, marker.args[0]) if marker else (FEW, 4)
+        few, one_in = (0, marker.args[0]) if marker else (FEW, 6)
         test = item.nodeid.partition("[")[0]
         case = count[test]
         (taken if case < few or (case - few) % one_in == 0 else left).append(item)

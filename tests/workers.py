@@ -79,6 +79,7 @@ WITH_PARTS = (
 )
 PARTS = frozenset({"engine", "lab", "room", "rack", "server", "local", "quickstart", "pods", "postgres"})
 PROGRAMS = (
+    "tests/catalog/test_refresh.py",
     "tests/ci/test_comments.py",
     "tests/ci/test_simulators.py",
     "tests/ci/test_workflows.py",
@@ -87,12 +88,15 @@ PROGRAMS = (
     "tests/cli/test_untrusted.py",
     "tests/cli/test_wrong_nebius.py",
     "tests/cli/test_wrong_runpod.py",
+    "tests/components/aws/test_userdata.py",
     "tests/components/gcp/test_account.py",
+    "tests/components/gcp/test_userdata.py",
     "tests/components/test_idleness.py",
     "tests/components/test_init_steps.py",
     "tests/components/test_lifetime.py",
     "tests/components/test_notices.py",
     "tests/components/test_pod_bootstrap.py",
+    "tests/components/test_polling.py",
     "tests/components/test_tunnels.py",
     "tests/policies/test_pack.py",
     "tests/providers/gcp/test_account.py",
@@ -117,12 +121,16 @@ PROGRAMS = (
     "tests/runner/test_volume_detaching.py",
     "tests/runner/test_waiting_line.py",
     "tests/stacks/test_locks.py",
+    "tests/stacks/test_program_end.py",
+    "tests/templates/test_every_template.py",
     "tests/test_bench.py",
     "tests/test_forkserver.py",
     "tests/test_packaging.py",
     "tests/test_workers.py",
 )
 GENERATED = (
+    "tests/cli/test_hostile_words.py",
+    "tests/providers/gcp_bridge/test_properties.py",
     "tests/runner/hosts/test_odd_answers.py",
     "tests/spec/test_fuzz.py",
     "tests/spec/test_hostile_texts.py",

@@ -69,7 +69,6 @@ def words() -> Iterator[Tried]:
         yield from walk(load(verb.name), (verb.name,))
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tried", [pytest.param(each, id=f"{each[0]} {each[2]}".strip()) for each in words()])
 def test_a_hostile_word_is_told_or_taken_as_it_is(
     tried: Tried,

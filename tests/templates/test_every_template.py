@@ -433,7 +433,6 @@ def read_by(shell: str, text: str) -> tuple[int, str]:
     return read.returncode, read.stderr
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 @pytest.mark.parametrize("name", SHELL)
 def test_a_shell_reads_it_whatever_the_values_hold(name: str, shell: str) -> None:
@@ -493,7 +492,6 @@ def names_of(sandbox: Sandbox) -> set[str]:
     return {path.name for path in sandbox.folder.rglob("*")}
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("hostile", RUN, ids=range(len(RUN)))
 # What reads notices never ends, and is given no text of anybody; nor does what a pod begins with.
 @pytest.mark.parametrize(
@@ -532,7 +530,6 @@ ARRIVES: Sequence[tuple[str, str, Callable[[str], tuple[str, ...]]]] = (
 )
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("hostile", RUN, ids=range(len(RUN)))
 @pytest.mark.parametrize(("name", "command", "words"), ARRIVES, ids=[row[0] for row in ARRIVES])
 def test_values_arrive_as_they_were(
