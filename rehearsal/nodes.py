@@ -10,8 +10,10 @@ and what ends a machine that is idle.
 from __future__ import annotations
 
 import email
+import fcntl
 import gzip
 import hashlib
+import os
 import re
 import threading
 import zlib
@@ -256,8 +258,28 @@ def scope(cloud: SimulatedAccount) -> str:
     return hashlib.sha256(str(cloud.path.resolve()).encode()).hexdigest()[:6]
 
 
+@contextmanager
+def _alone(cloud: SimulatedAccount, instance: str) -> Iterator[None]:
+    """One process at a time starts the container of an instance: a command may repair what another one's
+    provider is starting at this moment."""
+    folder = cloud.path.parent / "starting"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    name = hashlib.sha256(f"{cloud.path.stem} {instance}".encode()).hexdigest()[:16]
+    file = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
 def start(cloud: SimulatedAccount, scenario: NodeScenario, instance: str) -> Endpoint | None:
     """Start the container of an instance unless it runs. None for an instance whose user data has no keys."""
+    with _alone(cloud, instance):
+        return cloud.endpoints().get(instance) or _start(cloud, scenario, instance)
+
+
+def _start(cloud: SimulatedAccount, scenario: NodeScenario, instance: str) -> Endpoint | None:
     from orch.providers.orch.local_network import LocalNetworkHandler
 
     machine = cloud.machine(instance)

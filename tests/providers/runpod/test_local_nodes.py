@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from labmachine import docker, wait_until
@@ -14,8 +17,10 @@ from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.cloud.pod_bootstrap import arguments, bootstrap, docker_arguments
 from orch.components.runpod.account.client import CLUSTER, POD
 from orch.components.runpod.plan import HIDDEN
+from orch.rehearsal import pods
 from orch.rehearsal.account import Endpoint, SimulationError
 from orch.rehearsal.nodes import repair, scope, stop
+from orch.rehearsal.runpod.account import RunpodCloud
 from orch.runner.events import LogLine, Recorder
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.run_folder import new_key_pair
@@ -53,7 +58,7 @@ def command(image: str = "x/y") -> str:
 def look(lab: Lab, pod: str) -> str:
     """The status of a pod, asked for past the service."""
     key = {"authorization": f"Bearer {lab.cloud.api_key}"}
-    return str((lab.cloud.request("GET", f"/v2/pods/{pod}", {}, None, key).document or {})["status"])
+    return str((lab.cloud.request("GET", f"/v2/pods/{pod}", "", None, key).document or {})["status"])
 
 
 def running(lab: Lab, cluster: str) -> list[Endpoint]:
@@ -111,6 +116,26 @@ def test_a_task_runs_on_the_pods_of_a_cluster_and_they_go_with_it(backed: Lab, t
     backed.client.delete(CLUSTER, cluster)
     assert containers(backed) == []
     assert backed.cloud.endpoints() == {}
+
+
+def test_a_command_that_repairs_leaves_what_another_one_is_starting(
+    backed: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, made, create = threading.Event(), list[str](), pods.create
+
+    def slow(name: str, *more: Any, **options: Any) -> pods.Reached:
+        made.append(name)
+        begun.set()
+        return create(name, *more, **options)
+
+    monkeypatch.setattr(pods, "create", slow)
+    pod = backed.pod(args=arguments(command()))
+    with ThreadPoolExecutor() as pool:
+        starting = pool.submit(wait_until, lambda: look(backed, pod) == "RUNNING", "it runs")
+        assert begun.wait(60)
+        repair(RunpodCloud(backed.cloud.path))
+        starting.result()
+    assert made == containers(backed) == [backed.cloud.endpoints()[pod].container]
 
 
 def test_a_pod_of_another_entrypoint_is_reached_and_one_that_ends_is_told(backed: Lab) -> None:
