@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orch.catalog.fabrics import Fabric
+from orch.components.cloud import marked
 from orch.components.cloud.plan import Node
 from orch.components.node_count import folded, unfolded
 from orch.spec.findings import Finding
@@ -80,10 +80,7 @@ _CLOUD_NAME = re.compile(
 def cloud_name(name: str, mark: str, spec: Mapping[str, Any] | None = None) -> str:
     """The name in the cloud of what has a stack's mark. With `spec`: what was asked for otherwise has another
     name, and is not taken over."""
-    parts = [name, mark.rpartition("/")[2], _digest(mark)]
-    if spec is not None:
-        parts.append(hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6])
-    return "-".join(parts)
+    return marked.cloud_name(f"{name}-{mark.rpartition('/')[2]}", mark, spec)
 
 
 def is_ours(name: str) -> bool:
@@ -98,11 +95,7 @@ def mark_of(name: str, project: str) -> str | None:
     if found is None:
         return None
     mark = f"{project}/{found['fleet']}/{found['scope']}"
-    return mark if _digest(mark) == found["digest"] else None
-
-
-def _digest(mark: str) -> str:
-    return hashlib.sha256(mark.encode()).hexdigest()[:8]
+    return mark if marked.stack_digest(mark) == found["digest"] else None
 
 
 @dataclass(frozen=True, kw_only=True)
