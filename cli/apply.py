@@ -11,7 +11,8 @@ import typer
 from orch.cli.context import Detach, File, OnFleet, Profile, Rehearse, Variables, Yes, project_at
 from orch.cli.diagnostics import secrets_near, settings_near
 from orch.cli.errors import UsageError, tell
-from orch.cli.fleets import provision
+from orch.cli.fleets.targets import FleetFile
+from orch.cli.fleets.up import UpMeans, bring_up
 from orch.cli.runs import run
 from orch.cli.runs.submission import at_its_property, is_run, task_of_document
 from orch.spec.suggest import few
@@ -78,10 +79,8 @@ def apply(
         left_out = few(dict.fromkeys(other_kinds))
         tell(f"note: only volumes, fleets, tasks and dev environments are applied; left out: {left_out}")
     if has_fleets:
-        source = provision.FleetFile(
-            file, ("fleet", "volume"), rehearse, mixed=True, environ=environ, profile=profile
-        )
-        provision.bring_up(source, NO_CONSENT, yes=yes)
+        source = FleetFile(file, ("fleet", "volume"), rehearse, mixed=True, environ=environ, profile=profile)
+        bring_up(source, NO_CONSENT, UpMeans(yes))
     if has_tasks:
         run.start(
             file,

@@ -109,7 +109,7 @@ VERBS = (
     ),
     Verb(
         "up",
-        "fleets.provision:up",
+        "fleets.up:up",
         "Bring up the fleets of a file: what is missing is created, what differs is changed.",
         FLEETS,
         "orch up fleet.yml --yes",

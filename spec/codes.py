@@ -87,8 +87,8 @@ CODES = {
     "ORCH171": "A host is in two fleets",
     "ORCH172": "An interpolation names something unknown",
     "ORCH173": "An environment variable is not set",
-    "ORCH174": "The files have no run of this name",
-    "ORCH175": "Runs wait for each other",
+    "ORCH174": "The files have no run or fleet of this name",
+    "ORCH175": "Runs or fleets wait for each other",
     # files that are not trusted
     "ORCH176": "A file that is not trusted names an environment variable",
     "ORCH177": "A file that is not trusted names a path out of the repository",
@@ -246,6 +246,10 @@ CODES = {
     "ORCH393": "The plan is not what was approved",
     "ORCH394": "The plan was begun before, or has expired",
     "ORCH395": "Another owner has the lease of the stack",
+    # folders of fleets
+    "ORCH396": "A fleet that another one depends on is not up",
+    "ORCH397": "A wave is not healthy",
+    "ORCH398": "What no file describes cannot be removed",
     # runs
     "ORCH420": "A node of a distributed run has no internal address",
     "ORCH421": "A variable is larger than a process may have",

@@ -21,7 +21,7 @@ from orch.stacks.records import is_spot_throughout
 from orch.stacks.state import StackState, deployment, outputs, secret_output, stacks
 
 if TYPE_CHECKING:
-    from orch.spec.loader.load import Document
+    from orch.spec.loader.load import Document, Loaded
 
 Named = TypeVar("Named", Fleet, Volume)
 SKIPPED_FOLDERS = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
@@ -173,6 +173,24 @@ def find_model(root: Path, name: str, model: type[Named], noun: str) -> tuple[Do
 
 def documents_of(root: Path, model: type[Named], noun: str) -> Iterator[tuple[Document, Named]]:
     """The documents of a kind in the valid YAML files under `root`."""
+    for _, loaded in _files_with(root, noun):
+        if not loaded.failed:
+            yield from loaded.of(model)
+
+
+def described_fleets(root: Path) -> tuple[frozenset[str], tuple[Path, ...]]:
+    """The names of all fleets in the YAML files under `root`, and those of the files that have errors."""
+    names: set[str] = set()
+    broken: list[Path] = []
+    for path, loaded in _files_with(root, "fleet"):
+        names.update(each.name for each in loaded.fleets)
+        if loaded.failed:
+            broken.append(path)
+    return frozenset(names), tuple(broken)
+
+
+def _files_with(root: Path, noun: str) -> Iterator[tuple[Path, Loaded]]:
+    """The YAML files under `root` that have the word, each with its documents."""
     from orch.spec.defaults import Common
     from orch.spec.loader.load import load_paths
 
@@ -181,9 +199,7 @@ def documents_of(root: Path, model: type[Named], noun: str) -> Iterator[tuple[Do
     for path in sorted([*root.rglob("*.yml"), *root.rglob("*.yaml")]):
         if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or not _mentions(noun, path):
             continue
-        loaded = load_paths([path], common=lambda _: common)
-        if not loaded.failed:
-            yield from loaded.of(model)
+        yield path, load_paths([path], common=lambda _: common)
 
 
 def _mentions(noun: str, path: Path) -> bool:

@@ -36,7 +36,7 @@ from typing import Any
 # What verbs load when they are called. No SDK of a cloud: some tests hide those.
 _VERBS_LOAD = """
 orch.cli.main orch.cli.apply orch.cli.doctor orch.cli.fleets.fleet orch.cli.offers orch.cli.fleets.preview
-orch.cli.fleets.provision
+orch.cli.fleets.provision orch.cli.fleets.up
 orch.cli.show
 orch.cli.hosts.check orch.cli.hosts.node_names orch.cli.output.fleet orch.review.tree
 orch.cli.output.review orch.cli.output.run orch.cli.output.untrusted

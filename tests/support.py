@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,14 +138,38 @@ def fleet_yaml(name: str, nodes: int, more: str = "") -> str:
     return f"{head}nodes: {nodes}\nresources: {{memory: 1GB}}\n{more}"
 
 
+def record_fleet(
+    folder: Folder, name: str, *, rehearsed: bool = False, resources: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """What the engine would have recorded of a fleet of a project `lab`, with more resources."""
+    dot = folder.path / ".orch"
+    place = (dot / "rehearsal" if rehearsed else dot) / "state" / ".pulumi" / "stacks" / "lab"
+    place.mkdir(parents=True, exist_ok=True)
+    for made in (dot, *(each for each in place.parents if dot in each.parents), place):
+        made.chmod(0o700)
+    fleet = {
+        "name": name,
+        "backend": "local",
+        "placement": "any",
+        "nodes": [],
+        "scope": "000000",
+        "network": "n",
+        "interconnect": "ethernet",
+    }
+    stack = {"type": "pulumi:pulumi:Stack", "urn": "urn", "outputs": {"fleet": fleet}}
+    (place / f"{name}.json").write_text(
+        json.dumps({"checkpoint": {"latest": {"resources": [stack, *resources]}}})
+    )
+
+
 def containers(folder: Folder, fleet: str) -> dict[str, str]:
     """Node containers of a project's fleet: name -> state. Other tests may have a fleet of the same name."""
-    listed = _docker("ps", "-a", "--filter", _named(folder, fleet), "--format", "{{.Names}} {{.State}}")
+    listed = docker("ps", "-a", "--filter", _named(folder, fleet), "--format", "{{.Names}} {{.State}}")
     return dict(line.split() for line in listed.splitlines())
 
 
 def networks(folder: Folder, fleet: str) -> list[str]:
-    return _docker("network", "ls", "--filter", _named(folder, fleet), "--format", "{{.Name}}").split()
+    return docker("network", "ls", "--filter", _named(folder, fleet), "--format", "{{.Name}}").split()
 
 
 def at_work(folder: Path, *words: str) -> list[int]:
@@ -164,7 +188,7 @@ def _named(folder: Folder, fleet: str) -> str:
     return f"name=^orch-{fleet}-{scope_of(find(folder.path))}"
 
 
-def _docker(*words: str) -> str:
+def docker(*words: str) -> str:
     return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout
 
 

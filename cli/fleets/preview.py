@@ -17,9 +17,11 @@ import typer
 from orch.cli.context import Allow, File, Json, NewKeys, Owner, Rehearse, Untrusted, Verbose, strangers
 from orch.cli.errors import coloured, end, print_json, say, tell
 from orch.cli.fleets import volumes
+from orch.cli.fleets.prune import told
 from orch.cli.fleets.targets import FleetFile
 from orch.cli.output.files import print_or_write
 from orch.spec.errors import ExitCode
+from orch.stacks.waves import order_lines
 
 if TYPE_CHECKING:
     from orch.cli.fleets.preview_all import Previewed, Previews, Wanted
@@ -288,8 +290,13 @@ def _preview_all(
         shown = shown and findings.file is not None
     if shown:
         _print(done)
+        if len(order := order_lines(previews.stacks)) > 1:
+            say("`up` goes in waves:")
+            for line in order:
+                say(line)
     elif findings is not None or any(each.form != "json" for each in outputs):
         _tell(done)
+    told(previews.undescribed, file)
     if outputs:
         _write(previews, outputs, code, basis=wanted.basis)
     return code
@@ -306,7 +313,7 @@ def _write(previews: Previews, outputs: Sequence[Output], code: ExitCode, *, bas
     review = _review(previews, commit, saved, file)
     for each in outputs:
         if each.form in ("json", "object"):
-            text = _json(previews.target, previews.done, code, whole=each.form == "object")
+            text = _json(previews, code, whole=each.form == "object")
         elif each.form == "plan":
             text = saved.text() if saved is not None else ""
         else:
@@ -335,8 +342,10 @@ def _review(previews: Previews, commit: Commit | None, saved: SavedPlan | None, 
     return Review(previews.project.name, path, stacks, command, basis)
 
 
-def _json(target: str, done: Sequence[Previewed], code: ExitCode, *, whole: bool = False) -> str:
+def _json(previews: Previews, code: ExitCode, *, whole: bool = False) -> str:
     """One object for a folder, or with `whole`; for a file one for each of its stacks, as without `--out`."""
+    target, done = previews.target, previews.done
+    waves = {each.title: each.wave for each in previews.stacks}
     if not whole and not os.path.isdir(target):
         return "".join(json.dumps(each.data, indent=2, ensure_ascii=False) + "\n" for each in done)
     data = {
@@ -345,12 +354,14 @@ def _json(target: str, done: Sequence[Previewed], code: ExitCode, *, whole: bool
         "stacks": [
             {
                 "where": each.review.where,
+                "wave": waves.get(each.review.title),
                 "verdict": each.review.verdict,
                 "exit_code": int(each.code),
                 **each.data,
             }
             for each in done
         ],
+        "undescribed": [each.as_json() for each in previews.undescribed],
         "exit_code": int(code),
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

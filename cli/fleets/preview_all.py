@@ -1,27 +1,23 @@
 """A plan for each stack of a file or folder, several at once, for `orch preview` of a folder and for reviews.
 
-A stack that has no plan is told in its place, and the others go on. Each stack is planned in a process of
-its own, which ends with it: the SDKs of clouds, imported before, are shared, and no more than a few are
-there at a time.
+A stack that has no plan is told in its place, and the others go on. Each is planned in a process of its own.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.context import project_at
 from orch.cli.errors import tell, worst, written_trace
+from orch.cli.fleets import side_by_side
+from orch.cli.fleets.prune import Undescribed, found_undescribed
 from orch.cli.output.files import refuse_overwriting
 from orch.spec.errors import ExitCode, OrchError
+from orch.stacks.waves import Stack, in_waves
 
 if TYPE_CHECKING:
     from orch.review.model import StackReview
@@ -32,9 +28,6 @@ if TYPE_CHECKING:
     from orch.stacks.saved_plans.record import StackPlan, Terms
 
 SCHEMA = 1
-
-MOST_AT_ONCE = 4
-"""An engine and its providers take a few hundred MiB each."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +95,8 @@ class _Notes:
 @dataclass(frozen=True)
 class Previews:
     """What became of all stacks of a file or folder, in the order in which they are told. `code`: the worst
-    exit code of them; `terms`: those of the saved plan, where one is wanted."""
+    exit code of them; `terms`: those of the saved plan, where one is wanted; `undescribed`: fleets that are
+    up and that no file describes."""
 
     target: str
     project: Project
@@ -110,6 +104,12 @@ class Previews:
     done: tuple[Previewed, ...]
     code: ExitCode
     terms: Terms | None
+    undescribed: tuple[Undescribed, ...] = ()
+
+    @property
+    def stacks(self) -> list[Stack]:
+        """The stacks that can be planned, in the order in which `up` goes."""
+        return in_waves(self.project, self.loaded.documents)
 
 
 def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -> Previews:
@@ -142,7 +142,9 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
         titles = [f"{each.kind} {each.name}" for each in jobs]
         wanted = replace(wanted, terms=terms_of(project, wanted.expires_s, titles))
     done = (*broken, *_run(jobs, project, loaded, wanted))
-    return Previews(target, project, loaded, done, worst(each.code for each in done), wanted.terms)
+    code = worst(each.code for each in done)
+    found = found_undescribed(project) if os.path.isdir(target) else ()
+    return Previews(target, project, loaded, done, code, wanted.terms, found)
 
 
 def _broken(loaded: Loaded) -> Iterator[Previewed]:
@@ -168,86 +170,21 @@ def _broken(loaded: Loaded) -> Iterator[Previewed]:
 
 def _run(jobs: Sequence[Job], project: Project, loaded: Loaded, wanted: Wanted) -> list[Previewed]:
     """The jobs in their order, a few at a time. One that ends without an answer is a failure."""
-    at_once = min(len(jobs), os.cpu_count() or 1, MOST_AT_ONCE)
-    if at_once < 2 or sys.platform != "linux":
+    most = side_by_side.at_once(len(jobs))
+    if most < 2 or not side_by_side.can_fork():
         return [_previewed(job, project, loaded, wanted) for job in jobs]
-    _import_before(jobs, project)
-    context = multiprocessing.get_context("fork")
-    done: dict[int, Previewed] = {}
-    running: dict[Connection, tuple[int, Any]] = {}
-    waiting = list(enumerate(jobs))
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                at, job = waiting.pop(0)
-                ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(theirs, job, project, loaded, wanted))
-                process.start()
-                theirs.close()
-                running[ours] = (at, process)
-            for each in wait(list(running)):
-                at, process = running.pop(each)  # type: ignore[arg-type]
-                try:
-                    done[at] = each.recv()  # type: ignore[union-attr]
-                except EOFError:
-                    process.join()
-                    done[at] = _ended(jobs[at], process.exitcode)
-                each.close()  # type: ignore[union-attr]
-                process.join()
-                tell(f"planned {len(done)} of {len(jobs)}: {jobs[at].kind} {jobs[at].name}")
-    finally:
-        for ours, (_, process) in running.items():
-            ours.close()
-            process.terminate()
-        for _, process in running.values():
-            process.join()
-        signal.signal(signal.SIGTERM, before)
-    return [done[at] for at in sorted(done)]
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _import_before(jobs: Sequence[Job], project: Project) -> None:
-    """Import what the processes need, once for all of them."""
-    import orch.stacks.operations
-    import orch.stacks.volumes.operations  # noqa: F401
-    from orch.components.registry import backend
     from orch.spec.models import Fleet
-    from orch.spec.models.backends import effective
 
-    settings = tuple(each.type for each in project.backends)
-    fleets = [job.document.model for job in jobs if isinstance(job.document.model, Fleet)]
-    names = {
-        "ssh" if fleet.ssh_config is not None else name
-        for fleet in fleets
-        for name in (effective(fleet.written_backends, settings) or ("",))[:1]
-    }
-    for name in sorted(names - {""}):
-        # One that cannot be imported is told where its fleet is planned.
-        with suppress(OrchError, ImportError):
-            backend(name).module("resources")
+    models = [job.document.model for job in jobs]
+    side_by_side.import_before([each for each in models if isinstance(each, Fleet)], project)
 
+    def told(job: Job, done: Previewed, count: int) -> None:
+        tell(f"planned {count} of {len(jobs)}: {job.kind} {job.name}")
 
-def _child(answer: Connection, job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> None:
-    """Preview one stack in a process of its own. Ctrl-C is the parent's, who passes it on as SIGTERM."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _interrupt)
-    code = ExitCode.OK
-    try:
-        if wanted.rehearse:
-            # Its account has an open database, which no two processes may share.
-            from orch.rehearsal.project import rehearse
-            from orch.stacks.project import find
-
-            project = rehearse(find(project.root)).project
-        answer.send(_previewed(job, project, loaded, wanted))
-    except (KeyboardInterrupt, OSError):  # the parent was stopped, and waits for no answer
-        code = ExitCode.INTERRUPTED
-    sys.stderr.flush()
-    os._exit(code)
+    work = side_by_side.Work(
+        lambda job: _previewed(job, side_by_side.own_project(project), loaded, wanted), _ended, told
+    )
+    return [each for each in side_by_side.run(jobs, work, most) if each is not None]
 
 
 def _ended(job: Job, code: int | None) -> Previewed:

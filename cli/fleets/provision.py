@@ -1,198 +1,34 @@
-"""The verbs that create and remove fleets and volumes, and see to them: up, down, drift, refresh, unlock."""
+"""The verbs that remove fleets and volumes, and see to them: down, drift, refresh, unlock."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from orch.cli.context import (
-    ALSO,
     FileOrName,
     Force,
     Indices,
     Json,
-    NewKeys,
     Owner,
     Rehearse,
-    Verbose,
     Yes,
-    lease_seconds,
     project_at,
 )
-from orch.cli.errors import UsageError, end, print_json, say, tell
+from orch.cli.errors import end, print_json, say, tell
 from orch.cli.fleets import volumes
 from orch.cli.fleets.targets import FleetFile, fleets_at, fleets_of, is_file, stacks_of
 from orch.spec.errors import ExitCode, OrchError
+from orch.spec.models import Fleet
+from orch.stacks.waves import in_waves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from orch.components.request import Approvals
-    from orch.spec.loader.load import Document
     from orch.stacks.project import Project
 
 SCHEMA = 1
-
-
-def up(
-    file: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE", help=f"A YAML file, a folder of them, or -. {ALSO}"),
-    ] = None,
-    *,
-    plan: Annotated[
-        str | None,
-        typer.Option(
-            "--plan",
-            metavar="PLAN",
-            help="Apply exactly this saved plan of `orch preview --out`, or refuse; nobody is asked.",
-        ),
-    ] = None,
-    result: Annotated[
-        str | None,
-        typer.Option(
-            "--result",
-            metavar="FILE",
-            help="With --plan: write there what became of it, for `orch ci comment --result`.",
-        ),
-    ] = None,
-    lease: Annotated[
-        str | None,
-        typer.Option(
-            "--lease",
-            metavar="DURATION",
-            help="With --plan: take the leases of its stacks for so long, before anything is compared.",
-        ),
-    ] = None,
-    yes: Yes = False,
-    as_json: Json = False,
-    accept_host_key: Annotated[
-        list[str] | None,
-        typer.Option("--accept-host-key", metavar="HOST", help="Pin the new key of this host; repeatable."),
-    ] = None,
-    accept_new_host_keys: NewKeys = False,
-    accept_drift: Annotated[
-        bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
-    ] = False,
-    upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
-    force: Force = False,
-    lose_data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--lose-data",
-            metavar="PATH",
-            help="Delete the file system created at this path, or make it anew where it is gone; repeatable.",
-        ),
-    ] = None,
-    verbose: Verbose = False,
-    rehearse: Rehearse = False,
-    owner: Owner = None,
-) -> None:
-    """Bring up the fleets of a file: what is missing is created, what differs is changed."""
-    from orch.components.request import Approvals
-
-    if plan is not None:
-        from orch.cli.fleets.saved_plans import ApplyMeans, apply_saved
-
-        changing = {
-            "--accept-host-key": accept_host_key,
-            "--accept-new-host-keys": accept_new_host_keys,
-            "--accept-drift": accept_drift,
-            "--upgrade": upgrade,
-            "--lose-data": lose_data,
-        }
-        for word, is_given in changing.items():
-            if is_given:
-                raise typer.BadParameter(
-                    "it changes what is planned: it does not go with --plan", param_hint=word
-                )
-
-        def documents(target: str) -> tuple[Project, tuple[Document, ...]]:
-            launch = ("fleet", "volume")
-            return FleetFile(target, launch=launch, rehearse=rehearse, mixed=True, owner=owner).read()
-
-        seconds = None if lease is None else lease_seconds(lease, "--lease")
-        means = ApplyMeans(force, as_json, rehearse, result, seconds)
-        apply_saved(plan, file, documents, means)
-        return
-    for word, is_given in (("--result", result is not None), ("--lease", lease is not None)):
-        if is_given:
-            raise typer.BadParameter("it goes with a saved plan, `--plan PLAN`", param_hint=word)
-    if file is None:
-        raise UsageError("no FILE is given", hint="`orch up FILE`, or `orch up --plan PLAN`")
-    bring_up(
-        FleetFile(file, launch=("fleet", "volume"), rehearse=rehearse, owner=owner),
-        Approvals(
-            accept_drift,
-            upgrade,
-            force,
-            unseen="all" if accept_new_host_keys else "none",
-            lose_data=frozenset(lose_data or ()),
-        ),
-        accept_host_keys=accept_host_key or (),
-        yes=yes,
-        as_json=as_json,
-        verbose=verbose,
-    )
-
-
-def bring_up(
-    source: FleetFile,
-    approvals: Approvals,
-    *,
-    accept_host_keys: Sequence[str] = (),
-    yes: bool,
-    as_json: bool = False,
-    verbose: bool = False,
-) -> None:
-    """Bring up the volumes and then the fleets of a file; exits with 7 when hosts are unfit.
-
-    `accept_host_keys`: hosts whose changed key is accepted.
-    """
-    from orch.cli.hosts.host_keys import planned, rekeyed
-    from orch.cli.output.plan import counts, key_lines, plan_json
-    from orch.cli.output.progress import watching
-    from orch.cli.output.review import Agreement, agree, need_terminal, tell_problems
-    from orch.stacks import operations
-
-    if yes and approvals.unseen == "none":
-        # With `--yes` nobody sees a key; on a terminal each is shown before it is used.
-        approvals = replace(approvals, unseen="named")
-    unfit = False
-    volumes.bring_up(source.volumes(), yes=yes, as_json=as_json, verbose=verbose)
-    for project, document, fleet in source.fleets():
-        own_approvals = replace(approvals, rekeyed=rekeyed(fleet, accept_host_keys))
-        request = source.request(document, fleet, own_approvals)
-        agreement = Agreement(project, document, request, None, False)
-        if not yes:
-            need_terminal("orch up FILE --yes")
-            reload = partial(source.read_again, fleet.name)
-            agreement = agree(project, document, request, reload, verbose=verbose)
-            unfit = unfit or agreement.unfit
-            if agreement.plan is None:
-                continue
-        with watching(as_json=as_json) as listener:
-            result = planned(
-                agreement.document,
-                lambda a=agreement, li=listener: operations.up(a.project, a.request, li, plan=a.plan),
-                as_json=as_json,
-            )
-        unfit = unfit or bool(result.problems)
-        if as_json:
-            print_json(plan_json(result, agreement.document))
-            continue
-        for line in key_lines(result.new_keys) if yes else ():
-            tell(line)
-        failed = len({problem.node for problem in result.problems})
-        suffix = f"; {failed} not in order" if failed else ""
-        say(f"fleet {fleet.name}: {counts(result.changes, done=True)}{suffix}")
-        tell_problems(result, agreement.document)
-    if unfit:
-        end(ExitCode.HOSTS)
 
 
 def down(
@@ -207,11 +43,16 @@ def down(
 ) -> None:
     """Remove a fleet: its nodes, its networks, its state. Existing hosts are left as they were found.
 
-    Nodes that runs are on stay, and the runs are named, unless --force is given. Volumes of the file go last;
-    those that are protected stay.
+    Nodes that runs are on stay, and the runs are named, unless --force is given. Fleets go before those that
+    they depend on. Volumes of the file go last; those that are protected stay.
     """
     source = FleetFile(target, rehearse=rehearse, owner=owner) if is_file(target) else None
-    fleets = fleets_of(source) if source else [(project_at(rehearse=rehearse, owner=owner), target)]
+    if source is None:
+        fleets = [(project_at(rehearse=rehearse, owner=owner), target)]
+    else:
+        stacks = in_waves(*source.read())
+        stacks.sort(key=lambda each: -each.wave)
+        fleets = [(each.project, each.model.name) for each in stacks if isinstance(each.model, Fleet)]
     remove(target, fleets, indices or (), yes=yes, force=force, as_json=as_json)
     if source and not indices:
         volumes.remove_those_of(source.volumes(), yes=yes, as_json=as_json)

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from orch.cli.errors import UsageError, end, print_json, say, tell
+from orch.cli.fleets.wave_health import require_healthy, unhealthy
 from orch.spec.errors import ExitCode, OrchError
+from orch.stacks.waves import Stack, in_waves, refuse_missing
 
 if TYPE_CHECKING:
     from orch.cli.fleets.preview_all import Previews
@@ -119,10 +121,20 @@ def saved_plan(previews: Previews, commit: Commit | None) -> SavedPlan | None:
 class Job:
     """A stack of a saved plan with its document as it is now."""
 
-    project: Project
-    document: Document
-    model: Fleet | Volume
+    stack: Stack
     approved: Approved
+
+    @property
+    def project(self) -> Project:
+        return self.stack.project
+
+    @property
+    def document(self) -> Document:
+        return self.stack.document
+
+    @property
+    def model(self) -> Fleet | Volume:
+        return self.stack.model
 
     @property
     def title(self) -> str:
@@ -151,13 +163,15 @@ Documents = Callable[[str], "tuple[Project, tuple[Document, ...]]"]
 @dataclass(frozen=True)
 class ApplyMeans:
     """How a saved plan is applied. `result`: a file for what became of it; `lease_s`: for how long the leases
-    of its stacks are taken, None: not at all."""
+    of its stacks are taken, None: not at all; `check`: the nodes of a wave are checked before the next one.
+    """
 
     force: bool
     as_json: bool
     rehearse: bool
     result: str | None = None
     lease_s: int | None = None
+    check: bool = True
 
 
 def apply_saved(plan: str, file: str | None, documents: Documents, means: ApplyMeans) -> None:
@@ -201,8 +215,11 @@ def _apply_jobs(jobs: Sequence[Job], progress: Progress, means: ApplyMeans) -> N
     own: set[str] = set()
     for at, job in enumerate(jobs):
         now = replace(job, approved=replace(job.approved, own=frozenset(own)))
-        progress.waiting = [each.title for each in jobs[at + 1 :]]
+        progress.waiting = [each.title for each in jobs[at:]]
         try:
+            if means.check and at and jobs[at - 1].stack.wave != job.stack.wave:
+                _require_healthy(jobs, jobs[at - 1], progress)
+            progress.waiting = progress.waiting[1:]
             progress.is_unfit |= _apply(now, approvals, as_json=as_json)
         except OrchError as error:
             if len(jobs) > 1:
@@ -214,6 +231,14 @@ def _apply_jobs(jobs: Sequence[Job], progress: Progress, means: ApplyMeans) -> N
             raise
         progress.applied.append(job.title)
         own.update(set(job.approved.plan.states) - {job.approved.plan.stack})
+
+
+def _require_healthy(jobs: Sequence[Job], applied: Job, progress: Progress) -> None:
+    """Check the nodes of the wave whose last stack was applied. Raises Unhealthy."""
+    last = applied.stack
+    if progress.is_unfit:
+        raise unhealthy(last.wave, ["hosts are not in order, see above"], last.model.name)
+    require_healthy([each.stack for each in jobs], last.wave)
 
 
 @contextmanager
@@ -287,9 +312,8 @@ def _refuse_outdated(saved: SavedPlan, plan: str) -> None:
 
 
 def _jobs(saved: SavedPlan, plan: str, target: str, read: Documents, *, rehearse: bool) -> list[Job]:
-    """The stacks of the plan, volumes first, each with its document. Raises ProjectError, Conflict."""
+    """The stacks of the plan in waves, each with its document. Raises ProjectError, NoSuchFleet, Conflict."""
     from orch.spec.loader.load import InvalidConfiguration
-    from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import Conflict, ProjectError
     from orch.stacks.saved_plans.applying import Approved
     from orch.stacks.saved_plans.fingerprint import Origin
@@ -327,12 +351,9 @@ def _jobs(saved: SavedPlan, plan: str, target: str, read: Documents, *, rehearse
             hint="name the file that it was made of: `orch up FILE --plan PLAN`",
             code="ORCH392",
         )
-    found: dict[tuple[str, str], tuple[Document, Fleet | Volume]] = {}
-    for document in documents:
-        if isinstance(document.model, Fleet | Volume):
-            kind = "fleet" if isinstance(document.model, Fleet) else "volume"
-            found[kind, document.model.name] = document, document.model
-    missing = [each.title for each in saved.stacks if (each.kind, each.name) not in found]
+    stacks = in_waves(project, documents)
+    found = {each.title: each for each in stacks}
+    missing = [each.title for each in saved.stacks if each.title not in found]
     if missing:
         raise ProjectError(
             f"plan {saved.id} is of other files",
@@ -341,20 +362,21 @@ def _jobs(saved: SavedPlan, plan: str, target: str, read: Documents, *, rehearse
             hint="name the file or folder that it was made of: `orch up FILE --plan PLAN`",
             code="ORCH392",
         )
-    planned = {(each.kind, each.name) for each in saved.stacks}
-    if beside := [f"{kind} {name}" for kind, name in sorted(set(found) - planned)]:
+    if beside := sorted(found.keys() - {each.title for each in saved.stacks}):
         tell(f"note: {', '.join(beside)} {'is' if len(beside) == 1 else 'are'} not in the plan")
 
-    def job(stack: StackPlan) -> Job:
-        document, model = found[stack.kind, stack.name]
-        if warnings := document.effective():
+    def job(plan: StackPlan) -> Job:
+        stack = found[plan.title]
+        if warnings := stack.document.effective():
             from orch.spec.diagnostics import render_human
 
             tell(render_human(warnings))
-        origin = Origin(stack.where, document.file.absolute(), terms)
-        return Job(project, document, model, Approved(stack, origin))
+        origin = Origin(plan.where, stack.document.file.absolute(), terms)
+        return Job(stack, Approved(plan, origin))
 
-    return [job(each) for each in sorted(saved.stacks, key=lambda each: (each.kind != "volume", each.name))]
+    refuse_missing(stacks)
+    order = list(found)
+    return [job(each) for each in sorted(saved.stacks, key=lambda each: order.index(each.title))]
 
 
 def _compare_all(jobs: Sequence[Job], approvals: Approvals, *, as_json: bool) -> None:

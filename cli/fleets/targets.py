@@ -132,5 +132,5 @@ def stacks_of(target: str, *, rehearse: bool, owner: str | None = None) -> list[
 
 
 def fleets_of(source: FleetFile) -> list[tuple[Project, str]]:
-    """The fleets of a file by name, each with its project."""
+    """The fleets of a file by name, each with its project, in the order of the file."""
     return [(project, fleet.name) for project, _, fleet in source.fleets()]

@@ -89,16 +89,16 @@ def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[s
     from orch.cli.fleets.targets import FleetFile, is_file
 
     if not is_file(target):
-        yield target, _of_name(project_at(rehearse=rehearse), target)
+        yield target, survey_of(project_at(rehearse=rehearse), target)
         return
     for project, document, fleet in FleetFile(target, rehearse=rehearse).fleets():
         if fleet.ssh_config is None:
-            yield fleet.name, _of_name(project, fleet.name)
+            yield fleet.name, survey_of(project, fleet.name)
         else:
             yield fleet.name, _of_file(project, fleet, document.directory.absolute(), unseen)
 
 
-def _of_name(project: Project, name: str) -> Survey:
+def survey_of(project: Project, name: str) -> Survey:
     """The survey of a fleet that is up, of any backend. Raises NoSuchFleet."""
     from orch.runner.connect import open_connector
     from orch.runner.hosts.checks.types import CheckOptions, Target
@@ -107,7 +107,7 @@ def _of_name(project: Project, name: str) -> Survey:
 
     state = fleet_state(project, name)
     requirements = CheckOptions(cluster=state.placement == "cluster", image=state.image)
-    if state.backend == "local":
+    if state.backend == "local" or project.rehearsal:
         minimum, recommended = LOCAL_DISK_GIB
         requirements = replace(
             requirements, disk_min_gib=minimum, disk_warn_gib=recommended, machine_ids=False

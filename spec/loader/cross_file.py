@@ -71,36 +71,45 @@ def hosts_belong_to_one_fleet(drafts: Sequence[Draft]) -> Findings:
 
 
 def dependencies_exist(drafts: Sequence[Draft]) -> Findings:
-    """A run of another file or of the stack may be meant: a warning."""
-    names = {name for draft in drafts if (name := _run_name(draft))}
-    known = sorted(names)[:_KNOWN]
-    guesses = 0
-    for draft in drafts:
-        for path, run in _dependencies(draft):
-            base = run.rpartition("_")[0] if re.fullmatch(r".+_[0-9]+", run) else run
-            if run in names or base in names:
-                continue
-            guesses += 1
-            close = hint_for(run, known) if guesses <= _FEW else None
-            yield draft.diagnostic(
-                "ORCH174",
-                path,
-                f"no run {shown(run)} in these files",
-                severity=Severity.WARNING,
-                hint=close or "a run of the stack may be meant; check its name",
-            )
+    """A run or fleet of another file or of the state may be meant: a warning."""
+    for noun in _NAMED:
+        names = {name for draft in drafts if (name := _name(draft, noun))}
+        known = sorted(names)[:_KNOWN]
+        guesses = 0
+        for draft in drafts:
+            for path, name in _dependencies(draft, noun):
+                if name in names or (noun == "run" and _of_array(name) in names):
+                    continue
+                guesses += 1
+                close = hint_for(name, known) if guesses <= _FEW else None
+                yield draft.diagnostic(
+                    "ORCH174",
+                    path,
+                    f"no {noun} {shown(name)} in these files",
+                    severity=Severity.WARNING,
+                    hint=close or _ELSEWHERE[noun],
+                )
+
+
+def _of_array(run: str) -> str:
+    return run.rpartition("_")[0] if re.fullmatch(r".+_[0-9]+", run) else run
 
 
 def dependencies_end(drafts: Sequence[Draft]) -> Findings:
-    """No run waits for itself, directly or through others."""
+    """No run and no fleet waits for itself, directly or through others."""
+    for noun in _NAMED:
+        yield from _circles(drafts, noun)
+
+
+def _circles(drafts: Sequence[Draft], noun: str) -> Findings:
     waits: dict[str, tuple[Draft, Path_, str]] = {}
     graph: dict[str, list[tuple[Path_, str]]] = {}
     owners: dict[str, Draft] = {}
     for draft in drafts:
-        name = _run_name(draft)
+        name = _name(draft, noun)
         if name and name not in owners:
             owners[name] = draft
-            graph[name] = list(_dependencies(draft))
+            graph[name] = list(_dependencies(draft, noun))
     finished: set[str] = set()
     for start in graph:
         trail: dict[str, None] = {}
@@ -117,35 +126,49 @@ def dependencies_end(drafts: Sequence[Draft]) -> Findings:
                 finished.add(name)
                 continue
             stack.append((name, step + 1))
-            path, run = following[step]
-            if run in trail:
-                waits.setdefault(run, (owners[name], path, _circle(list(trail), run)))
-            elif run in graph and run not in finished:
-                stack.append((run, 0))
+            path, other = following[step]
+            if other in trail:
+                waits.setdefault(other, (owners[name], path, _circle(list(trail), other)))
+            elif other in graph and other not in finished:
+                stack.append((other, 0))
     for draft, path, circle in waits.values():
         hint = "remove one of these dependencies"
-        yield draft.diagnostic("ORCH175", path, f"these runs wait for each other: {circle}", hint=hint)
+        yield draft.diagnostic("ORCH175", path, f"these {noun}s wait for each other: {circle}", hint=hint)
 
 
-def _circle(trail: list[str], run: str) -> str:
-    names = trail[trail.index(run) :]
+def _circle(trail: list[str], name: str) -> str:
+    names = trail[trail.index(name) :]
     shown_names = [*names[:8], "…"] if len(names) > 8 else names
-    return " -> ".join([*shown_names, run])
+    return " -> ".join([*shown_names, name])
 
 
-def _run_name(draft: Draft) -> str | None:
-    if draft.kind not in ("task", "dev-environment") or draft.partial is None or "name" in draft.broken:
+# What may depend on others of its kind, by the documents that are it.
+_NAMED = {"run": ("task", "dev-environment"), "fleet": ("fleet",)}
+
+_ELSEWHERE = {
+    "run": "a run of the stack may be meant; check its name",
+    "fleet": "a fleet of another file may be meant, which has to be up first; check its name",
+}
+
+
+def _name(draft: Draft, noun: str) -> str | None:
+    if draft.kind not in _NAMED[noun] or draft.partial is None or "name" in draft.broken:
         return None
-    return cast(Run, draft.partial).name
+    return cast("Run | Fleet", draft.partial).name
 
 
-def _dependencies(draft: Draft) -> Iterator[tuple[Path_, str]]:
-    """Runs that a task waits for, each with its place."""
-    if draft.kind != "task" or draft.partial is None or "depends_on" in draft.broken:
+def _dependencies(draft: Draft, noun: str) -> Iterator[tuple[Path_, str]]:
+    """The runs that a task waits for, or the fleets that a fleet does, each with its place."""
+    if draft.partial is None or "depends_on" in draft.broken:
         return
+    names: Sequence[str] = ()
+    if noun == "run" and draft.kind == "task":
+        names = [each.run for each in task_of(draft).depends_on]
+    elif noun == "fleet" and draft.kind == "fleet":
+        names = fleet_of(draft).depends_on
     many = isinstance(draft.node_at(("depends_on",)), SequenceNode)
-    for index, dependency in enumerate(task_of(draft).depends_on):
-        yield (("depends_on", index) if many else ("depends_on",)), dependency.run
+    for index, name in enumerate(names):
+        yield (("depends_on", index) if many else ("depends_on",)), name
 
 
 def distributed_needs_cluster(drafts: Sequence[Draft]) -> Findings:

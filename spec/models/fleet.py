@@ -8,7 +8,7 @@ from pydantic import Field
 
 from orch.spec.grammar.characters import check_word
 from orch.spec.grammar.hosts import parse_public_key
-from orch.spec.grammar.values import Problem
+from orch.spec.grammar.values import Problem, Problems, check_name
 from orch.spec.models.blocks import (
     Budget,
     Health,
@@ -23,7 +23,18 @@ from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import describe
 from orch.spec.models.fields.parsing import Reads
 from orch.spec.models.fields.sizes import MAX_NODES, Blocks, Nodes
-from orch.spec.models.fields.types import Env, Flag, Image, Name, Tags, choice, duration, rows, switch, text
+from orch.spec.models.fields.types import (
+    Env,
+    Flag,
+    Image,
+    Name,
+    Tags,
+    choice,
+    duration,
+    rows,
+    switch,
+    text,
+)
 from orch.spec.models.resources import Resources
 from orch.spec.models.retry import FleetRetry
 from orch.spec.models.selection import Backends, Choosing, check_backend
@@ -76,6 +87,22 @@ def _public_keys(value: object) -> tuple[str, ...]:
         except Problem as problem:
             problem.at = (index, *problem.at)
             raise
+    return tuple(dict.fromkeys(read))
+
+
+def _fleets(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        return (check_name(text(value, "the name of a fleet, or a list of them,")),)
+    read: list[str] = []
+    wrong: list[Problem] = []
+    for index, item in enumerate(cast("list[object]", value)):
+        try:
+            read.append(check_name(text(item)))
+        except Problem as problem:
+            problem.at = (index, *problem.at)
+            wrong.append(problem)
+    if wrong:
+        raise Problems(tuple(wrong))
     return tuple(dict.fromkeys(read))
 
 
@@ -163,6 +190,10 @@ class Fleet(Choosing):
     )
     budget: Budget | None = Field(default=None, description="Bounds of cost.")
     protect: Flag = Field(default=False, description="Refuse to delete or replace the fleet.")
+    depends_on: Annotated[
+        tuple[str, ...],
+        Reads(_fleets, json_schema.either("name, or a list of names", json_schema.NAME, json_schema.TEXTS)),
+    ] = Field(default=(), description="Fleets that are brought up before it, and removed after it.")
     partitions: Annotated[tuple[Partition, ...], rows("partitions")] = Field(
         default=(), description="Slurm partition names of the fleet."
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from support import Folder
+from support import Folder, record_fleet
 
 TASK = "type: task\nname: job\ncommands: [hostname]\n"
 VERBS = {
@@ -21,26 +20,6 @@ VERBS = {
 }
 
 
-def up(folder: Folder, name: str, *, rehearsed: bool = False) -> None:
-    """What the engine would have recorded of a fleet."""
-    dot = folder.path / ".orch"
-    place = (dot / "rehearsal" if rehearsed else dot) / "state" / ".pulumi" / "stacks" / "lab"
-    place.mkdir(parents=True, exist_ok=True)
-    for made in (dot, *(each for each in place.parents if dot in each.parents), place):
-        made.chmod(0o700)
-    fleet = {
-        "name": name,
-        "backend": "local",
-        "placement": "any",
-        "nodes": [],
-        "scope": "000000",
-        "network": "n",
-        "interconnect": "ethernet",
-    }
-    stack = {"type": "pulumi:pulumi:Stack", "urn": "urn", "outputs": {"fleet": fleet}}
-    (place / f"{name}.json").write_text(json.dumps({"checkpoint": {"latest": {"resources": [stack]}}}))
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     made = Folder(tmp_path)
@@ -51,7 +30,7 @@ def folder(tmp_path: Path) -> Folder:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_fleets_that_are_up_are_named(folder: Folder, verb: str) -> None:
-    up(folder, "laptop")
+    record_fleet(folder, "laptop")
     said = folder.orch(*VERBS[verb])
     assert said.code == 3, said.err
     assert "error ORCH353: the fleet nothere is not up in this project" in said.err
@@ -77,7 +56,7 @@ def test_nobody_is_asked_whether_to_remove_what_is_not_there(folder: Folder) -> 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_fleet_of_the_rehearsal_is_pointed_to(folder: Folder, verb: str) -> None:
-    up(folder, "nothere", rehearsed=True)
+    record_fleet(folder, "nothere", rehearsed=True)
     said = folder.orch(*VERBS[verb])
     assert said.code == 3, said.err
     assert "the fleet nothere is not up in this project" in said.err
@@ -86,14 +65,14 @@ def test_a_fleet_of_the_rehearsal_is_pointed_to(folder: Folder, verb: str) -> No
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_takes_what_it_is_told_to_add(folder: Folder, verb: str) -> None:
-    up(folder, "nothere")
+    record_fleet(folder, "nothere")
     said = folder.orch(*VERBS[verb], "--rehearse")
     assert said.code == 3, said.err
     assert "hint: it is up outside the rehearsal: leave `--rehearse` out\n" in said.err
 
 
 def test_a_mistyped_name_gets_a_guess(folder: Folder) -> None:
-    up(folder, "nowhere")
+    record_fleet(folder, "nowhere")
     assert "hint: did you mean 'nowhere'?" in folder.orch(*VERBS["drift"]).err
 
 

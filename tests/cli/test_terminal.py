@@ -195,6 +195,7 @@ def test_every_verb_says_what_it_says_so() -> None:
         "doctor.py: f'export {key}={shlex.quote(value)}'",  # for a shell
         r"errors.py: f'{visible_lines(hidden(text))}\n'",
         "errors.py: visible_lines(hidden(text))",
+        "up.py: done.printed",  # what `say` printed in a process of its own
         "files.py: text",  # a review, whose text is escaped, or JSON
         "live.py: text",  # a job's log
         "live.py: visible_lines(hidden(text))",

@@ -1,0 +1,403 @@
+"""`orch up`: bring up the volumes and fleets of a file or folder, in waves."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from orch.cli.context import ALSO, Force, Json, NewKeys, Owner, Rehearse, Verbose, Yes, lease_seconds
+from orch.cli.errors import UsageError, end, print_json, say, tell
+from orch.cli.fleets import side_by_side, volumes
+from orch.cli.fleets.provision import remove
+from orch.cli.fleets.prune import Undescribed, found_undescribed, refuse_protected, told, undescribed
+from orch.cli.fleets.targets import FleetFile
+from orch.cli.fleets.wave_health import require_healthy, unhealthy
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.models import Fleet
+from orch.stacks.errors import StackError
+from orch.stacks.waves import Stack, in_waves, refuse_missing
+
+if TYPE_CHECKING:
+    from orch.components.request import Approvals
+    from orch.spec.loader.load import Document
+    from orch.stacks.project import Project
+
+SCHEMA = 1
+
+MOST_PARALLEL = 16
+
+
+@dataclass(frozen=True)
+class UpMeans:
+    """How fleets are brought up. `parallel`: so many of a wave at once, each in a process of its own;
+    `check`: the nodes of a wave are checked before the next one; `prune`: fleets that no file describes are
+    removed."""
+
+    yes: bool
+    as_json: bool = False
+    verbose: bool = False
+    parallel: int = 1
+    check: bool = True
+    prune: bool = False
+
+
+def up(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help=f"A YAML file, a folder of them, or -. {ALSO}"),
+    ] = None,
+    *,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            "--plan",
+            metavar="PLAN",
+            help="Apply exactly this saved plan of `orch preview --out`, or refuse; nobody is asked.",
+        ),
+    ] = None,
+    result: Annotated[
+        str | None,
+        typer.Option(
+            "--result",
+            metavar="FILE",
+            help="With --plan: write there what became of it, for `orch ci comment --result`.",
+        ),
+    ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            "--lease",
+            metavar="DURATION",
+            help="With --plan: take the leases of its stacks for so long, before anything is compared.",
+        ),
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    accept_host_key: Annotated[
+        list[str] | None,
+        typer.Option("--accept-host-key", metavar="HOST", help="Pin the new key of this host; repeatable."),
+    ] = None,
+    accept_new_host_keys: NewKeys = False,
+    accept_drift: Annotated[
+        bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
+    ] = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
+    force: Force = False,
+    lose_data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lose-data",
+            metavar="PATH",
+            help="Delete the file system created at this path, or make it anew where it is gone; repeatable.",
+        ),
+    ] = None,
+    verbose: Verbose = False,
+    rehearse: Rehearse = False,
+    owner: Owner = None,
+    parallel: Annotated[
+        int,
+        typer.Option(
+            "--parallel",
+            metavar="N",
+            min=1,
+            max=MOST_PARALLEL,
+            help="Bring up so many fleets of a wave at once; with --yes.",
+        ),
+    ] = 1,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Of a folder: remove fleets that are up and that no file describes."),
+    ] = False,
+    no_check: Annotated[
+        bool,
+        typer.Option("--no-check", help="Do not check the nodes of a wave before the next one begins."),
+    ] = False,
+) -> None:
+    """Bring up the fleets of a file: what is missing is created, what differs is changed.
+
+    Of a folder: in waves, each after the fleets that it depends on, once their nodes are in order. It stops
+    at the first that fails, and goes on from there next time.
+    """
+    from orch.components.request import Approvals
+
+    if plan is not None:
+        from orch.cli.fleets.saved_plans import ApplyMeans, apply_saved
+
+        changing = {
+            "--accept-host-key": accept_host_key,
+            "--accept-new-host-keys": accept_new_host_keys,
+            "--accept-drift": accept_drift,
+            "--upgrade": upgrade,
+            "--lose-data": lose_data,
+            "--prune": prune,
+        }
+        for word, is_given in changing.items():
+            if is_given:
+                raise typer.BadParameter(
+                    "it changes what is planned: it does not go with --plan", param_hint=word
+                )
+
+        def documents(target: str) -> tuple[Project, tuple[Document, ...]]:
+            launch = ("fleet", "volume")
+            return FleetFile(target, launch=launch, rehearse=rehearse, mixed=True, owner=owner).read()
+
+        seconds = None if lease is None else lease_seconds(lease, "--lease")
+        means = ApplyMeans(force, as_json, rehearse, result, seconds, check=not no_check)
+        apply_saved(plan, file, documents, means)
+        return
+    for word, is_given in (("--result", result is not None), ("--lease", lease is not None)):
+        if is_given:
+            raise typer.BadParameter("it goes with a saved plan, `--plan PLAN`", param_hint=word)
+    if file is None:
+        raise UsageError("no FILE is given", hint="`orch up FILE`, or `orch up --plan PLAN`")
+    if prune and not os.path.isdir(file):
+        raise typer.BadParameter("it is for a folder, which has all fleets", param_hint="--prune")
+    if parallel > 1 and not yes:
+        raise typer.BadParameter("nobody can be asked of several at once: add --yes", param_hint="--parallel")
+    bring_up(
+        FleetFile(file, launch=("fleet", "volume"), rehearse=rehearse, owner=owner),
+        Approvals(
+            accept_drift,
+            upgrade,
+            force,
+            unseen="all" if accept_new_host_keys else "none",
+            lose_data=frozenset(lose_data or ()),
+        ),
+        UpMeans(yes, as_json, verbose, parallel, not no_check, prune),
+        accept_host_keys=accept_host_key or (),
+    )
+
+
+def bring_up(
+    source: FleetFile,
+    approvals: Approvals,
+    means: UpMeans,
+    *,
+    accept_host_keys: Sequence[str] = (),
+) -> None:
+    """Bring up the volumes and then the fleets of a file, wave by wave; exits with 7 when hosts are unfit.
+
+    `accept_host_keys`: hosts whose changed key is accepted. Raises NoSuchFleet, Unhealthy, and what the
+    operations raise, with what was brought up before and what was not begun.
+    """
+    if means.yes and approvals.unseen == "none":
+        # With `--yes` nobody sees a key; on a terminal each is shown before it is used.
+        approvals = replace(approvals, unseen="named")
+    project, documents = source.read()
+    stacks = in_waves(project, documents)
+    refuse_missing(stacks)
+    obsolete: tuple[Undescribed, ...] = ()
+    if means.prune:
+        obsolete = undescribed(project)
+        refuse_protected(obsolete)
+    if means.parallel > 1:
+        _import_before(stacks, project)
+
+    def do(stack: Stack) -> bool:
+        return _bring_up(stack, source, approvals, means, accept_host_keys)
+
+    progress = _Progress(stacks)
+    try:
+        for wave in range(1, stacks[-1].wave + 1):
+            if wave > 1 and means.check:
+                require_healthy(stacks, wave - 1)
+            members = [each for each in stacks if each.wave == wave]
+            if means.parallel > 1 and side_by_side.can_fork():
+                _all_at_once(members, do, means, progress)
+            else:
+                for each in members:
+                    progress.began(each)
+                    progress.ended(each, unfit=do(each))
+            if progress.unfit and wave < stacks[-1].wave and means.check:
+                raise unhealthy(wave, ["hosts are not in order, see above"], progress.unfit[0].model.name)
+    except OrchError as error:
+        if len(stacks) > 1:
+            error.detail = f"{error.detail}\n{progress.text()}" if error.detail else progress.text()
+        if means.as_json and os.path.isdir(source.file):
+            print_json(progress.as_json(()))
+        raise
+    for each in obsolete:
+        tell(each.text())
+    fleets = [(project, each.name) for each in obsolete]
+    remove(source.file, fleets, (), yes=means.yes, force=approvals.force, as_json=means.as_json)
+    if means.as_json and os.path.isdir(source.file):
+        print_json(progress.as_json(obsolete))
+    if os.path.isdir(source.file) and not means.prune:
+        told(found_undescribed(project), source.file)
+    if progress.unfit:
+        end(ExitCode.HOSTS)
+
+
+@dataclass
+class _Progress:
+    """How far the stacks of a file have come: which are up, which are not in order, which one failed."""
+
+    stacks: Sequence[Stack]
+    up: list[Stack] = field(default_factory=list["Stack"])
+    begun: list[Stack] = field(default_factory=list["Stack"])
+    unfit: list[Stack] = field(default_factory=list["Stack"])
+
+    def began(self, stack: Stack) -> None:
+        self.begun.append(stack)
+
+    def ended(self, stack: Stack, *, unfit: bool) -> None:
+        self.up.append(stack)
+        if unfit:
+            self.unfit.append(stack)
+
+    def outcome(self, stack: Stack) -> str:
+        if stack in self.unfit:
+            return "not in order"
+        if stack in self.up:
+            return "up"
+        return "failed" if stack in self.begun else "not begun"
+
+    def text(self) -> str:
+        """What was brought up and what was not begun: `up: fleet a; not begun: fleet c`."""
+        titles: dict[str, list[str]] = {}
+        for each in self.stacks:
+            titles.setdefault(self.outcome(each), []).append(each.title)
+        return "; ".join(f"{outcome}: {', '.join(each)}" for outcome, each in titles.items())
+
+    def as_json(self, pruned: Sequence[Undescribed]) -> dict[str, Any]:
+        stacks = [
+            {"stack": each.title, "wave": each.wave, "outcome": self.outcome(each)} for each in self.stacks
+        ]
+        return {"schema": SCHEMA, "stacks": stacks, "pruned": [each.as_json() for each in pruned]}
+
+
+def _bring_up(
+    stack: Stack,
+    source: FleetFile,
+    approvals: Approvals,
+    means: UpMeans,
+    accept_host_keys: Sequence[str],
+) -> bool:
+    """Bring up a fleet or a volume, after asking unless `means.yes`; whether hosts of it are unfit."""
+    from orch.cli.hosts.host_keys import planned, rekeyed
+    from orch.cli.output.plan import counts, key_lines, plan_json
+    from orch.cli.output.progress import watching
+    from orch.cli.output.review import Agreement, agree, need_terminal, tell_problems
+    from orch.stacks import operations
+
+    project, document, fleet = stack.project, stack.document, stack.model
+    if not isinstance(fleet, Fleet):
+        one = [(project, document, fleet)]
+        volumes.bring_up(one, yes=means.yes, as_json=means.as_json, verbose=means.verbose)
+        return False
+    own_approvals = replace(approvals, rekeyed=rekeyed(fleet, accept_host_keys))
+    request = source.request(document, fleet, own_approvals)
+    agreement = Agreement(project, document, request, None, False)
+    if not means.yes:
+        need_terminal("orch up FILE --yes")
+        reload = partial(source.read_again, fleet.name)
+        agreement = agree(project, document, request, reload, verbose=means.verbose)
+        if agreement.plan is None:
+            return agreement.unfit
+    with watching(as_json=means.as_json or means.parallel > 1) as listener:
+        result = planned(
+            agreement.document,
+            lambda: operations.up(agreement.project, agreement.request, listener, plan=agreement.plan),
+            as_json=means.as_json,
+        )
+    if means.as_json:
+        print_json(plan_json(result, agreement.document))
+        return agreement.unfit or bool(result.problems)
+    for line in key_lines(result.new_keys) if means.yes else ():
+        tell(line)
+    failed = len({problem.node for problem in result.problems})
+    suffix = f"; {failed} not in order" if failed else ""
+    say(f"{stack.title}: {counts(result.changes, done=True)}{suffix}")
+    tell_problems(result, agreement.document)
+    return agreement.unfit or bool(result.problems)
+
+
+# Several at once
+
+
+@dataclass(frozen=True)
+class _Brought:
+    """What became of one stack in a process of its own: what it printed, its error or whether it is unfit."""
+
+    printed: str = ""
+    unfit: bool = False
+    error: OrchError | None = None
+
+
+def _import_before(stacks: Sequence[Stack], project: Project) -> None:
+    side_by_side.import_before([each.model for each in stacks if isinstance(each.model, Fleet)], project)
+
+
+def _all_at_once(
+    stacks: Sequence[Stack], do: Callable[[Stack], bool], means: UpMeans, progress: _Progress
+) -> None:
+    """Bring up the stacks of a wave, a few at a time; after one that fails no other is begun.
+
+    Raises the error of the first of them that failed; those of the others are told.
+    """
+
+    def told_of(stack: Stack, done: _Brought, _: int) -> None:
+        print(done.printed, end="", flush=True)
+        if done.error is None:
+            progress.ended(stack, unfit=done.unfit)
+
+    work = side_by_side.Work(
+        partial(_in_own_process, do), _gone, told_of, lambda done: done.error is not None
+    )
+    results = side_by_side.run(stacks, work, means.parallel, began=progress.began)
+    errors = [each.error for each in results if each is not None and each.error is not None]
+    for error in errors[1:]:
+        tell(error.text())
+    if errors:
+        raise errors[0]
+
+
+def _in_own_process(do: Callable[[Stack], bool], stack: Stack) -> _Brought:
+    sys.stderr = _Named(sys.stderr, stack.title)
+    printed = io.StringIO()
+    own = replace(stack, project=side_by_side.own_project(stack.project))
+    try:
+        with redirect_stdout(printed):
+            unfit = do(own)
+    except OrchError as error:
+        return _Brought(printed.getvalue(), error=error)
+    except typer.Exit as ended:
+        failure = StackError(f"the {stack.title} was not brought up", code=None)
+        failure.exit_code = ExitCode(ended.exit_code)
+        return _Brought(printed.getvalue(), error=failure)
+    return _Brought(printed.getvalue(), unfit)
+
+
+def _gone(stack: Stack, code: int | None) -> _Brought:
+    error = StackError(
+        f"the process that brought up the {stack.title} ended ({code})",
+        hint="run the same command again: it goes on from there; the system's log may tell what ended it",
+        code="ORCH346",
+    )
+    return _Brought(error=error)
+
+
+class _Named(io.TextIOBase):
+    """A stream that begins each line with whose it is: several stacks tell something at once."""
+
+    def __init__(self, stream: TextIO, title: str) -> None:
+        self._stream, self._title = stream, title
+
+    def write(self, text: str) -> int:
+        lines = text.splitlines(keepends=True)
+        self._stream.write("".join(f"{self._title}: {line}" for line in lines))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return False
