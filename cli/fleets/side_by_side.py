@@ -59,7 +59,8 @@ class Work(Generic[J, R]):
 def run(
     jobs: Sequence[J], work: Work[J, R], most: int, began: Callable[[J], None] = lambda _: None
 ) -> list[R | None]:
-    """The results of the jobs in their order, None for one that was not begun.
+    """The results of the jobs in their order, None for one that was not begun. The caller has no threads: one
+    of them might hold a lock at a fork, which nobody would give back in the process that is forked.
 
     SIGTERM and Ctrl-C are passed on to the processes, which are waited for. A process whose parent is gone
     stops too.

@@ -198,7 +198,8 @@ def bring_up(
     if means.prune:
         obsolete = undescribed(project)
         refuse_protected(obsolete)
-    if means.parallel > 1:
+    at_once = means.parallel > 1 and side_by_side.can_fork()
+    if at_once:
         _import_before(stacks, project)
 
     def do(stack: Stack) -> bool:
@@ -208,9 +209,9 @@ def bring_up(
     try:
         for wave in range(1, stacks[-1].wave + 1):
             if wave > 1 and means.check:
-                require_healthy(stacks, wave - 1)
+                (_require_healthy_apart if at_once else require_healthy)(stacks, wave - 1)
             members = [each for each in stacks if each.wave == wave]
-            if means.parallel > 1 and side_by_side.can_fork():
+            if at_once:
                 _all_at_once(members, do, means, progress)
             else:
                 for each in members:
@@ -223,6 +224,11 @@ def bring_up(
             error.detail = f"{error.detail}\n{progress.text()}" if error.detail else progress.text()
         if means.as_json and os.path.isdir(source.file):
             print_json(progress.as_json(()))
+        raise
+    except KeyboardInterrupt:
+        if len(stacks) > 1:
+            progress.ending = "interrupted"
+            tell(progress.text())
         raise
     for each in obsolete:
         tell(each.text())
@@ -238,12 +244,14 @@ def bring_up(
 
 @dataclass
 class _Progress:
-    """How far the stacks of a file have come: which are up, which are not in order, which one failed."""
+    """How far the stacks of a file have come: which are up, and of these not in order. `ending`: what became
+    of others that were begun."""
 
     stacks: Sequence[Stack]
     up: list[Stack] = field(default_factory=list["Stack"])
     begun: list[Stack] = field(default_factory=list["Stack"])
     unfit: list[Stack] = field(default_factory=list["Stack"])
+    ending: str = "failed"
 
     def began(self, stack: Stack) -> None:
         self.begun.append(stack)
@@ -258,7 +266,7 @@ class _Progress:
             return "not in order"
         if stack in self.up:
             return "up"
-        return "failed" if stack in self.begun else "not begun"
+        return self.ending if stack in self.begun else "not begun"
 
     def text(self) -> str:
         """What was brought up and what was not begun: `up: fleet a; not begun: fleet c`."""
@@ -374,6 +382,27 @@ def _in_own_process(do: Callable[[Stack], bool], stack: Stack) -> _Brought:
         failure.exit_code = ExitCode(ended.exit_code)
         return _Brought(printed.getvalue(), error=failure)
     return _Brought(printed.getvalue(), unfit)
+
+
+def _require_healthy_apart(stacks: Sequence[Stack], wave: int) -> None:
+    """The same as `require_healthy` in a process of its own: logging in starts threads, and a process that
+    is forked beside threads may wait for ever for what one of them held."""
+
+    def check(number: int) -> _Brought:
+        try:
+            own = side_by_side.own_project(stacks[0].project)
+            require_healthy([replace(each, project=own) for each in stacks], number)
+        except OrchError as error:
+            return _Brought(error=error)
+        return _Brought()
+
+    def gone(number: int, code: int | None) -> _Brought:
+        words = f"the process that checked the nodes of wave {number} ended ({code})"
+        return _Brought(error=StackError(words, hint="run the same command again", code="ORCH346"))
+
+    (done,) = side_by_side.run([wave], side_by_side.Work(check, gone, lambda *_: None), 1)
+    if done is not None and done.error is not None:
+        raise done.error
 
 
 def _gone(stack: Stack, code: int | None) -> _Brought:
