@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from orch.spec.loader.load import Document, Loaded
 
 Named = TypeVar("Named", Fleet, Volume)
+_FLEET = re.compile(r"""^[\s{"']*type["']?\s*:\s*["']?fleet\b""", re.MULTILINE)
 SKIPPED_FOLDERS = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
 
 
@@ -179,12 +181,13 @@ def documents_of(root: Path, model: type[Named], noun: str) -> Iterator[tuple[Do
 
 
 def described_fleets(root: Path) -> tuple[frozenset[str], tuple[Path, ...]]:
-    """The names of all fleets in the YAML files under `root`, and those of the files that have errors."""
+    """The names of all fleets in the YAML files under `root`, and those files with a fleet that have errors;
+    other tools' files are none of them."""
     names: set[str] = set()
     broken: list[Path] = []
     for path, loaded in _files_with(root, "fleet"):
         names.update(each.name for each in loaded.fleets)
-        if loaded.failed:
+        if loaded.failed and _FLEET.search(path.read_text(errors="replace")):
             broken.append(path)
     return frozenset(names), tuple(broken)
 

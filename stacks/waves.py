@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
-from orch.spec.models import Fleet, Volume
-from orch.stacks.errors import NoSuchFleet
-from orch.stacks.project import Project
-from orch.stacks.state import StackState
-
 if TYPE_CHECKING:
     from orch.spec.loader.load import Document
+    from orch.spec.models import Fleet, Volume
+    from orch.stacks.project import Project
 
 
 def waves(depends_on: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
@@ -45,11 +42,20 @@ class Stack:
 
     @property
     def title(self) -> str:
-        return f"{'fleet' if isinstance(self.model, Fleet) else 'volume'} {self.model.name}"
+        return f"{self.document.kind} {self.model.name}"
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """The fleet, None for a volume."""
+        from orch.spec.models import Fleet
+
+        return self.model if isinstance(self.model, Fleet) else None
 
 
 def in_waves(project: Project, documents: Sequence[Document]) -> list[Stack]:
     """The volumes and fleets of documents, wave by wave: volumes first, fleets after those they depend on."""
+    from orch.spec.models import Fleet, Volume
+
     volumes = [(each, each.model) for each in documents if isinstance(each.model, Volume)]
     fleets = {each.model.name: (each, each.model) for each in documents if isinstance(each.model, Fleet)}
     found = [Stack(project, document, volume, 1) for document, volume in volumes]
@@ -69,9 +75,12 @@ def order_lines(stacks: Sequence[Stack]) -> list[str]:
 
 def refuse_missing(stacks: Sequence[Stack]) -> None:
     """Raises NoSuchFleet where a fleet depends on one that is neither among them nor up."""
-    names = {each.model.name for each in stacks if isinstance(each.model, Fleet)}
+    from orch.stacks.errors import NoSuchFleet
+    from orch.stacks.state import StackState
+
+    names = {each.fleet.name for each in stacks if each.fleet is not None}
     for each in stacks:
-        for name in each.model.depends_on if isinstance(each.model, Fleet) else ():
+        for name in each.fleet.depends_on if each.fleet is not None else ():
             if name in names or "fleet" in StackState(each.project, name).outputs:
                 continue
             raise NoSuchFleet(

@@ -20,8 +20,6 @@ from orch.cli.errors import end, print_json, say, tell
 from orch.cli.fleets import volumes
 from orch.cli.fleets.targets import FleetFile, fleets_at, fleets_of, is_file, stacks_of
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.models import Fleet
-from orch.stacks.waves import in_waves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,9 +48,11 @@ def down(
     if source is None:
         fleets = [(project_at(rehearse=rehearse, owner=owner), target)]
     else:
+        from orch.stacks.waves import in_waves
+
         stacks = in_waves(*source.read())
         stacks.sort(key=lambda each: -each.wave)
-        fleets = [(each.project, each.model.name) for each in stacks if isinstance(each.model, Fleet)]
+        fleets = [(each.project, each.model.name) for each in stacks if each.fleet is not None]
     remove(target, fleets, indices or (), yes=yes, force=force, as_json=as_json)
     if source and not indices:
         volumes.remove_those_of(source.volumes(), yes=yes, as_json=as_json)

@@ -21,8 +21,6 @@ from orch.cli.fleets.prune import Undescribed, found_undescribed, refuse_protect
 from orch.cli.fleets.targets import FleetFile
 from orch.cli.fleets.wave_health import require_healthy, unhealthy
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.models import Fleet
-from orch.stacks.errors import StackError
 from orch.stacks.waves import Stack, in_waves, refuse_missing
 
 if TYPE_CHECKING:
@@ -296,9 +294,9 @@ def _bring_up(
     from orch.cli.output.review import Agreement, agree, need_terminal, tell_problems
     from orch.stacks import operations
 
-    project, document, fleet = stack.project, stack.document, stack.model
-    if not isinstance(fleet, Fleet):
-        one = [(project, document, fleet)]
+    project, document, fleet = stack.project, stack.document, stack.fleet
+    if fleet is None:
+        one: Any = [(project, document, stack.model)]
         volumes.bring_up(one, yes=means.yes, as_json=means.as_json, verbose=means.verbose)
         return False
     own_approvals = replace(approvals, rekeyed=rekeyed(fleet, accept_host_keys))
@@ -341,7 +339,7 @@ class _Brought:
 
 
 def _import_before(stacks: Sequence[Stack], project: Project) -> None:
-    side_by_side.import_before([each.model for each in stacks if isinstance(each.model, Fleet)], project)
+    side_by_side.import_before([each.fleet for each in stacks if each.fleet is not None], project)
 
 
 def _all_at_once(
@@ -369,6 +367,8 @@ def _all_at_once(
 
 
 def _in_own_process(do: Callable[[Stack], bool], stack: Stack) -> _Brought:
+    from orch.stacks.errors import StackError
+
     sys.stderr = _Named(sys.stderr, stack.title)
     printed = io.StringIO()
     own = replace(stack, project=side_by_side.own_project(stack.project))
@@ -396,6 +396,8 @@ def _require_healthy_apart(stacks: Sequence[Stack], wave: int) -> None:
             return _Brought(error=error)
         return _Brought()
 
+    from orch.stacks.errors import StackError
+
     def gone(number: int, code: int | None) -> _Brought:
         words = f"the process that checked the nodes of wave {number} ended ({code})"
         return _Brought(error=StackError(words, hint="run the same command again", code="ORCH346"))
@@ -406,6 +408,8 @@ def _require_healthy_apart(stacks: Sequence[Stack], wave: int) -> None:
 
 
 def _gone(stack: Stack, code: int | None) -> _Brought:
+    from orch.stacks.errors import StackError
+
     error = StackError(
         f"the process that brought up the {stack.title} ended ({code})",
         hint="run the same command again: it goes on from there; the system's log may tell what ended it",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from orch.cli.errors import tell
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.models import Fleet
-from orch.stacks.waves import Stack
+
+if TYPE_CHECKING:
+    from orch.stacks.waves import Stack
 
 
 class Unhealthy(OrchError):
@@ -20,7 +22,7 @@ def require_healthy(stacks: Sequence[Stack], wave: int) -> None:
     """Check the nodes of a wave's fleets as `orch check` does. Raises Unhealthy for any that fails."""
     from orch.cli.hosts.check import survey_of
 
-    fleets = [each for each in stacks if each.wave == wave and isinstance(each.model, Fleet)]
+    fleets = [each for each in stacks if each.wave == wave and each.fleet is not None]
     if not fleets:
         return
     names = ", ".join(each.model.name for each in fleets)

@@ -132,6 +132,7 @@ def test_what_no_file_of_the_project_describes_is_found(folder: Folder) -> None:
 def test_a_file_with_errors_keeps_all_that_is_up(folder: Folder) -> None:
     folder.write("fleets/a.yml", fleet("here"))
     folder.write("fleets/b.yml", fleet("there").replace("nodes: 1", "nodes: one"))
+    folder.write("fleets/play.yml", "- hosts: fleet_here\n  tasks: []\n")
     recorded(folder, "here")
     assert undescribed(find(folder.path)) == ()
     recorded(folder, "there")

@@ -19,7 +19,8 @@ def codes(path: Path, **more: object) -> list[tuple[str, str]]:
 
 
 def test_the_examples_of_this_version_can_be_launched() -> None:
-    for path in sorted(EXAMPLES.rglob("*.yml")):
+    # Ansible's playbooks are no documents of orch.
+    for path in sorted(set(EXAMPLES.rglob("*.yml")) - set(EXAMPLES.glob("ansible/*"))):
         assert not load_paths([path], environ={}, launch=True).failed, path
 
 
