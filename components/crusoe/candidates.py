@@ -85,7 +85,7 @@ def candidates(
 
     Raises PlanErrors when there is none: ORCH200, 202, 223, 237.
     """
-    if wrong := list(refusals(fleet)):
+    if wrong := list(refusals(fleet, settings)):
         raise PlanErrors(wrong)
     query = _query(fleet, settings, catalog)
     kept = current_candidate(query, catalog, previous, lambda offer: True, None)
@@ -110,7 +110,7 @@ def candidates(
     return tuple(_own(replace(each, listed=False)) for each in divisible(fleet, found))
 
 
-def refusals(fleet: Fleet) -> Iterator[Finding]:
+def refusals(fleet: Fleet, settings: CrusoeSettings) -> Iterator[Finding]:
     """What Crusoe cannot do for any fleet, each where it is written."""
     if fleet.spot_policy == "spot":
         yield Finding(
@@ -126,6 +126,14 @@ def refusals(fleet: Fleet) -> Iterator[Finding]:
             "network.public_ips",
             "Crusoe gives each VM a public address: its API has no field against it",
             hint="remove it: the firewall of the fleet's network lets in from `ssh_cidrs` alone",
+        )
+    elif settings.public_ips is False and (block is None or block.public_ips == "auto"):
+        yield Finding(
+            "ORCH237",
+            "backends",
+            "Crusoe gives each VM a public address: its API has no field against it; `public_ips: false` of "
+            "`crusoe` in orch.yml asks for none",
+            hint="remove it there, or write `network: {public_ips: true}` here",
         )
     if block is not None and block.security_groups:
         yield Finding(
