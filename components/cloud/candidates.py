@@ -152,8 +152,9 @@ def _nothing(fleet: Fleet, query: MachineQuery, judgement: Judgement) -> Finding
     first = next(listed, None)
     if first is None:
         return Finding("ORCH200", "resources", summary)
-    # Another type would be the nearest as soon as types are written: what these lack tells more.
-    nearest = next((each for each in chain([first], listed) if not _another_type(each)), first)
+    # Another type, or another cloud, would be the nearest as soon as those are written: what these lack tells
+    # more.
+    nearest = next((each for each in chain([first], listed) if not _another(each)), first)
     why = "; ".join(reason_text(reason) for reason in nearest.reasons)
     path = PROPERTIES.get(nearest.reasons[0].constraint, "resources") if nearest.failed == 1 else "resources"
     return Finding(
@@ -165,8 +166,8 @@ def _nothing(fleet: Fleet, query: MachineQuery, judgement: Judgement) -> Finding
     )
 
 
-def _another_type(miss: NearMiss) -> bool:
-    return any(reason.constraint == "instance type" for reason in miss.reasons)
+def _another(miss: NearMiss) -> bool:
+    return any(reason.constraint in ("instance type", "backend") for reason in miss.reasons)
 
 
 def in_reservation(

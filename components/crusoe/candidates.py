@@ -22,7 +22,7 @@ from orch.components.cloud.candidates import (
     no_offer,
     with_required_fabric,
 )
-from orch.components.crusoe.account.facts import IbNetwork, Stock
+from orch.components.crusoe.account.facts import IbNetwork, Reservation, Stock
 from orch.components.request import PriorState
 from orch.offers.match import judge
 from orch.offers.query import MachineQuery, machine_query
@@ -85,7 +85,7 @@ def candidates(
 
     Raises PlanErrors when there is none: ORCH200, 202, 223, 237.
     """
-    if wrong := list(refusals(fleet)):
+    if wrong := list(refusals(fleet, settings)):
         raise PlanErrors(wrong)
     query = _query(fleet, settings, catalog)
     kept = current_candidate(query, catalog, previous, lambda offer: True, None)
@@ -110,7 +110,7 @@ def candidates(
     return tuple(_own(replace(each, listed=False)) for each in divisible(fleet, found))
 
 
-def refusals(fleet: Fleet) -> Iterator[Finding]:
+def refusals(fleet: Fleet, settings: CrusoeSettings) -> Iterator[Finding]:
     """What Crusoe cannot do for any fleet, each where it is written."""
     if fleet.spot_policy == "spot":
         yield Finding(
@@ -126,6 +126,14 @@ def refusals(fleet: Fleet) -> Iterator[Finding]:
             "network.public_ips",
             "Crusoe gives each VM a public address: its API has no field against it",
             hint="remove it: the firewall of the fleet's network lets in from `ssh_cidrs` alone",
+        )
+    elif settings.public_ips is False and (block is None or block.public_ips == "auto"):
+        yield Finding(
+            "ORCH237",
+            "backends",
+            "Crusoe gives each VM a public address: its API has no field against it; `public_ips: false` of "
+            "`crusoe` in orch.yml asks for none",
+            hint="remove it there, or write `network: {public_ips: true}` here",
         )
     if block is not None and block.security_groups:
         yield Finding(
@@ -172,16 +180,21 @@ def placed(
     stock: Stock,
     networks: Sequence[IbNetwork],
     nodes: int,
+    reservations: Sequence[Reservation] | None = None,
 ) -> tuple[CrusoeCandidate, ...]:
     """The places that the account has for these types, in the order to try: those with room for all nodes
     first, what is sold without a reservation before what is not, by price; of the InfiniBand networks of one
-    type and location the smallest that holds all nodes, then by name.
+    type and location the smallest that holds all nodes, then by name. A reservation that the file names keeps
+    them to its locations.
 
     Raises PlanErrors (ORCH205, 223) where it has none.
     """
     if named_network(fleet) is not None:
         networks = tuple(_named(fleet, networks, types))
     known = tuple(_with_new_locations(fleet, settings, types, stock))
+    bought = next((each for each in reservations or () if each.id == fleet.reservation), None)
+    if bought is not None:
+        known = tuple(each for each in known if each.region in (bought.locations or (each.region,))) or known
     there = [each for each in known if (each.type.name, each.region) in stock]
     if not there:
         raise PlanErrors([_nowhere(fleet, settings, types, stock)])
