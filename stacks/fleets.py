@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orch.spec.loader.load import Document, Loaded
 
 Named = TypeVar("Named", Fleet, Volume)
-_FLEET = re.compile(r"""^[\s{"']*type["']?\s*:\s*["']?fleet\b""", re.MULTILINE)
+_FLEET = re.compile(r"""\btype["']?\s*:\s*["']?fleet\b""")
 SKIPPED_FOLDERS = {".git", ".orch", ".venv", "node_modules", "__pycache__"}
 
 
