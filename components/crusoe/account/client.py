@@ -1,7 +1,5 @@
-"""Crusoe, asked by HTTP: one call each, signed, with errors of ours.
+"""Crusoe, asked by HTTP: each call is signed. Changes are operations, asked for until they have ended.
 
-Reads are tried again; a change is one call, since Crusoe knows no idempotency key: whoever makes something
-looks for its name first. Changes are operations, which are asked for until they have ended.
 Source: crusoecloud/client-go swagger/v1/swagger.json @e23c062.
 """
 
@@ -11,18 +9,16 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from orch import __version__
-from orch.components.cloud_errors import CloudRefused
+from orch.components.cloud.rest.client import RestClient, Row
+from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
 from orch.components.crusoe.account.errors import HINTS, CrusoeRefused, category, plain
 from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Image, Lookups, Quota, Stock, Subnet
-from orch.components.crusoe.account.signing import headers, query_text
+from orch.components.crusoe.account.signing import headers
 
 if TYPE_CHECKING:
-    import httpx
-
     from orch.spec.models.backends.crusoe import CrusoeSettings
 
 API = "https://api.cloud.crusoe.ai/v1"
@@ -31,18 +27,7 @@ PROJECT, ENDPOINT = "CRUSOE_DEFAULT_PROJECT", "CRUSOE_API_ENDPOINT"
 PARTS = ("access_key", "secret_key", "project", "url")
 """What a login consists of, as the provider is configured with it."""
 
-CALL_S = 60.0
-CONNECT_S = 15.0
-READS = 4
-"""How often a read is tried."""
-
-WAITS = ("conflict", "transient", "rate")
-"""What may be otherwise a little later: something in use, or an answer that did not come."""
-
 PAGE = 100
-
-Row = dict[str, Any]
-"""A document of Crusoe's API, with its names."""
 
 
 @dataclass(frozen=True)
@@ -101,27 +86,17 @@ DISK = Kind("storage/disks", "disk")
 INSTANCE = Kind("compute/vms/instances", "VM")
 
 
-class CrusoeClient:
+class CrusoeClient(RestClient):
     """The project of a login. Raises CloudRefused where httpx is not installed."""
 
-    def __init__(self, login: Login, *, pause_s: float = 1.0) -> None:
-        self._login, self._pause_s = login, pause_s
-        try:
-            import httpx
-        except ModuleNotFoundError as error:
-            raise CloudRefused(
-                "what asks Crusoe is not installed",
-                detail=str(error),
-                hint="pip install 'orch-fleet[crusoe]'",
-                code="ORCH303",
-            ) from error
-        self._base = urlsplit(login.url).path.rstrip("/")
-        limits = httpx.Timeout(CALL_S, connect=CONNECT_S)
-        agent = {"User-Agent": f"orch/{__version__}"}
-        self._http = httpx.Client(base_url=login.url, headers=agent, timeout=limits)
+    title: ClassVar[str] = "Crusoe"
+    extra: ClassVar[str] = "crusoe"
+    refused: ClassVar[type[CategoryRefused]] = CrusoeRefused
 
-    def close(self) -> None:
-        self._http.close()
+    def __init__(self, login: Login, *, pause_s: float = 1.0) -> None:
+        super().__init__(login.url, pause_s=pause_s)
+        self._login = login
+        self._base = urlsplit(login.url).path.rstrip("/")
 
     @property
     def project(self) -> str:
@@ -129,40 +104,19 @@ class CrusoeClient:
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def call(
-        self, what: str, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None
-    ) -> Row:
-        """One call: its answer, empty where there is none. `what`: what it is for, as in "cannot …".
-
-        Raises CrusoeRefused.
-        """
-        import httpx
-
-        text = query_text(query or {})
+    def signed(self, what: str, method: str, path: str, query: str) -> Mapping[str, str]:
         login = self._login
         try:
-            signed = headers(login.access_key, login.secret_key, method, f"{self._base}{path}", text)
+            return headers(login.access_key, login.secret_key, method, f"{self._base}{path}", query)
         except ValueError as error:
             raise CrusoeRefused(what, "credentials", f"the secret key does not read: {error}") from error
-        try:
-            answer = self._http.request(method, f"{path}?{text}" if text else path, json=body, headers=signed)
-        except httpx.HTTPError as error:
-            raise CrusoeRefused(what, "transient", str(error) or type(error).__name__) from error
-        if answer.is_success:
-            return _document(what, answer) if answer.content else {}
-        detail = _detail(answer)
-        raise CrusoeRefused(what, category(answer.status_code, detail), detail, status=answer.status_code)
 
-    def read(self, what: str, path: str, query: Mapping[str, str] | None = None) -> Row:
-        """A read, tried again while Crusoe does not answer or asks to wait. Raises CrusoeRefused."""
-        for attempt in range(READS - 1):
-            try:
-                return self.call(what, "GET", path, query=query)
-            except CrusoeRefused as refused:
-                if refused.category not in ("rate", "transient"):
-                    raise
-            time.sleep(self._pause_s * 2**attempt)
-        return self.call(what, "GET", path, query=query)
+    def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
+        return category(status, detail)
+
+    def detail(self, problem: Mapping[str, Any]) -> str:
+        message = plain(str(problem.get("message") or ""))
+        return f"{message} ({problem['reason']})" if problem.get("reason") else message
 
     def _in_project(self, path: str) -> str:
         return f"/projects/{self._login.project}/{path}"
@@ -363,22 +317,3 @@ def _failed(what: str, operation: Mapping[str, Any]) -> CrusoeRefused:
     result = operation.get("result") or {}
     text = f"{result.get('code', '')}: {plain(str(result.get('message', '')))}"
     return CrusoeRefused(what, category(None, text), text)
-
-
-def _document(what: str, answer: httpx.Response) -> Row:
-    try:
-        return answer.json()
-    except ValueError as error:
-        raise CrusoeRefused(what, "transient", "the answer is not JSON") from error
-
-
-def _detail(answer: httpx.Response) -> str:
-    """What people read of a refusal."""
-    try:
-        problem = answer.json()
-    except ValueError:
-        problem = None
-    if not isinstance(problem, dict):
-        return f"HTTP {answer.status_code}"
-    message = plain(str(problem.get("message") or f"HTTP {answer.status_code}"))
-    return f"{message} ({problem['reason']})" if problem.get("reason") else message

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from orch.components.cloud.marked import MarkedResource, Price, Survey, stack_digest, survey_of
 from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud.rest.client import Row
 from orch.components.crusoe.account.client import (
     DISK,
     INSTANCE,
@@ -21,7 +22,6 @@ from orch.components.crusoe.account.client import (
     SUBNET,
     CrusoeClient,
     Kind,
-    Row,
 )
 
 # What is used by others comes after them.

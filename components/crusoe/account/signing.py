@@ -8,16 +8,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
 from datetime import datetime, timezone
-from urllib.parse import quote_plus
 
 VERSION = "1.0"
-
-
-def query_text(query: Mapping[str, str]) -> str:
-    """A query as it is sent and signed: keys in order, both escaped as forms are."""
-    return "&".join(f"{quote_plus(key)}={quote_plus(query[key])}" for key in sorted(query))
 
 
 def signature(secret: str, method: str, path: str, query: str, stamp: str) -> str:

@@ -1,0 +1,136 @@
+"""A cloud that is asked by REST: one call each, with errors of ours.
+
+Reads are tried again; a change is one call, since these clouds know no idempotency key: whoever makes
+something looks for its name first.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote_plus
+
+from orch import __version__
+from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
+
+if TYPE_CHECKING:
+    import httpx
+
+CALL_S = 60.0
+CONNECT_S = 15.0
+READS = 4
+"""How often a read is tried."""
+
+MOST_PAUSE_S = 15.0
+"""The longest pause before a read is tried again."""
+
+Row = dict[str, Any]
+"""A document of a cloud's API, with its names."""
+
+
+def query_text(query: Mapping[str, Any]) -> str:
+    """A query as it is sent, and signed where a cloud asks for that: keys in order, escaped as forms are."""
+    return "&".join(f"{quote_plus(key)}={quote_plus(str(query[key]))}" for key in sorted(query))
+
+
+class RestClient(ABC):
+    """The account of a login. Raises CloudRefused where httpx is not installed.
+
+    `title`: what people call the cloud; `extra`: what installs what asks it; `refused`: its errors.
+    """
+
+    title: ClassVar[str]
+    extra: ClassVar[str]
+    refused: ClassVar[type[CategoryRefused]]
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None, *, pause_s: float = 1.0) -> None:
+        self._pause_s = pause_s
+        try:
+            import httpx
+        except ModuleNotFoundError as error:
+            raise CloudRefused(
+                f"what asks {self.title} is not installed",
+                detail=str(error),
+                hint=f"pip install 'orch-fleet[{self.extra}]'",
+                code="ORCH303",
+            ) from error
+        own = {"User-Agent": f"orch/{__version__}", **(headers or {})}
+        self._http = httpx.Client(base_url=url, headers=own, timeout=httpx.Timeout(CALL_S, connect=CONNECT_S))
+
+    def close(self) -> None:
+        self._http.close()
+
+    # -- what each cloud has in its own way ----------------------------------------------------------------
+
+    @abstractmethod
+    def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
+        """What a refusal is. `problem`: its body, empty where that is no document; `detail`: what people read
+        of it."""
+
+    @abstractmethod
+    def detail(self, problem: Mapping[str, Any]) -> str:
+        """What people read of a refusal; empty where it says nothing."""
+
+    def signed(self, what: str, method: str, path: str, query: str) -> Mapping[str, str]:
+        """Headers of one call. Raises `refused`."""
+        return {}
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def call(
+        self, what: str, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
+    ) -> Row:
+        """One call: its answer, empty where there is none. `what`: what it is for, as in "cannot …".
+
+        Raises `refused`.
+        """
+        import httpx
+
+        text = query_text(query or {})
+        headers = dict(self.signed(what, method, path, text))
+        try:
+            answer = self._http.request(
+                method, f"{path}?{text}" if text else path, json=body, headers=headers
+            )
+        except httpx.HTTPError as error:
+            raise self.refused(what, "transient", str(error) or type(error).__name__) from error
+        if answer.is_success:
+            return self._document(what, answer) if answer.content else {}
+        problem = _problem(answer)
+        detail = self.detail(problem) or f"HTTP {answer.status_code}"
+        after = answer.headers.get("Retry-After", "")
+        raise self.refused(
+            what,
+            self.category(answer.status_code, problem, detail),
+            detail,
+            status=answer.status_code,
+            retry_after_s=float(after) if after.isdecimal() else None,
+        )
+
+    def read(self, what: str, path: str, query: Mapping[str, Any] | None = None) -> Row:
+        """A read, tried again while the cloud does not answer or asks to wait. Raises `refused`."""
+        for attempt in range(READS - 1):
+            try:
+                return self.call(what, "GET", path, query=query)
+            except CategoryRefused as refused:
+                if refused.category not in ("rate", "transient"):
+                    raise
+                pause = refused.retry_after_s or self._pause_s * 2**attempt
+            time.sleep(min(pause, MOST_PAUSE_S))
+        return self.call(what, "GET", path, query=query)
+
+    def _document(self, what: str, answer: httpx.Response) -> Row:
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise self.refused(what, "transient", "the answer is not JSON") from error
+
+
+def _problem(answer: httpx.Response) -> Mapping[str, Any]:
+    try:
+        problem = answer.json()
+    except ValueError:
+        return {}
+    return problem if isinstance(problem, dict) else {}
