@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
+from orch.catalog.load import folder_of
 from orch.components.base import Backend, Candidate
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot
@@ -49,11 +50,12 @@ def backend(name: str) -> AnyBackend:
     """The backend of this name. Raises KeyError when there is none, BrokenBackend."""
     if name in installed():
         return _of_another_package(name)
-    if not name.isidentifier() or find_spec(f"orch.components.{name}") is None:
+    folder = f"orch.components.{folder_of(name)}"
+    if not name.isidentifier() or find_spec(folder) is None:
         raise KeyError(name)
-    if find_spec(f"orch.components.{name}.backend") is None:
+    if find_spec(f"{folder}.backend") is None:
         raise KeyError(name)  # its folder is begun
-    module = import_module(f"orch.components.{name}.backend")
+    module = import_module(f"{folder}.backend")
     (subclass,) = (
         each
         for each in vars(module).values()

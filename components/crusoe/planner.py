@@ -216,6 +216,7 @@ def node_init(fleet: Fleet, candidate: CrusoeCandidate, scripts: Mapping[str, st
     prepare = render(
         "image-prepare.sh.j2",
         gpus=nvidia(candidate.type),
+        toolkit=None,
         cards=machine.hcas if candidate.infiniband else 0,
         data="local" if machine.nvme else "disk",
         idle=None,
