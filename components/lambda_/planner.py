@@ -159,7 +159,7 @@ def plan(
         disk_gib=facts.storage_gib or 0,
         tags=tags,
         whole=whole,
-        unpriced=("nodes",) if candidate.price is None else (),
+        unpriced=(*(("nodes",) if candidate.price is None else ()), *file_systems.unpriced(made)),
         pins=_pins(fleet, candidate, facts)
         | boot
         | file_systems.mounted(fleet.mounts)
