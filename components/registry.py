@@ -104,7 +104,7 @@ def compile_fleet(request: PlanRequest) -> Deployment:
 
     Raises PlanErrors, and what asking the only backend raises.
     """
-    request = with_node_count(request)
+    request = with_node_count(with_hosts(request))
     deployment = _planned(request, candidates_of(request))
     refusals = list(_distinct_refusals(request))
     findings = check_total_budget(request, deployment)
@@ -125,6 +125,18 @@ def compile_fleet(request: PlanRequest) -> Deployment:
         findings=(*deployment.findings, *warnings, *findings),
         ended=ended,
     )
+
+
+def with_hosts(request: PlanRequest) -> PlanRequest:
+    """The same, with hosts where the fleet's file names a cluster that is there already.
+
+    Raises PlanErrors, and what asking the backend raises."""
+    fleet = request.fleet
+    named = {str(each["type"]) for each in fleet.backend_options if "cluster" in each}
+    for name in request.backends if fleet.ssh_config is None else ():
+        if name in named and (config := _known(name).hosts(request)) is not None:
+            return replace(request, fleet=fleet.model_copy(update={"ssh_config": config}))
+    return request
 
 
 def check_total_budget(request: PlanRequest, deployment: Deployment) -> tuple[Finding, ...]:

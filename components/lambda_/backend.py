@@ -18,10 +18,13 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
 from orch.components.explain import Explained, Traits
 from orch.components.init_steps import scripts
+from orch.components.lambda_ import clusters
 from orch.components.lambda_.account import errors, orphans
+from orch.components.lambda_.account.client import INSTANCE as INSTANCES
 from orch.components.lambda_.account.client import LambdaClient, open_login
 from orch.components.lambda_.account.facts import FoundFileSystem, LambdaFacts, Stock
 from orch.components.lambda_.candidates import LambdaCandidate, candidates, mounted, placed
+from orch.components.lambda_.clusters import Member
 from orch.components.lambda_.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.lambda_.plan import LambdaPlan
 from orch.components.lambda_.planner import Context, needed_lookups, plan, with_nodes
@@ -29,6 +32,7 @@ from orch.components.request import PlanRequest
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.lambda_ import LambdaSettings
+from orch.spec.models.ssh import SshConfig
 
 
 class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
@@ -76,6 +80,14 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
 
     def _stock(self, request: PlanRequest) -> Stock:
         return request.once((self.name, "stock"), self._client(request).stock)
+
+    def hosts(self, request: PlanRequest) -> SshConfig | None:
+        name = clusters.named_cluster(request.fleet)
+        if name is None:
+            return None
+        client = self._client(request)
+        by_id, rows = client.of_cluster(name), client.all(INSTANCES)
+        return clusters.hosts_of(request.fleet, list(map(Member.of, by_id)), list(map(Member.of, rows)))
 
     def facts(self, request: PlanRequest, candidate: CloudCandidate) -> LambdaFacts:
         place = cast("LambdaCandidate", candidate)

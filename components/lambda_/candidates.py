@@ -85,6 +85,11 @@ def candidates(
 
 def refusals(fleet: Fleet) -> Iterator[Finding]:
     """What Lambda cannot do for any fleet, each where it is written."""
+    for index, each in enumerate(fleet.backend_options):
+        if each.get("type") == "lambda":  # the hosts of a named cluster are no candidates
+            hint = "write `cluster: NAME`, the 1-Click Cluster to take in"
+            path = f"backend_options[{index}]"
+            yield Finding("ORCH230", path, "options of lambda name no `cluster`", hint=hint)
     if fleet.spot_policy == "spot":
         yield Finding(
             "ORCH237",

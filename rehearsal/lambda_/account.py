@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from orch.rehearsal.account import IncomingCall, SimulatedMachine
@@ -10,7 +11,7 @@ from orch.rehearsal.http_service import HttpAccount, Request, Route
 from orch.rehearsal.lambda_.api import errors
 from orch.rehearsal.lambda_.api.errors import LambdaError
 from orch.rehearsal.lambda_.api.firewall import META, USUAL, rules_of
-from orch.rehearsal.lambda_.api.instances import ended
+from orch.rehearsal.lambda_.api.instances import ended, reserved
 from orch.rehearsal.lambda_.api.routes import route
 from orch.rehearsal.lambda_.data.tables import kinds
 from orch.rehearsal.scenario import Failure, NodeScenario
@@ -56,6 +57,23 @@ class LambdaCloud(HttpAccount):
 
     def shut_down(self, instance: str) -> None:
         self._end(instance, "terminating")
+
+    def order_cluster(self, name: str, kind: str, head: str, nodes: Sequence[str]) -> str:
+        """Somebody orders a 1-Click Cluster, as its console does: its id. `head`: the public address of its
+        head node, `nodes`: private ones of the others."""
+        cluster = hashlib.sha256(f"{self.seed} {name}".encode()).hexdigest()[:32]
+        members = [(f"{name}-head-001", "cpu_4x_general", {"ip": head, "private_ip": "10.0.0.1"})]
+        members += [
+            (f"{name}-node-{number:03}", kind, {"private_ip": address})
+            for number, address in enumerate(nodes, 1)
+        ]
+        with self.store.transaction():
+            for each, type_, addresses in members:
+                instance = hashlib.sha256(f"{cluster} {each}".encode()).hexdigest()[:32]
+                self.store.put(
+                    instance, "instance", "us-east-1", reserved(instance, each, type_, cluster, addresses)
+                )
+        return cluster
 
     def lose_host(self, instance: str) -> None:
         """The host of an instance breaks: it is unhealthy from now on."""

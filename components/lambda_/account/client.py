@@ -131,6 +131,16 @@ class LambdaClient(RestClient):
         rows = self.read(f"list each {kind.words}", kind.listed, query)["data"]
         return [row for row in rows if row.get("status") not in GONE]
 
+    def of_cluster(self, cluster: str) -> list[Row]:
+        """The instances of the 1-Click Cluster of an id; none for one that there is not. Raises
+        LambdaRefused."""
+        try:
+            return self.all(INSTANCE, {"cluster_id": cluster})
+        except LambdaRefused as refused:
+            if refused.category in ("gone", "invalid"):
+                return []
+            raise
+
     def named(self, kind: Kind, name: str) -> list[Row]:
         """All of a kind by a name: that names of instances are unique is not documented. Instances tell no
         time of their making, so they are in order of their ids. Raises LambdaRefused."""

@@ -6,6 +6,8 @@ Source: Lambda Cloud API 1.10, launchInstance, terminateInstance, InstanceStatus
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orch.rehearsal.http_service import Answer, Request
 from orch.rehearsal.lambda_.api.bodies import Launch, Terminate, checked
 from orch.rehearsal.lambda_.api.catalog import free, images_there, type_document
@@ -64,6 +66,31 @@ def launch(request: Request) -> Answer:
         doc["file_system_mounts"] = [{"mount_point": path, "file_system_id": fs} for path, fs in pairs]
     put(request, doc)
     return told({"instance_ids": [doc["id"]]})
+
+
+def reserved(instance: str, name: str, kind: str, cluster: str, addresses: Mapping[str, str]) -> Doc:
+    """An instance of a 1-Click Cluster, which no call makes. Nodes behind its head have no public address."""
+    return {
+        "id": instance,
+        "name": name,
+        "status": "active",
+        "ssh_key_names": [],
+        "file_system_names": [],
+        "region": region_of("us-east-1"),
+        "instance_type": type_document(kinds()[kind]),
+        "hostname": name,
+        "is_reserved": True,
+        "tags": [],
+        **addresses,
+        "_type": kind,
+        "_region": "us-east-1",
+        "_holds": False,
+        "_looks": 0,
+        "_since": 0.0,
+        "_mounts": {},
+        "_user_data": "",
+        "_cluster": cluster,
+    }
 
 
 def _check_image(body: Launch, arch: str) -> None:
