@@ -251,15 +251,15 @@ def test_nodes_that_may_stand_alone_come_up_as_far_as_there_is_room_with_a_file_
 ) -> None:
     single = "gpu_1x_a10"
     there = RehearsedLambda.make(tmp_path, capacity={f"{single}@{EAST}": 1})
-    there.fleet(
-        {"min": 1, "target": 2, "max": 2},
-        regions=[EAST],
-        placement="any",
-        gang="best-effort",
-        instance_types=[single],
-        resources={"gpu": "A10:1"},
-        mounts=[{"type": "lambda-filesystem", "create": True, "path": "/data/set"}],
-    )
+    written: dict[str, Any] = {
+        "regions": [EAST],
+        "placement": "any",
+        "gang": "best-effort",
+        "instance_types": [single],
+        "resources": {"gpu": "A10:1"},
+    }
+    mounts = [{"type": "lambda-filesystem", "create": True, "path": "/data/set"}]
+    there.fleet({"min": 1, "target": 2, "max": 2}, **written, mounts=mounts)
     said = there.up()
     assert said.code == 0, said.err
     assert "1 of 2 nodes" in said.err
@@ -271,10 +271,11 @@ def test_nodes_that_may_stand_alone_come_up_as_far_as_there_is_room_with_a_file_
     assert there.unrecorded() == {}
     (disk,) = there.cloud.things("filesystem")
     assert [doc["_mounts"] for doc in there.cloud.instances().values()] == [{"/data/set": disk}] * 2
-    said = there.down()
-    assert said.code != 0
+    there.fleet({"min": 1, "target": 2, "max": 2}, **written)
+    said = there.preview()
+    assert said.code == 3, said.err
     assert "ORCH275" in said.err
-    said = there.orch("down", "lab", "--yes", "--rehearse", "--lose-data", "/data/set")
+    said = there.down()
     assert said.code == 0, said.err
     assert there.cloud.everything() == {}
 
