@@ -104,6 +104,7 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
             request.scope,
             scripts(request.fleet, request.folder),
             request.indices,
+            request.tags,
             request.other_groups or OtherGroups(),
         )
         place = cast("LambdaCandidate", candidate)

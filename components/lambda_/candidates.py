@@ -20,6 +20,7 @@ from orch.components.cloud.candidates import (
     no_offer,
 )
 from orch.components.lambda_.account.facts import FoundFileSystem, Stock
+from orch.components.lambda_.account.names import TAG
 from orch.components.request import PriorState
 from orch.offers.match import judge
 from orch.offers.query import MachineQuery, machine_query
@@ -114,12 +115,18 @@ def refusals(fleet: Fleet) -> Iterator[Finding]:
                     "Lambda mounts its file systems itself, and takes no options",
                     hint="remove `options`; `read_only` holds for jobs",
                 )
-    for key, value in fleet.tags.items():
-        if len(key) > MOST_TAG_KEY or not _TAG_KEY.fullmatch(key) or len(value) > MOST_TAG:
+    yield from tag_findings({key: (value, f"tags.{key}") for key, value in fleet.tags.items()})
+
+
+def tag_findings(tags: Mapping[str, tuple[str, str]]) -> Iterator[Finding]:
+    """Tags that Lambda does not take. `tags`: key -> its value, and where that is written."""
+    for key, (value, path) in tags.items():
+        fits = len(key) <= MOST_TAG_KEY and _TAG_KEY.fullmatch(key) and len(value) <= MOST_TAG
+        if not fits or key == TAG:
             yield Finding(
                 "ORCH237",
-                f"tags.{key}",
-                f"Lambda takes no tag '{key}' with this value",
+                path,
+                f"Lambda takes no tag '{key}' with this value" if not fits else f"the tag '{key}' is orch's",
                 detail=f"its keys are small letters, digits, `-` and `:`, {MOST_TAG_KEY} at most; "
                 f"its values have {MOST_TAG} letters at most",
                 hint="rename it, or remove it",

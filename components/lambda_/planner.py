@@ -24,7 +24,7 @@ from orch.components.cloud.sizing import budget_findings, fingerprint, nvidia, u
 from orch.components.cloud.ssh_access import WORLD, AccessMethod, network_of, source_findings
 from orch.components.lambda_ import explain as told
 from orch.components.lambda_.account.facts import LambdaFacts, Lookups
-from orch.components.lambda_.candidates import LambdaCandidate, mounted
+from orch.components.lambda_.candidates import LambdaCandidate, mounted, tag_findings
 from orch.components.lambda_.plan import IMAGE_FAMILY, NO_FIREWALL, LambdaPlan
 from orch.components.node_count import count_words, folded, live_indices, node_indices
 from orch.components.request import PriorState
@@ -53,13 +53,14 @@ class Context:
 
     `scripts`: the text of `init[].file`, by path; `scope`: six hex digits that tell one project's names from
     another's, used for a new stack only. `indices`: the nodes to plan, None: as many as the file asks for;
-    `other_groups`: the fleet's other nodes.
+    `tags` are the project's; `other_groups`: the fleet's other nodes.
     """
 
     settings: LambdaSettings
     scope: str
     scripts: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: tuple[int, ...] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
     other_groups: OtherGroups[LambdaPlan, LambdaFacts] = field(
         default_factory=OtherGroups["LambdaPlan", LambdaFacts]
     )
@@ -101,7 +102,8 @@ def plan(
     ssh_from = () if candidate.region in NO_FIREWALL else access.sources
     whole = fleet.gang == "all-or-nothing"
     made = file_systems.created(fleet)
-    tags = {**settings.tags, **fleet.tags}
+    inherited = {**context.tags, **settings.tags}
+    tags = {**fleet.tags, **inherited}
     cloud_init = node_init(fleet, candidate, context.scripts)
     boot = first_boot_pins(fleet, context.scripts)
     warnings = settle(
@@ -113,6 +115,7 @@ def plan(
             *user_data_findings("Lambda", len(cloud_init.encode()) + _KEYS_SIZE, MOST_USER_DATA),
             *first_boot_findings(previous, boot, len(live)),
             *_tag_findings(previous, tags, len(live)),
+            *tag_findings({key: (value, "backends") for key, value in inherited.items()}),
             *budget_findings(
                 fleet,
                 candidate.price,

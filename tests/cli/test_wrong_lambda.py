@@ -82,6 +82,23 @@ mounts:
             "lab.yml:10:23: error ORCH226: nobody comes in from 2001:db8::/32",
         ),
     ),
+    "a cluster beside what is provisioned": (
+        "type: fleet\nname: lab\nbackends: [lambda]\nplacement: cluster\nnodes: 2\n"
+        "backend_options: [{type: lambda, cluster: train}]\n",
+        ("lab.yml:5:1: error ORCH140: `nodes` is for nodes that are provisioned, not for a cluster",),
+    ),
+    "a cluster that is not there": (
+        "type: fleet\nname: lab\nbackends: [lambda]\nplacement: cluster\n"
+        "backend_options: [{type: lambda, cluster: train}]\n",
+        (
+            "lab.yml:5:43: error ORCH230: the account has no 1-Click Cluster train",
+            "there is none: no instance is behind another",
+        ),
+    ),
+    "options without a cluster": (
+        f"{OF_H100}backend_options: [{{type: lambda}}]\n",
+        ("lab.yml:8:19: error ORCH230: options of lambda name no `cluster`",),
+    ),
     "a file system of another cloud": (
         f"{OF_H100}mounts: [{{type: efs, id: fs-0123, path: /data}}]\n",
         ("lab.yml:8:17: error ORCH262: efs is a file system of",),

@@ -123,6 +123,8 @@ def test_what_broke_and_rules_that_somebody_changed_are_told_and_mended(
     assert there.unrecorded() == {"mine": "rules"}
     assert there.down().code == 0
     assert there.cloud.rules() == [*USUAL, mine]
+    # Nothing of the fleet is recorded any more: orch.yml says where to look.
+    there.write("orch.yml", "project: tests\nbackends: [{type: lambda}]\n")
     with cloud.store.transaction():
         cloud.store.put("stray", "ssh-key", "", {**doc, "id": "stray"})
     assert "stray" in there.orch("gc", "--rehearse", "--json").out

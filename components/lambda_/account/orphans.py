@@ -33,11 +33,6 @@ def _mark(kind: Kind, row: Row, project: str, marks: Collection[str]) -> str | N
     return mark_of(name, project, marks) or _ELSEWHERE
 
 
-def without_rules(rules: Sequence[Row], project: str, marks: Collection[str]) -> list[Row]:
-    """The account's firewall rules but for those that these stacks have added."""
-    return [row for row in rules if mark_of(str(row.get("description")), project, marks) not in marks]
-
-
 def delete_orphans(snapshot: StackSnapshot, connect: Callable[[], LambdaClient]) -> Iterator[str]:
     """Remove what is not recorded, but file systems; what was removed, each as it goes. Raises
     LambdaRefused."""
@@ -54,18 +49,16 @@ def delete_orphans(snapshot: StackSnapshot, connect: Callable[[], LambdaClient])
                 client.remove(kind, resource, for_s=WAIT_S)
                 yield f"{row['name']} ({resource})"
     snapshot.still_held()
-    known = {str(each["description"]) for each in client.rules()} & snapshot.ids
-
-    def keep(rules: Sequence[Row]) -> list[Row]:
-        gone = {str(row["description"]) for row in rules} - {
-            str(row["description"]) for row in without_rules(rules, "", marks)
-        }
-        return [row for row in rules if row["description"] not in gone - known]
-
-    before = client.rules()
-    if keep(before) != before:
-        client.change_rules(keep, for_s=WAIT_S)
-        yield from sorted({str(row["description"]) for row in before if row not in keep(before)})
+    left = {
+        name
+        for row in client.rules()
+        if (name := str(row["description"])) not in snapshot.ids and mark_of(name, "", marks) in marks
+    }
+    if left:
+        client.change_rules(
+            lambda rules: [row for row in rules if row["description"] not in left], for_s=WAIT_S
+        )
+        yield from sorted(left)
 
 
 def survey(client: LambdaClient, project: str, marks: frozenset[str], price: Price) -> Survey:

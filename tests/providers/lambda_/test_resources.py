@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from lambda_lab import H100, QUICK, REGION, Lab, spec
 
+from orch.components.cloud.orphans import RecordedResource, StackSnapshot
+from orch.components.lambda_.account import orphans
 from orch.components.lambda_.account.client import LambdaClient, Login
 from orch.components.lambda_.account.errors import LambdaRefused
 from orch.components.lambda_.account.names import TAG, cloud_name
@@ -166,6 +168,46 @@ def test_an_account_that_does_not_answer_is_a_value_when_it_is_read(lab: Lab) ->
     assert seen is not None
     assert seen[OBSERVED]["reachable"] is False
     assert "does not let these credentials" in seen[OBSERVED]["reason"]
+
+
+# What a killed call left
+
+
+def test_what_bears_a_mark_and_is_not_recorded_goes_and_file_systems_stay(lab: Lab) -> None:
+    key, other = lab.key(), "p/other/abc123"
+    keys, disks = (kind(lambda: lab.client, **FASTEST) for kind in (SshKeyHandler, FileSystemHandler))
+    keys.create(inputs("orch-s-key", {"public_key": "k"}))
+    disk, _ = disks.create(inputs("orch-s-fs", {"region": REGION}))
+    kept, _ = instances(lab).create(machine("orch-s-0", spec(key)))
+    lost, _ = instances(lab).create(machine("orch-s-1", spec(key)))
+    theirs, _ = instances(lab).create(machine("orch-other-0", spec(key), mark=other))
+    ours, _ = firewall(lab).create(rules("orch-s-ssh", "198.51.100.0/24"))
+    others, _ = firewall(lab).create(rules("orch-other-ssh", "198.51.100.0/24", mark=other))
+
+    def price(kind: str, region: str, spot: bool) -> float | None:
+        return 31.92
+
+    found = orphans.survey(lab.client, "p", frozenset({MARK}), price)
+    assert found.foreign == 0
+    known = {each.id: (each.mark, each.kind, each.holds_data) for each in found.resources}
+    assert known[disk] == (MARK, "file system", True)
+    assert known[ours] == (MARK, "firewall rules", False)
+    assert known[theirs] == (other, "instance", False)
+    assert len(known) == 7
+    assert orphans.survey(lab.client, "q", frozenset(), price).foreign == 7
+
+    recorded = RecordedResource("orch-lambda:index:Instance", "orch-s-0", kept, {"mark": MARK})
+    snapshot = StackSnapshot((recorded,), ())
+    said = list(orphans.delete_orphans(snapshot, lambda: lab.client))
+    assert len(said) == 3
+    assert ours in said
+    assert any(lost in each for each in said)
+    assert {kept, theirs} == lab.cloud.instances().keys()
+    assert others in {row["description"] for row in lab.cloud.rules()}
+    assert list(lab.cloud.things("filesystem")) == [disk]
+    (data,) = [each for each in found.resources if each.holds_data]
+    assert list(orphans.delete_data([data], lab.client)) == [data.name]
+    assert lab.cloud.things("filesystem") == {}
 
 
 # Firewall rules
