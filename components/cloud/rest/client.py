@@ -6,11 +6,12 @@ something looks for its name first.
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlsplit
 
 from orch import __version__
 from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
@@ -26,6 +27,8 @@ READS = 4
 MOST_PAUSE_S = 15.0
 """The longest pause before a read is tried again."""
 
+_KEY = re.compile(r"[!-~]+")
+
 Row = dict[str, Any]
 """A document of a cloud's API, with its names."""
 
@@ -33,6 +36,25 @@ Row = dict[str, Any]
 def query_text(query: Mapping[str, Any]) -> str:
     """A query as it is sent, and signed where a cloud asks for that: keys in order, escaped as forms are."""
     return "&".join(f"{quote_plus(key)}={quote_plus(str(query[key]))}" for key in sorted(query))
+
+
+def check_login(cloud: str, *, url: str, variable: str, usual: str, key: str, hint: str | None) -> None:
+    """Raises CloudRefused for what cannot be a login: a key with letters that no key has, an address that
+    is none. `variable`: that of the address, `usual`: the one without it."""
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise CloudRefused(
+            f"the address of {cloud}'s API does not read",
+            detail=f"{variable} is {url!r}",
+            hint=f"write an address with its version, as {usual}, or unset {variable}",
+            code="ORCH303",
+        )
+    if not _KEY.fullmatch(key):
+        raise CloudRefused(
+            f"the API key of {cloud} does not read",
+            detail="a key has letters and digits of ASCII, and no blanks",
+            hint=hint,
+            code="ORCH303",
+        )
 
 
 class RestClient(ABC):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orch.components.cloud.rest.client import RestClient, Row
+from orch.components.cloud.rest.client import RestClient, Row, check_login
 from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
 from orch.components.lambda_.account.errors import HINTS, LambdaRefused, category
 from orch.components.lambda_.account.facts import (
@@ -59,7 +59,8 @@ class Login:
 
 
 def open_login(settings: LambdaSettings) -> Login:
-    """With the key of orch.yml, else of the environment. Raises CloudRefused where there is none."""
+    """With the key of orch.yml, else of the environment. Raises CloudRefused where there is none, or it
+    cannot be one."""
     key = settings.creds.api_key if settings.creds is not None else os.environ.get(KEY)
     if not key:
         raise CloudRefused(
@@ -68,7 +69,10 @@ def open_login(settings: LambdaSettings) -> Login:
             hint=HINTS["credentials"],
             code="ORCH303",
         )
-    return Login(key, os.environ.get(ENDPOINT) or API)
+    url = os.environ.get(ENDPOINT) or API
+    hint = HINTS["credentials"]
+    check_login("Lambda", url=url, variable=ENDPOINT, usual=API, key=key, hint=hint)
+    return Login(key, url)
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,20 @@ import time
 import pytest
 from lambda_lab import H100, QUICK, REGION, Lab, spec
 
+from orch.components.cloud_errors import CloudRefused
 from orch.components.lambda_.account.client import (
     FILE_SYSTEM,
     INSTANCE,
     LambdaClient,
     Login,
     lets_in,
+    open_login,
 )
 from orch.components.lambda_.account.errors import ERRORS, LambdaRefused, category
 from orch.components.lambda_.account.facts import Lookups
 from orch.components.lambda_.account.names import MOST, cloud_name, is_ours, mark_of
 from orch.rehearsal.scenario import Failure, Rate
+from orch.spec.models.backends.lambda_ import LambdaSettings
 
 
 @pytest.mark.parametrize(
@@ -66,6 +69,27 @@ def test_a_wrong_key_is_told(lab: Lab) -> None:
     client.close()
     assert (refused.value.category, refused.value.code) == ("credentials", "ORCH303")
     assert "global/invalid-api-key" in str(refused.value.detail)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("LAMBDA_API_KEY", "", "there are no credentials of Lambda"),
+        ("LAMBDA_API_KEY", "k\u00e9y\n", "the API key of Lambda does not read"),
+        ("LAMBDA_API_ENDPOINT", "cloud.lambda.ai", "the address of Lambda's API does not read"),
+    ],
+)
+def test_a_login_that_cannot_be_one_is_told_before_anything_is_asked(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    monkeypatch.setenv("LAMBDA_API_KEY", "secret_abc.def")
+    monkeypatch.delenv("LAMBDA_API_ENDPOINT", raising=False)
+    assert open_login(LambdaSettings()).url.startswith("https://")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(CloudRefused, match=words) as refused:
+        open_login(LambdaSettings())
+    assert refused.value.code == "ORCH303"
+    assert name in (refused.value.hint or "")
 
 
 def test_a_read_is_tried_again_and_a_change_is_one_call(lab: Lab) -> None:
