@@ -14,9 +14,9 @@ from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import Survey
 from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.cloud_errors import CloudError
-from orch.components.crusoe.account import errors, orphans
+from orch.components.crusoe.account import errors
 from orch.components.crusoe.account.client import CrusoeClient, open_login
 from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork
 from orch.components.crusoe.candidates import CrusoeCandidate, candidates, placed
@@ -116,7 +116,10 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
         return errors.ERRORS.read(text)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        return orphans.survey(CrusoeClient(self.asked_by(state)), project, state.marks, self.price)
+        return survey_named(self.name, project, CrusoeClient(self.asked_by(state)).removable(self.price))
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        return orphans.delete_orphans(snapshot, lambda: CrusoeClient(self.asked_by(snapshot)))
+        def listed() -> Iterable[NamedResource]:
+            return CrusoeClient(self.asked_by(snapshot)).removable(self.price)
+
+        return delete_named(snapshot, self.packages[0], listed)

@@ -1,10 +1,10 @@
 """Serves Crusoe's resources to the Pulumi engine: the executable `pulumi-resource-orch-crusoe`.
 
 It is configured with the parts of a login, which the state keeps as secrets. Crusoe has no idempotency key
-and no labels, and does not promise that names are unique: the name is all that tells whose something is. It
-ends with a digest of the stack's mark, and of what was asked for (`cloud_name`). A create looks for it first;
-where its answer was lost, it looks for a while before it calls again. The id of a VM is returned as soon as
-Crusoe has said it, so that it is recorded before anything is waited for; the gang waits.
+and no labels, and does not promise that names are unique: the name is all that tells whose something is, and
+what was asked for (`cloud_name`). A create looks for it first; where its answer was lost, it looks a while
+before it calls again. The id of a VM is returned as soon as Crusoe has said it, so that it is recorded before
+anything is waited for; the gang waits.
 
 VMs are made one by one: Crusoe's call for many gives all of them one startup script, and each node has a host
 key of its own in its script. That call is not atomic either.
@@ -48,6 +48,9 @@ UP_S = 1200.0
 
 PAUSE_S = 2.0
 """Between two looks. Source: terraform-provider-crusoe internal/common/util.go."""
+
+MOST_NAME = 63
+"""Characters of a name: Crusoe documents no limit, and host names have this one (RFC 1035, 2.3.1)."""
 
 DOWN = ("STOPPED", "SHUTOFF", "CRASHED", "ERROR")
 
@@ -105,7 +108,7 @@ class CrusoeHandler:
     # -- by name ------------------------------------------------------------------------------------------
 
     def name_of(self, inputs: Inputs) -> str:
-        return cloud_name(inputs["name"], inputs["mark"], inputs["spec"])
+        return cloud_name(inputs["name"], inputs["mark"], inputs["spec"], most=MOST_NAME)
 
     def _own(self, inputs: Inputs) -> str | None:
         """The id of what is there by this name: what a killed call, or a lost answer, left. Of several, which

@@ -2,23 +2,29 @@
 
 Reads are tried again; a change is one call, since Crusoe knows no idempotency key: whoever makes something
 looks for its name first. Changes are operations, which are asked for until they have ended.
-Source: crusoecloud/client-go swagger/v1/swagger.json @e23c062.
+Source: crusoecloud/client-go swagger/v1/swagger.json and auth/v1/auth.go @e23c062.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote_plus, urlsplit
 
 from orch import __version__
+from orch.components.cloud.marked import Price
+from orch.components.cloud.orphans import NamedResource
 from orch.components.cloud_errors import CloudRefused
 from orch.components.crusoe.account.errors import HINTS, CrusoeRefused, category, plain
 from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Image, Lookups, Quota, Stock, Subnet
-from orch.components.crusoe.account.signing import headers, query_text
 
 if TYPE_CHECKING:
     import httpx
@@ -57,6 +63,26 @@ class Login:
     @property
     def key(self) -> dict[str, str]:
         return {part: str(getattr(self, part)) for part in PARTS}
+
+
+VERSION = "1.0"
+"""Of the way to sign."""
+
+
+def query_text(query: Mapping[str, str]) -> str:
+    """A query as it is sent and signed: keys in order, both escaped as forms are."""
+    return "&".join(f"{quote_plus(key)}={quote_plus(query[key])}" for key in sorted(query))
+
+
+def signature(secret: str, method: str, path: str, query: str, stamp: str) -> str:
+    """The signature of a request without its body. Raises ValueError for a secret that is not base64url.
+
+    `path`: with the version of the API; `query`: as it is sent; `stamp`: RFC 3339.
+    """
+    key = urlsafe_b64decode(secret + "=" * (-len(secret) % 4))
+    message = f"{path}\n{query}\n{method}\n{stamp}\n"
+    digest = hmac.new(key, message.encode("ascii"), hashlib.sha256).digest()
+    return urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def open_login(settings: CrusoeSettings) -> Login:
@@ -100,6 +126,12 @@ PARTITION = Kind("networking/ib-partitions", "InfiniBand partition", at_once=Tru
 DISK = Kind("storage/disks", "disk")
 INSTANCE = Kind("compute/vms/instances", "VM")
 
+ORDER = (INSTANCE, DISK, PARTITION, RULE, SUBNET, NETWORK)
+"""What is used by others comes after them."""
+
+GONE_S = 1200.0
+"""How long something may take to go."""
+
 
 class CrusoeClient:
     """The project of a login. Raises CloudRefused where httpx is not installed."""
@@ -141,11 +173,17 @@ class CrusoeClient:
         text = query_text(query or {})
         login = self._login
         try:
-            signed = headers(login.access_key, login.secret_key, method, f"{self._base}{path}", text)
+            stamp = datetime.now(timezone.utc).replace(microsecond=0).isoformat()
+            signed = signature(login.secret_key, method, f"{self._base}{path}", text, stamp)
         except ValueError as error:
             raise CrusoeRefused(what, "credentials", f"the secret key does not read: {error}") from error
+        headers = {
+            "X-Crusoe-Timestamp": stamp,
+            "Authorization": f"Bearer {VERSION}:{login.access_key}:{signed}",
+        }
         try:
-            answer = self._http.request(method, f"{path}?{text}" if text else path, json=body, headers=signed)
+            url = f"{path}?{text}" if text else path
+            answer = self._http.request(method, url, json=body, headers=headers)
         except httpx.HTTPError as error:
             raise CrusoeRefused(what, "transient", str(error) or type(error).__name__) from error
         if answer.is_success:
@@ -262,6 +300,30 @@ class CrusoeClient:
             if time.monotonic() >= end:
                 raise CrusoeRefused(f"delete the {kind.words} {resource}", "conflict", "it is still there")
             time.sleep(self._pause_s)
+
+    def removable(self, price: Price) -> Iterator[NamedResource]:
+        """All of all kinds, of which what others use comes last. Raises CrusoeRefused."""
+        for kind in ORDER:
+            for row in list(self.all(kind)):
+                yield self._named_resource(kind, row, price)
+
+    def _named_resource(self, kind: Kind, row: Row, price: Price) -> NamedResource:
+        def hourly() -> float | None:
+            if kind is INSTANCE:
+                return price(str(row["type"]), location, False)
+            return None if kind is DISK else 0.0
+
+        resource, location = str(row["id"]), str(row.get("location") or "")
+        remove = partial(self.remove, kind, resource, for_s=GONE_S)
+        return NamedResource(
+            kind.words,
+            resource,
+            str(row["name"]),
+            remove,
+            location or self.project,
+            row.get("created_at"),
+            hourly,
+        )
 
     # -- what a plan has to know ---------------------------------------------------------------------------
 

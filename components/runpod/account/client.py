@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orch import __version__
+from orch.components.cloud.orphans import NamedResource
 from orch.components.cloud_errors import CloudRefused
 from orch.components.runpod.account.errors import RunpodRefused, category
 
@@ -203,6 +205,25 @@ class RunpodClient:
             if refused.category == "gone":
                 return None
             raise
+
+    def removable(self) -> Iterator[NamedResource]:
+        """All clusters and pods; network volumes hold data, and stay. Raises RunpodRefused."""
+        for kind in (CLUSTER, POD):
+            for row in self.all(kind):
+                resource = str(row["id"])
+                yield NamedResource(
+                    kind.words,
+                    resource,
+                    str(row["name"]),
+                    partial(self.delete, kind, resource),
+                    str(row.get("dataCenterId") or ""),
+                    row.get("createdAt"),
+                    partial(self._hourly, kind, row),
+                )
+
+    def _hourly(self, kind: Kind, row: Row) -> float:
+        pods = [row] if kind is POD else self.members(str(row["id"])) or []
+        return round(sum(float(pod["cost"]) for pod in pods), 4)
 
     # -- what there is, and what it costs -----------------------------------------------------------------
 

@@ -6,10 +6,17 @@ import httpx
 import pytest
 from crusoe_lab import H200, IB, LOCATION, Lab, spec
 
-from orch.components.crusoe.account.client import DISK, INSTANCE, PARTITION, CrusoeClient, Login
+from orch.components.crusoe.account.client import (
+    DISK,
+    INSTANCE,
+    PARTITION,
+    CrusoeClient,
+    Login,
+    query_text,
+    signature,
+)
 from orch.components.crusoe.account.errors import ERRORS, CrusoeRefused, category, plain
 from orch.components.crusoe.account.facts import Lookups
-from orch.components.crusoe.account.signing import query_text, signature
 from orch.rehearsal.scenario import Failure
 
 
