@@ -20,6 +20,7 @@ from orch.components.cloud.marked import cloud_name
 from orch.components.crusoe.account import client as kinds
 from orch.components.crusoe.account.client import (
     INSTANCE,
+    OFF,
     PARTS,
     WAITS,
     CrusoeClient,
@@ -50,9 +51,10 @@ PAUSE_S = 2.0
 """Between two looks. Source: terraform-provider-crusoe internal/common/util.go."""
 
 MOST_NAME = 63
-"""Characters of a name: Crusoe documents no limit, and host names have this one (RFC 1035, 2.3.1)."""
+"""Characters of a name. No limit is documented, but a VM has its name in DNS (terraform-provider-crusoe
+internal/vm/util.go), where this is one (RFC 1035, 2.3.1)."""
 
-DOWN = ("STOPPED", "SHUTOFF", "CRASHED", "ERROR")
+DOWN = (*OFF, "CRASHED", "ERROR")
 
 
 class CrusoeHandler:

@@ -267,6 +267,9 @@ def test_nodes_with_disks_that_may_stand_alone_come_up_as_far_as_there_is_room_a
         gang="best-effort",
         instance_types=[single],
         resources={"gpu": "L40S:1", "disk": "200GB"},
+        idle_duration="1h",
+        ttl="2h",
+        network={"bastion": "auto"},
     )
     said = there.up()
     assert said.code == 0, said.err
@@ -278,6 +281,22 @@ def test_nodes_with_disks_that_may_stand_alone_come_up_as_far_as_there_is_room_a
     assert there.names(single) == NODES
     assert there.unrecorded() == {}
     assert {doc["size"] for doc in there.cloud.things("disk").values()} == {"200GiB"}
+
+    # A node that turned itself off goes with its disk, and nothing else does.
+    configs = [machine_config(doc["_script"]) for doc in there.cloud.instances().values()]
+    assert len(configs) == 3  # the bastion ends with the fleet, too
+    assert all("/var/lib/orch/ttl.sh" in text for text in configs)
+    assert sum("/var/lib/orch/idle.sh" in text for text in configs) == 2
+    kept, over = sorted(there.nodes(single), key=lambda each: there.cloud.instances()[each]["name"])
+    there.cloud.shut_down(over)
+    said = there.orch("preview", "lab.yml", "--rehearse")
+    assert said.code == 0, said.err
+    assert "lab-1 ended itself" in said.out
+    said = there.orch("reconcile", "--rehearse")
+    assert said.code == 0, said.err
+    assert set(there.nodes(single)) == {kept}
+    assert len(there.cloud.things("disk")) == 1
+    assert there.unrecorded() == {}
 
     # What has a name of the project's and is not recorded is listed, and removed: of this stack, and of one
     # that no state knows any more. Other projects' stays.

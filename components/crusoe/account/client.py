@@ -12,7 +12,7 @@ import hmac
 import os
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -24,7 +24,16 @@ from orch.components.cloud.marked import Price
 from orch.components.cloud.orphans import NamedResource
 from orch.components.cloud_errors import CloudRefused
 from orch.components.crusoe.account.errors import HINTS, CrusoeRefused, category, plain
-from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Image, Lookups, Quota, Stock, Subnet
+from orch.components.crusoe.account.facts import (
+    CrusoeFacts,
+    IbNetwork,
+    Image,
+    Lookups,
+    Quota,
+    Reservation,
+    Stock,
+    Subnet,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -46,6 +55,10 @@ WAITS = ("conflict", "transient", "rate")
 """What may be otherwise a little later: something in use, or an answer that did not come."""
 
 PAGE = 100
+
+OFF = ("STOPPED", "SHUTOFF")
+"""States of a VM that is off, whoever turned it off: it is not billed, but for its disks. Source:
+support.crusoecloud.com 48176498638235 (only RUNNING is billed); terraform-provider-crusoe internal/vm."""
 
 Row = dict[str, Any]
 """A document of Crusoe's API, with its names."""
@@ -236,6 +249,11 @@ class CrusoeClient:
             raise
         return None if _goes(found) else found
 
+    def ended(self, ids: Collection[str]) -> frozenset[str]:
+        """Those of these VMs that are off; Crusoe does not tell who turned them off. Raises CrusoeRefused."""
+        rows = self.all(INSTANCE) if ids else ()
+        return frozenset(str(row["id"]) for row in rows if row["id"] in ids and state_of(row) in OFF)
+
     def create(self, kind: Kind, body: Mapping[str, Any]) -> tuple[str, str]:
         """Begin to make a resource, by one call: its id, and the operation to ask for, empty where it is
         done. Raises CrusoeRefused."""
@@ -388,6 +406,28 @@ class CrusoeClient:
         rows = self.read("ask for the quotas", self._in_project("quotas"))["quotas"]
         found = next((row for row in rows if row["programmatic_name"] == family), None)
         return None if found is None else Quota(family, int(found["max"]), int(found["used"]))
+
+    def reservations(self) -> tuple[Reservation, ...] | None:
+        """Those of the project's organization, None where this access key may not list them. Raises
+        CrusoeRefused."""
+        what = "list the reservations"
+        try:
+            project = self.read(what, f"/organizations/projects/{self.project}")
+            rows = self.read(what, f"/organizations/{project['organization_id']}/reservations")["items"]
+        except CrusoeRefused as refused:
+            if refused.category == "permission":
+                return None
+            raise
+        return tuple(
+            Reservation(
+                str(row["id"]),
+                int(row["quantity"]),
+                int(row["used_quantity"]),
+                tuple(row.get("projects") or ()),
+                tuple(row.get("locations") or ()),
+            )
+            for row in rows
+        )
 
 
 def _called(rows: Sequence[Row], name: str) -> Row | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orch.rehearsal.account import SimulatedAccount
 
 PROJECT = "11111111-2222-4333-8444-555555555555"
+ORGANIZATION = "66666666-7777-4888-8999-000000000000"
 
 
 @dataclass(frozen=True)

@@ -169,3 +169,27 @@ def test_facts_tell_what_a_plan_asks(lab: Lab) -> None:
     assert facts.missing == ("nobodys",)
     assert facts.quota is not None
     assert (facts.quota.limit, facts.quota.free) == (16, 16)
+
+
+def test_a_reservation_is_listed_with_what_runs_in_it_and_holds_no_more(lab: Lab) -> None:
+    assert lab.client.reservations() == ()
+    lab.cloud.add_reservation("r-1", H200, LOCATION, 1)
+    body = spec(lab.subnet(), lab.partition(), reservation_specification={"id": "r-1"})
+    first = lab.instance("a", body)
+    (known,) = lab.client.reservations() or ()
+    assert (known.id, known.quantity, known.used, known.locations) == ("r-1", 8, 8, (LOCATION,))
+    assert known.projects == (lab.client.project,)
+    _, operation = lab.client.create(INSTANCE, {"name": "b", "ssh_public_key": "k", **body})
+    with pytest.raises(CrusoeRefused) as refused:
+        lab.client.settle(INSTANCE, operation, "create b", for_s=30)
+    assert refused.value.category == "capacity"
+    with pytest.raises(CrusoeRefused) as refused:
+        lab.instance("c", {**body, "reservation_specification": {"id": "r-2"}})
+    assert refused.value.category == "gone"
+    # What is off takes nothing of it, and is told as off.
+    assert lab.client.ended({first}) == set()
+    lab.cloud.shut_down(first)
+    assert lab.client.ended({first, "another"}) == {first}
+    assert [each.used for each in lab.client.reservations() or ()] == [0]
+    lab.cloud.turn(denied=["listReservations"])
+    assert lab.client.reservations() is None
