@@ -132,7 +132,7 @@ def plan(
     boot = first_boot_pins(fleet, context.scripts, idle, ending.stamp if ending else "")
     warnings = settle(
         [
-            *access_findings("Crusoe", block, access),
+            *access_findings("Crusoe", block, access, all_public=True),
             *_given_findings(block, facts, candidate.region),
             *_image_findings(fleet, candidate, facts, previous),
             *_fabric_findings(fleet, candidate),

@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus, urlsplit
@@ -54,6 +56,9 @@ READS = 4
 WAITS = ("conflict", "transient", "rate")
 """What may be otherwise a little later: something in use, or an answer that did not come."""
 
+MOST_OFF_S = 60.0
+"""How far this machine's clock may be off before it is told."""
+
 PAGE = 100
 
 OFF = ("STOPPED", "SHUTOFF")
@@ -78,6 +83,8 @@ class Login:
         return {part: str(getattr(self, part)) for part in PARTS}
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_=-]+")
+
 VERSION = "1.0"
 """Of the way to sign."""
 
@@ -99,7 +106,8 @@ def signature(secret: str, method: str, path: str, query: str, stamp: str) -> st
 
 
 def open_login(settings: CrusoeSettings) -> Login:
-    """With the key of orch.yml, else of the environment. Raises CloudRefused where something is missing."""
+    """With the key of orch.yml, else of the environment. Raises CloudRefused where something is missing, or
+    cannot be what it is meant to be."""
     creds, known = settings.creds, os.environ
     key = creds.access_key if creds is not None else known.get(KEY)
     secret = creds.secret_key if creds is not None else known.get(SECRET)
@@ -119,7 +127,26 @@ def open_login(settings: CrusoeSettings) -> Login:
             hint=f"set `project_id` of `crusoe` in orch.yml, or {PROJECT}",
             code="ORCH303",
         )
-    return Login(key, secret, project, known.get(ENDPOINT) or API)
+    url = known.get(ENDPOINT) or API
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise CloudRefused(
+            "the address of Crusoe's API does not read",
+            detail=f"{ENDPOINT} is {url!r}",
+            hint=f"write an address with its version, as {API}, or unset {ENDPOINT}",
+            code="ORCH303",
+        )
+    for words, value in (("access key", key), ("secret key", secret), ("project", project)):
+        if not _PLAIN.fullmatch(value):
+            shown = f"{value!r}: " if words == "project" else ""
+            raise CloudRefused(
+                f"the {words} of Crusoe does not read",
+                detail=f"{shown}an id or a key has letters, digits, `-`, `_` and `=` alone",
+                hint=f"set `project_id` of `crusoe` in orch.yml, or {PROJECT}, to the project's id"
+                if words == "project"
+                else HINTS["credentials"],
+                code="ORCH303",
+            )
+    return Login(key, secret, project, url)
 
 
 @dataclass(frozen=True)
@@ -149,7 +176,9 @@ GONE_S = 1200.0
 class CrusoeClient:
     """The project of a login. Raises CloudRefused where httpx is not installed."""
 
-    def __init__(self, login: Login, *, pause_s: float = 1.0) -> None:
+    def __init__(
+        self, login: Login, *, pause_s: float = 1.0, transport: httpx.BaseTransport | None = None
+    ) -> None:
         self._login, self._pause_s = login, pause_s
         try:
             import httpx
@@ -163,7 +192,7 @@ class CrusoeClient:
         self._base = urlsplit(login.url).path.rstrip("/")
         limits = httpx.Timeout(CALL_S, connect=CONNECT_S)
         agent = {"User-Agent": f"orch/{__version__}"}
-        self._http = httpx.Client(base_url=login.url, headers=agent, timeout=limits)
+        self._http = httpx.Client(base_url=login.url, headers=agent, timeout=limits, transport=transport)
 
     def close(self) -> None:
         self._http.close()
@@ -202,7 +231,10 @@ class CrusoeClient:
         if answer.is_success:
             return _document(what, answer) if answer.content else {}
         detail = _detail(answer)
-        raise CrusoeRefused(what, category(answer.status_code, detail), detail, status=answer.status_code)
+        meaning = category(answer.status_code, detail)
+        if meaning == "credentials":
+            detail += _clock_words(answer, time.time())
+        raise CrusoeRefused(what, meaning, detail, status=answer.status_code)
 
     def read(self, what: str, path: str, query: Mapping[str, str] | None = None) -> Row:
         """A read, tried again while Crusoe does not answer or asks to wait. Raises CrusoeRefused."""
@@ -465,6 +497,17 @@ def _failed(what: str, operation: Mapping[str, Any]) -> CrusoeRefused:
     result = operation.get("result") or {}
     text = f"{result.get('code', '')}: {plain(str(result.get('message', '')))}"
     return CrusoeRefused(what, category(None, text), text)
+
+
+def _clock_words(answer: httpx.Response, now: float) -> str:
+    """That this machine's clock is off, by which requests are signed; empty where it is not."""
+    try:
+        off = now - parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    except (KeyError, ValueError):
+        return ""
+    ahead = "ahead of" if off > 0 else "behind"
+    words = f"; this machine's clock is {abs(off):.0f} s {ahead} Crusoe's, and requests are signed by it"
+    return words if abs(off) > MOST_OFF_S else ""
 
 
 def _document(what: str, answer: httpx.Response) -> Row:
