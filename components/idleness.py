@@ -79,5 +79,6 @@ def may_end(pins: Mapping[str, str]) -> bool:
 
 
 def resources_of(ended: Iterable[str]) -> frozenset[str]:
-    """Names of the resources that go with nodes that ended themselves: their public addresses, too."""
-    return frozenset(name for node in ended for name in (node, f"{node}-address"))
+    """Names of the resources that go with nodes that ended themselves: their public addresses and data disks,
+    too."""
+    return frozenset(name for node in ended for name in (node, f"{node}-address", f"{node}-disk"))

@@ -55,8 +55,8 @@ LAMBDA_INSTANCE = "orch-lambda:index:Instance"
 _BASTIONS = Parameter("bastions", FLAG, "Whether bastions are judged too: `FLEET-bastion`.", False)
 
 
-def _breach(resource: Resource, text: str, path: str = "") -> Breach:
-    return Breach(text, path, resource.name, resource.urn)
+def _breach(resource: Resource, text: str, path: str = "", advice: str = "") -> Breach:
+    return Breach(text, path, resource.name, resource.urn, advice)
 
 
 # SSH
@@ -480,7 +480,7 @@ def public(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
     if is_bastion(resource.name) and not parameters["bastions"]:
         return
     inputs = resource.inputs
-    has = False
+    has, advice = False, ""
     if resource.type == AWS_INSTANCE:
         has = truth(inputs.get("associatePublicIpAddress")) is True
     elif resource.type == AWS_TEMPLATE:
@@ -496,10 +496,12 @@ def public(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
     elif resource.type == CRUSOE_INSTANCE:
         addresses = [rows_of(each.get("ips")) for each in rows_of(at(inputs, "spec", "network_interfaces"))]
         has = any("public_ipv4" in address for each in addresses for address in each)
+        advice = "each VM of Crusoe has one; the firewall of the fleet's network lets nobody in but at SSH"
     elif resource.type == LAMBDA_INSTANCE:
-        has = True  # each has one, and nothing keeps it from that
+        has = True
+        advice = "each instance of Lambda has one; firewall rules of the account say who comes in"
     if has:
-        yield _breach(resource, "it gives a node a public address", "network.public_ips")
+        yield _breach(resource, "it gives a node a public address", "network.public_ips", advice)
 
 
 CHECKS: tuple[tuple[Rule, Check], ...] = (

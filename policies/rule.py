@@ -103,13 +103,15 @@ Parameters = Mapping[str, Any]
 class Breach:
     """What a rule finds: a sentence about `resource` (the name of a resource, or "" for the plan as a whole).
 
-    `path`: the property of the fleet, volume or task whose place in the file it gets.
+    `path`: the property of the fleet, volume or task whose place in the file it gets. `advice`: what to do in
+    this case; what the rule says if not given.
     """
 
     text: str
     path: str = ""
     resource: str = ""
     urn: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True)

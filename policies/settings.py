@@ -181,6 +181,7 @@ def violations(found: Iterable[tuple[Setting, Breach]], subject: Subject) -> tup
             min(each.urn for each in breaches),
             exempt,
             lapsed,
+            breaches[0].advice,
         )
         for (name, text, path, exempt, lapsed), breaches in sorted(
             groups.items(), key=lambda each: (order.index(each[0][0]), str(each[0][3]), each[0][1])

@@ -124,6 +124,8 @@ def _do(cloud: Account, args: argparse.Namespace) -> Any:
         return cloud.knobs.model_dump(mode="json")
     if args.verb == "set":
         return cloud.turn(**_knobs(cloud, args.knobs)).model_dump(mode="json")
+    if isinstance(cloud, CrusoeCloud) and args.verb == "reservation":
+        return cloud.add_reservation(args.name, args.type, args.zone, args.count)
     if isinstance(cloud, RunpodCloud | CrusoeCloud | LambdaCloud):
         return _taken_away(cloud, args)
     if args.verb == "interrupt":

@@ -64,6 +64,8 @@ class Store:
                     if statement.strip():
                         self._db.execute(statement)
                 self.put_meta("schema", SCHEMA_VERSION)
+        else:
+            self._db.execute("SELECT value FROM meta")  # a file without tables is told when it is opened
 
     def close(self) -> None:
         self._db.close()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from orch.components.deployment import Deployment
 from orch.components.explain import NOTHING, Explained, Traits
 from orch.stacks.pulumi.changes import GONE, Change, PropertyChange
+from orch.stacks.pulumi.masking import KNOWN_LATER
 
 PLACE = ("project", "region", "zone")
 
@@ -181,8 +182,10 @@ class _HeadlineText:
         }
 
     def _reasons(self, differing: Mapping[str, str], replaced: Iterable[Change]) -> dict[str, str]:
-        """Why nodes are replaced: traits that only a new node can have, else the property that forces it."""
+        """Why nodes are replaced: traits that only a new node can have, what they stood on and is gone,
+        else the property that forces it."""
         explained, by_path = self.compiled.explained, dict[str, str]()
+        gone = self._gone()
         forcing = set(explained.new_nodes)
         for change in replaced:
             for leaf in change.diff:
@@ -196,9 +199,24 @@ class _HeadlineText:
                     )
                 elif row is not None and row.trait in differing:
                     forcing.add(row.trait or "")
+                elif gone and KNOWN_LATER in str(leaf.new):
+                    by_path[GONE] = gone
                 elif not leaf.follows:
                     by_path[leaf.path] = f"{leaf.path} {leaf.old} -> {leaf.new}"
-        return {**{trait: words for trait, words in differing.items() if trait in forcing}, **by_path}
+        found = {**{trait: words for trait, words in differing.items() if trait in forcing}, **by_path}
+        return found or ({GONE: gone} if gone else {})
+
+    def _gone(self) -> str:
+        """What is made again because it is gone, but for nodes; "" where nothing is."""
+        nodes = {change.urn for change in self._nodes().values()}
+        names = [
+            change.name
+            for change in self.changes
+            if change.op == "create"
+            and change.urn not in nodes
+            and any(each.observed == GONE for each in change.drift)
+        ]
+        return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} gone (drift)" if names else ""
 
     def _updated_in_place(self, trait: str) -> str:
         """`3 resources`: how many change in place for a trait; "" when none does."""

@@ -333,7 +333,7 @@ class RehearsedCrusoe(Rehearsed):
     def names(self, kind: str = H200) -> list[str]:
         """Names of the nodes in the project, without digests."""
         docs = [doc for doc in self.cloud.instances().values() if doc["type"] == kind]
-        return sorted(doc["name"].removeprefix("orch-").rsplit("-", 2)[0] for doc in docs)
+        return sorted(doc["name"].rsplit("-", 3)[0] for doc in docs)
 
     def unrecorded(self, name: str | None = None) -> dict[str, str]:
         """Id -> kind of what is in the project and not in the state."""

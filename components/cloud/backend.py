@@ -280,7 +280,7 @@ def moves(candidate: CloudCandidate, previous: PriorState) -> bool:
 def place_reason(candidate: CloudCandidate, previous: PriorState) -> Iterator[str]:
     """The reasons of a plan for a stack that has a placement already."""
     if candidate.kept:
-        yield "it stays where it is: the stack is in that zone"
+        yield "it stays where it is: the stack is there"
         if any(node.machine is None for node in previous.nodes):
             yield "host keys: new nodes make their own; those that run keep what an earlier version gave them"
     elif moves(candidate, previous):

@@ -23,18 +23,44 @@ Price = Callable[[str, str, bool], "float | None"]
 _WORDS = re.compile(r"orch:stack=(\S+) orch:urn=(\S+)")
 
 
-def stack_digest(mark: str) -> str:
-    """What stands for a stack's mark in names, where a cloud has no labels."""
-    return hashlib.sha256(mark.encode()).hexdigest()[:8]
+_CLOUD_NAME = re.compile(r"(?P<name>.+)-(?P<scope>[0-9a-f]{6})-(?P<stack>[0-9a-f]{6})-[0-9a-f]{6}")
 
 
-def cloud_name(name: str, mark: str, spec: Mapping[str, Any] | None = None) -> str:
-    """The name in such a cloud, which bears whose it is: nobody's resource is taken over. With `spec`: what
-    was asked for otherwise has another name, and is not taken over either."""
-    parts = [name, stack_digest(mark)]
+def cloud_name(
+    name: str, mark: str, spec: Mapping[str, Any] | None = None, *, most: int | None = None
+) -> str:
+    """The name of something in a cloud without labels, which tells whose it is: `NAME-SCOPE-STACK-SPEC`.
+
+    `name` begins with that of the stack. STACK is a digest of the mark, SPEC one of the name and of what was
+    asked for: nobody's resource is taken over, nor one that was asked for otherwise. Without `spec`, SPEC is
+    left out. `most`: how long it may be, 63 at least; `name` is cut for it, and the longest name of a stack
+    fits.
+    """
+    parts = [mark.rpartition("/")[2], _digest(mark)]
     if spec is not None:
-        parts.append(hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6])
-    return "-".join(parts)
+        parts.append(_digest(json.dumps([name, spec], sort_keys=True)))
+    ending = "-".join(parts)
+    return f"{name if most is None else name[: most - len(ending) - 1]}-{ending}"
+
+
+def is_ours(name: str) -> bool:
+    """Whether a name in the cloud is one that orch gives."""
+    return _CLOUD_NAME.fullmatch(name) is not None
+
+
+def mark_of(name: str, project: str) -> str | None:
+    """The mark that a name in the cloud bears, of whatever stack of a project; None where it is another
+    project's, or none of orch's."""
+    found = _CLOUD_NAME.fullmatch(name)
+    if found is None:
+        return None
+    words = found["name"].split("-")
+    marks = (f"{project}/{'-'.join(words[:end])}/{found['scope']}" for end in range(len(words), 0, -1))
+    return next((mark for mark in marks if _digest(mark) == found["stack"]), None)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 @dataclass(frozen=True)

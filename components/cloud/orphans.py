@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from orch.components.cloud.marked import MarkedResource, Survey, is_ours, mark_of, project_of
 
 if TYPE_CHECKING:
     from orch.spec.models.backends.base import BackendSettings
@@ -74,3 +77,61 @@ def retry_until_gone(remove: Callable[[], bool]) -> bool:
             return True
         time.sleep(PAUSE_S)
     return False
+
+
+# Clouds without labels: what is there is found by its name.
+
+
+@dataclass(frozen=True)
+class NamedResource:
+    """Something in a cloud without labels that is no data. `remove` ends when it is gone; `hourly`: US
+    dollars an hour, None where it is not known. The others as in MarkedResource."""
+
+    kind: str
+    id: str
+    name: str
+    remove: Callable[[], None]
+    region: str = ""
+    created: str | None = None
+    hourly: Callable[[], float | None] = lambda: 0.0
+
+
+def delete_named(
+    snapshot: StackSnapshot, package: str, listed: Callable[[], Iterable[NamedResource]]
+) -> Iterator[str]:
+    """Remove what has a name of the stack's and is not recorded; what was removed, each as it goes.
+
+    `package`: what types of its resources begin with; `listed`: all that is there, of which what others use
+    comes last. Raises CloudRefused.
+    """
+    own = snapshot.of(package)
+    marks = frozenset(str(each.inputs["mark"]) for each in own if "mark" in each.inputs) | snapshot.marks
+    if not marks:
+        return
+    projects = {project_of(mark) for mark in marks}
+    for each in listed():
+        if each.id in snapshot.ids or not marks & {mark_of(each.name, project) for project in projects}:
+            continue
+        snapshot.still_held()
+        each.remove()
+        yield f"{each.name} ({each.id})"
+
+
+def survey_named(backend: str, project: str, listed: Iterable[NamedResource]) -> Survey:
+    """What has a name of the project's, and how much has a name of orch's that is of others."""
+    ours = [each for each in listed if is_ours(each.name)]
+    own = [(each, mark) for each in ours if (mark := mark_of(each.name, project)) is not None]
+    found = tuple(
+        MarkedResource(
+            backend,
+            mark,
+            each.kind,
+            each.id,
+            each.name,
+            each.region,
+            datetime.fromisoformat(each.created.replace("Z", "+00:00")) if each.created else None,
+            each.hourly(),
+        )
+        for each, mark in own
+    )
+    return Survey(found, foreign=len(ours) - len(own))

@@ -113,7 +113,10 @@ def way_in(block: NetworkBlock, settings: CloudSettings) -> AccessMethod:
     )
 
 
-def access_findings(cloud: str, block: NetworkBlock, access: AccessMethod) -> Iterator[Finding]:
+def access_findings(
+    cloud: str, block: NetworkBlock, access: AccessMethod, *, all_public: bool = False
+) -> Iterator[Finding]:
+    """What is wrong with the way in. `all_public`: nodes have public addresses however one gets in."""
     if access.kind == "direct" and not access.public:
         yield Finding(
             "ORCH235",
@@ -142,7 +145,8 @@ def access_findings(cloud: str, block: NetworkBlock, access: AccessMethod) -> It
             "network",
             f"{WORLD} lets the whole world knock at SSH",
             detail=f"{cloud} has no tunnel that asks who comes in. The bastion takes the fleet's key alone "
-            "and passes SSH on; nodes have no public addresses",
+            "and passes SSH on; "
+            + ("nobody else may reach the nodes" if all_public else "nodes have no public addresses"),
             hint="write `ssh_cidrs`, here or at the backend in orch.yml: the networks that you come from",
             severity=Severity.WARNING,
         )

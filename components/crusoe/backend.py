@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -14,11 +14,11 @@ from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import Survey
 from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.cloud_errors import CloudError
-from orch.components.crusoe.account import errors, orphans
+from orch.components.crusoe.account import errors
 from orch.components.crusoe.account.client import CrusoeClient, open_login
-from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork
+from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Reservation
 from orch.components.crusoe.candidates import CrusoeCandidate, candidates, placed
 from orch.components.crusoe.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.crusoe.plan import CrusoePlan
@@ -26,7 +26,7 @@ from orch.components.crusoe.planner import Context, needed_lookups, plan, with_n
 from orch.components.explain import Explained, Traits
 from orch.components.init_steps import scripts
 from orch.components.node_count import node_indices
-from orch.components.request import PlanRequest
+from orch.components.request import PlanRequest, PriorState
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.crusoe import CrusoeSettings
@@ -75,16 +75,25 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
             stock=stock,
             networks=networks,
             nodes=nodes,
+            reservations=self._reservations(request),
         )
 
     def _networks(self, request: PlanRequest) -> tuple[IbNetwork, ...]:
         return request.once((self.name, "networks"), self._client(request).ib_networks)
 
+    def _reservations(self, request: PlanRequest) -> tuple[Reservation, ...] | None:
+        """Those of the organization, where the file names one; None where nobody tells."""
+        if request.fleet.reservation is None:
+            return None
+        return request.once((self.name, "reservations"), self._client(request).reservations)
+
     def facts(self, request: PlanRequest, candidate: CloudCandidate) -> CrusoeFacts:
         place = cast("CrusoeCandidate", candidate)
         prior = self.prior(request)
         lookups = needed_lookups(request.fleet, self.settings_of(request), place, prior, request.indices)
-        return replace(self._client(request).facts(lookups), room=place.room)
+        changed = any(node.reservation != request.fleet.reservation for node in prior.nodes)
+        reservations = self._reservations(request) if lookups.quota or changed else None
+        return replace(self._client(request).facts(lookups), room=place.room, reservations=reservations)
 
     def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: CrusoeFacts) -> CrusoePlan:
         context = Context(
@@ -94,6 +103,7 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
             scripts(request.fleet, request.folder),
             request.indices,
             request.other_groups or OtherGroups(),
+            request.created,
         )
         place = cast("CrusoeCandidate", candidate)
         return plan(request.fleet, place, facts, self.prior(request), context)
@@ -115,8 +125,18 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
     def cloud_error(self, text: str) -> CloudError | None:
         return errors.ERRORS.read(text)
 
+    def ended_nodes(
+        self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
+    ) -> frozenset[str]:
+        login = session(self.name) or self.open_session(self.entry(settings))
+        nodes = {node.machine: node.name for node in previous.nodes if node.machine}
+        return frozenset(nodes[each] for each in CrusoeClient(login).ended(nodes.keys()))
+
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        return orphans.survey(CrusoeClient(self.asked_by(state)), project, state.marks, self.price)
+        return survey_named(self.name, project, CrusoeClient(self.asked_by(state)).removable(self.price))
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        return orphans.delete_orphans(snapshot, lambda: CrusoeClient(self.asked_by(snapshot)))
+        def listed() -> Iterable[NamedResource]:
+            return CrusoeClient(self.asked_by(snapshot)).removable(self.price)
+
+        return delete_named(snapshot, self.packages[0], listed)

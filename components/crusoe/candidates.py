@@ -22,7 +22,7 @@ from orch.components.cloud.candidates import (
     no_offer,
     with_required_fabric,
 )
-from orch.components.crusoe.account.facts import IbNetwork, Stock
+from orch.components.crusoe.account.facts import IbNetwork, Reservation, Stock
 from orch.components.request import PriorState
 from orch.offers.match import judge
 from orch.offers.query import MachineQuery, machine_query
@@ -172,16 +172,21 @@ def placed(
     stock: Stock,
     networks: Sequence[IbNetwork],
     nodes: int,
+    reservations: Sequence[Reservation] | None = None,
 ) -> tuple[CrusoeCandidate, ...]:
     """The places that the account has for these types, in the order to try: those with room for all nodes
     first, what is sold without a reservation before what is not, by price; of the InfiniBand networks of one
-    type and location the smallest that holds all nodes, then by name.
+    type and location the smallest that holds all nodes, then by name. A reservation that the file names keeps
+    them to its locations.
 
     Raises PlanErrors (ORCH205, 223) where it has none.
     """
     if named_network(fleet) is not None:
         networks = tuple(_named(fleet, networks, types))
     known = tuple(_with_new_locations(fleet, settings, types, stock))
+    bought = next((each for each in reservations or () if each.id == fleet.reservation), None)
+    if bought is not None:
+        known = tuple(each for each in known if each.region in (bought.locations or (each.region,))) or known
     there = [each for each in known if (each.type.name, each.region) in stock]
     if not there:
         raise PlanErrors([_nowhere(fleet, settings, types, stock)])

@@ -12,6 +12,8 @@ from orch.components.crusoe.account.facts import CrusoeFacts
 from orch.components.crusoe.candidates import CrusoeCandidate, machines
 from orch.components.crusoe.plan import CrusoePlan, Network
 from orch.components.explain import ChangeRow, Explained
+from orch.components.idleness import IdleRule
+from orch.components.lifetime import Lifetime
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
 
@@ -76,9 +78,23 @@ def fabric_reasons(candidate: CrusoeCandidate, facts: CrusoeFacts, nodes: int) -
     yield f"InfiniBand: one partition for this fleet in the network {candidate.infiniband}, {why}"
 
 
-def capacity_reasons(fleet: Fleet, candidate: CrusoeCandidate, *, whole: bool) -> Iterator[str]:
+def ending_reasons(fleet: Fleet, idle: IdleRule | None, ending: Lifetime | None) -> Iterator[str]:
+    """When nodes end themselves, and what that leaves."""
+    if ending is not None:
+        yield ending.reason
+    if idle is not None or ending is not None:
+        left = "its disks are billed until the next `up` or `orch reconcile`"
+        paid = "; what a reservation costs is paid on" if fleet.reservation is not None else ""
+        yield f"a node that ended itself is stopped: {left}{paid}"
+
+
+def capacity_reasons(
+    fleet: Fleet, candidate: CrusoeCandidate, facts: CrusoeFacts, new: int, *, whole: bool
+) -> Iterator[str]:
     if fleet.reservation is not None:
-        yield f"capacity: from the reservation {fleet.reservation} alone"
+        unknown = new and facts.reservations is None
+        more = ", which was not looked at: this access key may not list reservations" if unknown else ""
+        yield f"capacity: from the reservation {fleet.reservation} alone{more}"
     else:
         yield "capacity: from a reservation that fits, which Crusoe looks for, else on demand"
     if not machines()[candidate.type.name].sold:

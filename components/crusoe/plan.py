@@ -55,8 +55,3 @@ class CrusoePlan(CloudPlan):
     @property
     def node_groups(self) -> tuple[CrusoePlan, ...]:
         return (self, *self.others)
-
-    @property
-    def base(self) -> str:
-        """What names of cloud resources begin with."""
-        return f"orch-{self.fleet}"

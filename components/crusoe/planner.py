@@ -15,6 +15,7 @@ from orch.components.cloud.backend import place_reason, price_in
 from orch.components.cloud.cloudinit import (
     RUNS_INIT,
     bastion_config,
+    ended_by_time,
     filled,
     first_boot_findings,
     first_boot_pins,
@@ -38,6 +39,9 @@ from orch.components.crusoe.account.facts import CrusoeFacts, Lookups
 from orch.components.crusoe.candidates import CrusoeCandidate, machines
 from orch.components.crusoe.plan import BASTION_IMAGE, BASTION_TYPE, CrusoePlan, Network
 from orch.components.crusoe.startup import MOST, startup_script
+from orch.components.idleness import SCRIPT as IDLE_SCRIPT
+from orch.components.idleness import IdleRule, idle_rule
+from orch.components.lifetime import Lifetime, lifetime
 from orch.components.node_count import all_there, count_words, folded, live_indices, node_indices
 from orch.components.request import PriorState
 from orch.runner.preparation.init_steps import steps
@@ -46,9 +50,11 @@ from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.crusoe import CrusoeSettings
 from orch.spec.models.blocks import Network as NetworkBlock
-from orch.templates import render
+from orch.spec.suggest import few
+from orch.templates import ShellText, render
 
 PREPARE = "/usr/local/sbin/orch-prepare"
+OFF = ShellText("systemctl poweroff")
 # What a host key and the client's take in a script, when it is planned.
 _KEY = "x" * 400
 
@@ -59,7 +65,7 @@ class Context:
 
     `scripts`: the text of `init[].file`, by path; `scope`: six hex digits that tell one project's names from
     another's, used for a new stack only. `indices`: the nodes to plan, None: as many as the file asks for;
-    `other_groups`: the fleet's other nodes.
+    `other_groups`: the fleet's other nodes; `created`: when the fleet was, in seconds since the epoch.
     """
 
     settings: CrusoeSettings
@@ -70,6 +76,7 @@ class Context:
     other_groups: OtherGroups[CrusoePlan, CrusoeFacts] = field(
         default_factory=OtherGroups["CrusoePlan", CrusoeFacts]
     )
+    created: int = 0
 
 
 def needed_lookups(
@@ -107,7 +114,7 @@ def plan(
 ) -> CrusoePlan:
     """The whole fleet at one candidate.
 
-    Raises PlanErrors with all that is wrong: ORCH213, 223-238, 281, 313.
+    Raises PlanErrors with all that is wrong: ORCH213, 223-238, 281, 313, 321-323.
     """
     indices = node_indices(fleet, previous) if context.indices is None else context.indices
     live = live_indices(previous) if candidate.kept else frozenset[int]()
@@ -120,15 +127,16 @@ def plan(
     bastion = _bastion(access, facts, candidate.region)
     fixed = (bastion.price or 0.0) if bastion else 0.0
     data = None if machine.nvme else disk_gb(fleet)
-    cloud_init = node_init(fleet, candidate, context.scripts)
-    boot = first_boot_pins(fleet, context.scripts)
+    idle, ending = idle_rule(fleet), lifetime(fleet, context.created)
+    cloud_init = node_init(fleet, candidate, context.scripts, idle, ending)
+    boot = first_boot_pins(fleet, context.scripts, idle, ending.stamp if ending else "")
     warnings = settle(
         [
-            *access_findings("Crusoe", block, access),
+            *access_findings("Crusoe", block, access, all_public=True),
             *_given_findings(block, facts, candidate.region),
             *_image_findings(fleet, candidate, facts, previous),
             *_fabric_findings(fleet, candidate),
-            *_reservation_findings(fleet, candidate),
+            *_reservation_findings(fleet, candidate, facts, new),
             *_quota_findings(candidate, facts, new, context.other_groups),
             *user_data_findings("Crusoe", _script_size(cloud_init), MOST),
             *first_boot_findings(previous, boot, len(live)),
@@ -158,12 +166,14 @@ def plan(
         indices=indices,
         interconnect="infiniband" if candidate.infiniband else "ethernet",
         bastion=bastion,
-        bastion_init=bastion_config(fleet.name, PRIVATE) if bastion else "",
+        bastion_init=bastion_config(fleet.name, PRIVATE, ending.script(OFF) if ending else None)
+        if bastion
+        else "",
         cloud_init=cloud_init,
         layout=layout,
         layout_unchanged=previous.pins.get("layout") == layout,
-        idle=None,
-        lifetime=None,
+        idle=idle,
+        lifetime=ending,
         fixed=fixed,
     )
     fast: Fabric | None = fields["fabric"]
@@ -191,9 +201,10 @@ def plan(
         reasons=(
             count_words(fleet, len(indices), candidate.words),
             *place_reason(candidate, previous),
+            *told.ending_reasons(fleet, idle, ending),
             *told.fabric_reasons(candidate, facts, new),
             *told.network_reasons(network, access, bastion, jumps=len(jumps)),
-            *told.capacity_reasons(fleet, candidate, whole=whole),
+            *told.capacity_reasons(fleet, candidate, facts, new, whole=whole),
             *told.image_reasons(facts, previous),
             *told.disk_reasons(data),
             *told.rank_reasons(fleet, by_topology=by_topology),
@@ -208,9 +219,16 @@ def with_nodes(plan: CrusoePlan, names: frozenset[str]) -> CrusoePlan:
     return replace(plan, nodes=tuple(node for node in plan.nodes if node.name in names))
 
 
-def node_init(fleet: Fleet, candidate: CrusoeCandidate, scripts: Mapping[str, str]) -> str:
+def node_init(
+    fleet: Fleet,
+    candidate: CrusoeCandidate,
+    scripts: Mapping[str, str],
+    idle: IdleRule | None = None,
+    ending: Lifetime | None = None,
+) -> str:
     """The cloud-config of a node, with marks for its name and its keys: what `startup_script` makes of it is
-    what Crusoe runs. `scripts`: the text of `init[].file` by path."""
+    what Crusoe runs. `scripts`: the text of `init[].file` by path; `idle` and `ending`: when it ends itself.
+    """
     init = steps(fleet, scripts)
     machine = machines()[candidate.type.name]
     prepare = render(
@@ -219,13 +237,14 @@ def node_init(fleet: Fleet, candidate: CrusoeCandidate, scripts: Mapping[str, st
         toolkit=None,
         cards=machine.hcas if candidate.infiniband else 0,
         data="local" if machine.nvme else "disk",
-        idle=None,
+        idle=IDLE_SCRIPT if idle else None,
         steps=init,
         **RUNS_INIT,
     )
     files = [
         *node_files(PREPARE, sshd="AllowTcpForwarding yes\n"),
-        *prepared(PREPARE, prepare, init, cloud=None),
+        *prepared(PREPARE, prepare, init, cloud=None, idle=idle.script(OFF) if idle else None),
+        *ended_by_time(ending.script(OFF) if ending else None),
     ]
     return node_config(fleet, files, host_key="given")
 
@@ -305,9 +324,13 @@ def _fabric_findings(fleet: Fleet, candidate: CrusoeCandidate) -> Iterator[Findi
         )
 
 
-def _reservation_findings(fleet: Fleet, candidate: CrusoeCandidate) -> Iterator[Finding]:
+def _reservation_findings(
+    fleet: Fleet, candidate: CrusoeCandidate, facts: CrusoeFacts, new: int
+) -> Iterator[Finding]:
     name = candidate.type.name
-    if machines()[name].sold == "reserved" and fleet.reservation is None:
+    if fleet.reservation is not None and facts.reservations is not None:
+        yield from _named_reservation(fleet.reservation, candidate, facts, new)
+    elif machines()[name].sold == "reserved" and fleet.reservation is None:
         yield Finding(
             "ORCH238",
             "instance_types" if fleet.instance_types else "resources",
@@ -316,6 +339,47 @@ def _reservation_findings(fleet: Fleet, candidate: CrusoeCandidate) -> Iterator[
             hint="name the reservation, or take a type that is sold on demand: "
             + ", ".join(sorted(kind for kind, each in machines().items() if each.sold == "on-demand")),
             severity=Severity.WARNING,
+        )
+
+
+def _named_reservation(
+    name: str, candidate: CrusoeCandidate, facts: CrusoeFacts, new: int
+) -> Iterator[Finding]:
+    """Whether the given reservation is there, is for this project and place, and holds what is new."""
+    known = facts.reservations or ()
+    found = next((each for each in known if each.id == name), None)
+    if found is None:
+        there = few(each.id for each in known)
+        yield Finding(
+            "ORCH322",
+            "reservation",
+            f"the organization of the project has no reservation {name}",
+            hint=f"it has {there}" if there else "it has none: remove the line",
+        )
+        return
+    if found.projects and facts.project not in found.projects:
+        yield Finding(
+            "ORCH323",
+            "reservation",
+            f"the reservation {name} is not for the project {facts.project}",
+            hint="name one that is, or ask Crusoe's support to let this project use it",
+        )
+    if found.locations and candidate.region not in found.locations:
+        yield Finding(
+            "ORCH323",
+            "reservation",
+            f"the reservation {name} is in {few(found.locations)}, not in {candidate.region}",
+            hint=f"write `regions: [{found.locations[0]}]`, or name another reservation",
+        )
+    needed = new * (candidate.type.gpu_count or candidate.type.vcpus or 1)
+    unit = "GPUs" if candidate.type.gpu_count else "vCPUs"
+    if needed > found.free:
+        yield Finding(
+            "ORCH321",
+            "reservation",
+            f"{found.free} of the reservation's {found.quantity} {unit} are free, this needs {needed} more",
+            detail="VMs that run use the rest; what is stopped uses none",
+            hint="ask for fewer nodes, or name another reservation",
         )
 
 

@@ -1,7 +1,7 @@
 """Serves Crusoe's resources to the Pulumi engine: the executable `pulumi-resource-orch-crusoe`.
 
 It is configured with the parts of a login, which the state keeps as secrets. Crusoe has no labels, and does
-not promise that names are unique. A name ends with a digest of the stack's mark, and of what was asked for
+not promise that names are unique: the name is all that tells whose something is, and what was asked for
 (`cloud_name`). The gang waits for VMs.
 
 VMs are made one by one: Crusoe's call for many gives all of them one startup script, and each node has a host
@@ -20,6 +20,7 @@ from orch.components.cloud.rest.handler import AGAIN_S, NamedHandler
 from orch.components.crusoe.account import client as kinds
 from orch.components.crusoe.account.client import (
     INSTANCE,
+    OFF,
     PARTS,
     CrusoeClient,
     Kind,
@@ -43,7 +44,11 @@ UP_S = 1200.0
 PAUSE_S = 2.0
 """Between two looks. Source: terraform-provider-crusoe internal/common/util.go."""
 
-DOWN = ("STOPPED", "SHUTOFF", "CRASHED", "ERROR")
+MOST_NAME = 63
+"""Characters of a name. No limit is documented, but a VM has its name in DNS (terraform-provider-crusoe
+internal/vm/util.go), where this is one (RFC 1035, 2.3.1)."""
+
+DOWN = (*OFF, "CRASHED", "ERROR")
 
 
 class CrusoeHandler(NamedHandler[CrusoeClient]):
@@ -77,7 +82,7 @@ class CrusoeHandler(NamedHandler[CrusoeClient]):
         self._client().remove(self._kind, resource_id, for_s=AGAIN_S)
 
     def name_of(self, inputs: Inputs) -> str:
-        return cloud_name(inputs["name"], inputs["mark"], inputs["spec"])
+        return cloud_name(inputs["name"], inputs["mark"], inputs["spec"], most=MOST_NAME)
 
     def own(self, inputs: Inputs) -> str | None:
         """Of several, which a call made that was lost and came late, the oldest is kept."""

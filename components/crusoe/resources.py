@@ -49,11 +49,11 @@ class CrusoeFleet(ServedFleet[CrusoePlan]):
         ignored: Sequence[str] = (),
         **more: Any,
     ) -> ServedResource:
-        """`name` is that of the engine; that of Crusoe is made of it and two digests, when it is made."""
+        """`name` is that of the engine; that of Crusoe begins with it."""
         opts = pulumi.ResourceOptions.merge(
             self._opts, pulumi.ResourceOptions(ignore_changes=list(ignored) or None)
         )
-        props = {"name": f"orch-{name}", "mark": self._mark, "spec": spec, **more}
+        props = {"name": name, "mark": self._mark, "spec": spec, **more}
         return ServedResource(f"{PACKAGE}:index:{kind}", name, props, opts, computed=computed)
 
     # Network

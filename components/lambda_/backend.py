@@ -14,14 +14,14 @@ from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.cloud_errors import CloudError
 from orch.components.explain import Explained, Traits
 from orch.components.init_steps import scripts
 from orch.components.lambda_ import clusters
-from orch.components.lambda_.account import errors, orphans
+from orch.components.lambda_.account import errors
+from orch.components.lambda_.account.client import FILE_SYSTEM, GONE_S, LambdaClient, open_login
 from orch.components.lambda_.account.client import INSTANCE as INSTANCES
-from orch.components.lambda_.account.client import LambdaClient, open_login
 from orch.components.lambda_.account.facts import FoundFileSystem, LambdaFacts, Stock
 from orch.components.lambda_.candidates import LambdaCandidate, candidates, mounted, placed
 from orch.components.lambda_.clusters import Member
@@ -125,13 +125,21 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
         return errors.ERRORS.read(text)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        return orphans.survey(_connected(self.asked_by(state)), project, state.marks, self.price)
+        client = _connected(self.asked_by(state))
+        found = survey_named(self.name, project, client.removable(self.price))
+        return found.joined(client.data_of(project))
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        return orphans.delete_orphans(snapshot, lambda: _connected(self.asked_by(snapshot)))
+        def listed() -> Iterable[NamedResource]:
+            return _connected(self.asked_by(snapshot)).removable(self.price)
+
+        return delete_named(snapshot, self.packages[0], listed)
 
     def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
-        return orphans.delete_data(resources, _connected(self.asked_by(state)))
+        client = _connected(self.asked_by(state))
+        for each in resources:
+            client.remove(FILE_SYSTEM, each.id, for_s=GONE_S)
+            yield each.name
 
 
 def _connected(session: Any) -> LambdaClient:

@@ -19,8 +19,8 @@ from orch.components.cloud.candidates import (
     known_types,
     no_offer,
 )
+from orch.components.lambda_.account.client import TAG
 from orch.components.lambda_.account.facts import FoundFileSystem, Stock
-from orch.components.lambda_.account.names import TAG
 from orch.components.request import PriorState
 from orch.offers.match import judge
 from orch.offers.query import MachineQuery, machine_query

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from orch.components.cloud.marked import cloud_name
 from orch.components.cloud.rest.client import Row
 from orch.components.cloud.rest.handler import AGAIN_S, NamedHandler
 from orch.components.lambda_.account.client import (
@@ -17,12 +18,12 @@ from orch.components.lambda_.account.client import (
     INSTANCE,
     PARTS,
     SSH_KEY,
+    TAG,
     Kind,
     LambdaClient,
     Login,
 )
 from orch.components.lambda_.account.errors import LambdaRefused
-from orch.components.lambda_.account.names import TAG, cloud_name
 from orch.components.lambda_.explain import GANG, PACKAGE
 from orch.providers.orch.gang import AccountProvider, GangHandler
 from orch.providers.orch.handler import Handler, Inputs, State
@@ -36,6 +37,9 @@ UP_S = 1800.0
 PAUSE_S = 5.0
 """Between two looks: the account takes one call a second."""
 
+MOST_NAME, MOST_FILE_SYSTEM_NAME = 64, 60
+"""Letters of a name. Source: Lambda Cloud API 1.10, InstanceLaunchRequest, FilesystemCreateRequest."""
+
 SETTLE_S = 30.0
 """How long what a create made without an answer may take to be listed."""
 
@@ -44,6 +48,7 @@ class _Named(NamedHandler[LambdaClient]):
     """Resources of one kind, which Lambda has by their name."""
 
     kind: ClassVar[Kind]
+    most: ClassVar[int] = MOST_NAME
 
     def __init__(
         self, client: Callable[[], LambdaClient], *, pause_s: float = PAUSE_S, settle_s: float = SETTLE_S
@@ -51,7 +56,7 @@ class _Named(NamedHandler[LambdaClient]):
         super().__init__(client, pause_s=pause_s, settle_s=settle_s)
 
     def name_of(self, inputs: Inputs) -> str:
-        return cloud_name(inputs["name"], inputs["mark"], inputs["spec"])
+        return cloud_name(inputs["name"], inputs["mark"], inputs["spec"], most=self.most)
 
     def own(self, inputs: Inputs) -> str | None:
         """Of several, which a call made that was lost and came late, one is kept."""
@@ -92,6 +97,7 @@ class FileSystemHandler(_Named):
     """File systems that are made with a fleet. They hold data: of several by one name none is deleted."""
 
     kind: ClassVar[Kind] = FILE_SYSTEM
+    most: ClassVar[int] = MOST_FILE_SYSTEM_NAME
 
     def own(self, inputs: Inputs) -> str | None:
         found = self._client().named(FILE_SYSTEM, self.name_of(inputs))
@@ -110,8 +116,8 @@ class FirewallHandler(NamedHandler[LambdaClient]):
         super().__init__(client, pause_s=pause_s, settle_s=settle_s)
 
     def name_of(self, inputs: Inputs) -> str:
-        """Without what was asked for: other rules of the same fleet take the place of these."""
-        return cloud_name(inputs["name"], inputs["mark"])
+        """Whatever was asked for: other rules of the same fleet take the place of these."""
+        return cloud_name(inputs["name"], inputs["mark"], {}, most=MOST_NAME)
 
     def replaces(self, key: str, old: Any, new: Any) -> bool:
         return key in ("name", "mark")
@@ -132,7 +138,7 @@ class FirewallHandler(NamedHandler[LambdaClient]):
         return super().update(resource_id, state, inputs)
 
     def remove(self, resource_id: str) -> None:
-        self._put(resource_id, [])
+        self._client().drop_rules(resource_id, for_s=AGAIN_S)
 
     def delete(self, resource_id: str, state: State) -> None:
         self.remove(resource_id)

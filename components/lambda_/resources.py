@@ -41,7 +41,7 @@ class LambdaFleet(ServedFleet[LambdaPlan]):
         }
 
     def _props(self, name: str, spec: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return {"name": f"orch-{name}", "mark": self._mark, "spec": spec, **more}
+        return {"name": name, "mark": self._mark, "spec": spec, **more}
 
     def _key(self) -> SshKey:
         name = f"{self._plan.fleet}-key"

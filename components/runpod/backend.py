@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 from orch.catalog.load import catalog as load_catalog
 from orch.components.base import Backend
 from orch.components.cloud.marked import Survey
-from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud.orphans import StackSnapshot, delete_named, survey_named
 from orch.components.cloud_errors import CloudRefused
 from orch.components.deployment import Deployment, PricedNodes
 from orch.components.explain import Explained, Traits
 from orch.components.request import CloudAnswer, PlanRequest
-from orch.components.runpod.account import errors, orphans
+from orch.components.runpod.account import errors
 from orch.components.runpod.account.client import CLUSTER, POD, Login, RunpodClient
 from orch.components.runpod.account.facts import RunpodFacts
 from orch.components.runpod.candidates import RunpodCandidate, candidates, in_data_centers
@@ -152,10 +152,10 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
         return RunpodClient(state.session(self.name) or open_login(self.entry(state.settings)))
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        return orphans.survey(self._asked_by(state), project)
+        return survey_named(self.name, project, self._asked_by(state).removable())
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        return orphans.delete_orphans(snapshot, lambda: self._asked_by(snapshot))
+        return delete_named(snapshot, self.packages[0], lambda: self._asked_by(snapshot).removable())
 
 
 def _priced(fleet: str, group: PodGroup) -> PricedNodes:

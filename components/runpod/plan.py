@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from orch.catalog.fabrics import Fabric
-from orch.components.cloud import marked
 from orch.components.cloud.plan import Node
 from orch.components.node_count import folded, unfolded
 from orch.spec.findings import Finding
@@ -69,33 +67,6 @@ class PodGroup:
         data: dict[str, Any] = json.loads(text)
         data["indices"] = unfolded(data["indices"])
         return cls(**data)
-
-
-_CLOUD_NAME = re.compile(
-    r"(?P<fleet>.+)-\d+-[0-9a-f]{6}-(?P<scope>[0-9a-f]{6})-(?P<digest>[0-9a-f]{8})-[0-9a-f]{6}"
-)
-"""The name of a group in the account: that of its resource, its stack's scope, and two digests."""
-
-
-def cloud_name(name: str, mark: str, spec: Mapping[str, Any] | None = None) -> str:
-    """The name in the cloud of what has a stack's mark. With `spec`: what was asked for otherwise has another
-    name, and is not taken over."""
-    return marked.cloud_name(f"{name}-{mark.rpartition('/')[2]}", mark, spec)
-
-
-def is_ours(name: str) -> bool:
-    """Whether the name of a pod or a cluster in the account is one that orch gives."""
-    return _CLOUD_NAME.fullmatch(name) is not None
-
-
-def mark_of(name: str, project: str) -> str | None:
-    """The mark that the name of a pod or a cluster bears, of whatever stack of a project; None where it is
-    another project's, or none of orch's. A fleet's stack has its name."""
-    found = _CLOUD_NAME.fullmatch(name)
-    if found is None:
-        return None
-    mark = f"{project}/{found['fleet']}/{found['scope']}"
-    return mark if marked.stack_digest(mark) == found["digest"] else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 
 from pulumi.provider.experimental import provider as api
 
+from orch.components.cloud.marked import cloud_name
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Kind, Login, Row, RunpodClient
 from orch.components.runpod.account.errors import RunpodRefused
 from orch.components.runpod.explain import PACKAGE
-from orch.components.runpod.plan import cloud_name
 from orch.providers.orch.handler import OBSERVED, Handler, Inputs, ProviderError, State
 from orch.providers.orch.serving import HandlerProvider, serve
 from orch.providers.orch.values import plain_map, sendable

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import yaml
 
-from orch.rehearsal.account import IncomingCall, SimulatedMachine
+from orch.rehearsal.account import IncomingCall, SimulatedMachine, SimulationError
 from orch.rehearsal.crusoe.api import errors
 from orch.rehearsal.crusoe.api.errors import CrusoeError, bad_credential
 from orch.rehearsal.crusoe.api.instances import ended
@@ -91,6 +91,15 @@ class CrusoeCloud(HttpAccount):
             raise bad_credential("the signature does not fit")
 
     # -- behind the back ----------------------------------------------------------------------------------
+
+    def add_reservation(self, name: str, type_name: str, location: str, count: int) -> str:
+        """A reservation of `count` VMs of a type, that was bought; its id."""
+        from orch.rehearsal.crusoe.api.catalog import add_reservation
+
+        if type_name not in kinds():
+            raise SimulationError(f"there is no type {type_name}", hint=f"types: {', '.join(kinds())}")
+        with self.store.transaction():
+            return add_reservation(Request(self, "", "", {}, None), name, type_name, location, count)
 
     def shut_down(self, instance: str) -> None:
         with self.store.transaction():

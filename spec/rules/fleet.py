@@ -419,7 +419,11 @@ def volume_has_driver(draft: Draft) -> Findings:
     backend = cast(Volume, draft.partial).backend
     if backend not in VOLUME_BACKENDS:
         yield draft.diagnostic(
-            "ORCH116", ("backend",), f"{backend} has no volumes here", hint=f"use {listed(VOLUME_BACKENDS)}"
+            "ORCH116",
+            ("backend",),
+            f"there are no volumes on {backend}",
+            hint="`mounts` of a fleet mounts a file system that is there already; volumes may be on "
+            + listed(VOLUME_BACKENDS),
         )
 
 

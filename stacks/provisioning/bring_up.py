@@ -15,6 +15,7 @@ from orch.components.file_systems import words_of
 from orch.components.node_count import is_range
 from orch.components.request import CloudAnswer, NodeWarning, RecordedFileSystem
 from orch.spec.errors import OrchError
+from orch.spec.rules.unsupported import acted_on
 from orch.spec.suggest import counted
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
 from orch.stacks.provisioning.gang import Gang, events_except
@@ -144,7 +145,7 @@ def bring_up(
         raise _no_room_to_grow(request, len(gang.before), tried)
     if kept := gang.kept_data:
         raise _no_room_beside(request, kept, tried)
-    raise _no_room(request, tried)
+    raise _no_room(request, tried, first.pins.get("backend", ""))
 
 
 def _shortages(compiled: Deployment) -> Iterator[Shortage]:
@@ -258,12 +259,13 @@ def _refused(
     )
 
 
-def _no_room(request: FleetRequest, tried: Sequence[Attempt]) -> NoCapacity:
+def _no_room(request: FleetRequest, tried: Sequence[Attempt], backend: str) -> NoCapacity:
+    zones = "`availability_zones`, " if "availability_zones" in acted_on(backend) else ""
     places = "the only place" if len(tried) == 1 else f"any of {len(tried)} places"
     return NoCapacity(
         f"there is no room for the fleet {request.name} in {places}; nothing of it is left",
         detail="\n".join(f"{each.place}: {each.reason}" for each in tried),
-        hint="try later, or widen `regions`, `availability_zones`, `instance_types` or `max_price`",
+        hint=f"try later, or widen `regions`, {zones}`instance_types` or `max_price`",
         code="ORCH325",
     )
 

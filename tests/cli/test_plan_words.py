@@ -13,9 +13,9 @@ from recorded_plans import EVENTS, EXPLAINED, Preview
 from orch.cli.output.plan import cost_line, counts, plan_json, plan_lines, reason_lines
 from orch.components.deployment import Deployment
 from orch.stacks.plan import Plan
-from orch.stacks.pulumi.changes import Change, PropertyChange
+from orch.stacks.pulumi.changes import GONE, Change, PropertyChange, PropertyDrift
 from orch.stacks.pulumi.kinds import kind_of
-from orch.stacks.pulumi.masking import HIDDEN
+from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER
 from orch.stacks.summary import NO_HEADLINE, FleetRecord, headline
 
 ALL = sorted(each.stem for each in EVENTS.glob("*.json"))
@@ -276,6 +276,21 @@ def test_a_property_that_no_row_knows_is_named_as_what_forces_new_nodes() -> Non
     compiled = Deployment((), {}, hourly=0.0, register=lambda: pytest.fail("not here"), nodes=("gpu1",))
     (line,) = headline((change,), FleetRecord(nodes={"gpu1": "gpu1"}), compiled).lines
     assert line.startswith("gpu1: 1 running node is destroyed and made anew: machine_id a1 -> b2; ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [([{"id": "p-1"}], [{"id": KNOWN_LATER}]), ("p-1", KNOWN_LATER)], ids=["within", "whole"]
+)
+def test_nodes_made_anew_since_what_they_stood_on_is_gone_say_so(old: Any, new: Any) -> None:
+    lost = PropertyDrift("urn:p", "lab-partition", "", "registered", GONE)
+    partition = Change("create", "x:y:IbPartition", "lab-partition", "urn:p", (), (lost,))
+    leaf = PropertyChange("spec.adapters", old, new, replaces=True)
+    node = Change("replace", "x:y:Instance", "lab-0", "urn:n", (leaf,))
+    compiled = Deployment((), {}, hourly=0.0, register=lambda: pytest.fail("not here"), nodes=("lab-0",))
+    (line,) = headline((partition, node), FleetRecord(nodes={"lab-0": "lab-0"}), compiled).lines
+    assert line.startswith(
+        "lab-0: 1 running node is destroyed and made anew: lab-partition is gone (drift); "
+    )
 
 
 # For pipelines

@@ -20,8 +20,6 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         f"""{OF_H200}availability_zones: [us-east1-a]
 scratch: true
 tags: {{team: a}}
-idle_duration: 1h
-ttl: 2h
 network: {{name: shared}}
 """,
         (
@@ -29,8 +27,7 @@ network: {{name: shared}}
             "Crusoe's locations are regions",
             "lab.yml:9:1: error ORCH118: `scratch` is not supported by this version",
             "lab.yml:10:1: error ORCH118: `tags` is not supported by this version",
-            "lab.yml:12:1: error ORCH118: `ttl` is not supported by this version",
-            "lab.yml:13:11: error ORCH118: `network.name` is not supported by this version",
+            "lab.yml:11:11: error ORCH118: `network.name` is not supported by this version",
         ),
     ),
     "what its API cannot do": (
@@ -104,6 +101,10 @@ def test_a_type_that_is_sold_with_a_reservation_only_is_told_where_it_is_written
     assert told.code == 0, told.err
     assert "lab.yml:6:17: warning ORCH238: h100-80gb-sxm-ib.8x is sold with a reservation only" in told.err
     there.write("lab.yml", f"{text}reservation: r-1\n")
+    told = there.orch("preview", "lab.yml", "--rehearse")
+    assert told.code == 3, told.err
+    assert "lab.yml:9:14: error ORCH322: the organization of the project has no reservation r-1" in told.err
+    there.cloud.add_reservation("r-1", "h100-80gb-sxm-ib.8x", "us-east1-a", 2)
     told = there.orch("preview", "lab.yml", "--rehearse")
     assert told.code == 0, told.err
     assert "ORCH238" not in told.err

@@ -14,6 +14,7 @@ import pytest
 from rehearsals import H200, RehearsedCrusoe, few_ranks, kill_points, stock_nodes, tries
 from support import ROOT, Folder
 
+from orch.components.cloud.marked import cloud_name
 from orch.rehearsal.crusoe.account import CrusoeCloud, machine_config
 from orch.rehearsal.nodes import keys_of
 
@@ -266,6 +267,9 @@ def test_nodes_with_disks_that_may_stand_alone_come_up_as_far_as_there_is_room_a
         gang="best-effort",
         instance_types=[single],
         resources={"gpu": "L40S:1", "disk": "200GB"},
+        idle_duration="1h",
+        ttl="2h",
+        network={"bastion": "auto"},
     )
     said = there.up()
     assert said.code == 0, said.err
@@ -278,16 +282,41 @@ def test_nodes_with_disks_that_may_stand_alone_come_up_as_far_as_there_is_room_a
     assert there.unrecorded() == {}
     assert {doc["size"] for doc in there.cloud.things("disk").values()} == {"200GiB"}
 
-    # What bears the stack's mark and is not recorded is listed, and removed.
+    # A node that turned itself off goes with its disk, and nothing else does.
+    configs = [machine_config(doc["_script"]) for doc in there.cloud.instances().values()]
+    assert len(configs) == 3  # the bastion ends with the fleet, too
+    assert all("/var/lib/orch/ttl.sh" in text for text in configs)
+    assert sum("/var/lib/orch/idle.sh" in text for text in configs) == 2
+    kept, over = sorted(there.nodes(single), key=lambda each: there.cloud.instances()[each]["name"])
+    there.cloud.shut_down(over)
+    said = there.orch("preview", "lab.yml", "--rehearse")
+    assert said.code == 0, said.err
+    assert "lab-1 ended itself" in said.out
+    said = there.orch("reconcile", "--rehearse")
+    assert said.code == 0, said.err
+    assert set(there.nodes(single)) == {kept}
+    assert len(there.cloud.things("disk")) == 1
+    assert there.unrecorded() == {}
+
+    # What has a name of the project's and is not recorded is listed, and removed: of this stack, and of one
+    # that no state knows any more. Other projects' stays.
     cloud = there.cloud
+    gone, others = "tests/gone/0a1b2c", "else/lab/0a1b2c"
     with cloud.store.transaction():
         _, doc = next(iter(cloud.store.each("disk")))
-        cloud.store.put("stray", "disk", "us-east1-a", {**doc, "id": "stray"})
-    assert there.unrecorded() == {"stray": "disk"}
-    assert "stray" in there.orch("gc", "--rehearse", "--json").out
-    said = there.orch("gc", "--rehearse", "--yes")
-    assert said.code == 0, said.err
-    assert there.unrecorded() == {}
+        names = {"stray": doc["name"], "lost": cloud_name("gone-0-disk", gone, {}, most=63)}
+        names["foreign"] = cloud_name("lab-0-disk", others, {}, most=63)
+        for id_, name in names.items():
+            cloud.store.put(id_, "disk", "us-east1-a", {**doc, "id": id_, "name": name})
+    found = there.orch("gc", "--rehearse", "--json").json
+    assert [each["id"] for each in found["orphans"]] == ["stray"]
+    assert [(each["id"], each["mark"]) for each in found["unknown"]] == [("lost", gone)]
+    assert found["other_projects"] == 1
+    for more in ((), ("--stack", gone)):
+        said = there.orch("gc", *more, "--rehearse", "--yes")
+        assert said.code == 0, said.err
+    assert there.unrecorded() == {"foreign": "disk"}
+    there.cloud.store.remove("foreign")
     assert there.down().code == 0
     assert there.cloud.everything() == {}
 

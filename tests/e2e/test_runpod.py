@@ -23,8 +23,8 @@ from runpod_engine import Stack, begin, stack
 from support import ROOT, Folder, at_work, kill, until
 
 from orch import images
+from orch.components.cloud.marked import cloud_name
 from orch.components.runpod.account.client import CLUSTER, Login, RunpodClient
-from orch.components.runpod.plan import cloud_name
 from orch.rehearsal.http_service import url_of
 from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.scenario import Failure, Hook, Knobs, Rate

@@ -67,7 +67,14 @@ class RestClient(ABC):
     extra: ClassVar[str]
     refused: ClassVar[type[CategoryRefused]]
 
-    def __init__(self, url: str, headers: Mapping[str, str] | None = None, *, pause_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        pause_s: float = 1.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         self._pause_s = pause_s
         try:
             import httpx
@@ -79,7 +86,8 @@ class RestClient(ABC):
                 code="ORCH303",
             ) from error
         own = {"User-Agent": f"orch/{__version__}", **(headers or {})}
-        self._http = httpx.Client(base_url=url, headers=own, timeout=httpx.Timeout(CALL_S, connect=CONNECT_S))
+        limits = httpx.Timeout(CALL_S, connect=CONNECT_S)
+        self._http = httpx.Client(base_url=url, headers=own, timeout=limits, transport=transport)
 
     def close(self) -> None:
         self._http.close()
@@ -94,6 +102,10 @@ class RestClient(ABC):
     @abstractmethod
     def detail(self, problem: Mapping[str, Any]) -> str:
         """What people read of a refusal; empty where it says nothing."""
+
+    def remark(self, meaning: Category, headers: Mapping[str, str]) -> str:
+        """What is to be said behind the detail of a refusal. `headers`: of the answer."""
+        return ""
 
     def signed(self, what: str, method: str, path: str, query: str) -> Mapping[str, str]:
         """Headers of one call. Raises `refused`."""
@@ -123,10 +135,11 @@ class RestClient(ABC):
         problem = _problem(answer)
         detail = self.detail(problem) or f"HTTP {answer.status_code}"
         after = answer.headers.get("Retry-After", "")
+        meaning = self.category(answer.status_code, problem, detail)
         raise self.refused(
             what,
-            self.category(answer.status_code, problem, detail),
-            detail,
+            meaning,
+            f"{detail}{self.remark(meaning, answer.headers)}",
             status=answer.status_code,
             retry_after_s=float(after) if after.isdecimal() else None,
         )

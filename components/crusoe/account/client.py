@@ -1,24 +1,43 @@
 """Crusoe, asked by HTTP: each call is signed. Changes are operations, asked for until they have ended.
 
-Source: crusoecloud/client-go swagger/v1/swagger.json @e23c062.
+Source: crusoecloud/client-go swagger/v1/swagger.json and auth/v1/auth.go @e23c062.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
+from orch.components.cloud.marked import Price
+from orch.components.cloud.orphans import NamedResource
 from orch.components.cloud.rest.client import RestClient, Row
 from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
 from orch.components.crusoe.account.errors import HINTS, CrusoeRefused, category, plain
-from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Image, Lookups, Quota, Stock, Subnet
-from orch.components.crusoe.account.signing import headers
+from orch.components.crusoe.account.facts import (
+    CrusoeFacts,
+    IbNetwork,
+    Image,
+    Lookups,
+    Quota,
+    Reservation,
+    Stock,
+    Subnet,
+)
 
 if TYPE_CHECKING:
+    import httpx
+
     from orch.spec.models.backends.crusoe import CrusoeSettings
 
 API = "https://api.cloud.crusoe.ai/v1"
@@ -27,7 +46,14 @@ PROJECT, ENDPOINT = "CRUSOE_DEFAULT_PROJECT", "CRUSOE_API_ENDPOINT"
 PARTS = ("access_key", "secret_key", "project", "url")
 """What a login consists of, as the provider is configured with it."""
 
+MOST_OFF_S = 60.0
+"""How far this machine's clock may be off before it is told."""
+
 PAGE = 100
+
+OFF = ("STOPPED", "SHUTOFF")
+"""States of a VM that is off, whoever turned it off: it is not billed, but for its disks. Source:
+support.crusoecloud.com 48176498638235 (only RUNNING is billed); terraform-provider-crusoe internal/vm."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +70,26 @@ class Login:
         return {part: str(getattr(self, part)) for part in PARTS}
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_=-]+")
+
+VERSION = "1.0"
+"""Of the way to sign."""
+
+
+def signature(secret: str, method: str, path: str, query: str, stamp: str) -> str:
+    """The signature of a request without its body. Raises ValueError for a secret that is not base64url.
+
+    `path`: with the version of the API; `query`: as it is sent; `stamp`: RFC 3339.
+    """
+    key = urlsafe_b64decode(secret + "=" * (-len(secret) % 4))
+    message = f"{path}\n{query}\n{method}\n{stamp}\n"
+    digest = hmac.new(key, message.encode("ascii"), hashlib.sha256).digest()
+    return urlsafe_b64encode(digest).decode().rstrip("=")
+
+
 def open_login(settings: CrusoeSettings) -> Login:
-    """With the key of orch.yml, else of the environment. Raises CloudRefused where something is missing."""
+    """With the key of orch.yml, else of the environment. Raises CloudRefused where something is missing, or
+    cannot be what it is meant to be."""
     creds, known = settings.creds, os.environ
     key = creds.access_key if creds is not None else known.get(KEY)
     secret = creds.secret_key if creds is not None else known.get(SECRET)
@@ -65,7 +109,26 @@ def open_login(settings: CrusoeSettings) -> Login:
             hint=f"set `project_id` of `crusoe` in orch.yml, or {PROJECT}",
             code="ORCH303",
         )
-    return Login(key, secret, project, known.get(ENDPOINT) or API)
+    url = known.get(ENDPOINT) or API
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise CloudRefused(
+            "the address of Crusoe's API does not read",
+            detail=f"{ENDPOINT} is {url!r}",
+            hint=f"write an address with its version, as {API}, or unset {ENDPOINT}",
+            code="ORCH303",
+        )
+    for words, value in (("access key", key), ("secret key", secret), ("project", project)):
+        if not _PLAIN.fullmatch(value):
+            shown = f"{value!r}: " if words == "project" else ""
+            raise CloudRefused(
+                f"the {words} of Crusoe does not read",
+                detail=f"{shown}an id or a key has letters, digits, `-`, `_` and `=` alone",
+                hint=f"set `project_id` of `crusoe` in orch.yml, or {PROJECT}, to the project's id"
+                if words == "project"
+                else HINTS["credentials"],
+                code="ORCH303",
+            )
+    return Login(key, secret, project, url)
 
 
 @dataclass(frozen=True)
@@ -85,6 +148,12 @@ PARTITION = Kind("networking/ib-partitions", "InfiniBand partition", at_once=Tru
 DISK = Kind("storage/disks", "disk")
 INSTANCE = Kind("compute/vms/instances", "VM")
 
+ORDER = (INSTANCE, DISK, PARTITION, RULE, SUBNET, NETWORK)
+"""What is used by others comes after them."""
+
+GONE_S = 1200.0
+"""How long something may take to go."""
+
 
 class CrusoeClient(RestClient):
     """The project of a login. Raises CloudRefused where httpx is not installed."""
@@ -93,8 +162,10 @@ class CrusoeClient(RestClient):
     extra: ClassVar[str] = "crusoe"
     refused: ClassVar[type[CategoryRefused]] = CrusoeRefused
 
-    def __init__(self, login: Login, *, pause_s: float = 1.0) -> None:
-        super().__init__(login.url, pause_s=pause_s)
+    def __init__(
+        self, login: Login, *, pause_s: float = 1.0, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        super().__init__(login.url, pause_s=pause_s, transport=transport)
         self._login = login
         self._base = urlsplit(login.url).path.rstrip("/")
 
@@ -107,9 +178,14 @@ class CrusoeClient(RestClient):
     def signed(self, what: str, method: str, path: str, query: str) -> Mapping[str, str]:
         login = self._login
         try:
-            return headers(login.access_key, login.secret_key, method, f"{self._base}{path}", query)
+            stamp = datetime.now(timezone.utc).replace(microsecond=0).isoformat()
+            signed = signature(login.secret_key, method, f"{self._base}{path}", query, stamp)
         except ValueError as error:
             raise CrusoeRefused(what, "credentials", f"the secret key does not read: {error}") from error
+        return {
+            "X-Crusoe-Timestamp": stamp,
+            "Authorization": f"Bearer {VERSION}:{login.access_key}:{signed}",
+        }
 
     def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
         return category(status, detail)
@@ -117,6 +193,9 @@ class CrusoeClient(RestClient):
     def detail(self, problem: Mapping[str, Any]) -> str:
         message = plain(str(problem.get("message") or ""))
         return f"{message} ({problem['reason']})" if problem.get("reason") else message
+
+    def remark(self, meaning: Category, headers: Mapping[str, str]) -> str:
+        return _clock_words(headers, time.time()) if meaning == "credentials" else ""
 
     def _in_project(self, path: str) -> str:
         return f"/projects/{self._login.project}/{path}"
@@ -151,6 +230,11 @@ class CrusoeClient(RestClient):
                 return None
             raise
         return None if _goes(found) else found
+
+    def ended(self, ids: Collection[str]) -> frozenset[str]:
+        """Those of these VMs that are off; Crusoe does not tell who turned them off. Raises CrusoeRefused."""
+        rows = self.all(INSTANCE) if ids else ()
+        return frozenset(str(row["id"]) for row in rows if row["id"] in ids and state_of(row) in OFF)
 
     def create(self, kind: Kind, body: Mapping[str, Any]) -> tuple[str, str]:
         """Begin to make a resource, by one call: its id, and the operation to ask for, empty where it is
@@ -217,6 +301,30 @@ class CrusoeClient(RestClient):
                 raise CrusoeRefused(f"delete the {kind.words} {resource}", "conflict", "it is still there")
             time.sleep(self._pause_s)
 
+    def removable(self, price: Price) -> Iterator[NamedResource]:
+        """All of all kinds, of which what others use comes last. Raises CrusoeRefused."""
+        for kind in ORDER:
+            for row in list(self.all(kind)):
+                yield self._named_resource(kind, row, price)
+
+    def _named_resource(self, kind: Kind, row: Row, price: Price) -> NamedResource:
+        def hourly() -> float | None:
+            if kind is INSTANCE:
+                return price(str(row["type"]), location, False)
+            return None if kind is DISK else 0.0
+
+        resource, location = str(row["id"]), str(row.get("location") or "")
+        remove = partial(self.remove, kind, resource, for_s=GONE_S)
+        return NamedResource(
+            kind.words,
+            resource,
+            str(row["name"]),
+            remove,
+            location or self.project,
+            row.get("created_at"),
+            hourly,
+        )
+
     # -- what a plan has to know ---------------------------------------------------------------------------
 
     def stock(self) -> Stock:
@@ -281,6 +389,28 @@ class CrusoeClient(RestClient):
         found = next((row for row in rows if row["programmatic_name"] == family), None)
         return None if found is None else Quota(family, int(found["max"]), int(found["used"]))
 
+    def reservations(self) -> tuple[Reservation, ...] | None:
+        """Those of the project's organization, None where this access key may not list them. Raises
+        CrusoeRefused."""
+        what = "list the reservations"
+        try:
+            project = self.read(what, f"/organizations/projects/{self.project}")
+            rows = self.read(what, f"/organizations/{project['organization_id']}/reservations")["items"]
+        except CrusoeRefused as refused:
+            if refused.category == "permission":
+                return None
+            raise
+        return tuple(
+            Reservation(
+                str(row["id"]),
+                int(row["quantity"]),
+                int(row["used_quantity"]),
+                tuple(row.get("projects") or ()),
+                tuple(row.get("locations") or ()),
+            )
+            for row in rows
+        )
+
 
 def _called(rows: Sequence[Row], name: str) -> Row | None:
     """The row of an id, or of a name."""
@@ -317,3 +447,14 @@ def _failed(what: str, operation: Mapping[str, Any]) -> CrusoeRefused:
     result = operation.get("result") or {}
     text = f"{result.get('code', '')}: {plain(str(result.get('message', '')))}"
     return CrusoeRefused(what, category(None, text), text)
+
+
+def _clock_words(headers: Mapping[str, str], now: float) -> str:
+    """That this machine's clock is off, by which requests are signed; empty where it is not."""
+    try:
+        off = now - parsedate_to_datetime(headers["date"]).timestamp()
+    except (KeyError, ValueError):
+        return ""
+    ahead = "ahead of" if off > 0 else "behind"
+    words = f"; this machine's clock is {abs(off):.0f} s {ahead} Crusoe's, and requests are signed by it"
+    return words if abs(off) > MOST_OFF_S else ""

@@ -61,6 +61,25 @@ class Quota:
 
 
 @dataclass(frozen=True)
+class Reservation:
+    """What the project's organization has bought, in GPUs, of types without GPUs in vCPUs: only VMs that run
+    take from it. `projects`, `locations`: where it may be used, all where empty.
+
+    Source: docs.crusoecloud.com usage-billing/reservations/overview.
+    """
+
+    id: str
+    quantity: int
+    used: int
+    projects: tuple[str, ...] = ()
+    locations: tuple[str, ...] = ()
+
+    @property
+    def free(self) -> int:
+        return max(0, self.quantity - self.used)
+
+
+@dataclass(frozen=True)
 class Lookups:
     """All that a plan for one candidate has to ask.
 
@@ -80,7 +99,7 @@ class Lookups:
 @dataclass(frozen=True)
 class CrusoeFacts:
     """The answers. `missing`: names of given pieces that are not there. `room`: how many machines the place
-    has now, None: nobody tells."""
+    has now, `reservations`: those of the organization; None: nobody tells."""
 
     project: str
     image: Image | None = None
@@ -88,4 +107,5 @@ class CrusoeFacts:
     subnets: tuple[Subnet, ...] = ()
     missing: tuple[str, ...] = ()
     quota: Quota | None = None
+    reservations: tuple[Reservation, ...] | None = None
     room: int | None = None

@@ -14,9 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from orch.components.cloud.marked import MarkedResource, Price, Survey, is_ours, mark_of
+from orch.components.cloud.orphans import NamedResource
 from orch.components.cloud.rest.client import RestClient, Row, check_login
 from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
 from orch.components.lambda_.account.errors import HINTS, LambdaRefused, category
@@ -42,6 +46,12 @@ CALL_EVERY_S = 1.0
 LAUNCH_EVERY_S = 12.0
 
 LAUNCH, TERMINATE = "/instance-operations/launch", "/instance-operations/terminate"
+TAG = "orch:stack"
+"""The key of the tag with the mark of an instance's stack. Source: as above, RequestedTagEntry."""
+
+GONE_S = 1200.0
+"""How long something may take to go."""
+
 GONE = ("terminating", "terminated", "preempted")
 """States of an instance that is no more."""
 
@@ -244,6 +254,10 @@ class LambdaClient(RestClient):
                 raise LambdaRefused("change the firewall rules", "conflict", "somebody else changes them")
             time.sleep(self._pause_s)
 
+    def drop_rules(self, name: str, *, for_s: float) -> None:
+        """Take away those of a description. Raises LambdaRefused."""
+        self.change_rules(lambda rules: [row for row in rules if row["description"] != name], for_s=for_s)
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         import platformdirs
@@ -256,6 +270,46 @@ class LambdaClient(RestClient):
             yield
         finally:
             os.close(file)
+
+    # -- what is there, by its name -----------------------------------------------------------------------
+
+    def removable(self, price: Price) -> Iterator[NamedResource]:
+        """All instances, SSH keys and firewall rules; file systems hold data, and stay. Raises
+        LambdaRefused."""
+        for kind in (INSTANCE, SSH_KEY):
+            for row in self.all(kind):
+                region = str((row.get("region") or {}).get("name") or "")
+                hourly = (
+                    partial(price, str(row["instance_type"]["name"]), region, False)
+                    if kind is INSTANCE
+                    else lambda: 0.0
+                )
+                remove = partial(self.remove, kind, str(row["id"]), for_s=GONE_S)
+                name = str(row.get("name") or "")
+                yield NamedResource(kind.words, str(row["id"]), name, remove, region, None, hourly)
+        for name in sorted({str(row["description"]) for row in self.rules()}):
+            yield NamedResource("firewall rules", name, name, partial(self.drop_rules, name, for_s=GONE_S))
+
+    def data_of(self, project: str) -> Survey:
+        """The file systems that have a name of the project's, and how many have one of others. Raises
+        LambdaRefused."""
+        rows = [row for row in self.all(FILE_SYSTEM) if is_ours(str(row["name"]))]
+        own = [(row, mark) for row in rows if (mark := mark_of(str(row["name"]), project)) is not None]
+        found = tuple(
+            MarkedResource(
+                "lambda",
+                mark,
+                FILE_SYSTEM.words,
+                str(row["id"]),
+                str(row["name"]),
+                str(row["region"]["name"]),
+                datetime.fromisoformat(str(row["created"]).replace("Z", "+00:00")),
+                holds_data=True,
+                mounted_as=(str(row["name"]), str(row["id"])),
+            )
+            for row, mark in own
+        )
+        return Survey(found, foreign=len(rows) - len(own))
 
     # -- what a plan has to know ---------------------------------------------------------------------------
 

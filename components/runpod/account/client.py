@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
+from orch.components.cloud.orphans import NamedResource
 from orch.components.cloud.rest.client import RestClient, Row
 from orch.components.cloud_errors import Category, CategoryRefused
 from orch.components.runpod.account.errors import RunpodRefused, category
@@ -146,6 +148,25 @@ class RunpodClient(RestClient):
             if refused.category == "gone":
                 return None
             raise
+
+    def removable(self) -> Iterator[NamedResource]:
+        """All clusters and pods; network volumes hold data, and stay. Raises RunpodRefused."""
+        for kind in (CLUSTER, POD):
+            for row in self.all(kind):
+                resource = str(row["id"])
+                yield NamedResource(
+                    kind.words,
+                    resource,
+                    str(row["name"]),
+                    partial(self.delete, kind, resource),
+                    str(row.get("dataCenterId") or ""),
+                    row.get("createdAt"),
+                    partial(self._hourly, kind, row),
+                )
+
+    def _hourly(self, kind: Kind, row: Row) -> float:
+        pods = [row] if kind is POD else self.members(str(row["id"])) or []
+        return round(sum(float(pod["cost"]) for pod in pods), 4)
 
     # -- what there is, and what it costs -----------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What there is: types, images, stock, quotas, InfiniBand networks.
+"""What there is: types, images, stock, quotas, reservations, InfiniBand networks.
 
 Stock counts slices of InfiniBand networks, of which a machine takes one for each GPU, and machines of what
 joins none. Source: crusoecloud/terraform-provider-crusoe examples/infiniband/main.tf.
@@ -6,8 +6,8 @@ joins none. Source: crusoecloud/terraform-provider-crusoe examples/infiniband/ma
 
 from __future__ import annotations
 
-from orch.rehearsal.crusoe.api.errors import CrusoeError, over_quota
-from orch.rehearsal.crusoe.api.routes import route
+from orch.rehearsal.crusoe.api.errors import CrusoeError, bad_request, forbidden, over_quota
+from orch.rehearsal.crusoe.api.routes import ORGANIZATION, PROJECT, existing, route
 from orch.rehearsal.crusoe.data.tables import (
     IMAGES,
     PLENTY,
@@ -80,6 +80,41 @@ def quota_error(request: Request, kind: Kind) -> CrusoeError | None:
     return None
 
 
+# -- reservations
+
+
+def add_reservation(request: Request, name: str, type_name: str, location: str, count: int) -> str:
+    """One of `count` machines of a type; its id."""
+    kind = kinds()[type_name]
+    doc = {
+        "id": name,
+        "product_line": kind.quota,
+        "quantity": count * _gpus(kind),
+        "locations": [location],
+        "projects": [PROJECT],
+        "_type": kind.name,
+    }
+    request.store.put(name, "reservation", location, doc)
+    return name
+
+
+def reservation_has_room(request: Request, name: str, kind: Kind, location: str) -> bool:
+    """Whether a machine fits into the reservation that it names. Raises CrusoeError where it may not."""
+    doc = existing(request, "reservation", name)
+    if doc["_type"] != kind.name or location not in doc["locations"]:
+        raise bad_request(f"reservation {name} is not for {kind.name} in {location}")
+    return _used(request, name) + _gpus(kind) <= doc["quantity"]
+
+
+def _used(request: Request, name: str) -> int:
+    """Only what runs takes of it."""
+    return sum(
+        _gpus(kinds()[doc["type"]])
+        for doc in request.each("instance")
+        if doc["reservation_id"] == name and doc["_holds"]
+    )
+
+
 # -- routes
 
 
@@ -147,6 +182,19 @@ def quotas(request: Request) -> Answer:
             }
         )
     return Answer(200, {"quotas": rows})
+
+
+@route("GET", "/organizations/projects/{p}", "getProject")
+def project(request: Request) -> Answer:
+    return Answer(200, {"id": PROJECT, "name": "rehearsal", "organization_id": ORGANIZATION})
+
+
+@route("GET", "/organizations/{id}/reservations", "listReservations")
+def reservations(request: Request) -> Answer:
+    if request.id != ORGANIZATION:
+        raise forbidden()
+    rows = [{**doc, "used_quantity": _used(request, doc["id"])} for doc in request.each("reservation")]
+    return Answer(200, {"items": rows})
 
 
 @route("GET", "/projects/{p}/networking/ib-networks", "listIbNetworks")

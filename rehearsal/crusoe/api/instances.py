@@ -11,7 +11,12 @@ import ipaddress
 from typing import Any
 
 from orch.rehearsal.crusoe.api.bodies import CreateInstance, checked
-from orch.rehearsal.crusoe.api.catalog import free_machines, free_slices, quota_error
+from orch.rehearsal.crusoe.api.catalog import (
+    free_machines,
+    free_slices,
+    quota_error,
+    reservation_has_room,
+)
 from orch.rehearsal.crusoe.api.errors import OUT_OF_STOCK, bad_request, not_found
 from orch.rehearsal.crusoe.api.routes import existing, looked_at, made, operation, route
 from orch.rehearsal.crusoe.data.tables import IMAGES, TAGS, IbNetwork, Kind, ib_networks, kinds
@@ -54,6 +59,8 @@ def create(request: Request) -> Answer:
         raise refusal
     slices = free_slices(request, network) if network is not None else None
     there = slices >= kind.slices if slices is not None else free_machines(request, kind, body.location) > 0
+    reserved = (body.reservation_specification and body.reservation_specification.id) or ""
+    there = there and (not reserved or reservation_has_room(request, reserved, kind, body.location))
     public = bool(body.network_interfaces and body.network_interfaces[0].ips)
     doc = made(
         request,
@@ -67,7 +74,7 @@ def create(request: Request) -> Answer:
             "disks": [{"id": each["id"], "attachment_type": "data"} for each in disks],
             "host_channel_adapters": [each.model_dump() for each in body.host_channel_adapters],
             "network_interfaces": [],
-            "reservation_id": (body.reservation_specification and body.reservation_specification.id) or "",
+            "reservation_id": reserved,
             "_subnet": subnet["id"],
             "_partition": partition,
             "_ib_network": network.id if network is not None else None,

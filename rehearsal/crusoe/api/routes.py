@@ -10,6 +10,7 @@ from orch.rehearsal.http_service import Answer, Request, Route, Routes, stamp
 from orch.rehearsal.store import Doc
 
 PROJECT = "11111111-2222-4333-8444-555555555555"
+ORGANIZATION = "66666666-7777-4888-8999-000000000000"
 
 
 def _missing(methods: Sequence[str]) -> CrusoeError:

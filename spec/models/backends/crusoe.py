@@ -25,7 +25,7 @@ class CrusoeSettings(CloudSettings):
     # Its machines have no tags, and locations no zones; local disks are the nodes' own, for images of jobs.
     supports: ClassVar[frozenset[str]] = (
         CLOUD_SUPPORTS - {"availability_zones", "zones", "zone", "scratch", "scratch.fs", "tags", "volumes"}
-    ) | {"network.fabric"}
+    ) | {"network.fabric", "idle_duration", "ttl"}
     instead: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("availability_zones", "zones", "zone"), _NO_ZONES),
         **dict.fromkeys(

@@ -1,7 +1,8 @@
 """Every case of `golden/`: what a fleet becomes on Crusoe, or what is wrong with it.
 
 A case holds `fleet`, and where it matters `settings`, `facts` (what the project answers), `stock` (by
-TYPE@LOCATION), `networks` (free slices of each InfiniBand network, -1: there is none), `pins`.
+TYPE@LOCATION), `networks` (free slices of each InfiniBand network, -1: there is none), `reservations` (none:
+the access key may not list them), `pins`.
 `ORCHCTL_REWRITE_GOLDEN=1 pytest tests/components/crusoe` writes the answers anew; read the difference.
 """
 
@@ -17,7 +18,7 @@ import pytest
 import yaml
 
 from orch.catalog.load import catalog
-from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Image, Quota, Subnet
+from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Image, Quota, Reservation, Subnet
 from orch.components.crusoe.candidates import CrusoeCandidate, candidates, machines, placed
 from orch.components.crusoe.plan import CrusoePlan
 from orch.components.crusoe.planner import Context, needed_lookups, plan
@@ -54,9 +55,20 @@ class Case:
             return found[0]
         nodes = len(node_indices(self.fleet, self.previous))
         places = placed(
-            self.fleet, self.settings, found, stock=self.stock, networks=self.networks, nodes=nodes
+            self.fleet,
+            self.settings,
+            found,
+            stock=self.stock,
+            networks=self.networks,
+            nodes=nodes,
+            reservations=self.reservations,
         )
         return places[0]
+
+    @property
+    def reservations(self) -> tuple[Reservation, ...] | None:
+        rows: list[dict[str, Any]] | None = self.data.get("reservations")
+        return None if rows is None else tuple(Reservation(**row) for row in rows)
 
     @property
     def stock(self) -> dict[tuple[str, str], int]:
@@ -83,7 +95,7 @@ class Case:
         pinned = ":latest" not in lookups.image
         image = Image(lookups.image if pinned else lookups.image.replace(":latest", ":20260801"))
         small = Image("ubuntu22.04:20260801") if lookups.bastion_image else None
-        facts = CrusoeFacts("p-1", image, small, room=place.room)
+        facts = CrusoeFacts("p-1", image, small, room=place.room, reservations=self.reservations)
         told: dict[str, Any] = self.data.get("facts", {})
         made: dict[str, Any] = {
             "subnets": lambda rows: tuple(Subnet(**row) for row in rows),
@@ -107,8 +119,10 @@ class Case:
         # Scripts have a test of their own; here their length would bury the rest.
         answer["cloud_init"] = f"{len(made.cloud_init.splitlines())} lines"
         answer["bastion_init"] = f"{len(made.bastion_init.splitlines())} lines"
-        for name in ("file_systems", "scratch", "others", "idle", "lifetime"):
+        for name in ("file_systems", "scratch", "others"):
             assert not answer.pop(name)
+        for name in ("idle", "lifetime"):
+            answer |= {name: found} if (found := answer.pop(name)) else {}
         return answer
 
 

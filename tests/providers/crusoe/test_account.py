@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 import pytest
 from crusoe_lab import H200, IB, LOCATION, Lab, spec
 
 from orch.components.cloud.rest.client import query_text
-from orch.components.crusoe.account.client import DISK, INSTANCE, PARTITION, CrusoeClient, Login
+from orch.components.cloud_errors import CloudRefused
+from orch.components.crusoe.account.client import (
+    DISK,
+    INSTANCE,
+    PARTITION,
+    CrusoeClient,
+    Login,
+    open_login,
+    signature,
+)
 from orch.components.crusoe.account.errors import ERRORS, CrusoeRefused, category, plain
 from orch.components.crusoe.account.facts import Lookups
-from orch.components.crusoe.account.signing import signature
 from orch.rehearsal.scenario import Failure
+from orch.spec.models.backends.crusoe import CrusoeSettings
 
 
 def test_a_request_is_signed_as_crusoes_own_client_signs_it() -> None:
@@ -163,3 +174,70 @@ def test_facts_tell_what_a_plan_asks(lab: Lab) -> None:
     assert facts.missing == ("nobodys",)
     assert facts.quota is not None
     assert (facts.quota.limit, facts.quota.free) == (16, 16)
+
+
+def test_a_reservation_is_listed_with_what_runs_in_it_and_holds_no_more(lab: Lab) -> None:
+    assert lab.client.reservations() == ()
+    lab.cloud.add_reservation("r-1", H200, LOCATION, 1)
+    body = spec(lab.subnet(), lab.partition(), reservation_specification={"id": "r-1"})
+    first = lab.instance("a", body)
+    known = next(iter(lab.client.reservations() or ()))
+    assert (known.id, known.quantity, known.used, known.locations) == ("r-1", 8, 8, (LOCATION,))
+    assert known.projects == (lab.client.project,)
+    _, operation = lab.client.create(INSTANCE, {"name": "b", "ssh_public_key": "k", **body})
+    with pytest.raises(CrusoeRefused) as refused:
+        lab.client.settle(INSTANCE, operation, "create b", for_s=30)
+    assert refused.value.category == "capacity"
+    with pytest.raises(CrusoeRefused) as refused:
+        lab.instance("c", {**body, "reservation_specification": {"id": "r-2"}})
+    assert refused.value.category == "gone"
+    # What is off takes nothing of it, and is told as off.
+    assert lab.client.ended({first}) == set()
+    lab.cloud.shut_down(first)
+    assert lab.client.ended({first, "another"}) == {first}
+    assert [each.used for each in lab.client.reservations() or ()] == [0]
+    lab.cloud.turn(denied=["listReservations"])
+    assert lab.client.reservations() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("CRUSOE_ACCESS_KEY_ID", "k\u00e9y\n", "the access key of Crusoe does not read"),
+        ("CRUSOE_SECRET_KEY", "not base64", "the secret key of Crusoe does not read"),
+        ("CRUSOE_DEFAULT_PROJECT", "a/b", "the project of Crusoe does not read"),
+        ("CRUSOE_API_ENDPOINT", "api.cloud.crusoe.ai", "the address of Crusoe's API does not read"),
+    ],
+)
+def test_a_login_that_cannot_be_one_is_told_before_anything_is_asked(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    for key in ("CRUSOE_ACCESS_KEY_ID", "CRUSOE_SECRET_KEY", "CRUSOE_DEFAULT_PROJECT"):
+        monkeypatch.setenv(key, "abcd")
+    monkeypatch.delenv("CRUSOE_API_ENDPOINT", raising=False)
+    assert open_login(CrusoeSettings()).url.startswith("https://")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(CloudRefused, match=words) as refused:
+        open_login(CrusoeSettings())
+    assert refused.value.code == "ORCH303"
+    assert name in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("date", "words"),
+    [
+        ("Thu, 01 Jan 2026 00:00:00 GMT", r"clock is \d{4,} s ahead of Crusoe's"),
+        ("Fri, 01 Jan 2100 00:00:00 GMT", r"clock is \d{4,} s behind Crusoe's"),
+        ("never", "the timestamp is too old$"),
+    ],
+)
+def test_a_clock_that_is_off_is_told_beside_a_signature_that_is_refused(date: str, words: str) -> None:
+    def answered(request: httpx.Request) -> httpx.Response:
+        problem = {"code": "401", "message": "bad_credential: the timestamp is too old"}
+        return httpx.Response(401, json=problem, headers={"Date": date})
+
+    client = CrusoeClient(Login("k", "c2VjcmV0", "p"), transport=httpx.MockTransport(answered))
+    with pytest.raises(CrusoeRefused) as refused:
+        client.stock()
+    assert re.search(words, refused.value.detail or "")
+    client.close()

@@ -123,7 +123,7 @@ def test_names_tell_whose_it_is_and_what_was_asked_for(lab: Lab) -> None:
     assert handler(lab, PARTITION).create(inputs("p", body))[0] == first  # what a killed call left
     assert handler(lab, PARTITION).create(inputs("p", body, mark="p/other/1"))[0] != first
     assert handler(lab, PARTITION).create(inputs("p", {"ib_network_id": f"{IB[:-1]}2"}))[0] != first
-    assert lab.cloud.things("ib-partition")[first]["name"] == cloud_name("p", MARK, body)
+    assert lab.cloud.things("ib-partition")[first]["name"] == cloud_name("p", MARK, body, most=63)
 
 
 def test_of_two_by_one_name_the_younger_goes(lab: Lab) -> None:

@@ -18,7 +18,6 @@ from orch.components.lambda_.account.client import (
 )
 from orch.components.lambda_.account.errors import ERRORS, LambdaRefused, category
 from orch.components.lambda_.account.facts import Lookups
-from orch.components.lambda_.account.names import MOST, cloud_name, is_ours, mark_of
 from orch.rehearsal.scenario import Failure, Rate
 from orch.spec.models.backends.lambda_ import LambdaSettings
 
@@ -45,21 +44,6 @@ from orch.spec.models.backends.lambda_ import LambdaSettings
 )
 def test_an_error_is_of_a_category_by_its_code(status: int, code: str, meaning: str) -> None:
     assert category(status, code) == meaning
-
-
-def test_a_name_tells_whose_it_is_and_fits() -> None:
-    mark = "acme/lab/abc123"
-    for name in (cloud_name("orch-lab-0", mark, {"a": 1}), cloud_name("orch-lab-ssh", mark)):
-        assert is_ours(name)
-        assert mark_of(name, "acme") == mark
-        assert mark_of(name, "other") is None
-        assert mark_of(name, "", {mark}) == mark
-    long = cloud_name(f"orch-{'x' * 70}-0", mark, {"a": 1})
-    assert len(long) == MOST
-    assert long != cloud_name(f"orch-{'x' * 70}-1", mark, {"a": 1})
-    assert mark_of(long, "", {mark}) == mark
-    assert not is_ours("Allow SSH from anywhere")
-    assert cloud_name("orch-lab-0", mark, {"a": 2}) != cloud_name("orch-lab-0", mark, {"a": 1})
 
 
 def test_a_wrong_key_is_told(lab: Lab) -> None:

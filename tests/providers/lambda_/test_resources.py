@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from lambda_lab import H100, QUICK, REGION, Lab, spec
 
-from orch.components.cloud.orphans import RecordedResource, StackSnapshot
-from orch.components.lambda_.account import orphans
-from orch.components.lambda_.account.client import LambdaClient, Login
+from orch.components.cloud.marked import Survey, cloud_name
+from orch.components.cloud.orphans import RecordedResource, StackSnapshot, delete_named, survey_named
+from orch.components.lambda_.account.client import TAG, LambdaClient, Login
 from orch.components.lambda_.account.errors import LambdaRefused
-from orch.components.lambda_.account.names import TAG, cloud_name
 from orch.components.lambda_.plugin import (
     FileSystemHandler,
     FirewallHandler,
@@ -51,8 +50,8 @@ def rules(name: str, *sources: str, mark: str = MARK) -> dict[str, Any]:
 
 def test_a_fleet_is_made_with_what_it_stands_on_and_goes_again(lab: Lab) -> None:
     keys, disks = (kind(lambda: lab.client, **FASTEST) for kind in (SshKeyHandler, FileSystemHandler))
-    key, state = keys.create(inputs("orch-lab-key", {"public_key": "ssh-ed25519 AAAA"}))
-    disk, _ = disks.create(inputs("orch-lab-fs", {"region": REGION}))
+    key, state = keys.create(inputs("lab-key", {"public_key": "ssh-ed25519 AAAA"}))
+    disk, _ = disks.create(inputs("lab-fs", {"region": REGION}))
     body = spec(state["key_name"], file_system_mounts=[{"file_system_id": disk, "mount_point": "/data/a"}])
     nodes = {f"lab-{n}": instances(lab).create(machine(f"lab-{n}", body))[0] for n in range(2)}
     gang = LambdaGang(lambda: lab.client, pause_s=0.01)
@@ -82,7 +81,7 @@ def test_a_create_without_an_answer_makes_one(lab: Lab, kind: str, code: str) ->
     if kind == "instance":
         resource, _ = instances(lab).create(machine("n", spec(key)))
     elif kind == "rules":
-        resource, _ = firewall(lab).create(rules("orch-r", "198.51.100.0/24"))
+        resource, _ = firewall(lab).create(rules("r", "198.51.100.0/24"))
     elif kind == "ssh-key":
         handler = SshKeyHandler(lambda: lab.client, **FASTEST)
         resource, _ = handler.create(inputs("k", {"public_key": "k"}))
@@ -100,12 +99,12 @@ def test_names_tell_whose_it_is_and_what_was_asked_for(lab: Lab) -> None:
     assert instances(lab).create(machine("n", body))[0] == first  # what a killed call left
     assert instances(lab).create(machine("n", body, mark="p/other/abc123"))[0] != first
     assert instances(lab).create(machine("n", {**body, "region_name": "us-west-1"}))[0] != first
-    assert lab.cloud.instances()[first]["name"] == cloud_name("n", MARK, body)
+    assert lab.cloud.instances()[first]["name"] == cloud_name("n", MARK, body, most=64)
 
 
 def test_of_two_by_one_name_one_goes(lab: Lab) -> None:
     body = spec(lab.key())
-    made = {lab.instance(cloud_name("n", MARK, body), body) for _ in range(2)}
+    made = {lab.instance(cloud_name("n", MARK, body, most=64), body) for _ in range(2)}
     kept, _ = instances(lab).create(machine("n", body))
     assert kept in made
     while len(lab.cloud.instances()) > 1:
@@ -176,51 +175,53 @@ def test_an_account_that_does_not_answer_is_a_value_when_it_is_read(lab: Lab) ->
 def test_what_bears_a_mark_and_is_not_recorded_goes_and_file_systems_stay(lab: Lab) -> None:
     key, other = lab.key(), "p/other/abc123"
     keys, disks = (kind(lambda: lab.client, **FASTEST) for kind in (SshKeyHandler, FileSystemHandler))
-    keys.create(inputs("orch-s-key", {"public_key": "k"}))
-    disk, _ = disks.create(inputs("orch-s-fs", {"region": REGION}))
-    kept, _ = instances(lab).create(machine("orch-s-0", spec(key)))
-    lost, _ = instances(lab).create(machine("orch-s-1", spec(key)))
-    theirs, _ = instances(lab).create(machine("orch-other-0", spec(key), mark=other))
-    ours, _ = firewall(lab).create(rules("orch-s-ssh", "198.51.100.0/24"))
-    others, _ = firewall(lab).create(rules("orch-other-ssh", "198.51.100.0/24", mark=other))
+    keys.create(inputs("s-key", {"public_key": "k"}))
+    disk, _ = disks.create(inputs("s-fs", {"region": REGION}))
+    kept, _ = instances(lab).create(machine("s-0", spec(key)))
+    lost, _ = instances(lab).create(machine("s-1", spec(key)))
+    theirs, _ = instances(lab).create(machine("other-0", spec(key), mark=other))
+    ours, _ = firewall(lab).create(rules("s-ssh", "198.51.100.0/24"))
+    others, _ = firewall(lab).create(rules("other-ssh", "198.51.100.0/24", mark=other))
 
     def price(kind: str, region: str, spot: bool) -> float | None:
         return 31.92
 
-    found = orphans.survey(lab.client, "p", frozenset({MARK}), price)
+    def survey(project: str) -> Survey:
+        return survey_named("lambda", project, lab.client.removable(price)).joined(
+            lab.client.data_of(project)
+        )
+
+    found = survey("p")
     assert found.foreign == 0
     known = {each.id: (each.mark, each.kind, each.holds_data) for each in found.resources}
     assert known[disk] == (MARK, "file system", True)
     assert known[ours] == (MARK, "firewall rules", False)
     assert known[theirs] == (other, "instance", False)
     assert len(known) == 7
-    assert orphans.survey(lab.client, "q", frozenset(), price).foreign == 7
+    assert survey("q").foreign == 7
 
-    recorded = RecordedResource("orch-lambda:index:Instance", "orch-s-0", kept, {"mark": MARK})
+    recorded = RecordedResource("lambda:index:Instance", "s-0", kept, {"mark": MARK})
     snapshot = StackSnapshot((recorded,), ())
-    said = list(orphans.delete_orphans(snapshot, lambda: lab.client))
+    said = list(delete_named(snapshot, "orch-lambda:", lambda: lab.client.removable(price)))
     assert len(said) == 3
-    assert ours in said
+    assert f"{ours} ({ours})" in said
     assert any(lost in each for each in said)
     assert {kept, theirs} == lab.cloud.instances().keys()
     assert others in {row["description"] for row in lab.cloud.rules()}
     assert list(lab.cloud.things("filesystem")) == [disk]
-    (data,) = [each for each in found.resources if each.holds_data]
-    assert list(orphans.delete_data([data], lab.client)) == [data.name]
-    assert lab.cloud.things("filesystem") == {}
 
 
 # Firewall rules
 
 
 def test_rules_are_added_to_those_of_others_changed_and_taken_away_alone(lab: Lab) -> None:
-    own = rules("orch-lab-ssh", "198.51.100.0/24")
+    own = rules("lab-ssh", "198.51.100.0/24")
     name, _ = firewall(lab).create(own)
     assert lab.cloud.rules() == [*USUAL, {**SSH, "description": name}]
     strange = {"protocol": "udp", "port_range": [9, 9], "source_network": "192.0.2.7", "description": "mine"}
     lab.cloud.put_rules([*lab.cloud.rules(), strange])
     assert firewall(lab).create(own)[0] == name  # they are there
-    other = rules("orch-lab-ssh", "198.51.100.0/24", "203.0.113.0/24")
+    other = rules("lab-ssh", "198.51.100.0/24", "203.0.113.0/24")
     firewall(lab).update(name, own, other)
     assert [each["source_network"] for each in lab.cloud.rules() if each["description"] == name] == [
         "198.51.100.0/24",
@@ -232,7 +233,7 @@ def test_rules_are_added_to_those_of_others_changed_and_taken_away_alone(lab: La
 
 
 def test_rules_that_somebody_changed_are_drift(lab: Lab) -> None:
-    own = rules("orch-lab-ssh", "198.51.100.0/24")
+    own = rules("lab-ssh", "198.51.100.0/24")
     name, state = firewall(lab).create(own)
     seen = firewall(lab).read(name, own)
     assert seen is not None
@@ -249,7 +250,7 @@ def test_rules_that_somebody_changed_are_drift(lab: Lab) -> None:
 def test_many_at_once_lose_none_of_each_others_rules(lab: Lab) -> None:
     """Each with a client of its own, as the providers of several fleets have."""
     clients = [LambdaClient(Login(lab.cloud.api_key, lab.url), **QUICK) for _ in range(6)]
-    names = [f"orch-lab{number}-ssh" for number in range(6)]
+    names = [f"lab{number}-ssh" for number in range(6)]
 
     def each(act: str) -> None:
         threads = [
@@ -258,7 +259,7 @@ def test_many_at_once_lose_none_of_each_others_rules(lab: Lab) -> None:
             for args in (
                 [(rules(name, "198.51.100.0/24"),)]
                 if act == "create"
-                else [(cloud_name(name, MARK), rules(name, "198.51.100.0/24"))]
+                else [(cloud_name(name, MARK, {}, most=64), rules(name, "198.51.100.0/24"))]
             )
         ]
         for thread in threads:
@@ -268,7 +269,7 @@ def test_many_at_once_lose_none_of_each_others_rules(lab: Lab) -> None:
 
     each("create")
     there = {row["description"] for row in lab.cloud.rules()}
-    assert {cloud_name(name, MARK) for name in names} <= there
+    assert {cloud_name(name, MARK, {}, most=64) for name in names} <= there
     each("delete")
     assert lab.cloud.rules() == USUAL
     for client in clients:
@@ -278,7 +279,7 @@ def test_many_at_once_lose_none_of_each_others_rules(lab: Lab) -> None:
 def test_rules_that_another_machine_overwrote_are_put_again(lab: Lab) -> None:
     """Nobody locks an account for other machines: what was put is looked at, and put once more."""
     before = lab.cloud.rules()
-    own = rules("orch-lab-ssh", "198.51.100.0/24")
+    own = rules("lab-ssh", "198.51.100.0/24")
     call, lost = lab.client.call, []
 
     def other(what: str, method: str, path: str, **more: Any) -> Any:

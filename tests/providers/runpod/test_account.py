@@ -280,5 +280,7 @@ def test_a_file_that_is_no_account_is_told(tmp_path: Path, capsys: pytest.Captur
     file.write_text("garbage\n")
     assert shell([str(file), "show"]) == 1
     assert "the file of the simulated cloud cannot be used" in capsys.readouterr().err
-    with pytest.raises(SimulationError, match="cannot be used"):
-        RunpodCloud(file)
+    for text in ("garbage\n", ""):
+        file.write_text(text)
+        with pytest.raises(SimulationError, match="cannot be used"):
+            RunpodCloud(file)

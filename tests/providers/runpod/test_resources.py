@@ -12,7 +12,6 @@ from runpod_lab import A100, H100, Lab, cluster, pod
 
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME
 from orch.components.runpod.account.errors import ERRORS, RunpodRefused
-from orch.components.runpod.plan import cloud_name, is_ours, mark_of
 from orch.components.runpod.plugin import (
     ClusterHandler,
     PodHandler,
@@ -282,30 +281,6 @@ def test_a_delete_whose_answer_was_lost_is_a_delete(lab: Lab) -> None:
     lab.cloud.turn(failures=(Failure(code="ANSWER_LOST", action="deleteCluster", nth=1),))
     clusters(lab).delete(resource, {})
     assert lab.cloud.everything() == {}
-
-
-def test_names_tell_whose_a_resource_is_and_what_was_asked_for() -> None:
-    plain = cloud_name("fleet-0", "p/s/1", cluster(2))
-    assert plain == cloud_name("fleet-0", "p/s/1", dict(reversed(cluster(2).items())))
-    assert plain.startswith("fleet-0-1-")
-    others = {
-        cloud_name("fleet-0", "p/s/2", cluster(2)),
-        cloud_name("fleet-0", "p/s/1", cluster(3)),
-        cloud_name("fleet-0", "p/s/1"),
-    }
-    assert len({plain, *others}) == 4
-
-
-def test_a_name_tells_its_mark_to_its_own_project_alone() -> None:
-    mark = "p/my-fleet/0a1b2c"
-    name = cloud_name("my-fleet-3-0123ab", mark, pod())
-    assert mark_of(name, "p") == mark
-    assert is_ours(name)
-    assert mark_of(name, "q") is None
-    assert mark_of(name.replace("my-fleet", "other"), "p") is None
-    for foreign in ("my-fleet-3", "somebody-s", cloud_name("data", mark)):
-        assert not is_ours(foreign)
-        assert mark_of(foreign, "p") is None
 
 
 @pytest.mark.parametrize(
