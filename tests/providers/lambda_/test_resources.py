@@ -200,7 +200,7 @@ def test_what_bears_a_mark_and_is_not_recorded_goes_and_file_systems_stay(lab: L
     assert len(known) == 7
     assert survey("q").foreign == 7
 
-    recorded = RecordedResource("lambda:index:Instance", "s-0", kept, {"mark": MARK})
+    recorded = RecordedResource("orch-lambda:index:Instance", "s-0", kept, {"mark": MARK})
     snapshot = StackSnapshot((recorded,), ())
     said = list(delete_named(snapshot, "orch-lambda:", lambda: lab.client.removable(price)))
     assert len(said) == 3
