@@ -240,6 +240,13 @@ VERBS = (
         "orch ssh gpu3 -- -L 8888:localhost:8888",
     ),
     Verb(
+        "inventory",
+        "hosts.inventory:inventory",
+        "The nodes that are up as an inventory for Ansible, with jump hosts, keys and pinned host keys.",
+        NODES,
+        "orch inventory --list",
+    ),
+    Verb(
         "cordon",
         "hosts.cordon:cordon",
         "Keep new jobs off nodes. Jobs that run there stay, and everybody who uses the nodes sees the mark.",

@@ -210,13 +210,13 @@ class Client(Folder):
     home: Path
 
     def orch(self, *words: str, env: dict[str, str] | None = None, timeout: float = 300) -> Said:
-        return super().orch(*words, env={**self._env, **(env or {})}, timeout=timeout)
+        return super().orch(*words, env={**self.environment, **(env or {})}, timeout=timeout)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*ORCH, *words],
             cwd=self.path,
-            env={**os.environ, **self._env},
+            env={**os.environ, **self.environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -225,7 +225,7 @@ class Client(Folder):
         )
 
     @property
-    def _env(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         # The caches of engine and images stay those of whoever runs the tests.
         return {"HOME": str(self.home), "XDG_CACHE_HOME": str(user_cache_path())}
 

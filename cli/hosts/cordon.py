@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from orch.cli import completion
+from orch.cli.context import Rehearse
 from orch.cli.errors import end, say, tell
 from orch.spec.errors import ExitCode
 
@@ -30,6 +31,7 @@ def cordon(
     ] = None,
     reason: Annotated[str, typer.Option("--reason", "-r", metavar="TEXT", help="Shown to everybody.")] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Let the nodes take jobs again.")] = False,
+    rehearse: Rehearse = False,
 ) -> None:
     """Keep new jobs off nodes. Jobs that run there stay, and everybody who uses the nodes sees the mark."""
     from orch.cli.hosts.node_names import nodes_named
@@ -41,7 +43,7 @@ def cordon(
 
     if undo and reason:
         raise typer.BadParameter("it goes with a cordon, not with --undo", param_hint="--reason")
-    with open_runner(None, as_json=True) as (project, runner):
+    with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
         targets = nodes_named(nodes, {name: fleet_of(stack) for name, stack in up.items()})
         if undo:

@@ -55,6 +55,14 @@ def execute(
         str | None, typer.Option("--timeout", metavar="TIME", help="Give the command up after this: 30s, 5m.")
     ] = None,
     sudo: Annotated[bool, typer.Option("--sudo", help="As root.")] = False,
+    serial: Annotated[
+        str | None,
+        typer.Option(
+            "--serial",
+            metavar="N|N%",
+            help="So many nodes at a time, or so many of a hundred: stop after those of which one fails.",
+        ),
+    ] = None,
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
@@ -69,7 +77,7 @@ def execute(
     from orch.runner.node.commands import as_root
     from orch.spec.state import FleetState
 
-    timeout_s, text = _seconds(timeout), " ".join(command)
+    timeout_s, text, batch = _seconds(timeout), " ".join(command), _batch(serial)
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         target = in_run.fleet_or_run(project, runner, name, verb="exec")
         if isinstance(target, FleetState):
@@ -80,7 +88,11 @@ def execute(
             shell = "sh" if sudo else '"${SHELL:-/bin/sh}"'  # what sshd runs a command with
             there = limited(text, timeout_s, shell)
             on_node = as_root(there) if sudo else there
-            answers = ask(nodes, runner.connector, lambda _: on_node, text, timeout_s=timeout_s)
+
+            def on_each(_: NodeState) -> str:
+                return on_node
+
+            text_for = on_each
         else:
             plan = plan_of(in_run.with_containers(runner, target))
             answered = {"run": target.name}
@@ -95,11 +107,20 @@ def execute(
             def in_job(of: NodeState) -> str:
                 return runner.runtime(of).job_command(plan, rank_of[of.name], in_container, root=sudo)
 
-            answers = ask(nodes, runner.connector, in_job, text, timeout_s=timeout_s)
+            text_for = in_job
+        answers: list[ExecResult] = []
+        for members in batches(nodes, batch):
+            answers += (now := ask(members, runner.connector, text_for, text, timeout_s=timeout_s))
+            if not as_json:
+                show_answers(now)
+            if exit_code(now):
+                break
     if as_json:
         print(json.dumps(answers_json(answered, rank_of, answers), indent=2, ensure_ascii=False))
-    else:
-        show_answers(answers)
+    if left := len(nodes) - len(answers):
+        tell(
+            f"stopped: it was not run on {left} of {len(nodes)} nodes, {nodes[len(answers)].name} is the next"
+        )
     end(exit_code(answers))
 
 
@@ -115,6 +136,7 @@ def ssh(
         str | None,
         typer.Option("--fleet", help="The fleet the node is of.", autocompletion=completion.fleets),
     ] = None,
+    rehearse: Rehearse = False,
 ) -> None:
     """Log in to a node, through its jump hosts, with the fleet's key and the pinned host key."""
     from orch.cli.hosts.node_names import nodes_named
@@ -122,7 +144,7 @@ def ssh(
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.state import StackState
 
-    project = project_at()
+    project = project_at(rehearse=rehearse)
     up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
     target, *others = nodes_named([node], {name: fleet_of(stack) for name, stack in up.items()})
     if others:
@@ -187,6 +209,33 @@ def _selected(state: FleetState, words: Sequence[str]) -> tuple[NodeState, ...]:
     node_names = {node.name for node in state.nodes}
     names = [word if word in node_names else by_index.get(word, word) for word in words]
     return nodes_named(names, {state.name: state})
+
+
+Batch = Callable[[int], int]
+"""How many of so many nodes are asked at a time."""
+
+
+def _batch(serial: str | None) -> Batch:
+    """Reads `4` and `10%`. Raises BadParameter."""
+    if serial is None:
+        return lambda count: count
+    number, percent, rest = serial.strip().partition("%")
+    if not number.isascii() or not number.isdigit() or rest or not int(number):
+        raise typer.BadParameter(
+            "write a number of nodes, `4`, or a share of them, `10%`", param_hint="--serial"
+        )
+    share = int(number)
+    if not percent:
+        return lambda _: share
+    if share > 100:
+        raise typer.BadParameter("a share is at most 100%", param_hint="--serial")
+    return lambda count: max(1, count * share // 100)
+
+
+def batches(nodes: Sequence[NodeState], batch: Batch) -> Iterable[Sequence[NodeState]]:
+    """The nodes, so many at a time, in their order; at least one, and none of no nodes."""
+    size = max(1, batch(len(nodes)))
+    return [nodes[at : at + size] for at in range(0, len(nodes), size)]
 
 
 def _seconds(text: str | None) -> float | None:
