@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from keyword import iskeyword
 from pathlib import Path
 from typing import Literal, cast
 
@@ -20,6 +21,11 @@ from orch.catalog.unpriced import with_reference_prices
 SHIPPED = Path(__file__).parent
 AWS_TYPES = SHIPPED / "types-aws.csv"
 GIB = 1024
+
+
+def folder_of(backend: str) -> str:
+    """The name of a backend's folders: no word of Python can be one (`lambda_`)."""
+    return f"{backend}_" if iskeyword(backend) else backend
 
 
 def user_folder() -> Path:
@@ -82,7 +88,7 @@ def _of_other_packages() -> Iterator[tuple[str, Path]]:
 @cache
 def _named_fabrics(backend: str) -> Mapping[tuple[str, str], tuple[str, ...]]:
     """The fabrics that a backend names, by type and region; nothing where it names none."""
-    path = SHIPPED / backend / "fabrics.csv"
+    path = SHIPPED / folder_of(backend) / "fabrics.csv"
     fabrics: dict[tuple[str, str], tuple[str, ...]] = {}
     for row in _read(path)[1] if path.is_file() else ():
         key = (row["type"], row["region"])

@@ -12,7 +12,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from orch.catalog.errors import NotRefreshable, RefreshFailed
-from orch.catalog.load import catalog, price_file, user_folder, write_prices
+from orch.catalog.load import catalog, folder_of, price_file, user_folder, write_prices
 from orch.catalog.records import Fetched, PriceList
 from orch.catalog.shortages import FILE, add
 from orch.spec.suggest import hint_for, listed
@@ -32,8 +32,8 @@ class Refreshed:
 def refreshable() -> tuple[str, ...]:
     """Backends whose prices can be fetched: `catalog/BACKEND/prices.py` says how (`fetch`, SOURCE, NOTE)."""
     catalog_package = import_module("orch.catalog")
-    backends = [each.name for each in iter_modules(catalog_package.__path__) if each.ispkg]
-    return tuple(name for name in backends if find_spec(f"orch.catalog.{name}.prices"))
+    folders = [each.name for each in iter_modules(catalog_package.__path__) if each.ispkg]
+    return tuple(name.rstrip("_") for name in folders if find_spec(f"orch.catalog.{name}.prices"))
 
 
 def refresh(
@@ -55,7 +55,7 @@ def refresh(
             detail=f"refreshed are those of {listed(able)}; those of {listed(others)} come with orch",
             hint=None if fixed else hint_for(backend, able),
         )
-    cloud = import_module(f"orch.catalog.{backend}.prices")
+    cloud = import_module(f"orch.catalog.{folder_of(backend)}.prices")
     before = known.lists[backend]
     types = tuple(each for each in known.types.values() if each.backend == backend)
     now = datetime.now(timezone.utc)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from orch.components.cloud.orphans import StackSnapshot
     from orch.components.volumes import VolumeBackend
+    from orch.spec.models.ssh import SshConfig
 
 
 class Candidate(Protocol):
@@ -105,6 +106,14 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
 
         Raises PlanErrors when there is no such place, and what asking the backend raises.
         """
+
+    def hosts(self, request: PlanRequest) -> SshConfig | None:
+        """The hosts of a cluster that is there already, where the file names one in its `backend_options`:
+        they are taken in as those of `ssh_config` are.
+
+        Raises PlanErrors where there is none like that, and what asking the backend raises.
+        """
+        return None
 
     @abstractmethod
     def facts(self, request: PlanRequest, candidate: Place) -> Facts:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 from orch.components.request import CloudAnswer
 from orch.spec.errors import ExitCode, OrchError
@@ -115,6 +115,9 @@ Category = Literal[
 """What an error is about, of a cloud whose resources are served by us: it has no code that its provider
 would pass on."""
 
+WAITS: tuple[Category, ...] = ("conflict", "transient", "rate")
+"""What may be otherwise a little later: something in use, or an answer that did not come."""
+
 KINDS: Mapping[Category, Kind] = {
     "capacity": "capacity",
     "quota": "quota",
@@ -152,3 +155,30 @@ class CategoryErrors:
     @cached_property
     def _in_text(self) -> re.Pattern[str]:
         return re.compile(rf"\b{self.prefix}:({'|'.join(KINDS)})\b")
+
+
+class CategoryRefused(CloudRefused):
+    """Such a cloud did not answer, or refused to. `category` says what it is about; `retry_after_s`: when it
+    wants to be asked again, where it says so. A subclass has its `errors`."""
+
+    errors: ClassVar[CategoryErrors]
+
+    def __init__(
+        self,
+        what: str,
+        meaning: Category,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        error = self.errors.error(meaning, message)
+        super().__init__(
+            f"cannot {what}: {error.meaning}",
+            error=error,
+            status=status,
+            detail=f"{error.code}: {message}",
+            hint=error.hint,
+            code=error.orch,
+        )
+        self.category, self.retry_after_s = meaning, retry_after_s

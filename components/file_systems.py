@@ -26,7 +26,12 @@ NETWORK_PIN = "file_systems_in"
 """The pin of the network that created file systems are in."""
 _SECOND = "leave {} as it is; or make a second fleet, copy the data, and `orch down` this one"
 _UNITS = {"efs": "MiB/s", "fsx-lustre": "MB/s per TiB"}
-_TITLES = {"efs": "EFS", "fsx-lustre": "FSx for Lustre", "filestore": "Filestore"}
+_TITLES = {
+    "efs": "EFS",
+    "fsx-lustre": "FSx for Lustre",
+    "filestore": "Filestore",
+    "lambda-filesystem": "file system of Lambda",
+}
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
+from orch.catalog.load import folder_of
 from orch.components.base import Backend, Candidate
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot
@@ -49,11 +50,12 @@ def backend(name: str) -> AnyBackend:
     """The backend of this name. Raises KeyError when there is none, BrokenBackend."""
     if name in installed():
         return _of_another_package(name)
-    if not name.isidentifier() or find_spec(f"orch.components.{name}") is None:
+    folder = f"orch.components.{folder_of(name)}"
+    if not name.isidentifier() or find_spec(folder) is None:
         raise KeyError(name)
-    if find_spec(f"orch.components.{name}.backend") is None:
+    if find_spec(f"{folder}.backend") is None:
         raise KeyError(name)  # its folder is begun
-    module = import_module(f"orch.components.{name}.backend")
+    module = import_module(f"{folder}.backend")
     (subclass,) = (
         each
         for each in vars(module).values()
@@ -102,7 +104,7 @@ def compile_fleet(request: PlanRequest) -> Deployment:
 
     Raises PlanErrors, and what asking the only backend raises.
     """
-    request = with_node_count(request)
+    request = with_node_count(with_hosts(request))
     deployment = _planned(request, candidates_of(request))
     refusals = list(_distinct_refusals(request))
     findings = check_total_budget(request, deployment)
@@ -123,6 +125,18 @@ def compile_fleet(request: PlanRequest) -> Deployment:
         findings=(*deployment.findings, *warnings, *findings),
         ended=ended,
     )
+
+
+def with_hosts(request: PlanRequest) -> PlanRequest:
+    """The same, with hosts where the fleet's file names a cluster that is there already.
+
+    Raises PlanErrors, and what asking the backend raises."""
+    fleet = request.fleet
+    named = {str(each["type"]) for each in fleet.backend_options if "cluster" in each}
+    for name in request.backends if fleet.ssh_config is None else ():
+        if name in named and (config := _known(name).hosts(request)) is not None:
+            return replace(request, fleet=fleet.model_copy(update={"ssh_config": config}))
+    return request
 
 
 def check_total_budget(request: PlanRequest, deployment: Deployment) -> tuple[Finding, ...]:

@@ -64,6 +64,7 @@ DATA_TYPES: Mapping[str, str] = {
     "aws:efs/fileSystem:FileSystem": "efs",
     "aws:fsx/lustreFileSystem:LustreFileSystem": "fsx-lustre",
     "gcp:filestore/instance:Instance": "filestore",
+    "orch-lambda:index:FileSystem": "lambda-filesystem",
 }
 """Types of a fleet's resources that hold data which nothing else has, each with its type of mount."""
 FILE_SYSTEM_PIN = "file_system:"

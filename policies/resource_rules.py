@@ -50,6 +50,7 @@ GCP_INSTANCES = frozenset(
 NEBIUS_INSTANCE = "orch-nebius:index:Instance"
 RUNPOD_PODS = frozenset({"orch-runpod:index:Pod", "orch-runpod:index:Cluster"})
 CRUSOE_INSTANCE = "orch-crusoe:index:Instance"
+LAMBDA_INSTANCE = "orch-lambda:index:Instance"
 
 _BASTIONS = Parameter("bastions", FLAG, "Whether bastions are judged too: `FLEET-bastion`.", False)
 
@@ -99,6 +100,9 @@ def _open_peers(resource: Resource, port: int) -> Iterator[str]:
         yield from _world(*_nebius_sources(at(inputs, "spec"), port))
     elif resource.type == "orch-crusoe:index:FirewallRule":
         yield from _world(*_crusoe_sources(at(inputs, "spec"), port))
+    elif resource.type == "orch-lambda:index:FirewallRules":
+        rules = rows_of(at(inputs, "spec", "rules"))
+        yield from _world([each["source_network"] for each in rules if _lambda_covers(each, port)])
 
 
 def _crusoe_sources(spec: object, port: int) -> Iterator[object]:
@@ -106,6 +110,13 @@ def _crusoe_sources(spec: object, port: int) -> Iterator[object]:
     lets_in = at(spec, "action") == "allow" and at(spec, "direction") == "ingress"
     if lets_in and "tcp" in (at(spec, "protocols") or ()) and _in_ranges(at(spec, "destination_ports"), port):
         yield [each["cidr"] for each in rows_of(at(spec, "sources")) if each.get("cidr")]
+
+
+def _lambda_covers(rule: Mapping[str, object], port: int) -> bool:
+    """Whether a rule of Lambda is about a TCP port. Source: Lambda Cloud API 1.10, FirewallRule."""
+    ports = rule.get("port_range")
+    first, last = ports if isinstance(ports, list | tuple) and len(ports) == 2 else (1, 65535)
+    return rule.get("protocol") in ("tcp", "all") and int(first) <= port <= int(last)
 
 
 def _in_ranges(ranges: object, port: int) -> bool:
@@ -372,7 +383,7 @@ def _data_centers(
 def region_of(resource: Resource) -> str | None:
     """Where a resource is: by its own words, else by those of its provider."""
     cloud = resource.type.partition(":")[0]
-    if cloud not in ("aws", "gcp", "orch-crusoe", "orch-nebius"):
+    if cloud not in ("aws", "gcp", "orch-crusoe", "orch-lambda", "orch-nebius"):
         return None
     for name in ("region", "location"):
         if isinstance(value := at(resource.inputs, name), str):
@@ -424,6 +435,8 @@ def machine_type(resource: Resource, parameters: Parameters) -> Iterator[Breach]
         value = "_".join(asked) if all(isinstance(each, str) for each in asked) else None
     elif resource.type == CRUSOE_INSTANCE:
         value = at(resource.inputs, "spec", "type")
+    elif resource.type == LAMBDA_INSTANCE:
+        value = at(resource.inputs, "spec", "instance_type_name")
     elif resource.type in RUNPOD_PODS:
         value = _pod_type(at(resource.inputs, "spec"))
     if isinstance(value, str):
@@ -484,6 +497,9 @@ def public(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
         addresses = [rows_of(each.get("ips")) for each in rows_of(at(inputs, "spec", "network_interfaces"))]
         has = any("public_ipv4" in address for each in addresses for address in each)
         advice = "each VM of Crusoe has one; the firewall of the fleet's network lets nobody in but at SSH"
+    elif resource.type == LAMBDA_INSTANCE:
+        has = True
+        advice = "each instance of Lambda has one; firewall rules of the account say who comes in"
     if has:
         yield _breach(resource, "it gives a node a public address", "network.public_ips", advice)
 

@@ -34,6 +34,7 @@ from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.crusoe.account import CrusoeCloud
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.api.errors import GcpError
+from orch.rehearsal.lambda_.account import LambdaCloud
 from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.store import Doc
@@ -45,7 +46,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m orch.rehearsal", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument(
-        "state", help="the account's file (.orch/rehearsal/aws.db, gcp.db, crusoe.db, nebius.db, runpod.db)"
+        "state",
+        help="the account's file (.orch/rehearsal/CLOUD.db: aws, gcp, crusoe, lambda, nebius, runpod)",
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("show", help="what is there").add_argument("kind", nargs="?")
@@ -102,12 +104,13 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-Account = Cloud | CrusoeCloud | GcpCloud | NebiusCloud | RunpodCloud
+Account = Cloud | CrusoeCloud | GcpCloud | LambdaCloud | NebiusCloud | RunpodCloud
 
 
 def opened(path: str) -> Account:
     """The account of a file, of whichever cloud it is."""
-    accounts = {each.name: each for each in (Cloud, CrusoeCloud, GcpCloud, NebiusCloud, RunpodCloud)}
+    clouds = (Cloud, CrusoeCloud, GcpCloud, LambdaCloud, NebiusCloud, RunpodCloud)
+    accounts = {each.name: each for each in clouds}
     return accounts[cloud_of(path)](path)
 
 
@@ -123,7 +126,7 @@ def _do(cloud: Account, args: argparse.Namespace) -> Any:
         return cloud.turn(**_knobs(cloud, args.knobs)).model_dump(mode="json")
     if isinstance(cloud, CrusoeCloud) and args.verb == "reservation":
         return cloud.add_reservation(args.name, args.type, args.zone, args.count)
-    if isinstance(cloud, RunpodCloud | CrusoeCloud):
+    if isinstance(cloud, RunpodCloud | CrusoeCloud | LambdaCloud):
         return _taken_away(cloud, args)
     if args.verb == "interrupt":
         return _interrupt(cloud, args.instance, args.kind, args.ahead_s)
@@ -134,11 +137,11 @@ def _do(cloud: Account, args: argparse.Namespace) -> Any:
     return _in_gcp(cloud, args) if isinstance(cloud, GcpCloud) else _in_aws(cloud, args)
 
 
-def _taken_away(cloud: RunpodCloud | CrusoeCloud, args: argparse.Namespace) -> None:
-    """Machines, by their ids, that RunPod takes away, or whose host Crusoe loses:
-    nothing is announced."""
-    pods = isinstance(cloud, RunpodCloud)
-    kind, title = ("pod", "RunPod") if pods else ("VM", "Crusoe")
+def _taken_away(cloud: RunpodCloud | CrusoeCloud | LambdaCloud, args: argparse.Namespace) -> None:
+    """Machines, by their ids, that RunPod takes away, or whose host Crusoe or Lambda loses: nothing is
+    announced."""
+    words = {"runpod": ("pod", "RunPod"), "crusoe": ("VM", "Crusoe"), "lambda": ("instance", "Lambda")}
+    kind, title = words[cloud.name]
     if args.verb not in {"interrupt", "terminate", "delete"}:
         hint = f"`terminate {kind.upper()}` takes a {kind} away"
         raise SimulationError(f"{args.verb} is not for an account of {title}", hint=hint)

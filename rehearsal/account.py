@@ -123,7 +123,7 @@ class SimulatedMachine:
     """An instance with what its local node needs.
 
     `slug` ends its container's name; `user_data` is what cloud-init would read. `pod`: of a container that is
-    the node itself, which has no user data.
+    the node itself, which has no user data. `file_systems`: those that its cloud mounts, each with its path.
     """
 
     instance: str
@@ -133,6 +133,7 @@ class SimulatedMachine:
     user_data: bytes
     placeholders: tuple[str, ...]
     pod: PodContainer | None = None
+    file_systems: tuple[tuple[str, str], ...] = ()
 
 
 A = TypeVar("A", bound="SimulatedAccount")

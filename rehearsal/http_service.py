@@ -1,19 +1,27 @@
-"""A simulated account as an HTTP service on this machine, for clouds that are asked by REST."""
+"""A simulated account as an HTTP service on this machine, for clouds that are asked by REST.
+
+Documents are answers as JSON; what begins with `_` is the account's own and never leaves it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import threading
-from collections.abc import Mapping
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-from orch.rehearsal.account import AnswerLost, Refusal
-from orch.rehearsal.store import Doc
+from orch.rehearsal.account import AnswerLost, IncomingCall, Refusal, SimulatedAccount
+from orch.rehearsal.store import Doc, Store
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,146 @@ class HttpRefusal(Refusal):
     def document(self) -> Doc:
         """The body of the answer."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call. `action`: what it is called in the log; `id`: of its path, empty without."""
+
+    account: SimulatedAccount
+    action: str
+    id: str
+    query: Mapping[str, str]
+    body: Any
+
+    @property
+    def store(self) -> Store:
+        return self.account.store
+
+    def each(self, kind: str) -> Iterator[Doc]:
+        return (doc for _, doc in self.store.each(kind))
+
+
+Function = Callable[[Request], Answer]
+
+
+@dataclass(frozen=True)
+class Route:
+    method: str
+    pattern: re.Pattern[str]
+    action: str
+    function: Function
+
+
+class Routes:
+    """The routes of an API by path. The modules of `package` register theirs when they are imported.
+
+    `prefix`: what each path begins with; `missing`: the refusal where no path fits, or none with that method:
+    it is given the methods that there are.
+    """
+
+    def __init__(
+        self,
+        package: str,
+        modules: Sequence[str],
+        missing: Callable[[Sequence[str]], HttpRefusal],
+        *,
+        prefix: str = "",
+    ) -> None:
+        self._package, self._modules, self._missing, self._prefix = package, modules, missing, prefix
+        self._known: list[Route] = []
+
+    def __call__(self, method: str, path: str, action: str) -> Callable[[Function], Function]:
+        """Register what a route does. `path`: `{id}` is a resource, any other name a part of its own."""
+
+        def register(function: Function) -> Function:
+            pattern = re.compile(self._prefix + re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
+            self._known.append(Route(method, pattern, action, function))
+            return function
+
+        return register
+
+    @cached_property
+    def all(self) -> Sequence[Route]:
+        """All of them."""
+        for module in self._modules:
+            import_module(f"{self._package}.{module}")
+        return self._known
+
+    def matching(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
+        """The route of a path, and the parts in it. Raises HttpRefusal."""
+        known = [(each, found) for each in self.all if (found := each.pattern.fullmatch(path))]
+        for each, found in known:
+            if each.method == method:
+                return each, found.groupdict()
+        raise self._missing(sorted({each.method for each, _ in known}))
+
+
+def public(document: Any) -> Any:
+    """Without what is the account's own."""
+    if isinstance(document, dict):
+        return {key: public(value) for key, value in document.items() if not str(key).startswith("_")}
+    return [public(each) for each in document] if isinstance(document, list) else document
+
+
+def stamp(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+class HttpAccount(SimulatedAccount):
+    """An account whose API is HTTP. `answer_headers` go with each answer; `hidden`: fields of bodies whose
+    values the log does not get."""
+
+    answer_headers: ClassVar[Mapping[str, str]] = {}
+    hidden: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def route_of(self, method: str, path: str) -> tuple[Route, str]:
+        """The route of a path, and the id in it, empty without. Raises HttpRefusal."""
+
+    @abstractmethod
+    def check_caller(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:
+        """Who calls. Raises HttpRefusal."""
+
+    def after_refusal(self, refusal: Refusal) -> None:
+        """Nothing is left."""
+
+    def request(
+        self, method: str, path: str, query_text: str, body: Any, headers: Mapping[str, str]
+    ) -> Answer:
+        """One call; names of headers in small letters. Raises HttpRefusal, and AnswerLost where it was done
+        and nobody is told."""
+        query = dict(parse_qsl(query_text))
+        route, resource = self.route_of(method, path)
+        call = IncomingCall(
+            service="graphql" if path == "/graphql" else "rest",
+            action=route.action,
+            region="",
+            caller=headers.get("user-agent", ""),
+            params={"id": resource, **query, **self._shown(body)},
+        )
+
+        def effect() -> Doc:
+            self.check_caller(method, path, query_text, headers)
+            answer = route.function(Request(self, route.action, resource, query, body))
+            return {"status": answer.status, "document": public(answer.document)}
+
+        told = self.perform(call, effect)
+        if self.answer_is_lost:
+            raise AnswerLost
+        return Answer(told["status"], told["document"])
+
+    def _shown(self, body: Any) -> Doc:
+        if not isinstance(body, dict):
+            return {}
+        return {
+            key: value
+            if key not in self.hidden
+            else dict.fromkeys(value, "…")
+            if isinstance(value, dict)
+            else "…"
+            for key, value in body.items()
+        }
 
 
 class Account(Protocol):

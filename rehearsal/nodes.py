@@ -363,7 +363,7 @@ def _start_container(
     )
     placeholders = machine.placeholders if scenario.placeholders else ()
     _make_files(container, placeholders)
-    _mount_file_systems(cloud, container, machine.user_data, scenario.image or resolve("orch/node"))
+    _mount_file_systems(cloud, container, machine, scenario.image or resolve("orch/node"))
     script = file_of(machine.user_data, CLOSES_METADATA)
     if script is not None:
         _close_metadata(container, script)
@@ -442,14 +442,17 @@ def show_disk(
         )
 
 
-def _mount_file_systems(cloud: SimulatedAccount, container: str, user_data: bytes, image: str) -> None:
-    """Show a node the file systems that its user data names: a folder of this machine stands for each, by the
-    address that it is mounted from, so that all nodes have the same."""
+def _mount_file_systems(
+    cloud: SimulatedAccount, container: str, machine: SimulatedMachine, image: str
+) -> None:
+    """Show a node the file systems that its user data names, or its cloud mounts: a folder of this machine
+    stands for each, by the address that it is mounted from, so that all nodes have the same."""
     from orch.images import volume_folders
     from orch.images.client import connect
 
-    lines = (file_of(user_data, FILE_SYSTEMS) or b"").decode().splitlines()
-    for _, source, path in (line.split(" ", 2) for line in lines):
+    lines = (file_of(machine.user_data, FILE_SYSTEMS) or b"").decode().splitlines()
+    named = [(source, path) for _, source, path in (line.split(" ", 2) for line in lines)]
+    for source, path in (*named, *machine.file_systems):
         folder = f"{_network(cloud)}-{re.split('[:@]', source)[0]}"
         volume_folders.make(connect(), image, folder)
         with cloud.store.transaction():

@@ -144,6 +144,7 @@ CODES = {
     "ORCH236": "Nodes that are containers of a run cannot have this",
     "ORCH237": "The cloud cannot do this",
     "ORCH238": "The machine type is sold with a reservation only",
+    "ORCH239": "The file system is not where the fleet goes",
     # run on fleet
     "ORCH241": "A distributed task needs a fleet that is a cluster",
     "ORCH242": "A distributed task asks for part of an instance",

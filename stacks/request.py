@@ -97,6 +97,24 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     return check(request.fleet, previous, deployment, request.approvals.lose_data)
 
 
+def with_hosts(project: Project, fleet: Fleet, folder: Path) -> Fleet:
+    """The same, with hosts where its file, in `folder`, names a cluster that is there already.
+
+    Raises PlanErrors, and what asking its backend raises."""
+    if not any("cluster" in each for each in fleet.backend_options):
+        return fleet
+    request = PlanRequest(
+        fleet,
+        backends_with_secrets(project),
+        PriorState(),
+        scope_of(project),
+        root=project.root,
+        folder=folder,
+        session=project.session,
+    )
+    return registry.with_hosts(request).fleet
+
+
 def created_at(stack: StackState, planned: int | None = None) -> int:
     """When a stack's fleet was created, in seconds since the epoch: now, or as `planned`, where it never was
     up and no node of it is recorded."""

@@ -66,6 +66,11 @@ PROVIDERS = (
     *("orch.rehearsal.nebius.plugin", "orch.rehearsal.nebius.data.tables", *NEBIUS),
     *("httpx", "orch.rehearsal.crusoe.plugin", "orch.rehearsal.crusoe.data.tables"),
     *(f"orch.rehearsal.crusoe.api.{each}" for each in ("catalog", "networks", "storage", "instances")),
+    *("orch.rehearsal.lambda_.plugin", "orch.rehearsal.lambda_.data.tables"),
+    *(
+        f"orch.rehearsal.lambda_.api.{each}"
+        for each in ("catalog", "firewall", "instances", "keys", "storage")
+    ),
 )
 
 # What the interpreter or an import reads, once.

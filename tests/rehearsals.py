@@ -22,6 +22,7 @@ from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.crusoe.account import CrusoeCloud
 from orch.rehearsal.gcp.account import GcpCloud
+from orch.rehearsal.lambda_.account import LambdaCloud
 from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.scenario import Knobs
@@ -35,6 +36,9 @@ H100 = "gpu-h100-sxm_8gpu-128vcpu-1600gb"
 
 H200 = "h200-141gb-sxm-ib.8x"
 """The type of Crusoe that may be sold without a reservation, in two locations."""
+
+LAMBDA_H100 = "gpu_8x_h100_sxm5"
+"""The type of Lambda that is in three regions, of which one has no firewall."""
 
 L4 = "g2-standard-4"
 """The type of GCP that takes the fewest resources."""
@@ -333,6 +337,41 @@ class RehearsedCrusoe(Rehearsed):
 
     def unrecorded(self, name: str | None = None) -> dict[str, str]:
         """Id -> kind of what is in the project and not in the state."""
+        known = self.recorded(name)
+        return {each: kind for each, kind in self.cloud.everything().items() if each not in known}
+
+
+@dataclass(frozen=True)
+class RehearsedLambda(Rehearsed):
+    """The same on Lambda: instances with eight H100."""
+
+    backend: ClassVar[str] = "lambda"
+    types: ClassVar[str] = "orch-lambda:"
+    called: ClassVar[str] = "lab"
+    account: ClassVar[type[SimulatedAccount]] = LambdaCloud
+    written: ClassVar[dict[str, Any]] = {
+        "regions": ["us-east-1", "us-west-1"],
+        "instance_types": [LAMBDA_H100],
+        "resources": {"gpu": "H100:8"},
+        "network": {"ssh_cidrs": ["198.51.100.0/24"], "interconnect": "ethernet"},
+    }
+
+    def nodes(self, kind: str = LAMBDA_H100) -> dict[str, str]:
+        """Nodes in the account: id -> region."""
+        return {each: doc["_region"] for each, doc in self.cloud.instances().items() if doc["_type"] == kind}
+
+    def names(self, kind: str = LAMBDA_H100) -> list[str]:
+        """Names of the nodes in the account."""
+        return sorted(doc["hostname"] for doc in self.cloud.instances().values() if doc["_type"] == kind)
+
+    def file_system(self, name: str, region: str) -> str:
+        """Somebody makes a file system in the account: its id."""
+        cloud, key = self.cloud, {"authorization": f"Bearer {self.cloud.api_key}"}
+        answer = cloud.request("POST", "/api/v1/filesystems", "", {"name": name, "region": region}, key)
+        return answer.document["data"]["id"]
+
+    def unrecorded(self, name: str | None = None) -> dict[str, str]:
+        """Id -> kind of what is in the account and not in the state."""
         known = self.recorded(name)
         return {each: kind for each, kind in self.cloud.everything().items() if each not in known}
 

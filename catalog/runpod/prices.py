@@ -13,9 +13,10 @@ from datetime import datetime
 from functools import cache
 from typing import Any, cast
 
-from orch.catalog.errors import NoSdk, RefreshFailed
+from orch.catalog.errors import RefreshFailed
 from orch.catalog.load import SHIPPED, read_rows
 from orch.catalog.records import Fetched, InstanceType, Offer
+from orch.catalog.rest import ask, otherwise
 
 SOURCE = "RunPod's REST API v2"
 NOTE = "Secure pods on demand. A GPU of an Instant Cluster may cost more."
@@ -83,43 +84,10 @@ def _offers(each: InstanceType, row: Row) -> Iterator[Offer]:
 
 def gpus_of_pods(count: int) -> Sequence[Row]:
     """The GPUs of pods that have `count` of one. Raises NoSdk and RefreshFailed."""
-    try:
-        import httpx
-    except ImportError as error:
-        raise NoSdk(
-            "httpx is not installed, by which RunPod is asked",
-            detail=str(error),
-            hint="pip install 'orch-fleet[runpod]'; in a checkout: pip install -e '.[runpod]'",
-            code="ORCH306",
-        ) from error
-    key = os.environ.get(KEY)
-    if not key:
-        raise RefreshFailed("there is no API key to ask RunPod for prices with", hint=f"set {KEY}")
     query = {"include": "AVAILABILITY", "product": "POD", "count": str(count), "cloud": "SECURE"}
+    url = f"{os.environ.get(URL, USUAL_URL).rstrip('/')}/catalog/gpus"
+    answer = ask("RunPod", "runpod", url, key=KEY, query=query)
     try:
-        answer = httpx.get(
-            f"{os.environ.get(URL, USUAL_URL).rstrip('/')}/catalog/gpus",
-            params=query,
-            headers={"Authorization": f"Bearer {key}"},
-            timeout=httpx.Timeout(30, connect=5),
-        )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise RefreshFailed(
-            "RunPod cannot be reached",
-            detail=str(error),
-            hint="prices are refreshed over the network; without one, those at hand stay in use",
-        ) from error
-    if answer.status_code in (401, 403):
-        raise RefreshFailed("RunPod refused the API key", detail=_said(answer.text), hint=f"look at {KEY}")
-    if not answer.is_success:
-        raise RefreshFailed("RunPod refused a request for prices", detail=_said(answer.text))
-    try:
-        return cast("Sequence[Row]", answer.json()["gpus"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RefreshFailed(
-            "RunPod answers otherwise than its documentation says", detail=str(error)
-        ) from error
-
-
-def _said(text: str) -> str:
-    return text.strip()[:200]
+        return cast("Sequence[Row]", answer["gpus"])
+    except (KeyError, TypeError) as error:
+        raise otherwise("RunPod", error) from error

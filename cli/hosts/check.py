@@ -87,15 +87,18 @@ def survey_lines(name: str, survey: Survey, *, width: int, colour: bool) -> list
 def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[str, Survey]]:
     """Each fleet to check, by its name, with the survey of its hosts."""
     from orch.cli.fleets.targets import FleetFile, is_file
+    from orch.stacks.request import with_hosts
 
     if not is_file(target):
         yield target, survey_of(project_at(rehearse=rehearse), target)
         return
-    for project, document, fleet in FleetFile(target, rehearse=rehearse).fleets():
+    for project, document, written in FleetFile(target, rehearse=rehearse).fleets():
+        folder = document.directory.absolute()
+        fleet = with_hosts(project, written, folder)
         if fleet.ssh_config is None:
             yield fleet.name, survey_of(project, fleet.name)
         else:
-            yield fleet.name, _of_file(project, fleet, document.directory.absolute(), unseen)
+            yield fleet.name, _of_file(project, fleet, folder, unseen)
 
 
 def survey_of(project: Project, name: str) -> Survey:

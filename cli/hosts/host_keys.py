@@ -78,6 +78,8 @@ def rekeyed(fleet: Fleet, hosts: Sequence[str]) -> frozenset[str]:
         return frozenset()
     from orch.components.ssh.plan import host_names
 
+    if fleet.ssh_config is None and any("cluster" in each for each in fleet.backend_options):
+        return frozenset(hosts)  # its backend knows them
     names = host_names(fleet)
     unknown = [host for host in hosts if host not in names]
     if unknown:

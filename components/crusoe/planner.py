@@ -234,6 +234,7 @@ def node_init(
     prepare = render(
         "image-prepare.sh.j2",
         gpus=nvidia(candidate.type),
+        toolkit=None,
         cards=machine.hcas if candidate.infiniband else 0,
         data="local" if machine.nvme else "disk",
         idle=IDLE_SCRIPT if idle else None,

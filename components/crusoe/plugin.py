@@ -1,10 +1,8 @@
 """Serves Crusoe's resources to the Pulumi engine: the executable `pulumi-resource-orch-crusoe`.
 
-It is configured with the parts of a login, which the state keeps as secrets. Crusoe has no idempotency key
-and no labels, and does not promise that names are unique: the name is all that tells whose something is, and
-what was asked for (`cloud_name`). A create looks for it first; where its answer was lost, it looks a while
-before it calls again. The id of a VM is returned as soon as Crusoe has said it, so that it is recorded before
-anything is waited for; the gang waits.
+It is configured with the parts of a login, which the state keeps as secrets. Crusoe has no labels, and does
+not promise that names are unique: the name is all that tells whose something is, and what was asked for
+(`cloud_name`). The gang waits for VMs.
 
 VMs are made one by one: Crusoe's call for many gives all of them one startup script, and each node has a host
 key of its own in its script. That call is not atomic either.
@@ -14,19 +12,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from orch.components.cloud.marked import cloud_name
+from orch.components.cloud.rest.client import Row
+from orch.components.cloud.rest.handler import AGAIN_S, NamedHandler
 from orch.components.crusoe.account import client as kinds
 from orch.components.crusoe.account.client import (
     INSTANCE,
     OFF,
     PARTS,
-    WAITS,
     CrusoeClient,
     Kind,
     Login,
-    Row,
     state_of,
 )
 from orch.components.crusoe.account.errors import CrusoeRefused
@@ -36,10 +34,6 @@ from orch.providers.orch.handler import OBSERVED, Handler, Inputs, State
 from orch.providers.orch.serving import serve
 
 NAME = f"pulumi-resource-{PACKAGE}"
-
-AGAIN_S = 300.0
-"""How long something may be in use by what is just being deleted, an operation may take, or Crusoe may ask to
-come back later."""
 
 SETTLE_S = 20.0
 """How long what a create made without an answer may take to be listed."""
@@ -57,13 +51,8 @@ internal/vm/util.go), where this is one (RFC 1035, 2.3.1)."""
 DOWN = (*OFF, "CRASHED", "ERROR")
 
 
-class CrusoeHandler:
-    """Resources of one kind. Inputs: `name`, `mark` (whose it is), `spec` (the body of its create, without a
-    name)."""
-
-    computed: ClassVar[frozenset[str]] = frozenset()
-    secrets: ClassVar[frozenset[str]] = frozenset()
-    tools: ClassVar[frozenset[str]] = frozenset()
+class CrusoeHandler(NamedHandler[CrusoeClient]):
+    """Resources of one kind, whose `spec` is the body of its create, without a name."""
 
     def __init__(
         self,
@@ -73,48 +62,30 @@ class CrusoeHandler:
         pause_s: float = PAUSE_S,
         settle_s: float = SETTLE_S,
     ) -> None:
-        self._kind, self._client, self._pause_s, self._settle_s = kind, client, pause_s, settle_s
-
-    def check(self, inputs: Inputs) -> list[tuple[str, str]]:
-        return [(key, "must be set") for key in ("name", "mark", "spec") if inputs.get(key) in (None, "")]
-
-    def replaces(self, key: str, old: Any, new: Any) -> bool:
-        """Nothing of it changes in place."""
-        return True
+        super().__init__(client, pause_s=pause_s, settle_s=settle_s)
+        self._kind = kind
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
-        resource, operation = self._begin(inputs)
+        resource, state = self.made(inputs)
         what = f"create the {self._kind.words} {self.name_of(inputs)}"
-        self._client().settle(self._kind, operation, what, for_s=AGAIN_S)
+        self._client().settle(self._kind, state.get("operation", ""), what, for_s=AGAIN_S)
         return resource, {OBSERVED: {}}
 
-    def read(self, resource_id: str, state: State) -> State | None:
-        try:
-            found = self._client().get(self._kind, resource_id)
-        except CrusoeRefused as refused:
-            return {OBSERVED: {"reachable": False, "reason": refused.summary}}
-        return None if found is None else {OBSERVED: self._observed(found, state)}
+    def look(self, resource_id: str, state: State) -> State | None:
+        found = self._client().get(self._kind, resource_id)
+        return None if found is None else self._observed(found, state)
 
     def _observed(self, found: Row, state: State) -> State:
         return {}
 
-    def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
-        return {OBSERVED: {}}
-
-    def delete(self, resource_id: str, state: State) -> None:
-        """Until it is gone, for what it stands on is deleted next, and whatever came late by its name."""
+    def remove(self, resource_id: str) -> None:
         self._client().remove(self._kind, resource_id, for_s=AGAIN_S)
-        if {"name", "mark", "spec"} <= state.keys() and (late := self._own(state)) is not None:
-            self._client().remove(self._kind, late, for_s=AGAIN_S)
-
-    # -- by name ------------------------------------------------------------------------------------------
 
     def name_of(self, inputs: Inputs) -> str:
         return cloud_name(inputs["name"], inputs["mark"], inputs["spec"], most=MOST_NAME)
 
-    def _own(self, inputs: Inputs) -> str | None:
-        """The id of what is there by this name: what a killed call, or a lost answer, left. Of several, which
-        a call made that was lost and came late, the oldest is kept."""
+    def own(self, inputs: Inputs) -> str | None:
+        """Of several, which a call made that was lost and came late, the oldest is kept."""
         found = self._client().named(self._kind, self.name_of(inputs))
         for surplus in found[1:]:
             self._client().delete(self._kind, str(surplus["id"]))
@@ -123,24 +94,10 @@ class CrusoeHandler:
     def _body(self, inputs: Inputs) -> Row:
         return {"name": self.name_of(inputs), **inputs["spec"]}
 
-    def _begin(self, inputs: Inputs) -> tuple[str, str]:
-        """The id, and the operation that makes it, empty where there is none. Where no answer came it may be
-        there, and what it needs may be about to be there: it is looked for before another call."""
-        end = time.monotonic() + AGAIN_S
-        settled = 0.0
-        while True:
-            found = self._own(inputs)
-            if found is not None:
-                return found, ""
-            if time.monotonic() >= settled:
-                try:
-                    return self._client().create(self._kind, self._body(inputs))
-                except CrusoeRefused as refused:
-                    if refused.category not in WAITS or time.monotonic() >= end:
-                        raise
-                    unknown = refused.category == "transient"
-                settled = time.monotonic() + (self._settle_s if unknown else 0.0)
-            time.sleep(self._pause_s)
+    def begin(self, inputs: Inputs) -> tuple[str, State]:
+        """With the operation that makes it, empty where there is none."""
+        resource, operation = self._client().create(self._kind, self._body(inputs))
+        return resource, {"operation": operation}
 
 
 class InstanceHandler(CrusoeHandler):
@@ -164,7 +121,8 @@ class InstanceHandler(CrusoeHandler):
         super().__init__(INSTANCE, client, pause_s=pause_s, settle_s=settle_s)
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
-        resource, operation = self._begin(inputs)
+        resource, state = self.made(inputs)
+        operation = state.get("operation", "")
         if inputs.get("waits"):
             node = {inputs["name"]: {"id": resource, "operation": operation}}
             try:

@@ -258,6 +258,7 @@ def node_init(
     prepare = render(
         "image-prepare.sh.j2",
         gpus=nvidia(candidate.type),
+        toolkit=None,
         data=None,
         cards=CARDS if candidate.infiniband else 0,
         idle=IDLE_SCRIPT if idle else None,

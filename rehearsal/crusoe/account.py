@@ -10,25 +10,17 @@ import tarfile
 from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, ClassVar
-from urllib.parse import parse_qsl
+from typing import ClassVar
 
 import yaml
 
-from orch.rehearsal.account import (
-    AnswerLost,
-    IncomingCall,
-    Refusal,
-    SimulatedAccount,
-    SimulatedMachine,
-    SimulationError,
-)
+from orch.rehearsal.account import IncomingCall, SimulatedMachine, SimulationError
 from orch.rehearsal.crusoe.api import errors
 from orch.rehearsal.crusoe.api.errors import CrusoeError, bad_credential
 from orch.rehearsal.crusoe.api.instances import ended
-from orch.rehearsal.crusoe.api.routes import PROJECT, Request, matching, public
+from orch.rehearsal.crusoe.api.routes import PROJECT, matching
 from orch.rehearsal.crusoe.data.tables import kinds
-from orch.rehearsal.http_service import Answer
+from orch.rehearsal.http_service import HttpAccount, Request, Route
 from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
@@ -41,12 +33,12 @@ _HEREDOC = re.compile(r"<<'(\w+)' \| tar [^\n]*\n(.*?)\n\1\n", re.DOTALL)
 _HOSTNAME = re.compile(r"^hostnamectl set-hostname (\S+)$", re.MULTILINE)
 
 
-class CrusoeCloud(SimulatedAccount):
+class CrusoeCloud(HttpAccount):
     """A Crusoe project in a file. Knobs: capacity of `TYPE@INFINIBAND NETWORK` or `TYPE@LOCATION` in VMs;
     quotas by a family of types, in GPUs."""
 
     name: ClassVar[str] = "crusoe"
-    answer_headers: ClassVar[Mapping[str, str]] = {}
+    hidden: ClassVar[frozenset[str]] = frozenset({"startup_script"})
     shows_instances: ClassVar[frozenset[str]] = frozenset({"list instance", "get instance"})
 
     @property
@@ -73,37 +65,12 @@ class CrusoeCloud(SimulatedAccount):
     def throttled(self, call: IncomingCall) -> CrusoeError:
         return errors.too_many_requests()
 
-    def after_refusal(self, refusal: Refusal) -> None:
-        pass
-
     # -- calls --------------------------------------------------------------------------------------------
 
-    def request(
-        self, method: str, path: str, query_text: str, body: Any, headers: Mapping[str, str]
-    ) -> Answer:
-        """One call; names of headers in small letters. Raises CrusoeError, and AnswerLost where it was done
-        and nobody is told."""
-        query = dict(parse_qsl(query_text))
-        route, resource = matching(method, path)
-        call = IncomingCall(
-            service="rest",
-            action=route.action,
-            region="",
-            caller=headers.get("user-agent", ""),
-            params={"id": resource, **query, **_without_scripts(body)},
-        )
+    def route_of(self, method: str, path: str) -> tuple[Route, str]:
+        return matching(method, path)
 
-        def effect() -> Doc:
-            self._check_signature(method, path, query_text, headers)
-            answer = route.function(Request(self, route.action, resource, query, body))
-            return {"status": answer.status, "document": public(answer.document)}
-
-        told = self.perform(call, effect)
-        if self.answer_is_lost:
-            raise AnswerLost
-        return Answer(told["status"], told["document"])
-
-    def _check_signature(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:
+    def check_caller(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:
         """Source: crusoecloud/client-go auth/v1/auth.go. The query is signed as it is sent."""
         found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
         stamp = headers.get("x-crusoe-timestamp", "")
@@ -202,10 +169,3 @@ def machine_config(script: str) -> str:
         "write_files": [{"path": path, "content": content} for path, content in files.items()],
     }
     return "#cloud-config\n" + yaml.safe_dump(config)
-
-
-def _without_scripts(body: Any) -> Doc:
-    """A body for the log: without scripts, which hold keys."""
-    if not isinstance(body, dict):
-        return {}
-    return {key: "…" if key == "startup_script" else value for key, value in body.items()}

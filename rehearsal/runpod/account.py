@@ -4,29 +4,25 @@ limit."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
-from urllib.parse import parse_qsl
+from typing import ClassVar
 
 from orch.rehearsal.account import (
-    AnswerLost,
     IncomingCall,
     PodContainer,
-    Refusal,
-    SimulatedAccount,
     SimulatedMachine,
 )
-from orch.rehearsal.http_service import Answer
+from orch.rehearsal.http_service import HttpAccount, Request, Route
 from orch.rehearsal.runpod.api import errors
 from orch.rehearsal.runpod.api.errors import RunpodError
 from orch.rehearsal.runpod.api.pods import stopped
-from orch.rehearsal.runpod.api.routes import Request, matching, public
+from orch.rehearsal.runpod.api.routes import route
 from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
 KINDS = ("pod", "cluster", "network-volume")
 
 
-class RunpodCloud(SimulatedAccount):
+class RunpodCloud(HttpAccount):
     """A RunPod account in a file. Knobs: capacity of `GPU@DATA CENTER` in pods; quotas `spendLimit` and
     `clientBalance` in dollars."""
 
@@ -34,6 +30,7 @@ class RunpodCloud(SimulatedAccount):
     answer_headers: ClassVar[Mapping[str, str]] = {
         "RateLimit-Policy": '"minute";q=60;w=60, "hour";q=3000;w=3600, "day";q=50000;w=86400'
     }
+    hidden: ClassVar[frozenset[str]] = frozenset({"env"})
     shows_instances: ClassVar[frozenset[str]] = frozenset({"listPods", "getPod", "listClusterPods"})
 
     @property
@@ -51,39 +48,14 @@ class RunpodCloud(SimulatedAccount):
     def throttled(self, call: IncomingCall) -> RunpodError:
         return errors.too_many_requests()
 
-    def after_refusal(self, refusal: Refusal) -> None:
-        pass
-
     # -- calls --------------------------------------------------------------------------------------------
 
-    def request(
-        self, method: str, path: str, query_text: str, body: Any, headers: Mapping[str, str]
-    ) -> Answer:
-        """One call; names of headers in small letters. Raises RunpodError, and AnswerLost where it was done
-        and nobody is told."""
-        query = dict(parse_qsl(query_text))
-        route, resource = matching(method, path)
-        call = IncomingCall(
-            service="graphql" if path == "/graphql" else "rest",
-            action=route.action,
-            region="",
-            caller=headers.get("user-agent", ""),
-            params={"id": resource, **query, **_without_values(body)},
-        )
-        request = Request(self, route.action, resource, query, body)
+    def route_of(self, method: str, path: str) -> tuple[Route, str]:
+        found, parts = route.matching(method, path)
+        return found, parts.get("id", "")
 
-        def effect() -> Doc:
-            self._check_key(headers.get("authorization", ""))
-            answer = route.function(request)
-            return {"status": answer.status, "document": public(answer.document)}
-
-        told = self.perform(call, effect)
-        if self.answer_is_lost:
-            raise AnswerLost
-        return Answer(told["status"], told["document"])
-
-    def _check_key(self, header: str) -> None:
-        kind, _, key = header.partition(" ")
+    def check_caller(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:
+        kind, _, key = headers.get("authorization", "").partition(" ")
         if kind != "Bearer" or not key:
             raise RunpodError(401, "missing bearer token")
         if key != self.api_key:
@@ -173,10 +145,3 @@ def _environment(pod: Doc) -> dict[str, str]:
             "WORLD_SIZE": str(pod["_count"] * pod["gpu"]["count"]),
         }
     return known
-
-
-def _without_values(body: Any) -> Doc:
-    """A body for the log: without values of variables, which may be secret."""
-    if not isinstance(body, dict):
-        return {}
-    return {key: dict.fromkeys(value, "…") if key == "env" else value for key, value in body.items()}

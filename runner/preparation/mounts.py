@@ -116,6 +116,8 @@ def fleet_mounts(mounts: Sequence[Mount]) -> tuple[FleetMount, ...]:
 
 
 def _line(mount: Mount) -> _Line:
+    if mount.type == "lambda-filesystem":  # its machines come with it
+        return _Line(mount.path, mount.path, "", "", mount.optional)
     kind, options = _KINDS[mount.type]
     source = mount.source or (_EFS.format(mount.id) if mount.id else "")
     if mount.type == "host" and source == mount.path:

@@ -132,11 +132,13 @@ class Mount(Section):
     noun: ClassVar[str] = "a mount"
 
     type: Annotated[
-        Literal["nfs", "efs", "fsx-lustre", "filestore", "lustre", "host"],
-        choice("nfs", "efs", "fsx-lustre", "filestore", "lustre", "host"),
+        Literal["nfs", "efs", "fsx-lustre", "filestore", "lambda-filesystem", "lustre", "host"],
+        choice("nfs", "efs", "fsx-lustre", "filestore", "lambda-filesystem", "lustre", "host"),
     ] = Field(description="Its kind.")
     path: Annotated[str, mounted()] = Field(description="Where it is mounted.")
-    id: Text | None = Field(default=None, description="An existing one, by its cloud's id.")
+    id: Text | None = Field(
+        default=None, description="An existing one, by its cloud's id; Lambda's also by name."
+    )
     source: Text | None = Field(default=None, description="An existing one, as `server:/export`.")
     create: Annotated[Create | None, switch(Create)] = Field(default=None, description="A new one.")
     options: Text | None = Field(default=None, description="Options of mount(8).")
@@ -147,7 +149,8 @@ class Mount(Section):
     @property
     def cloud(self) -> str | None:
         """The backend whose machines alone reach it; None: any may."""
-        return {"efs": "aws", "fsx-lustre": "aws", "filestore": "gcp"}.get(self.type)
+        clouds = {"efs": "aws", "fsx-lustre": "aws", "filestore": "gcp", "lambda-filesystem": "lambda"}
+        return clouds.get(self.type)
 
     @classmethod
     def form(cls) -> str:

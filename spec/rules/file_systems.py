@@ -13,10 +13,15 @@ from orch.spec.models import Fleet
 from orch.spec.models.blocks import Mount
 from orch.spec.rules.rule import Findings, Rule
 
-CREATED: Mapping[str, str] = {"efs": "aws", "fsx-lustre": "aws", "filestore": "gcp"}
+CREATED: Mapping[str, str] = {
+    "efs": "aws",
+    "fsx-lustre": "aws",
+    "filestore": "gcp",
+    "lambda-filesystem": "lambda",
+}
 """Kinds that orch creates, each with its backend."""
-ELASTIC = ("efs",)
-"""Kinds without a size: they hold what is written to them."""
+ELASTIC: Mapping[str, str] = {"efs": "an EFS", "lambda-filesystem": "a file system of Lambda"}
+"""Kinds without a size, which hold what is written to them, as people call one."""
 
 LUSTRE_LEAST, LUSTRE_STEP = 1200, 2400
 LUSTRE_THROUGHPUTS = (125, 250, 500, 1000)
@@ -27,6 +32,7 @@ _DEFAULTS: Mapping[str, tuple[int | None, int | None]] = {
     "efs": (None, None),
     "fsx-lustre": (LUSTRE_LEAST, LUSTRE_THROUGHPUTS[0]),
     "filestore": (FILESTORE_RANGES[0][0], None),
+    "lambda-filesystem": (None, None),
 }
 
 
@@ -82,7 +88,7 @@ def created_file_systems_are_possible(draft: Draft) -> Findings:
             yield draft.diagnostic(
                 "ORCH274",
                 (*at, "size"),
-                "an EFS has no size",
+                f"{ELASTIC[mount.type]} has no size",
                 detail="it holds what is written to it, and costs as much as that",
                 hint="remove `size`",
             )

@@ -33,6 +33,12 @@ _WHY = {
 }
 
 
+def _named_cluster(fleet: Fleet) -> Path_ | None:
+    """Where a fleet names a cluster that is there already, which a backend takes in."""
+    places = (i for i, each in enumerate(fleet.backend_options) if each.get("cluster") is not None)
+    return next((("backend_options", index, "cluster") for index in places), None)
+
+
 def nodes_or_hosts(draft: Draft) -> Findings:
     if draft.written("ssh_config"):
         related = (Related(draft.span(("ssh_config",), key=True), "the hosts of the fleet"),)
@@ -41,6 +47,14 @@ def nodes_or_hosts(draft: Draft) -> Findings:
                 summary = _WHY.get(
                     name, f"`{name}` is for nodes that are provisioned, not for existing hosts"
                 )
+                yield draft.diagnostic(
+                    "ORCH140", (name,), summary, key=True, hint=f"remove `{name}`", related=related
+                )
+    elif (cluster := _named_cluster(fleet_of(draft))) is not None:
+        related = (Related(draft.span(cluster), "the cluster that is taken in"),)
+        for name in PROVISIONED:
+            if draft.written(name) and name not in ("backend", "backends", "backend_options"):
+                summary = f"`{name}` is for nodes that are provisioned, not for a cluster that is there"
                 yield draft.diagnostic(
                     "ORCH140", (name,), summary, key=True, hint=f"remove `{name}`", related=related
                 )
@@ -414,7 +428,7 @@ def volume_has_driver(draft: Draft) -> Findings:
 
 
 RULES = (
-    Rule(("nodes", "ssh_config"), nodes_or_hosts),
+    Rule(("nodes", "ssh_config", "backend_options"), nodes_or_hosts),
     Rule(("backends",), backends_have_drivers),
     Rule(("backend_options",), options_have_drivers),
     Rule(("backends", "resources"), disk_of_local_nodes),

@@ -251,6 +251,12 @@ _MOUNT_SOURCES = {
     "host": "write `source: /folder/of/node`",
 }
 
+# Kinds of file systems whose throughput nobody chooses: what they are called, and what to do.
+_NO_THROUGHPUT = {
+    "filestore": ("a Filestore", "remove it: the throughput follows from `size`"),
+    "lambda-filesystem": ("a file system of Lambda", "remove it: nothing chooses that"),
+}
+
 
 def _mounts_in_part(draft: Draft) -> Findings:
     """File systems of one cloud in a fleet that may go to another, and ids that only a cloud can look up."""
@@ -265,12 +271,12 @@ def _mounts_in_part(draft: Draft) -> Findings:
             instead = f", or write `type: {' or '.join(ours)}`" if ours else ""
             hint = f"give the `source` of one that exists{instead}"
             yield _refusal(draft, ("mounts", index, "create"), summary, hint)
-        elif mount.create is not None and mount.type == "filestore" and mount.create.throughput is not None:
-            hint = "remove it: the throughput follows from `size`"
-            yield _refusal(
-                draft, ("mounts", index, "create", "throughput"), "`throughput` of a Filestore", hint
-            )
-        elif mount.id is not None and mount.type != "efs":
+        elif (
+            mount.create is not None and mount.type in _NO_THROUGHPUT and mount.create.throughput is not None
+        ):
+            whose, hint = _NO_THROUGHPUT[mount.type]
+            yield _refusal(draft, ("mounts", index, "create", "throughput"), f"`throughput` of {whose}", hint)
+        elif mount.id is not None and mount.type not in ("efs", "lambda-filesystem"):
             hint = _MOUNT_SOURCES.get(mount.type, "write `source: server:/export`")
             yield _refusal(draft, ("mounts", index, "id"), f"{mount.type} by an id", hint)
 

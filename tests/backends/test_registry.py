@@ -76,7 +76,7 @@ def test_each_backend_keeps_its_own_order() -> None:
         (None, (LocalSettings(), GcpSettings()), None, ("local", "gcp")),
         (["gcp", "aws"], (AwsSettings(),), None, ("gcp", "aws")),
         (["aws", "runpod"], (), None, ("aws", "runpod")),
-        (["aws", "lambda"], (), None, ("aws",)),
+        (["aws", "oci"], (), None, ("aws",)),
         # A fleet that is up stays where it is until its file says otherwise.
         (None, (AwsSettings(),), "local", ("local",)),
         (["aws"], (AwsSettings(),), "local", ("aws",)),

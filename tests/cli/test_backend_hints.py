@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from support import Folder
 
-ANY = "use `aws`, `crusoe`, `gcp`, `local`, `nebius` or `runpod`, or existing hosts with `ssh_config`"
+ANY = (
+    "use `aws`, `crusoe`, `gcp`, `lambda`, `local`, `nebius` or `runpod`, or existing hosts with `ssh_config`"
+)
 
 
 @pytest.mark.parametrize("verb", [("preview",), ("up", "--yes")], ids=" ".join)
@@ -28,10 +30,10 @@ def test_a_backend_that_is_configured_is_named(
 ) -> None:
     folder = Folder(tmp_path)
     folder.write("orch.yml", settings)
-    file = folder.write("fleet.yml", "type: fleet\nname: lab\nnodes: 2\nbackends: [lambda]\n")
+    file = folder.write("fleet.yml", "type: fleet\nname: lab\nnodes: 2\nbackends: [oci]\n")
     said = folder.orch(verb[0], file, *verb[1:])
     assert said.code == 3
-    assert "fleet.yml:4:11: error ORCH118: backend lambda is not supported by this version" in said.err
+    assert "fleet.yml:4:11: error ORCH118: backend oci is not supported by this version" in said.err
     assert f"hint: {hint}\n" in said.err
     assert "backend: local" not in said.err
 
@@ -39,7 +41,7 @@ def test_a_backend_that_is_configured_is_named(
 def test_a_stranger_s_file_is_told_of_those_of_its_own_repository(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.write("orch.yml", "project: lab\nbackends: [{type: aws}]\n")
-    file = folder.write("fleet.yml", "type: fleet\nname: lab\nnodes: 2\nbackends: [lambda]\n")
+    file = folder.write("fleet.yml", "type: fleet\nname: lab\nnodes: 2\nbackends: [oci]\n")
     said = folder.orch("preview", "--untrusted", file)
     assert said.code == 3
     assert "hint: use `aws`, which `orch.yml` configures\n" in said.err

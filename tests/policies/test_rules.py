@@ -21,9 +21,17 @@ VOLUME = "aws:ebs/volume:Volume"
 FIREWALL = "gcp:compute/firewall:Firewall"
 NEBIUS = "orch-nebius:index:Instance"
 CRUSOE, CRUSOE_RULE = "orch-crusoe:index:Instance", "orch-crusoe:index:FirewallRule"
+OPEN = "0.0.0.0/0 lets the whole world knock at SSH"
+LAMBDA, LAMBDA_RULES = "orch-lambda:index:Instance", "orch-lambda:index:FirewallRules"
 POD = "orch-runpod:index:Pod"
 CLUSTER = "orch-runpod:index:Cluster"
 GCP_TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
+
+
+def lambdas(first: int, last: int, protocol: str = "tcp", source: object = "0.0.0.0/0") -> dict[str, Any]:
+    """Firewall rules that a fleet adds to those of a Lambda account."""
+    rules = [{"protocol": protocol, "port_range": [first, last], "source_network": source}]
+    return {"spec": {"rules": rules}}
 
 
 def rule(port: int = 22, **more: Any) -> dict[str, Any]:
@@ -148,6 +156,27 @@ RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
     ("ssh-open-to-world", {}, CRUSOE_RULE, allows(["22"], direction="egress"), None),
     ("ssh-open-to-world", {}, CRUSOE_RULE, allows(["22"], sources=[{"resource_id": LATER}]), None),
     ("ssh-open-to-world", {}, CRUSOE_RULE, {"spec": LATER}, None),
+    ("ssh-open-to-world", {}, LAMBDA_RULES, lambdas(22, 22), OPEN),
+    (
+        "ssh-open-to-world",
+        {},
+        LAMBDA_RULES,
+        lambdas(1, 99, "all"),
+        OPEN,
+    ),
+    ("ssh-open-to-world", {}, LAMBDA_RULES, lambdas(443, 443), None),
+    ("ssh-open-to-world", {}, LAMBDA_RULES, lambdas(22, 22, "udp"), None),
+    ("ssh-open-to-world", {}, LAMBDA_RULES, lambdas(22, 22, source="198.51.100.0/24"), None),
+    ("ssh-open-to-world", {}, LAMBDA_RULES, lambdas(22, 22, source=LATER), None),
+    ("ssh-open-to-world", {}, LAMBDA_RULES, {"spec": LATER}, None),
+    ("public-node", {}, LAMBDA, {"spec": LATER}, "it gives a node a public address"),
+    (
+        "type-not-allowed",
+        {"types": ["gpu_8x_*"]},
+        LAMBDA,
+        {"spec": {"instance_type_name": "gpu_1x_a10"}},
+        "the type gpu_1x_a10 is none of gpu_8x_*",
+    ),
     (
         "public-node",
         {},

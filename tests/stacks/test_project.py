@@ -260,7 +260,7 @@ def test_the_configuration_of_a_dstack_server_is_read_as_orch_yml(tmp_path: Path
 
 
 def test_a_backend_that_cannot_be_used_stops_only_the_project_that_has_it(tmp_path: Path) -> None:
-    other = "  - name: lab\n    backends:\n      - {type: lambda}\n"
+    other = "  - name: lab\n    backends:\n      - {type: oci}\n"
     (tmp_path / "orch.yml").write_text(f"project: main\n{SERVER}{other}")
     assert find(tmp_path).name == "main"
     (tmp_path / "orch.yml").write_text(f"project: lab\n{SERVER}{other}")

@@ -112,7 +112,15 @@ def aws_prepare(v: str) -> Iterator[Values]:
 
 def image_prepare(v: str) -> Iterator[Values]:
     for cards, data in ((8, None), (0, "disk"), (8, "local")):
-        yield {"gpus": cards, "cards": cards, "data": data, "idle": v, **init_of(v)}
+        for toolkit in (None, v):
+            yield {
+                "gpus": cards,
+                "toolkit": toolkit,
+                "cards": cards,
+                "data": data,
+                "idle": v,
+                **init_of(v),
+            }
 
 
 def crusoe_startup(v: str) -> Iterator[Values]:

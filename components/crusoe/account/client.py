@@ -1,7 +1,5 @@
-"""Crusoe, asked by HTTP: one call each, signed, with errors of ours.
+"""Crusoe, asked by HTTP: each call is signed. Changes are operations, asked for until they have ended.
 
-Reads are tried again; a change is one call, since Crusoe knows no idempotency key: whoever makes something
-looks for its name first. Changes are operations, which are asked for until they have ended.
 Source: crusoecloud/client-go swagger/v1/swagger.json and auth/v1/auth.go @e23c062.
 """
 
@@ -18,13 +16,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote_plus, urlsplit
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
-from orch import __version__
 from orch.components.cloud.marked import Price
 from orch.components.cloud.orphans import NamedResource
-from orch.components.cloud_errors import CloudRefused
+from orch.components.cloud.rest.client import RestClient, Row
+from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
 from orch.components.crusoe.account.errors import HINTS, CrusoeRefused, category, plain
 from orch.components.crusoe.account.facts import (
     CrusoeFacts,
@@ -48,14 +46,6 @@ PROJECT, ENDPOINT = "CRUSOE_DEFAULT_PROJECT", "CRUSOE_API_ENDPOINT"
 PARTS = ("access_key", "secret_key", "project", "url")
 """What a login consists of, as the provider is configured with it."""
 
-CALL_S = 60.0
-CONNECT_S = 15.0
-READS = 4
-"""How often a read is tried."""
-
-WAITS = ("conflict", "transient", "rate")
-"""What may be otherwise a little later: something in use, or an answer that did not come."""
-
 MOST_OFF_S = 60.0
 """How far this machine's clock may be off before it is told."""
 
@@ -64,9 +54,6 @@ PAGE = 100
 OFF = ("STOPPED", "SHUTOFF")
 """States of a VM that is off, whoever turned it off: it is not billed, but for its disks. Source:
 support.crusoecloud.com 48176498638235 (only RUNNING is billed); terraform-provider-crusoe internal/vm."""
-
-Row = dict[str, Any]
-"""A document of Crusoe's API, with its names."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +74,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_=-]+")
 
 VERSION = "1.0"
 """Of the way to sign."""
-
-
-def query_text(query: Mapping[str, str]) -> str:
-    """A query as it is sent and signed: keys in order, both escaped as forms are."""
-    return "&".join(f"{quote_plus(key)}={quote_plus(query[key])}" for key in sorted(query))
 
 
 def signature(secret: str, method: str, path: str, query: str, stamp: str) -> str:
@@ -173,29 +155,19 @@ GONE_S = 1200.0
 """How long something may take to go."""
 
 
-class CrusoeClient:
+class CrusoeClient(RestClient):
     """The project of a login. Raises CloudRefused where httpx is not installed."""
+
+    title: ClassVar[str] = "Crusoe"
+    extra: ClassVar[str] = "crusoe"
+    refused: ClassVar[type[CategoryRefused]] = CrusoeRefused
 
     def __init__(
         self, login: Login, *, pause_s: float = 1.0, transport: httpx.BaseTransport | None = None
     ) -> None:
-        self._login, self._pause_s = login, pause_s
-        try:
-            import httpx
-        except ModuleNotFoundError as error:
-            raise CloudRefused(
-                "what asks Crusoe is not installed",
-                detail=str(error),
-                hint="pip install 'orch-fleet[crusoe]'",
-                code="ORCH303",
-            ) from error
+        super().__init__(login.url, pause_s=pause_s, transport=transport)
+        self._login = login
         self._base = urlsplit(login.url).path.rstrip("/")
-        limits = httpx.Timeout(CALL_S, connect=CONNECT_S)
-        agent = {"User-Agent": f"orch/{__version__}"}
-        self._http = httpx.Client(base_url=login.url, headers=agent, timeout=limits, transport=transport)
-
-    def close(self) -> None:
-        self._http.close()
 
     @property
     def project(self) -> str:
@@ -203,49 +175,27 @@ class CrusoeClient:
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def call(
-        self, what: str, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None
-    ) -> Row:
-        """One call: its answer, empty where there is none. `what`: what it is for, as in "cannot …".
-
-        Raises CrusoeRefused.
-        """
-        import httpx
-
-        text = query_text(query or {})
+    def signed(self, what: str, method: str, path: str, query: str) -> Mapping[str, str]:
         login = self._login
         try:
             stamp = datetime.now(timezone.utc).replace(microsecond=0).isoformat()
-            signed = signature(login.secret_key, method, f"{self._base}{path}", text, stamp)
+            signed = signature(login.secret_key, method, f"{self._base}{path}", query, stamp)
         except ValueError as error:
             raise CrusoeRefused(what, "credentials", f"the secret key does not read: {error}") from error
-        headers = {
+        return {
             "X-Crusoe-Timestamp": stamp,
             "Authorization": f"Bearer {VERSION}:{login.access_key}:{signed}",
         }
-        try:
-            url = f"{path}?{text}" if text else path
-            answer = self._http.request(method, url, json=body, headers=headers)
-        except httpx.HTTPError as error:
-            raise CrusoeRefused(what, "transient", str(error) or type(error).__name__) from error
-        if answer.is_success:
-            return _document(what, answer) if answer.content else {}
-        detail = _detail(answer)
-        meaning = category(answer.status_code, detail)
-        if meaning == "credentials":
-            detail += _clock_words(answer, time.time())
-        raise CrusoeRefused(what, meaning, detail, status=answer.status_code)
 
-    def read(self, what: str, path: str, query: Mapping[str, str] | None = None) -> Row:
-        """A read, tried again while Crusoe does not answer or asks to wait. Raises CrusoeRefused."""
-        for attempt in range(READS - 1):
-            try:
-                return self.call(what, "GET", path, query=query)
-            except CrusoeRefused as refused:
-                if refused.category not in ("rate", "transient"):
-                    raise
-            time.sleep(self._pause_s * 2**attempt)
-        return self.call(what, "GET", path, query=query)
+    def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
+        return category(status, detail)
+
+    def detail(self, problem: Mapping[str, Any]) -> str:
+        message = plain(str(problem.get("message") or ""))
+        return f"{message} ({problem['reason']})" if problem.get("reason") else message
+
+    def remark(self, meaning: Category, headers: Mapping[str, str]) -> str:
+        return _clock_words(headers, time.time()) if meaning == "credentials" else ""
 
     def _in_project(self, path: str) -> str:
         return f"/projects/{self._login.project}/{path}"
@@ -499,31 +449,12 @@ def _failed(what: str, operation: Mapping[str, Any]) -> CrusoeRefused:
     return CrusoeRefused(what, category(None, text), text)
 
 
-def _clock_words(answer: httpx.Response, now: float) -> str:
+def _clock_words(headers: Mapping[str, str], now: float) -> str:
     """That this machine's clock is off, by which requests are signed; empty where it is not."""
     try:
-        off = now - parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        off = now - parsedate_to_datetime(headers["date"]).timestamp()
     except (KeyError, ValueError):
         return ""
     ahead = "ahead of" if off > 0 else "behind"
     words = f"; this machine's clock is {abs(off):.0f} s {ahead} Crusoe's, and requests are signed by it"
     return words if abs(off) > MOST_OFF_S else ""
-
-
-def _document(what: str, answer: httpx.Response) -> Row:
-    try:
-        return answer.json()
-    except ValueError as error:
-        raise CrusoeRefused(what, "transient", "the answer is not JSON") from error
-
-
-def _detail(answer: httpx.Response) -> str:
-    """What people read of a refusal."""
-    try:
-        problem = answer.json()
-    except ValueError:
-        problem = None
-    if not isinstance(problem, dict):
-        return f"HTTP {answer.status_code}"
-    message = plain(str(problem.get("message") or f"HTTP {answer.status_code}"))
-    return f"{message} ({problem['reason']})" if problem.get("reason") else message

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import ClassVar
 
-from orch.components.cloud_errors import Category, CategoryErrors, CloudRefused
+from orch.components.cloud_errors import Category, CategoryErrors, CategoryRefused
 
 STATUSES: Mapping[int, Category] = {
     401: "credentials",
@@ -37,22 +38,10 @@ HINTS: Mapping[Category, str] = {
 ERRORS = CategoryErrors("Crusoe", "the project", "crusoe", HINTS)
 
 
-class CrusoeRefused(CloudRefused):
-    """Crusoe did not answer, or refused to. `category` says what it is about."""
+class CrusoeRefused(CategoryRefused):
+    """Crusoe did not answer, or refused to."""
 
-    category: Category
-
-    def __init__(self, what: str, meaning: Category, message: str, *, status: int | None = None) -> None:
-        error = ERRORS.error(meaning, message)
-        super().__init__(
-            f"cannot {what}: {error.meaning}",
-            error=error,
-            status=status,
-            detail=f"{error.code}: {message}",
-            hint=error.hint,
-            code=error.orch,
-        )
-        self.category = meaning
+    errors: ClassVar[CategoryErrors] = ERRORS
 
 
 def category(status: int | None, text: str) -> Category:

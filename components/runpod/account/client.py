@@ -1,40 +1,24 @@
-"""RunPod, asked by HTTP: one call each, with errors of ours.
+"""RunPod, asked by HTTP.
 
-Reads are tried again; a change is one call, since RunPod knows no idempotency key: whoever makes something
-looks for its name first. Calls are counted by minute, hour and day: 60 a minute in the example of
+Calls are counted by minute, hour and day: 60 a minute in the example of
 runpod/docs api-reference-v2 (RateLimit-Policy).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from orch import __version__
 from orch.components.cloud.orphans import NamedResource
-from orch.components.cloud_errors import CloudRefused
+from orch.components.cloud.rest.client import RestClient, Row
+from orch.components.cloud_errors import Category, CategoryRefused
 from orch.components.runpod.account.errors import RunpodRefused, category
 
-if TYPE_CHECKING:
-    import httpx
-
 API = "https://api.runpod.io"
-CALL_S = 60.0
-CONNECT_S = 15.0
-READS = 4
-"""How often a read is tried."""
-
-MOST_PAUSE_S = 15.0
-"""The longest pause before a read is tried again."""
-
 PAGE = 1000
 """Pods on a page. Of the other lists no page size is known: what they say of further pages is followed."""
-
-Row = dict[str, Any]
-"""A document of RunPod's API, with its names."""
 
 
 @dataclass(frozen=True)
@@ -79,72 +63,31 @@ class Money:
         return None
 
 
-class RunpodClient:
+class RunpodClient(RestClient):
     """The account of an API key. Raises CloudRefused where httpx is not installed."""
 
-    def __init__(self, login: Login, *, pause_s: float = 1.0) -> None:
-        self._pause_s = pause_s
-        try:
-            import httpx
-        except ModuleNotFoundError as error:
-            raise CloudRefused(
-                "what asks RunPod is not installed",
-                detail=str(error),
-                hint="pip install 'orch-fleet[runpod]'",
-                code="ORCH303",
-            ) from error
-        headers = {"Authorization": f"Bearer {login.key}", "User-Agent": f"orch/{__version__}"}
-        limits = httpx.Timeout(CALL_S, connect=CONNECT_S)
-        self._http = httpx.Client(base_url=login.url, headers=headers, timeout=limits)
+    title: ClassVar[str] = "RunPod"
+    extra: ClassVar[str] = "runpod"
+    refused: ClassVar[type[CategoryRefused]] = RunpodRefused
 
-    def close(self) -> None:
-        self._http.close()
+    def __init__(self, login: Login, *, pause_s: float = 1.0) -> None:
+        super().__init__(login.url, {"Authorization": f"Bearer {login.key}"}, pause_s=pause_s)
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def call(
-        self, what: str, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
-    ) -> Row:
-        """One call: its answer, empty where there is none. `what`: what it is for, as in "cannot …".
+    def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
+        return category(status, detail)
 
-        Raises RunpodRefused.
-        """
-        import httpx
-
-        try:
-            answer = self._http.request(method, path, params=query, json=body)
-        except httpx.HTTPError as error:
-            message = str(error) or type(error).__name__
-            raise RunpodRefused(what, "transient", message) from error
-        if answer.is_success:
-            return _document(what, answer) if answer.content else {}
-        detail = _detail(answer)
-        after = answer.headers.get("Retry-After", "")
-        raise RunpodRefused(
-            what,
-            category(answer.status_code, detail),
-            detail,
-            status=answer.status_code,
-            retry_after_s=float(after) if after.isdecimal() else None,
-        )
-
-    def _read(self, what: str, path: str, query: Mapping[str, Any] | None = None) -> Row:
-        """A read, tried again while RunPod does not answer or asks to wait. Raises RunpodRefused."""
-        for attempt in range(READS - 1):
-            try:
-                return self.call(what, "GET", path, query=query)
-            except RunpodRefused as refused:
-                if refused.category not in ("rate", "transient"):
-                    raise
-                pause = refused.retry_after_s or self._pause_s * 2**attempt
-            time.sleep(min(pause, MOST_PAUSE_S))
-        return self.call(what, "GET", path, query=query)
+    def detail(self, problem: Mapping[str, Any]) -> str:
+        """The detail, and each line of what is wrong with the body."""
+        detail = problem.get("detail") or problem.get("title")
+        return "; ".join(str(each) for each in (detail, *(problem.get("errors") or ())) if each)
 
     def _items(self, what: str, path: str, items: str) -> Iterator[Row]:
         size: Row = {"limit": PAGE} if path == POD.path else {}
         query = size
         while True:
-            answer = self._read(what, path, query)
+            answer = self.read(what, path, query)
             yield from answer[items]
             cursor = (answer.get("pagination") or {}).get("nextCursor")
             if not cursor:
@@ -174,7 +117,7 @@ class RunpodClient:
     def get(self, kind: Kind, resource: str) -> Row | None:
         """A resource by its id, None when it is gone. Raises RunpodRefused."""
         try:
-            found = self._read(f"ask for the {kind.words} {resource}", f"{kind.path}/{resource}")
+            found = self.read(f"ask for the {kind.words} {resource}", f"{kind.path}/{resource}")
         except RunpodRefused as refused:
             if refused.category == "gone":
                 return None
@@ -233,7 +176,7 @@ class RunpodClient:
         RunpodRefused."""
         cloud = "COMMUNITY" if community else "SECURE"
         query = {"include": "AVAILABILITY", "product": product, "count": gpus, "cloud": cloud}
-        answer = self._read("ask for the stock", "/v2/catalog/gpus", query)
+        answer = self.read("ask for the stock", "/v2/catalog/gpus", query)
         return {
             (row["id"], center["id"]): center["availability"]
             for row in answer["gpus"]
@@ -254,7 +197,7 @@ class RunpodClient:
 
     def pod_prices(self) -> dict[str, float]:
         """GPU -> dollars an hour for one in a pod of the secure cloud. Raises RunpodRefused."""
-        rows = self._read("ask for the prices", "/v2/catalog/gpus")["gpus"]
+        rows = self.read("ask for the prices", "/v2/catalog/gpus")["gpus"]
         return {row["id"]: float(row["price"]["secure"]) for row in rows if row["price"].get("secure")}
 
     def cluster_prices(self) -> dict[str, float]:
@@ -263,22 +206,3 @@ class RunpodClient:
         query = "query { gpuTypes(input: {cluster: true}) { id clusterPrice } }"
         rows = self.graphql("ask for the prices of clusters", query)["gpuTypes"]
         return {row["id"]: float(row["clusterPrice"]) for row in rows if row.get("clusterPrice")}
-
-
-def _document(what: str, answer: httpx.Response) -> Row:
-    try:
-        return answer.json()
-    except ValueError as error:
-        raise RunpodRefused(what, "transient", "the answer is not JSON") from error
-
-
-def _detail(answer: httpx.Response) -> str:
-    """What people read of a refusal: the detail, and each line of what is wrong with the body."""
-    try:
-        problem = answer.json()
-    except ValueError:
-        problem = None
-    if not isinstance(problem, dict):
-        return f"HTTP {answer.status_code}"
-    detail = str(problem.get("detail") or problem.get("title") or f"HTTP {answer.status_code}")
-    return "; ".join([detail, *(str(each) for each in problem.get("errors") or ())])

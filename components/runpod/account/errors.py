@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import ClassVar
 
-from orch.components.cloud_errors import Category, CategoryErrors, CloudRefused
+from orch.components.cloud_errors import Category, CategoryErrors, CategoryRefused
 
 STATUSES: Mapping[int, Category] = {
     401: "credentials",
@@ -44,31 +45,10 @@ HINTS: Mapping[Category, str] = {
 ERRORS = CategoryErrors("RunPod", "the account", "runpod", HINTS)
 
 
-class RunpodRefused(CloudRefused):
-    """RunPod did not answer, or refused to. `category` says what it is about; `retry_after_s`: when RunPod
-    wants to be asked again, where it says so."""
+class RunpodRefused(CategoryRefused):
+    """RunPod did not answer, or refused to."""
 
-    category: Category
-
-    def __init__(
-        self,
-        what: str,
-        meaning: Category,
-        message: str,
-        *,
-        status: int | None = None,
-        retry_after_s: float | None = None,
-    ) -> None:
-        error = ERRORS.error(meaning, message)
-        super().__init__(
-            f"cannot {what}: {error.meaning}",
-            error=error,
-            status=status,
-            detail=f"{error.code}: {message}",
-            hint=error.hint,
-            code=error.orch,
-        )
-        self.category, self.retry_after_s = meaning, retry_after_s
+    errors: ClassVar[CategoryErrors] = ERRORS
 
 
 def category(status: int, detail: str) -> Category:

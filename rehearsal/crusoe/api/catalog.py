@@ -7,7 +7,7 @@ joins none. Source: crusoecloud/terraform-provider-crusoe examples/infiniband/ma
 from __future__ import annotations
 
 from orch.rehearsal.crusoe.api.errors import CrusoeError, bad_request, forbidden, over_quota
-from orch.rehearsal.crusoe.api.routes import ORGANIZATION, PROJECT, Request, existing, route
+from orch.rehearsal.crusoe.api.routes import ORGANIZATION, PROJECT, existing, route
 from orch.rehearsal.crusoe.data.tables import (
     IMAGES,
     PLENTY,
@@ -18,7 +18,7 @@ from orch.rehearsal.crusoe.data.tables import (
     kinds,
     locations,
 )
-from orch.rehearsal.http_service import Answer
+from orch.rehearsal.http_service import Answer, Request
 
 # -- how much is left
 

@@ -18,9 +18,9 @@ from orch.rehearsal.crusoe.api.catalog import (
     reservation_has_room,
 )
 from orch.rehearsal.crusoe.api.errors import OUT_OF_STOCK, bad_request, not_found
-from orch.rehearsal.crusoe.api.routes import Request, existing, looked_at, made, operation, route, stamp
+from orch.rehearsal.crusoe.api.routes import existing, looked_at, made, operation, route
 from orch.rehearsal.crusoe.data.tables import IMAGES, TAGS, IbNetwork, Kind, ib_networks, kinds
-from orch.rehearsal.http_service import Answer
+from orch.rehearsal.http_service import Answer, Request, stamp
 from orch.rehearsal.store import Doc
 
 BASE = "/projects/{p}/compute/vms/instances"

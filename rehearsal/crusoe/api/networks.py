@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from orch.rehearsal.crusoe.api.bodies import CreateNetwork, CreatePartition, CreateRule, CreateSubnet, checked
 from orch.rehearsal.crusoe.api.errors import bad_request, in_use, not_found
-from orch.rehearsal.crusoe.api.routes import Request, existing, looked_at, made, operation, route
+from orch.rehearsal.crusoe.api.routes import existing, looked_at, made, operation, route
 from orch.rehearsal.crusoe.data.tables import ib_networks, locations
-from orch.rehearsal.http_service import Answer
+from orch.rehearsal.http_service import Answer, Request
 from orch.rehearsal.store import Doc
 
 # Kind -> its path, below networking/.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from orch.rehearsal.crusoe.api.bodies import CreateDisk, checked
 from orch.rehearsal.crusoe.api.errors import bad_request, in_use
-from orch.rehearsal.crusoe.api.routes import Request, existing, looked_at, made, operation, route
+from orch.rehearsal.crusoe.api.routes import existing, looked_at, made, operation, route
 from orch.rehearsal.crusoe.data.tables import locations
-from orch.rehearsal.http_service import Answer
+from orch.rehearsal.http_service import Answer, Request
 
 BASE = "/projects/{p}/storage/disks"
 

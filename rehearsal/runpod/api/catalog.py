@@ -6,9 +6,10 @@ without it is a 400.
 
 from __future__ import annotations
 
+from orch.rehearsal.http_service import Answer, Request
 from orch.rehearsal.runpod.api.errors import RunpodError
 from orch.rehearsal.runpod.api.pods import free_pods
-from orch.rehearsal.runpod.api.routes import Answer, Request, route
+from orch.rehearsal.runpod.api.routes import route
 from orch.rehearsal.runpod.data.tables import REGIONS, Gpu, data_centers, gpus
 from orch.rehearsal.store import Doc
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from orch.rehearsal.http_service import Answer, Request, stamp
 from orch.rehearsal.runpod.api.bodies import CreateCluster, Rename, checked, checked_container
 from orch.rehearsal.runpod.api.errors import RunpodError, no_cluster
 from orch.rehearsal.runpod.api.pods import (
@@ -19,16 +20,7 @@ from orch.rehearsal.runpod.api.pods import (
     remove_pod,
     seen,
 )
-from orch.rehearsal.runpod.api.routes import (
-    Answer,
-    Request,
-    each_of,
-    existing,
-    new_id,
-    page,
-    route,
-    stamp,
-)
+from orch.rehearsal.runpod.api.routes import existing, new_id, page, route
 from orch.rehearsal.store import Doc
 
 MOST_PODS = 8
@@ -76,7 +68,7 @@ def create(request: Request) -> Answer:
 
 
 def _members(request: Request, cluster_id: str) -> list[Doc]:
-    return [pod for pod in each_of(request, "pod") if pod.get("cluster", {}).get("id") == cluster_id]
+    return [pod for pod in request.each("pod") if pod.get("cluster", {}).get("id") == cluster_id]
 
 
 def _shown(request: Request, cluster: Doc) -> Doc:
@@ -96,7 +88,7 @@ def _shown(request: Request, cluster: Doc) -> Doc:
 
 @route("GET", "/v2/clusters", "listClusters")
 def list_clusters(request: Request) -> Answer:
-    return page(request, "clusters", [_shown(request, each) for each in each_of(request, "cluster")])
+    return page(request, "clusters", [_shown(request, each) for each in request.each("cluster")])
 
 
 @route("GET", "/v2/clusters/{id}", "getCluster")

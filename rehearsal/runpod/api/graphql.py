@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 
+from orch.rehearsal.http_service import Answer, Request
 from orch.rehearsal.runpod.api.pods import money, spending
-from orch.rehearsal.runpod.api.routes import Answer, Request, route
+from orch.rehearsal.runpod.api.routes import route
 from orch.rehearsal.runpod.data.tables import gpus
 from orch.rehearsal.store import Doc
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from orch.rehearsal.http_service import Answer, Request, stamp
 from orch.rehearsal.runpod.api.bodies import CreatePod, checked, checked_container
 from orch.rehearsal.runpod.api.errors import (
     RunpodError,
@@ -18,16 +19,7 @@ from orch.rehearsal.runpod.api.errors import (
     not_found,
     over_spend_limit,
 )
-from orch.rehearsal.runpod.api.routes import (
-    Answer,
-    Request,
-    each_of,
-    existing,
-    new_id,
-    page,
-    route,
-    stamp,
-)
+from orch.rehearsal.runpod.api.routes import existing, new_id, page, route
 from orch.rehearsal.runpod.data.tables import Gpu, gpus
 from orch.rehearsal.store import Doc
 
@@ -56,7 +48,7 @@ def free_pods(request: Request, gpu: Gpu, center: str) -> int | None:
     total = next((known[key] for key in keys if key in known), None)
     if total is None:
         return None
-    running = sum(1 for pod in each_of(request, "pod") if pod["_gpu"] == gpu.id and _at(pod) == center)
+    running = sum(1 for pod in request.each("pod") if pod["_gpu"] == gpu.id and _at(pod) == center)
     return max(0, total - running)
 
 
@@ -76,7 +68,7 @@ def place(request: Request, gpu: Gpu, count: int, centers: Iterable[str]) -> str
 
 def spending(request: Request) -> float:
     """Dollars an hour of all that runs."""
-    return float(sum(pod["cost"] for pod in each_of(request, "pod")))
+    return float(sum(pod["cost"] for pod in request.each("pod")))
 
 
 def check_money(request: Request, cost: float) -> None:
@@ -200,7 +192,7 @@ def remove_pod(request: Request, pod: Doc) -> None:
 @route("GET", "/v2/pods", "listPods")
 def list_pods(request: Request) -> Answer:
     members = request.query.get("includeClusterPods") == "true"
-    rows = [seen(request, each) for each in each_of(request, "pod") if members or "cluster" not in each]
+    rows = [seen(request, each) for each in request.each("pod") if members or "cluster" not in each]
     return page(request, "pods", rows, sized=True)
 
 

@@ -6,9 +6,10 @@ answers is not documented: here it is a 400 that says so.
 
 from __future__ import annotations
 
+from orch.rehearsal.http_service import Answer, Request
 from orch.rehearsal.runpod.api.bodies import CreateVolume, UpdateVolume, checked
 from orch.rehearsal.runpod.api.errors import RunpodError
-from orch.rehearsal.runpod.api.routes import Answer, Request, each_of, existing, new_id, page, route
+from orch.rehearsal.runpod.api.routes import existing, new_id, page, route
 from orch.rehearsal.runpod.data.tables import data_centers
 from orch.rehearsal.store import Doc
 
@@ -28,7 +29,7 @@ def create(request: Request) -> Answer:
 
 @route("GET", "/v2/network-volumes", "listNetworkVolumes")
 def list_volumes(request: Request) -> Answer:
-    return page(request, "networkVolumes", list(each_of(request, KIND)))
+    return page(request, "networkVolumes", list(request.each(KIND)))
 
 
 @route("GET", "/v2/network-volumes/{id}", "getNetworkVolume")

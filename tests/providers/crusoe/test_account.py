@@ -8,6 +8,7 @@ import httpx
 import pytest
 from crusoe_lab import H200, IB, LOCATION, Lab, spec
 
+from orch.components.cloud.rest.client import query_text
 from orch.components.cloud_errors import CloudRefused
 from orch.components.crusoe.account.client import (
     DISK,
@@ -16,7 +17,6 @@ from orch.components.crusoe.account.client import (
     CrusoeClient,
     Login,
     open_login,
-    query_text,
     signature,
 )
 from orch.components.crusoe.account.errors import ERRORS, CrusoeRefused, category, plain

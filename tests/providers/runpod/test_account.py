@@ -20,7 +20,7 @@ from orch.components.runpod.account.errors import RunpodRefused
 from orch.rehearsal.__main__ import main as shell
 from orch.rehearsal.account import SimulationError
 from orch.rehearsal.runpod.account import RunpodCloud
-from orch.rehearsal.runpod.api.routes import all_routes
+from orch.rehearsal.runpod.api.routes import route
 from orch.rehearsal.scenario import Failure, Rate
 
 
@@ -244,7 +244,7 @@ def test_a_path_without_a_route_is_no_call(lab: Lab) -> None:
     assert httpx.get(f"{lab.url}/v2/nothing", headers=key(lab)).status_code == 404
     assert httpx.put(f"{lab.url}/v2/pods", headers=key(lab)).headers["Allow"] == "GET, POST"
     assert len(lab.cloud.calls) == before
-    assert len({(route.method, route.pattern.pattern) for route in all_routes()}) == len(all_routes())
+    assert len({(each.method, each.pattern.pattern) for each in route.all}) == len(route.all)
 
 
 def test_without_httpx_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""What Lambda's own API tells of prices."""

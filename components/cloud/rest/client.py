@@ -1,0 +1,171 @@
+"""A cloud that is asked by REST: one call each, with errors of ours.
+
+Reads are tried again; a change is one call, since these clouds know no idempotency key: whoever makes
+something looks for its name first.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote_plus, urlsplit
+
+from orch import __version__
+from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
+
+if TYPE_CHECKING:
+    import httpx
+
+CALL_S = 60.0
+CONNECT_S = 15.0
+READS = 4
+"""How often a read is tried."""
+
+MOST_PAUSE_S = 15.0
+"""The longest pause before a read is tried again."""
+
+_KEY = re.compile(r"[!-~]+")
+
+Row = dict[str, Any]
+"""A document of a cloud's API, with its names."""
+
+
+def query_text(query: Mapping[str, Any]) -> str:
+    """A query as it is sent, and signed where a cloud asks for that: keys in order, escaped as forms are."""
+    return "&".join(f"{quote_plus(key)}={quote_plus(str(query[key]))}" for key in sorted(query))
+
+
+def check_login(cloud: str, *, url: str, variable: str, usual: str, key: str, hint: str | None) -> None:
+    """Raises CloudRefused for what cannot be a login: a key with letters that no key has, an address that
+    is none. `variable`: that of the address, `usual`: the one without it."""
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise CloudRefused(
+            f"the address of {cloud}'s API does not read",
+            detail=f"{variable} is {url!r}",
+            hint=f"write an address with its version, as {usual}, or unset {variable}",
+            code="ORCH303",
+        )
+    if not _KEY.fullmatch(key):
+        raise CloudRefused(
+            f"the API key of {cloud} does not read",
+            detail="a key has letters and digits of ASCII, and no blanks",
+            hint=hint,
+            code="ORCH303",
+        )
+
+
+class RestClient(ABC):
+    """The account of a login. Raises CloudRefused where httpx is not installed.
+
+    `title`: what people call the cloud; `extra`: what installs what asks it; `refused`: its errors.
+    """
+
+    title: ClassVar[str]
+    extra: ClassVar[str]
+    refused: ClassVar[type[CategoryRefused]]
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        pause_s: float = 1.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._pause_s = pause_s
+        try:
+            import httpx
+        except ModuleNotFoundError as error:
+            raise CloudRefused(
+                f"what asks {self.title} is not installed",
+                detail=str(error),
+                hint=f"pip install 'orch-fleet[{self.extra}]'",
+                code="ORCH303",
+            ) from error
+        own = {"User-Agent": f"orch/{__version__}", **(headers or {})}
+        limits = httpx.Timeout(CALL_S, connect=CONNECT_S)
+        self._http = httpx.Client(base_url=url, headers=own, timeout=limits, transport=transport)
+
+    def close(self) -> None:
+        self._http.close()
+
+    # -- what each cloud has in its own way ----------------------------------------------------------------
+
+    @abstractmethod
+    def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
+        """What a refusal is. `problem`: its body, empty where that is no document; `detail`: what people read
+        of it."""
+
+    @abstractmethod
+    def detail(self, problem: Mapping[str, Any]) -> str:
+        """What people read of a refusal; empty where it says nothing."""
+
+    def remark(self, meaning: Category, headers: Mapping[str, str]) -> str:
+        """What is to be said behind the detail of a refusal. `headers`: of the answer."""
+        return ""
+
+    def signed(self, what: str, method: str, path: str, query: str) -> Mapping[str, str]:
+        """Headers of one call. Raises `refused`."""
+        return {}
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def call(
+        self, what: str, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
+    ) -> Row:
+        """One call: its answer, empty where there is none. `what`: what it is for, as in "cannot …".
+
+        Raises `refused`.
+        """
+        import httpx
+
+        text = query_text(query or {})
+        headers = dict(self.signed(what, method, path, text))
+        try:
+            answer = self._http.request(
+                method, f"{path}?{text}" if text else path, json=body, headers=headers
+            )
+        except httpx.HTTPError as error:
+            raise self.refused(what, "transient", str(error) or type(error).__name__) from error
+        if answer.is_success:
+            return self._document(what, answer) if answer.content else {}
+        problem = _problem(answer)
+        detail = self.detail(problem) or f"HTTP {answer.status_code}"
+        after = answer.headers.get("Retry-After", "")
+        meaning = self.category(answer.status_code, problem, detail)
+        raise self.refused(
+            what,
+            meaning,
+            f"{detail}{self.remark(meaning, answer.headers)}",
+            status=answer.status_code,
+            retry_after_s=float(after) if after.isdecimal() else None,
+        )
+
+    def read(self, what: str, path: str, query: Mapping[str, Any] | None = None) -> Row:
+        """A read, tried again while the cloud does not answer or asks to wait. Raises `refused`."""
+        for attempt in range(READS - 1):
+            try:
+                return self.call(what, "GET", path, query=query)
+            except CategoryRefused as refused:
+                if refused.category not in ("rate", "transient"):
+                    raise
+                pause = refused.retry_after_s or self._pause_s * 2**attempt
+            time.sleep(min(pause, MOST_PAUSE_S))
+        return self.call(what, "GET", path, query=query)
+
+    def _document(self, what: str, answer: httpx.Response) -> Row:
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise self.refused(what, "transient", "the answer is not JSON") from error
+
+
+def _problem(answer: httpx.Response) -> Mapping[str, Any]:
+    try:
+        problem = answer.json()
+    except ValueError:
+        return {}
+    return problem if isinstance(problem, dict) else {}

@@ -1,0 +1,1 @@
+"""Asking a Lambda account: calls, what their errors mean, names, and what a killed call left."""

@@ -1,0 +1,388 @@
+"""Lambda, asked by HTTP, no faster than it lets itself be asked.
+
+Source: Lambda Cloud API 1.10 (docs.lambda.ai): one request a second, one launch every 12 seconds. Both are
+kept for all threads of a process; what other processes ask besides is refused with 429, and tried again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orch.components.cloud.marked import MarkedResource, Price, Survey, is_ours, mark_of
+from orch.components.cloud.orphans import NamedResource
+from orch.components.cloud.rest.client import RestClient, Row, check_login
+from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
+from orch.components.lambda_.account.errors import HINTS, LambdaRefused, category
+from orch.components.lambda_.account.facts import (
+    FoundFileSystem,
+    Image,
+    LambdaFacts,
+    Lookups,
+    Stock,
+    TypeStock,
+)
+from orch.runner.private import private_folder
+
+if TYPE_CHECKING:
+    from orch.spec.models.backends.lambda_ import LambdaSettings
+
+API = "https://cloud.lambda.ai/api/v1"
+KEY, ENDPOINT = "LAMBDA_API_KEY", "LAMBDA_API_ENDPOINT"
+PARTS = ("api_key", "url")
+"""What a login consists of, as the provider is configured with it."""
+
+CALL_EVERY_S = 1.0
+LAUNCH_EVERY_S = 12.0
+
+LAUNCH, TERMINATE = "/instance-operations/launch", "/instance-operations/terminate"
+TAG = "orch:stack"
+"""The key of the tag with the mark of an instance's stack. Source: as above, RequestedTagEntry."""
+
+GONE_S = 1200.0
+"""How long something may take to go."""
+
+GONE = ("terminating", "terminated", "preempted")
+"""States of an instance that is no more."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """An API key; `url`: where the API is, with its version."""
+
+    api_key: str = field(repr=False)
+    url: str = API
+
+    @property
+    def key(self) -> dict[str, str]:
+        return {part: str(getattr(self, part)) for part in PARTS}
+
+
+def open_login(settings: LambdaSettings) -> Login:
+    """With the key of orch.yml, else of the environment. Raises CloudRefused where there is none, or it
+    cannot be one."""
+    key = settings.creds.api_key if settings.creds is not None else os.environ.get(KEY)
+    if not key:
+        raise CloudRefused(
+            "there are no credentials of Lambda",
+            detail=f"{KEY} not set",
+            hint=HINTS["credentials"],
+            code="ORCH303",
+        )
+    url = os.environ.get(ENDPOINT) or API
+    hint = HINTS["credentials"]
+    check_login("Lambda", url=url, variable=ENDPOINT, usual=API, key=key, hint=hint)
+    return Login(key, url)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of resource. `listed` and `path` are the API's; `words`: as people call it."""
+
+    listed: str
+    path: str
+    words: str
+
+
+INSTANCE = Kind("/instances", "/instances", "instance")
+SSH_KEY = Kind("/ssh-keys", "/ssh-keys", "SSH key")
+FILE_SYSTEM = Kind("/file-systems", "/filesystems", "file system")
+RULES = "/firewall-rules"
+
+
+class LambdaClient(RestClient):
+    """The account of a key. `call_every_s`, `launch_every_s`: how long is waited between two.
+
+    Raises CloudRefused where httpx is not installed.
+    """
+
+    title: ClassVar[str] = "Lambda"
+    extra: ClassVar[str] = "lambda"
+    refused: ClassVar[type[CategoryRefused]] = LambdaRefused
+
+    def __init__(
+        self,
+        login: Login,
+        *,
+        pause_s: float = 2.0,
+        call_every_s: float = CALL_EVERY_S,
+        launch_every_s: float = LAUNCH_EVERY_S,
+    ) -> None:
+        super().__init__(login.url, {"Authorization": f"Bearer {login.api_key}"}, pause_s=pause_s)
+        self._login = login
+        self._calls, self._launches = _Pace(call_every_s), _Pace(launch_every_s)
+
+    def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
+        return category(status, str(_error(problem).get("code") or ""))
+
+    def detail(self, problem: Mapping[str, Any]) -> str:
+        error = _error(problem)
+        words = " ".join(str(error[part]) for part in ("message", "suggestion") if error.get(part))
+        return f"{words} ({error['code']})" if error.get("code") else words
+
+    def call(
+        self, what: str, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
+    ) -> Row:
+        if path == LAUNCH:
+            self._launches.wait()
+        self._calls.wait()
+        return super().call(what, method, path, query=query, body=body)
+
+    # -- resources ----------------------------------------------------------------------------------------
+
+    def all(self, kind: Kind, query: Mapping[str, Any] | None = None) -> list[Row]:
+        """All of a kind that are not about to go. Raises LambdaRefused."""
+        rows = self.read(f"list each {kind.words}", kind.listed, query)["data"]
+        return [row for row in rows if row.get("status") not in GONE]
+
+    def of_cluster(self, cluster: str) -> list[Row]:
+        """The instances of the 1-Click Cluster of an id; none for one that there is not. Raises
+        LambdaRefused."""
+        try:
+            return self.all(INSTANCE, {"cluster_id": cluster})
+        except LambdaRefused as refused:
+            if refused.category in ("gone", "invalid"):
+                return []
+            raise
+
+    def named(self, kind: Kind, name: str) -> list[Row]:
+        """All of a kind by a name: that names of instances are unique is not documented. Instances tell no
+        time of their making, so they are in order of their ids. Raises LambdaRefused."""
+        found = [row for row in self.all(kind) if row.get("name") == name]
+        return sorted(found, key=lambda row: (str(row.get("created", "")), str(row["id"])))
+
+    def get(self, kind: Kind, resource: str) -> Row | None:
+        """A resource by its id, None when it is gone. Raises LambdaRefused."""
+        if kind is not INSTANCE:  # there is no call for one
+            return next((row for row in self.all(kind) if row["id"] == resource), None)
+        try:
+            found = self.read(f"ask for the instance {resource}", f"{kind.path}/{resource}")["data"]
+        except LambdaRefused as refused:
+            if refused.category == "gone":
+                return None
+            raise
+        return None if found["status"] in GONE else found
+
+    def launch(self, body: Mapping[str, Any]) -> str:
+        """Begin to make an instance, by one call: its id. Raises LambdaRefused."""
+        answer = self.call(f"launch the instance {body['name']}", "POST", LAUNCH, body=body)
+        return str(answer["data"]["instance_ids"][0])
+
+    def create(self, kind: Kind, body: Mapping[str, Any]) -> str:
+        """Make an SSH key or a file system, by one call: its id. Raises LambdaRefused."""
+        answer = self.call(f"create the {kind.words} {body['name']}", "POST", kind.path, body=body)
+        return str(answer["data"]["id"])
+
+    def delete(self, kind: Kind, resource: str) -> None:
+        """Begin to delete a resource; what is gone is no error. Raises LambdaRefused."""
+        what = f"delete the {kind.words} {resource}"
+        try:
+            if kind is INSTANCE:
+                self.call(what, "POST", TERMINATE, body={"instance_ids": [resource]})
+            else:
+                self.call(what, "DELETE", f"{kind.path}/{resource}")
+        except LambdaRefused as refused:
+            if refused.category != "gone":
+                raise
+
+    def remove(self, kind: Kind, resource: str, *, for_s: float) -> None:
+        """Delete a resource, as soon as nothing uses it any more, and wait until it is gone: what it stands
+        on is deleted next.
+
+        Raises LambdaRefused, also where it is still there after `for_s` seconds.
+        """
+        end = time.monotonic() + for_s
+        while True:
+            try:
+                if not self._there(kind, resource):
+                    return
+                self.delete(kind, resource)
+            except LambdaRefused as refused:
+                if refused.category not in WAITS or time.monotonic() >= end:
+                    raise
+            if time.monotonic() >= end:
+                raise LambdaRefused(f"delete the {kind.words} {resource}", "conflict", "it is still there")
+            time.sleep(self._pause_s)
+
+    def _there(self, kind: Kind, resource: str) -> bool:
+        """Whether anything of it is left: an instance that is terminating holds its file systems."""
+        if kind is not INSTANCE:
+            return self.get(kind, resource) is not None
+        try:
+            row = self.read(f"ask for the instance {resource}", f"{kind.path}/{resource}")["data"]
+        except LambdaRefused as refused:
+            if refused.category == "gone":
+                return False
+            raise
+        return row["status"] not in ("terminated", "preempted")
+
+    # -- firewall rules, which are one list of the whole account ---------------------------------------------
+
+    def rules(self) -> list[Row]:
+        """Raises LambdaRefused."""
+        return list(self.read("ask for the firewall rules", RULES)["data"])
+
+    def change_rules(self, change: Callable[[Sequence[Row]], list[Row]], *, for_s: float) -> None:
+        """Put what `change` makes of the rules that are there, until they are that: the call replaces all,
+        and whoever changes them at the same moment may undo it. On this machine one process at a time does.
+
+        Raises LambdaRefused, also where they are not that after `for_s` seconds.
+        """
+        end = time.monotonic() + for_s
+        while True:
+            try:
+                with self._alone():
+                    rules = self.rules()
+                    wanted = change(rules)
+                    if rules == wanted:
+                        return
+                    self.call("change the firewall rules", "PUT", RULES, body={"data": wanted})
+            except LambdaRefused as refused:
+                if refused.category not in WAITS or time.monotonic() >= end:
+                    raise
+            if time.monotonic() >= end:
+                raise LambdaRefused("change the firewall rules", "conflict", "somebody else changes them")
+            time.sleep(self._pause_s)
+
+    def drop_rules(self, name: str, *, for_s: float) -> None:
+        """Take away those of a description. Raises LambdaRefused."""
+        self.change_rules(lambda rules: [row for row in rules if row["description"] != name], for_s=for_s)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        import platformdirs
+
+        folder = private_folder(Path(platformdirs.user_cache_dir("orch")) / "lambda")
+        name = hashlib.sha256(f"{self._login.url} {self._login.api_key}".encode()).hexdigest()[:16]
+        file = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
+
+    # -- what is there, by its name -----------------------------------------------------------------------
+
+    def removable(self, price: Price) -> Iterator[NamedResource]:
+        """All instances, SSH keys and firewall rules; file systems hold data, and stay. Raises
+        LambdaRefused."""
+        for kind in (INSTANCE, SSH_KEY):
+            for row in self.all(kind):
+                region = str((row.get("region") or {}).get("name") or "")
+                hourly = (
+                    partial(price, str(row["instance_type"]["name"]), region, False)
+                    if kind is INSTANCE
+                    else lambda: 0.0
+                )
+                remove = partial(self.remove, kind, str(row["id"]), for_s=GONE_S)
+                name = str(row.get("name") or "")
+                yield NamedResource(kind.words, str(row["id"]), name, remove, region, None, hourly)
+        for name in sorted({str(row["description"]) for row in self.rules()}):
+            yield NamedResource("firewall rules", name, name, partial(self.drop_rules, name, for_s=GONE_S))
+
+    def data_of(self, project: str) -> Survey:
+        """The file systems that have a name of the project's, and how many have one of others. Raises
+        LambdaRefused."""
+        rows = [row for row in self.all(FILE_SYSTEM) if is_ours(str(row["name"]))]
+        own = [(row, mark) for row in rows if (mark := mark_of(str(row["name"]), project)) is not None]
+        found = tuple(
+            MarkedResource(
+                "lambda",
+                mark,
+                FILE_SYSTEM.words,
+                str(row["id"]),
+                str(row["name"]),
+                str(row["region"]["name"]),
+                datetime.fromisoformat(str(row["created"]).replace("Z", "+00:00")),
+                holds_data=True,
+                mounted_as=(str(row["name"]), str(row["id"])),
+            )
+            for row, mark in own
+        )
+        return Survey(found, foreign=len(rows) - len(own))
+
+    # -- what a plan has to know ---------------------------------------------------------------------------
+
+    def stock(self) -> Stock:
+        """Raises LambdaRefused."""
+        rows: Mapping[str, Row] = self.read("ask for the stock", "/instance-types")["data"]
+        return {
+            name: TypeStock(
+                int(row["instance_type"]["price_cents_per_hour"]),
+                int(row["instance_type"]["specs"]["storage_gib"]),
+                frozenset(str(each["name"]) for each in row["regions_with_capacity_available"]),
+            )
+            for name, row in rows.items()
+        }
+
+    def file_systems(self) -> tuple[FoundFileSystem, ...]:
+        """Raises LambdaRefused."""
+        return tuple(
+            FoundFileSystem(str(row["id"]), str(row["name"]), str(row["region"]["name"]))
+            for row in self.all(FILE_SYSTEM)
+        )
+
+    def facts(self, lookups: Lookups) -> LambdaFacts:
+        """What a plan has to know. Raises LambdaRefused."""
+        images = self.read("list the images", "/images")["data"]
+        there = self.file_systems() if lookups.file_systems else ()
+        found = {
+            name: each
+            for name in lookups.file_systems
+            for each in there
+            if name in (each.id, each.name) and each.region == lookups.region
+        }
+        return LambdaFacts(
+            image=_image(images, lookups),
+            file_systems=found,
+            ssh_from=tuple(sorted({str(row["source_network"]) for row in self.rules() if lets_in(row, 22)})),
+        )
+
+
+class _Pace:
+    """Lets calls of all threads through one by one, `every_s` seconds apart."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s, self._next, self._lock = every_s, 0.0, threading.Lock()
+
+    def wait(self) -> None:
+        with self._lock:
+            at = max(self._next, time.monotonic())
+            self._next = at + self._every_s
+        time.sleep(max(0.0, at - time.monotonic()))
+
+
+def lets_in(rule: Mapping[str, Any], port: int) -> bool:
+    """Whether a firewall rule is about this TCP port."""
+    first, last = rule.get("port_range") or (1, 65535)
+    return rule["protocol"] in ("tcp", "all") and first <= port <= last
+
+
+def _image(rows: Sequence[Row], lookups: Lookups) -> Image | None:
+    """The image of this id, or the newest of this family or one of its versions (`lambda-stack` of
+    `lambda-stack-22-04`), in the region and for the type's processors."""
+    arch = "arm64" if lookups.arch == "arm" else "x86_64"
+    here = [row for row in rows if row["region"]["name"] == lookups.region and row["architecture"] == arch]
+    named = lookups.image
+    found = [
+        row for row in here if named in (row["id"], row["family"]) or row["family"].startswith(f"{named}-")
+    ]
+    newest = max(found, key=lambda row: (str(row.get("created_time", "")), str(row["family"])), default=None)
+    if newest is None:
+        return None
+    return Image(str(newest["id"]), str(newest["family"]), str(newest["version"]))
+
+
+def _error(problem: Mapping[str, Any]) -> Mapping[str, Any]:
+    error = problem.get("error")
+    return error if isinstance(error, Mapping) else {}

@@ -1,0 +1,147 @@
+"""The backend `lambda`: single instances, and 1-Click Clusters that exist.
+
+`account/` asks the account, `planner.py` decides (pure), `plugin.py` serves its resources to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, cast
+
+from orch.catalog.load import catalog as load_catalog
+from orch.components.cloud.backend import CloudBackend
+from orch.components.cloud.candidates import CloudCandidate
+from orch.components.cloud.marked import MarkedResource, Survey
+from orch.components.cloud.node_groups import OtherGroups
+from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
+from orch.components.cloud_errors import CloudError
+from orch.components.explain import Explained, Traits
+from orch.components.init_steps import scripts
+from orch.components.lambda_ import clusters
+from orch.components.lambda_.account import errors
+from orch.components.lambda_.account.client import FILE_SYSTEM, GONE_S, LambdaClient, open_login
+from orch.components.lambda_.account.client import INSTANCE as INSTANCES
+from orch.components.lambda_.account.facts import FoundFileSystem, LambdaFacts, Stock
+from orch.components.lambda_.candidates import LambdaCandidate, candidates, mounted, placed
+from orch.components.lambda_.clusters import Member
+from orch.components.lambda_.explain import EXPLAINED, INSTANCE, PACKAGE, traits
+from orch.components.lambda_.plan import LambdaPlan
+from orch.components.lambda_.planner import Context, needed_lookups, plan, with_nodes
+from orch.components.request import PlanRequest
+from orch.spec.models import Fleet
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.lambda_ import LambdaSettings
+from orch.spec.models.ssh import SshConfig
+
+
+class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
+    name: ClassVar[str] = "lambda"
+    settings: ClassVar[type[BackendSettings]] = LambdaSettings
+    packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
+    rehearsal: ClassVar[str | None] = "orch.rehearsal.lambda_"
+    explained: ClassVar[Explained] = EXPLAINED
+    node_type: ClassVar[str] = INSTANCE
+    image_pins: ClassVar[tuple[str, ...]] = ("image", "image_of")
+
+    def open_session(self, settings: LambdaSettings) -> Any:
+        return open_login(settings)
+
+    def _client(self, request: PlanRequest) -> LambdaClient:
+        return request.once((self.name, "client"), lambda: _connected(self.session(request)))
+
+    def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
+        return candidates(
+            request.fleet,
+            self.settings_of(request),
+            load_catalog(),
+            previous=self.prior(request),
+            other_backends=request.backends,
+        )
+
+    def listed(self, fleet: Fleet, settings: LambdaSettings) -> Sequence[CloudCandidate]:
+        return candidates(fleet, settings, load_catalog())
+
+    def settle(self, request: PlanRequest, candidates: Sequence[CloudCandidate]) -> Sequence[CloudCandidate]:
+        """The regions that the account has capacity in for them, in the order to try."""
+        places = cast("Sequence[LambdaCandidate]", candidates)
+        if places[0].listed:
+            return places
+        there: tuple[FoundFileSystem, ...] = ()
+        if mounted(request.fleet):
+            there = request.once((self.name, "file systems"), self._client(request).file_systems)
+        return placed(
+            request.fleet,
+            self.settings_of(request),
+            places,
+            stock=self._stock(request),
+            file_systems=there,
+        )
+
+    def _stock(self, request: PlanRequest) -> Stock:
+        return request.once((self.name, "stock"), self._client(request).stock)
+
+    def hosts(self, request: PlanRequest) -> SshConfig | None:
+        name = clusters.named_cluster(request.fleet)
+        if name is None:
+            return None
+        client = self._client(request)
+        by_id, rows = client.of_cluster(name), client.all(INSTANCES)
+        return clusters.hosts_of(request.fleet, list(map(Member.of, by_id)), list(map(Member.of, rows)))
+
+    def facts(self, request: PlanRequest, candidate: CloudCandidate) -> LambdaFacts:
+        place = cast("LambdaCandidate", candidate)
+        lookups = needed_lookups(request.fleet, place, self.prior(request))
+        storage = place.storage_gib
+        if storage is None and (known := self._stock(request).get(place.type.name)) is not None:
+            storage = known.storage_gib
+        facts = self._client(request).facts(lookups)
+        return replace(facts, storage_gib=storage, room=place.room)
+
+    def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: LambdaFacts) -> LambdaPlan:
+        context = Context(
+            self.settings_of(request),
+            request.scope,
+            scripts(request.fleet, request.folder),
+            request.indices,
+            request.tags,
+            request.other_groups or OtherGroups(),
+        )
+        place = cast("LambdaCandidate", candidate)
+        return plan(request.fleet, place, facts, self.prior(request), context)
+
+    def with_nodes(self, plan: LambdaPlan, names: Collection[str]) -> LambdaPlan:
+        first, *others = (with_nodes(each, frozenset(names)) for each in plan.node_groups)
+        return self.join([first, *(each for each in others if each.nodes)])
+
+    def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
+        """All nodes are of one type, where they began."""
+        return False
+
+    def traits(self, request: PlanRequest, candidate: CloudCandidate, plan: LambdaPlan) -> Traits:
+        return traits(plan)
+
+    def cloud_error(self, text: str) -> CloudError | None:
+        return errors.ERRORS.read(text)
+
+    def survey(self, project: str, state: StackSnapshot) -> Survey:
+        client = _connected(self.asked_by(state))
+        found = survey_named(self.name, project, client.removable(self.price))
+        return found.joined(client.data_of(project))
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
+        def listed() -> Iterable[NamedResource]:
+            return _connected(self.asked_by(snapshot)).removable(self.price)
+
+        return delete_named(snapshot, self.packages[0], listed)
+
+    def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
+        client = _connected(self.asked_by(state))
+        for each in resources:
+            client.remove(FILE_SYSTEM, each.id, for_s=GONE_S)
+            yield each.name
+
+
+def _connected(session: Any) -> LambdaClient:
+    """A client of a login, or of a rehearsal's session, which says how fast it may be asked."""
+    return LambdaClient(session, **getattr(session, "pace", {}))

@@ -1,0 +1,1 @@
+"""What the simulated Lambda sells, and where."""

@@ -1,0 +1,188 @@
+"""The client, names, and the simulated account as the published rules have it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from lambda_lab import H100, QUICK, REGION, Lab, spec
+
+from orch.components.cloud_errors import CloudRefused
+from orch.components.lambda_.account.client import (
+    FILE_SYSTEM,
+    INSTANCE,
+    LambdaClient,
+    Login,
+    lets_in,
+    open_login,
+)
+from orch.components.lambda_.account.errors import ERRORS, LambdaRefused, category
+from orch.components.lambda_.account.facts import Lookups
+from orch.rehearsal.scenario import Failure, Rate
+from orch.spec.models.backends.lambda_ import LambdaSettings
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "meaning"),
+    [
+        (400, "instance-operations/launch/insufficient-capacity", "capacity"),
+        (400, "global/quota-exceeded", "quota"),
+        (401, "global/invalid-api-key", "credentials"),
+        (403, "global/account-inactive", "permission"),
+        (403, "global/invalid-address", "permission"),
+        (400, "global/invalid-parameters", "invalid"),
+        (400, "instance-operations/launch/file-system-in-wrong-region", "invalid"),
+        (404, "global/object-does-not-exist", "gone"),
+        (400, "filesystems/filesystem-in-use", "conflict"),
+        (400, "global/duplicate", "conflict"),
+        (409, "global/internal-error", "transient"),
+        (400, "provider/internal-unavailable", "transient"),
+        (429, "", "rate"),
+        (503, "", "transient"),
+        (400, "something/new", "invalid"),
+    ],
+)
+def test_an_error_is_of_a_category_by_its_code(status: int, code: str, meaning: str) -> None:
+    assert category(status, code) == meaning
+
+
+def test_a_wrong_key_is_told(lab: Lab) -> None:
+    client = LambdaClient(Login("other", lab.url), **QUICK)
+    with pytest.raises(LambdaRefused) as refused:
+        client.all(INSTANCE)
+    client.close()
+    assert (refused.value.category, refused.value.code) == ("credentials", "ORCH303")
+    assert "global/invalid-api-key" in str(refused.value.detail)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("LAMBDA_API_KEY", "", "there are no credentials of Lambda"),
+        ("LAMBDA_API_KEY", "k\u00e9y\n", "the API key of Lambda does not read"),
+        ("LAMBDA_API_ENDPOINT", "cloud.lambda.ai", "the address of Lambda's API does not read"),
+    ],
+)
+def test_a_login_that_cannot_be_one_is_told_before_anything_is_asked(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    monkeypatch.setenv("LAMBDA_API_KEY", "secret_abc.def")
+    monkeypatch.delenv("LAMBDA_API_ENDPOINT", raising=False)
+    assert open_login(LambdaSettings()).url.startswith("https://")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(CloudRefused, match=words) as refused:
+        open_login(LambdaSettings())
+    assert refused.value.code == "ORCH303"
+    assert name in (refused.value.hint or "")
+
+
+def test_a_read_is_tried_again_and_a_change_is_one_call(lab: Lab) -> None:
+    lab.cloud.turn(failures=(Failure(code="503", action="listInstanceTypes", nth=1),))
+    assert REGION in lab.client.stock()[H100].regions
+    assert lab.asked("listInstanceTypes") == 2
+    lab.cloud.turn(failures=(Failure(code="503", action="launchInstance", nth=1),))
+    with pytest.raises(LambdaRefused) as refused:
+        lab.instance("a", spec(lab.key()))
+    assert refused.value.category == "transient"
+    assert lab.asked("launchInstance") == 1
+
+
+def test_calls_and_launches_keep_their_distance(lab: Lab) -> None:
+    """As the API asks: one call, and one launch, in so many seconds."""
+    pace = {"pause_s": 0.01, "call_every_s": 0.1, "launch_every_s": 0.5}
+    client, key = LambdaClient(Login(lab.cloud.api_key, lab.url), **pace), lab.key()
+    began = time.monotonic()
+    for number in range(3):
+        client.launch({"name": f"n-{number}", **spec(key)})
+    assert time.monotonic() - began >= 1.0
+    began = time.monotonic()
+    for _ in range(4):
+        client.rules()
+    assert time.monotonic() - began >= 0.3
+    client.close()
+
+
+def test_what_is_asked_too_fast_is_refused(lab: Lab) -> None:
+    lab.cloud.turn(rate={"launchInstance": Rate(burst=1, per_second=0.0001)})
+    key = lab.key()
+    lab.instance("a", spec(key))
+    with pytest.raises(LambdaRefused) as refused:
+        lab.instance("b", spec(key))
+    assert refused.value.category == "rate"
+
+
+def test_capacity_and_quota_are_of_the_account(lab: Lab) -> None:
+    key = lab.key()
+    lab.cloud.turn(capacity={f"{H100}@{REGION}": 1}, quotas={"instances": 2})
+    lab.instance("a", spec(key))
+    assert REGION not in lab.client.stock()[H100].regions
+    with pytest.raises(LambdaRefused) as refused:
+        lab.instance("b", spec(key))
+    assert refused.value.category == "capacity"
+    error = ERRORS.read(refused.value.text())
+    assert error is not None
+    assert error.verdict == "next"
+    lab.instance("b", spec(key, region_name="us-west-1"))
+    with pytest.raises(LambdaRefused) as refused:
+        lab.instance("c", spec(key, region_name="us-west-1"))
+    assert refused.value.category == "quota"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ssh_key_names": []}, "at least 1 item"),
+        ({"ssh_key_names": ["key", "other"]}, "at most 1 item"),
+        ({"ssh_key_names": ["nobodys"]}, "SSH key nobodys does not exist"),
+        ({"quantity": 2}, "Extra inputs are not permitted"),
+        ({"image": {"family": "windows"}}, "Image does not exist"),
+        ({"tags": [{"key": "Team", "value": "a"}]}, "tags.0.key"),
+        ({"user_data": "x" * 1_000_001}, "user_data"),
+        ({"instance_type_name": "gpu_9x_h100"}, "gpu_9x_h100"),
+    ],
+)
+def test_what_an_instance_cannot_be_is_refused(lab: Lab, change: dict[str, object], said: str) -> None:
+    body = {**spec(lab.key()), **change}
+    with pytest.raises(LambdaRefused) as refused:
+        lab.instance("a", body)
+    assert said in str(refused.value.detail)
+
+
+def test_a_file_system_is_of_a_region_and_in_use_until_its_instance_is_gone(lab: Lab) -> None:
+    here, there = lab.file_system(), lab.file_system("far", "us-west-1")
+    key = lab.key()
+    mount = {"file_system_id": there, "mount_point": "/data/x"}
+    with pytest.raises(LambdaRefused) as refused:
+        lab.instance("a", spec(key, file_system_mounts=[mount]))
+    assert refused.value.category == "invalid"
+    mounts = [{"file_system_id": here, "mount_point": "/data/x"}]
+    resource = lab.instance("a", spec(key, file_system_mounts=mounts))
+    with pytest.raises(LambdaRefused) as refused:
+        lab.client.delete(FILE_SYSTEM, here)
+    assert refused.value.category == "conflict"
+    lab.client.remove(INSTANCE, resource, for_s=30)
+    assert lab.cloud.instances() == {}
+    lab.client.remove(FILE_SYSTEM, here, for_s=30)
+    assert [each.name for each in lab.client.file_systems()] == ["far"]
+
+
+def test_facts_tell_what_a_plan_asks(lab: Lab) -> None:
+    lab.file_system()
+    facts = lab.client.facts(Lookups(H100, REGION, "lambda-stack", "x86", ["data", "gone"]))
+    assert facts.image is not None
+    assert facts.image.words == "lambda-stack-24-04 24.4.2"
+    assert list(facts.file_systems) == ["data"]
+    assert facts.ssh_from == ("0.0.0.0/0",)
+    arm = lab.client.facts(Lookups("gpu_1x_gh200", REGION, "lambda-stack", "arm", []))
+    assert arm.image is not None
+    assert arm.image.id != facts.image.id
+    pinned = lab.client.facts(Lookups(H100, REGION, facts.image.id, "x86", []))
+    assert pinned.image == facts.image
+
+
+def test_a_rule_is_about_ports() -> None:
+    assert lets_in({"protocol": "all", "port_range": [1, 65535]}, 22)
+    assert lets_in({"protocol": "tcp", "port_range": [20, 30]}, 22)
+    assert not lets_in({"protocol": "tcp", "port_range": [443, 443]}, 22)
+    assert not lets_in({"protocol": "udp", "port_range": [22, 22]}, 22)
+    assert not lets_in({"protocol": "icmp"}, 22)
