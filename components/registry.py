@@ -326,8 +326,12 @@ def survey(project: str, state: StackSnapshot) -> Survey:
             instance = backend(name)
         except BrokenBackend:
             continue
-        prefixes = tuple(f"pulumi:providers:{each.rstrip(':')}" for each in instance.packages)
-        named = any(each.type in prefixes or each.type.startswith(f"orch:{name}:") for each in state.recorded)
+        # A fleet that never had a node is a component alone.
+        types = {
+            f"orch:fleet:{name.capitalize()}",
+            *(f"pulumi:providers:{each.rstrip(':')}" for each in instance.packages),
+        }
+        named = any(each.type in types or each.type.startswith(f"orch:{name}:") for each in state.recorded)
         if named or name in configured:
             try:
                 found = found.joined(instance.survey(project, state))
