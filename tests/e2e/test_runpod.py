@@ -200,6 +200,26 @@ def test_what_became_of_pods_is_drift_and_nothing_is_made_again_for_their_run(
     assert there.preview(None, "--exit-code").code == 0
 
 
+def broken_host(lab: Stack, nth: int) -> Hook:
+    """The host of the pods breaks before they are ready."""
+    path = str(lab.cloud.path)
+    code = f"from orch.rehearsal.runpod.account import RunpodCloud as C; c = C({path!r})"
+    code += "; [c.end_container(each, 'ERROR') for each in c.instances()]"
+    return Hook(action="createCluster", nth=nth, command=f'{sys.executable} -c "{code}"')
+
+
+def test_pods_that_end_before_they_were_ready_are_made_anew(lab: Stack) -> None:
+    before = asked(lab, "createCluster")
+    lab.cloud.turn(hooks=[broken_host(lab, before + 1)])
+    told: list[str] = []
+    mark, two = lab.grow(2, told)
+    assert any(text.startswith("once more in 2s: runpod:transient") for text in told), told
+    assert asked(lab, "createCluster") == before + 2
+    assert kinds(lab) == {"pod": 2, "cluster": 1}
+    assert set(two) == set(lab.cloud.instances())
+    assert lab.end(mark) == ("lab-0", "lab-1")
+
+
 def test_pods_stay_while_their_run_is_on_them_whatever_is_asked_for(
     tmp_path: Path, held: RehearsedRunpod
 ) -> None:
@@ -366,6 +386,19 @@ def test_a_run_that_was_killed_while_it_made_its_pods_leaves_none_and_the_next_h
         assert kinds(lab) == {"pod": 2, "cluster": 1}
         assert asked(lab, "createCluster") <= made + 2
     assert there.preview(None, "--exit-code").code == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_was_killed_while_it_deleted_what_a_broken_host_left_leaves_none(
+    there: RehearsedRunpod, lab: Stack, when: str
+) -> None:
+    there.write("job.yml", JOB)
+    hooks = [broken_host(lab, asked(lab, "createCluster") + 1).model_dump()]
+    there.killed_at(place(lab, f"deleteCluster 1 {when}"), "run", "job.yml", beside=hooks)
+    said = there.orch("reconcile", "--rehearse")
+    assert said.code == 0, said.err
+    assert lab.cloud.everything() == {}
+    assert lab.state().nodes == ()
 
 
 @pytest.mark.parametrize(("words", "call"), soaked(REMOVING, often=(2, 6)))
