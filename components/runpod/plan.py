@@ -12,6 +12,7 @@ from orch.catalog.fabrics import Fabric
 from orch.components.cloud import marked
 from orch.components.cloud.plan import Node
 from orch.components.node_count import folded, unfolded
+from orch.components.volumes import STACK as VOLUME_STACK
 from orch.spec.findings import Finding
 
 GROUP_PIN = "pods:"
@@ -76,6 +77,9 @@ _CLOUD_NAME = re.compile(
 )
 """The name of a group in the account: that of its resource, its stack's scope, and two digests."""
 
+_VOLUME_NAME = re.compile(r"(?P<volume>.+)-(?P<scope>[0-9a-f]{6})-(?P<digest>[0-9a-f]{8})")
+"""The name of a network volume in the account: its own, its stack's scope, and a digest of both."""
+
 
 def cloud_name(name: str, mark: str, spec: Mapping[str, Any] | None = None) -> str:
     """The name in the cloud of what has a stack's mark. With `spec`: what was asked for otherwise has another
@@ -95,6 +99,16 @@ def mark_of(name: str, project: str) -> str | None:
     if found is None:
         return None
     mark = f"{project}/{found['fleet']}/{found['scope']}"
+    return mark if marked.stack_digest(mark) == found["digest"] else None
+
+
+def volume_mark_of(name: str, project: str) -> str | None:
+    """The mark that the name of a network volume bears, of whatever stack of a project; None where it is
+    another's."""
+    found = _VOLUME_NAME.fullmatch(name)
+    if found is None:
+        return None
+    mark = f"{project}/{VOLUME_STACK}{found['volume']}/{found['scope']}"
     return mark if marked.stack_digest(mark) == found["digest"] else None
 
 

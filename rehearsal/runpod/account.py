@@ -132,6 +132,8 @@ class RunpodCloud(SimulatedAccount):
         from orch.rehearsal import nodes
 
         nodes.follow(self, scenario, self.shut_down)
+        if action == "deleteNetworkVolume":
+            nodes.remove_volumes(self, but=self.things("network-volume"))
 
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():
@@ -145,7 +147,12 @@ class RunpodCloud(SimulatedAccount):
             type=doc["_gpu"],
             user_data=b"",
             placeholders=(),
-            pod=PodContainer(doc["image"], doc["args"] or "", {**_environment(doc), **doc["env"]}),
+            pod=PodContainer(
+                doc["image"],
+                doc["args"] or "",
+                {**_environment(doc), **doc["env"]},
+                {each["volumeId"]: each["path"] for each in doc["mounts"].get("network", ())},
+            ),
         )
 
 

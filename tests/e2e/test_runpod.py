@@ -472,6 +472,47 @@ def test_torchrun_trains_on_a_cluster_of_its_own_and_reconcile_ends_what_a_kille
     assert folder.orch("down", "h100", "--rehearse", "--yes", timeout=300).code == 0
 
 
+def test_a_network_volume_has_from_run_to_run_what_was_written_to_it(tmp_path: Path) -> None:
+    folder, cloud = with_containers(tmp_path)
+    volume = "type: volume\nname: data\nbackend: runpod\nregion: US-TX-3\nsize: 100GB\n"
+    folder.write("volume.yml", volume)
+    for words in (("up", "volume.yml", "--yes"), ("preview", "volume.yml", "--exit-code")):
+        said = folder.orch(*words, "--rehearse")
+        assert said.code == 0, said.err
+    job = "type: task\nfleets: [h100]\nimage: x/y\nshell: sh\nvolumes: [data:/mnt/data]\n"
+    folder.write("write.yml", f"{job}nodes: 2\ncommands: ['echo from $NODE_RANK > /mnt/data/$NODE_RANK']\n")
+    # What is written into the container alone goes with it.
+    folder.write(
+        "read.yml", f"{job}commands: ['cat /mnt/data/*', 'grep -c /mnt/data /proc/self/mountinfo']\n"
+    )
+    folder.write("other.yml", job.replace("data:/mnt", "none:/mnt") + "commands: ['true']\n")
+    refused = folder.orch("run", "other.yml", "--rehearse", "--yes")
+    assert "other.yml:5:11: error ORCH268: the volume none is not up in this project" in refused.err
+    assert cloud.instances() == {}
+    for file in ("write.yml", "read.yml"):
+        said = folder.orch("run", file, "--rehearse", "--yes", "--json", timeout=600)
+        assert said.code == 0, said.err
+    assert folder.orch("logs", said.json["run"], "--rehearse").out.splitlines() == ["from 0", "from 1", "1"]
+    # The pods of both went where the volume is, and none is left.
+    made = [call.params for call in cloud.calls if call.action in ("createCluster", "createPod")]
+    assert [each["dataCenterIds"] for each in made] == [["US-TX-3"]] * 2
+    (kept,) = cloud.everything()
+    assert [each["mounts"]["network"] for each in made] == [[{"volumeId": kept, "path": "/mnt/data"}]] * 2
+
+    given = volume.replace("data", "given").replace("size: 100GB", f"volume_id: {kept}")
+    folder.write("given.yml", given)
+    ends = [
+        folder.orch(*words, "--rehearse", "--yes").code
+        for words in (("up", "given.yml"), ("down", "given.yml"), ("down", "volume.yml"))
+    ]
+    assert ends == [0, 0, ExitCode.PROVISION]  # the last one is protected
+    assert set(cloud.everything()) == {kept}
+    said = folder.orch("volume", "delete", "data", "--confirm", "data", "--rehearse")
+    assert said.code == 0, said.err
+    assert cloud.everything() == {}
+    assert folder.orch("down", "h100", "--rehearse", "--yes", timeout=300).code == 0
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("moment", ["it is submitted", "it runs", "its pods go"])
 def test_a_run_that_was_killed_when_its_pods_were_up_ends_without_it(tmp_path: Path, moment: str) -> None:

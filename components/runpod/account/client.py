@@ -7,6 +7,7 @@ runpod/docs api-reference-v2 (RateLimit-Policy).
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from orch import __version__
 from orch.components.cloud_errors import CloudRefused
-from orch.components.runpod.account.errors import RunpodRefused, category
+from orch.components.runpod.account.errors import HINTS, RunpodRefused, category
 
 if TYPE_CHECKING:
     import httpx
 
+    from orch.spec.models.backends.runpod import RunpodSettings
+
+KEY = "RUNPOD_API_KEY"
 API = "https://api.runpod.io"
 CALL_S = 60.0
 CONNECT_S = 15.0
@@ -41,6 +45,19 @@ class Login:
 
     key: str = field(repr=False)
     url: str = API
+
+
+def open_login(settings: RunpodSettings) -> Login:
+    """With the API key of orch.yml, else of the environment. Raises CloudRefused where there is none."""
+    key = settings.creds.api_key if settings.creds is not None else os.environ.get(KEY)
+    if key:
+        return Login(key)
+    raise CloudRefused(
+        "there are no credentials of RunPod",
+        detail=f"{KEY} is not set",
+        hint=HINTS["credentials"],
+        code="ORCH303",
+    )
 
 
 @dataclass(frozen=True)
@@ -219,6 +236,11 @@ class RunpodClient:
             for center in row.get("dataCenters", ())
             if center["availability"] != "NONE"
         }
+
+    def volume_types(self) -> dict[str, tuple[str, ...]]:
+        """Data center -> the types of network volumes that it has. Raises RunpodRefused."""
+        rows = self._read("ask for the data centers", "/v2/catalog/datacenters")["dataCenters"]
+        return {str(row["id"]): tuple(row.get("networkVolumeTypes") or ()) for row in rows}
 
     def money(self) -> Money:
         """Raises RunpodRefused."""

@@ -253,6 +253,19 @@ def test_what_nobody_recorded_is_looked_for_where_a_fleet_never_had_a_pod(lab: L
     assert registry.survey("p", replace(state, recorded=())).resources == ()
 
 
+def test_a_network_volume_that_nobody_recorded_is_told_as_data_and_goes_when_it_is_said(lab: Lab) -> None:
+    mark = "p/volume.data/0a1b2c"
+    lost = lab.volume(cloud_name("data", mark))
+    others = lab.volume(cloud_name("data", "q/volume.data/0a1b2c")), lab.volume("somebody-s")
+    component = RecordedResource("orch:fleet:Runpod", "lab", None, {})
+    state = StackSnapshot((component,), (), session=lambda name: Login(lab.cloud.api_key, lab.url))
+    found, places = registry.survey("p", state), frozenset({("runpod", "US-TX-3")})
+    assert [(each.id, each.mark, each.holds_data) for each in found.resources] == [(lost, mark, True)]
+    assert list(registry.delete_orphans(replace(state, marks=frozenset({mark}), places=places))) == []
+    assert list(registry.delete_data(found.resources, state)) == [f"{cloud_name('data', mark)} ({lost})"]
+    assert set(lab.cloud.everything()) == set(others)
+
+
 def test_a_path_without_a_route_is_no_call(lab: Lab) -> None:
     before = len(lab.cloud.calls)
     assert httpx.get(f"{lab.url}/v2/nothing", headers=key(lab)).status_code == 404
