@@ -388,7 +388,7 @@ def test_a_run_that_was_killed_while_it_made_its_pods_leaves_none_and_the_next_h
     assert there.preview(None, "--exit-code").code == 0
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.soak), "after"])
 def test_a_run_that_was_killed_while_it_deleted_what_a_broken_host_left_leaves_none(
     there: RehearsedRunpod, lab: Stack, when: str
 ) -> None:
@@ -440,6 +440,15 @@ def with_containers(path: Path) -> tuple[Folder, RunpodCloud]:
     return folder, RunpodCloud(path / ".orch" / "rehearsal" / "runpod.db")
 
 
+@pytest.fixture(scope="module")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, RunpodCloud]]:
+    """Such a project, for several tests: each leaves its account empty."""
+    folder, cloud = with_containers(tmp_path_factory.mktemp("containers"))
+    yield folder, cloud
+    said = folder.orch("down", "h100", "--rehearse", "--yes", timeout=300)
+    assert (said.code, cloud.everything(), cloud.endpoints()) == (0, {}, {}), said.err
+
+
 def reconciled(folder: Folder, cloud: RunpodCloud) -> None:
     """Whoever drove the run is gone: `orch reconcile` alone ends it, and its pods."""
     until(lambda: folder.orch("reconcile", "--rehearse").code == 0 and not cloud.instances(), 400, "its end")
@@ -447,19 +456,20 @@ def reconciled(folder: Folder, cloud: RunpodCloud) -> None:
 
 
 def test_torchrun_trains_on_a_cluster_of_its_own_and_reconcile_ends_what_a_killed_command_began(
-    tmp_path: Path,
+    containers: tuple[Folder, RunpodCloud],
 ) -> None:
     """Containers stand for the pods, gloo for their network."""
-    shutil.copytree(ROOT / "examples" / "aws", tmp_path / "task")
-    task = tmp_path / "task" / "train.yml"
+    folder, cloud = containers
+    shutil.copytree(ROOT / "examples" / "aws", folder.path / "task")
+    task = folder.path / "task" / "train.yml"
+    before = [call.action for call in cloud.calls].count("createCluster")
     task.write_text(task.read_text().replace("fleets: [p5]", "fleets: [h100]\nimage: pytorch/pytorch:2.8.0"))
     few_ranks(task)
-    folder, cloud = with_containers(tmp_path)
     said = folder.orch("run", "task/train.yml", "--rehearse", "--yes", "--json", timeout=600)
     assert said.code == 0, said.err
     assert [node["exit_code"] for node in said.json["nodes"]] == [0, 0]
     assert "weights identical on all" in folder.orch("logs", said.json["run"], "--rehearse").out
-    assert [call.action for call in cloud.calls].count("createCluster") == 1
+    assert [call.action for call in cloud.calls].count("createCluster") == before + 1
     assert (cloud.everything(), cloud.endpoints()) == ({}, {})
 
     began = folder.start("run", "long.yml", "--rehearse", "--yes")
@@ -469,11 +479,13 @@ def test_torchrun_trains_on_a_cluster_of_its_own_and_reconcile_ends_what_a_kille
     assert len(cloud.instances()) == 1
     reconciled(folder, cloud)
     assert folder.orch("show", "long", "--rehearse", "--json").json["run"]["status"] == "done"
-    assert folder.orch("down", "h100", "--rehearse", "--yes", timeout=300).code == 0
 
 
-def test_a_network_volume_has_from_run_to_run_what_was_written_to_it(tmp_path: Path) -> None:
-    folder, cloud = with_containers(tmp_path)
+def test_a_network_volume_has_from_run_to_run_what_was_written_to_it(
+    containers: tuple[Folder, RunpodCloud],
+) -> None:
+    folder, cloud = containers
+    before = len(cloud.calls)
     volume = "type: volume\nname: data\nbackend: runpod\nregion: US-TX-3\nsize: 100GB\n"
     folder.write("volume.yml", volume)
     for words in (("up", "volume.yml", "--yes"), ("preview", "volume.yml", "--exit-code")):
@@ -494,7 +506,8 @@ def test_a_network_volume_has_from_run_to_run_what_was_written_to_it(tmp_path: P
         assert said.code == 0, said.err
     assert folder.orch("logs", said.json["run"], "--rehearse").out.splitlines() == ["from 0", "from 1", "1"]
     # The pods of both went where the volume is, and none is left.
-    made = [call.params for call in cloud.calls if call.action in ("createCluster", "createPod")]
+    calls = cloud.calls[before:]
+    made = [call.params for call in calls if call.action in ("createCluster", "createPod")]
     assert [each["dataCenterIds"] for each in made] == [["US-TX-3"]] * 2
     (kept,) = cloud.everything()
     assert [each["mounts"]["network"] for each in made] == [[{"volumeId": kept, "path": "/mnt/data"}]] * 2
@@ -510,7 +523,6 @@ def test_a_network_volume_has_from_run_to_run_what_was_written_to_it(tmp_path: P
     said = folder.orch("volume", "delete", "data", "--confirm", "data", "--rehearse")
     assert said.code == 0, said.err
     assert cloud.everything() == {}
-    assert folder.orch("down", "h100", "--rehearse", "--yes", timeout=300).code == 0
 
 
 @pytest.mark.soak
