@@ -43,7 +43,7 @@ WAITS = ("conflict", "transient", "rate")
 
 MOST_BATCH = 1000
 
-_UNREACHED = "nothing of Nebius has answered: is api.nebius.cloud reached from here?"
+_UNREACHED = "Nebius has not answered before: is api.nebius.cloud reached from here?"
 
 
 class Session(Protocol):
