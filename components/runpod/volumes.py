@@ -99,8 +99,14 @@ def _center(request: VolumeRequest, centers: Centers, kind: str, before: VolumeS
     volume = request.volume
     region, zone = str(volume.region).upper(), (volume.availability_zone or "").upper()
     path = "availability_zone" if zone else "region"
+
+    def is_written(center: str) -> bool:
+        return region in (center, country(center)) and zone in ("", center)
+
+    if before is not None and before.disk_type == kind and before.region and is_written(before.region):
+        return before.region  # whether or not there is room for another one
     able = sorted(center for center, types in centers.items() if kind in types)
-    there = [center for center in able if region in (center, country(center)) and zone in ("", center)]
+    there = [center for center in able if is_written(center)]
     if not there:
         known = region in centers or any(country(center) == region for center in centers)
         written = volume.availability_zone or volume.region
@@ -113,7 +119,7 @@ def _center(request: VolumeRequest, centers: Centers, kind: str, before: VolumeS
             detail=f"`region` is {volume.region}" if zone and zone in able else None,
             hint=f"they are in {few(able, 20)}" if able else "no data center has such volumes now",
         )
-    return before.region if before is not None and before.region in there else there[0]
+    return there[0]
 
 
 def _plan_existing(request: VolumeRequest, login: Login, client: RunpodClient) -> VolumePlan:

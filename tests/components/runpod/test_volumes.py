@@ -46,6 +46,8 @@ def test_a_volume_stays_where_it_is_and_grows_there() -> None:
     after = planned(before, size="200GB")
     assert (after.region, after.disk_type, after.size_mib) == ("US-KS-2", "HIGH_PERFORMANCE", 200 * 1024)
     assert replaced_property(RunpodVolumes(), before, after) is None
+    sold_out = before.model_copy(update={"region": "US-DE-1"})
+    assert planned(sold_out).region == "US-DE-1"
     moved = planned(before, region="RO", disk_type="STANDARD")
     assert replaced_property(RunpodVolumes(), before, moved) == ("region", "region")
     # One that was registered says nothing of orch's own.
