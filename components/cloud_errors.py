@@ -181,4 +181,5 @@ class CategoryRefused(CloudRefused):
             hint=error.hint,
             code=error.orch,
         )
-        self.category, self.retry_after_s = meaning, retry_after_s
+        self.category: Category = meaning
+        self.retry_after_s = retry_after_s

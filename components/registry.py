@@ -334,20 +334,36 @@ def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
 def survey(project: str, state: StackSnapshot) -> Survey:
     """What bears the marks of an orch project, on backends that orch.yml configures or the state names."""
     found = Survey()
-    configured = {each.type for each in state.settings}
+    looked_at = {each.type for each in state.settings} | backends_of(each.type for each in state.recorded)
     for name in provisioned():
         try:
             instance = backend(name)
         except BrokenBackend:
             continue
-        prefixes = tuple(f"pulumi:providers:{each.rstrip(':')}" for each in instance.packages)
-        named = any(each.type in prefixes or each.type.startswith(f"orch:{name}:") for each in state.recorded)
-        if named or name in configured:
+        if name in looked_at:
             try:
                 found = found.joined(instance.survey(project, state))
             except OrchError as error:
                 found = replace(found, unseen=(*found.unseen, error))
     return found
+
+
+def backends_of(types: Iterable[str]) -> frozenset[str]:
+    """The backends that resources of these types, as the engine calls them, are of."""
+    known, found = frozenset(types), set[str]()
+    for name in provisioned():
+        try:
+            packages = backend(name).packages
+        except BrokenBackend:
+            continue
+        # A fleet that never had a node is a component alone.
+        own = {
+            f"orch:fleet:{name.capitalize()}",
+            *(f"pulumi:providers:{each.rstrip(':')}" for each in packages),
+        }
+        if known & own or any(each.startswith((f"orch:{name}:", *packages)) for each in known):
+            found.add(name)
+    return frozenset(found)
 
 
 def delete_data(resources: Iterable[MarkedResource], state: StackSnapshot) -> Iterator[str]:

@@ -92,6 +92,16 @@ class RecordedFileSystem:
 
 
 @dataclass(frozen=True)
+class NodeVolume:
+    """A volume that new nodes are made with: its id, the place where it is and they go, and the path where
+    they have it."""
+
+    id: str
+    place: str
+    path: str
+
+
+@dataclass(frozen=True)
 class PriorState:
     """What the stack has already decided, from its outputs. A new stack has none of it.
 
@@ -179,9 +189,9 @@ class PlanRequest:
     the project's. `indices`: the nodes to plan, None: as many as the file asks for. `count`: how many nodes
     the fleet shall have, None: as its file and its stack say, but `at_least` so many where the file allows
     them. `more`: so many beside those that are there, containers of `image` for the run of the mark
-    `made_for`. `reservation`: what a run wants the first nodes made from, where the file names none.
-    `own_pins`: what every plan of it records. `created`: when the fleet was, or is just now, in seconds
-    since the epoch. `spent`: what it has cost so far, where its budget bounds that.
+    `made_for`, with one of `volumes`, if any. `reservation`: what a run wants the first nodes made from,
+    where the file names none. `own_pins`: what every plan of it records. `created`: when the fleet was, or is
+    just now, in seconds since the epoch. `spent`: what it has cost so far, where its budget bounds that.
     """
 
     fleet: Fleet
@@ -200,6 +210,7 @@ class PlanRequest:
     more: int = 0
     image: str | None = None
     made_for: str | None = None
+    volumes: tuple[NodeVolume, ...] = ()
     reservation: str | None = None
     own_pins: Mapping[str, str] = field(default_factory=dict[str, str])
     created: int = 0

@@ -93,6 +93,11 @@ class FolderVolumes(VolumeBackend):
         """The folder of nodes that is the volume."""
 
 
+class MadeWithVolumes(VolumeBackend):
+    """Volumes that nodes have because they are made with them: containers of a run, which names the volume.
+    Nothing is attached later, and nodes of several runs may have the same one."""
+
+
 class DiskVolumes(VolumeBackend):
     """Volumes that are disks, attached to a node while runs there use them."""
 

@@ -15,7 +15,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -111,11 +111,13 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class PodContainer:
-    """What the container of a pod is made of. `command`: the string that its cloud was given."""
+    """What the container of a pod is made of. `command`: the string that its cloud was given; `volumes`: the
+    path of each of its account's volumes."""
 
     image: str
     command: str
     env: Mapping[str, str]
+    volumes: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import re
 import threading
 import zlib
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,6 +40,9 @@ NETWORK = "node network"
 
 DISKS = "disks"
 """Folders that stand for disks of the account."""
+
+VOLUMES = "volumes of pods"
+"""Volumes of Docker that stand for volumes of the account, which pods have mounted."""
 
 _network_lock = threading.Lock()
 _starting: set[str] = set()
@@ -321,7 +324,12 @@ def _start_pod(
     """The container of a pod, `at` a network and an address in it."""
     assert machine.pod is not None
     container = _container(cloud, machine)
-    reached = pods.create(container, _hostname(machine.hostname), at, machine.pod, image=scenario.image)
+    volumes = {f"{_network(cloud)}-{name}": path for name, path in machine.pod.volumes.items()}
+    with cloud.store.transaction():
+        cloud.store.put_meta(VOLUMES, sorted({*(cloud.store.meta(VOLUMES) or ()), *volumes}))
+    reached = pods.create(
+        container, _hostname(machine.hostname), at, machine.pod, image=scenario.image, volumes=volumes
+    )
     endpoint = Endpoint(
         instance=machine.instance,
         container=container,
@@ -480,6 +488,16 @@ def remove_disks(cloud: SimulatedAccount, *names: str) -> None:
         volume_folders.remove(connect(), resolve("orch/node"), folder)
     with cloud.store.transaction():
         cloud.store.put_meta(DISKS, sorted(folders - gone))
+
+
+def remove_volumes(cloud: SimulatedAccount, *, but: Iterable[str] = ()) -> None:
+    """Remove what stands for volumes of the account, `but` for these."""
+    kept = {f"{_network(cloud)}-{name}" for name in but}
+    with cloud.store.transaction():
+        known: set[str] = set(cloud.store.meta(VOLUMES) or ())
+    pods.remove_volumes(sorted(known - kept))
+    with cloud.store.transaction():
+        cloud.store.put_meta(VOLUMES, sorted(known & kept))
 
 
 def _close_metadata(container: str, script: bytes) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,13 +33,23 @@ class Reached:
     host_key: str
 
 
-def create(name: str, hostname: str, at: tuple[str, str], pod: PodContainer, *, image: str | None) -> Reached:
+def create(
+    name: str,
+    hostname: str,
+    at: tuple[str, str],
+    pod: PodContainer,
+    *,
+    image: str | None,
+    volumes: Mapping[str, str],
+) -> Reached:
     """Start a container for a pod, and wait until its SSH server greets. Raises SimulationError.
 
-    `at`: its network, and its address in it. `image`: one to take in place of the pod's own. Without one, and
-    where that is not on this machine, `orch/job` is taken.
+    `volumes`: volumes of Docker that it has, each with its path. `at`: its network, and its address in it.
+    `image`: one to take in place of the pod's own. Without one, and where that is not on this machine,
+    `orch/job` is taken.
     """
     from docker.errors import APIError, NotFound
+    from docker.types import Mount
 
     from orch.images.client import connect
     from orch.providers.orch.local_network import STACK_LABEL
@@ -62,6 +73,7 @@ def create(name: str, hostname: str, at: tuple[str, str], pod: PodContainer, *, 
             networking_config={network: endpoint},
             ports={"22/tcp": (LOOPBACK, None)},
             shm_size=SHM,
+            mounts=[Mount(path, volume, type="volume", no_copy=True) for volume, path in volumes.items()],
         )
         container.start()
     except APIError as error:
@@ -69,6 +81,17 @@ def create(name: str, hostname: str, at: tuple[str, str], pod: PodContainer, *, 
             f"the pod {name} did not start", detail=error.explanation or str(error)
         ) from error
     return _wait_until_reached(container, name)
+
+
+def remove_volumes(names: Iterable[str]) -> None:
+    """Remove volumes of Docker that stand for volumes of an account; what is gone is gone."""
+    from docker.errors import NotFound
+
+    from orch.images.client import connect
+
+    for name in names:
+        with suppress(NotFound):
+            connect().volumes.get(name).remove()
 
 
 def _command(text: str) -> tuple[list[str] | None, list[str]]:

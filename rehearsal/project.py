@@ -224,12 +224,13 @@ def forget(project: Project) -> None:
     folder = project.rehearsal_folder
     for name in clouds():
         if (folder / f"{name}.db").is_file():
-            from orch.rehearsal.nodes import remove_disks, stop
+            from orch.rehearsal.nodes import remove_disks, remove_volumes, stop
 
             cloud = _hooks(name).account(folder / f"{name}.db")
             for instance in cloud.endpoints():
                 stop(cloud, instance)
             remove_disks(cloud)
+            remove_volumes(cloud)
             cloud.store.close()
     shutil.rmtree(folder, ignore_errors=True)
 

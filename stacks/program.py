@@ -138,21 +138,22 @@ def main(root: Path | str = ".") -> None:
             ending = lifetime(fleet, created)
             if ending is not None and ending.ends <= time.time():
                 raise PlanErrors([replace(over(fleet.name, ending.ends), severity=Severity.ERROR)])
-            settings = backends_with_secrets(project)
+            wanted = PlanRequest(
+                with_secrets(project, fleet),
+                project.backends,
+                previous,
+                scope_of(project),
+                root=folder,
+                folder=document.directory.absolute(),
+                session=project.session,
+                stack=lambda name: PriorState.of_outputs(state_outputs(deployment(project, name))),
+                tags=project.tags,
+                created=created,
+            )
+            settings = backends_with_secrets(project, wanted.backends)
             ended = ended_nodes(previous, settings, project.session)
             compiled = compile_fleet(
-                PlanRequest(
-                    with_secrets(project, fleet),
-                    settings,
-                    replace(previous, ended=ended),
-                    scope_of(project),
-                    root=folder,
-                    folder=document.directory.absolute(),
-                    session=project.session,
-                    stack=lambda name: PriorState.of_outputs(state_outputs(deployment(project, name))),
-                    tags=project.tags,
-                    created=created,
-                )
+                replace(wanted, settings=settings, previous=replace(previous, ended=ended))
             )
             compiled = check(fleet, previous, compiled, ())
             if compiled.shared is not None and not deployment(project, compiled.shared.stack):

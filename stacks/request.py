@@ -10,7 +10,7 @@ from orch.components import registry
 from orch.components.deployment import Deployment
 from orch.components.file_systems import check
 from orch.components.lifetime import CREATED, ends_of, is_over, lifetime, runs_on
-from orch.components.request import NO_CONSENT, Approvals, PlanRequest, PriorState
+from orch.components.request import NO_CONSENT, Approvals, NodeVolume, PlanRequest, PriorState
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
@@ -29,9 +29,9 @@ class FleetRequest:
 
     `folder` is the file's; `file` is None when it came from standard input. `count`: how many nodes the fleet
     shall have, None: as its file and its stack say, but `at_least` so many where the file allows them.
-    `more`: so many beside those that are there, containers of `image` for the run of the mark `made_for`.
-    `reservation`: what a run wants the first nodes made from, where the file names none. `decided`: what an
-    approved plan decided.
+    `more`: so many beside those that are there, containers of `image` for the run of the mark `made_for`,
+    with one of `volumes`, if any. `reservation`: what a run wants the first nodes made from, where the file
+    names none. `decided`: what an approved plan decided.
     """
 
     fleet: Fleet
@@ -43,6 +43,7 @@ class FleetRequest:
     more: int = 0
     image: str | None = None
     made_for: str | None = None
+    volumes: tuple[NodeVolume, ...] = ()
     reservation: str | None = None
     decided: Decisions | None = None
 
@@ -72,28 +73,29 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
         ended=ended_nodes(stack),
     )
     budget = request.fleet.budget
-    deployment = registry.compile_fleet(
-        PlanRequest(
-            with_secrets(project, request.fleet),
-            backends_with_secrets(project),
-            previous,
-            decided.scope if decided is not None else scope_of(project),
-            root=project.root,
-            folder=request.folder,
-            consent=request.approvals,
-            session=project.session,
-            stack=lambda name: PriorState.of_outputs(stack.sibling(name).outputs),
-            tags=project.tags,
-            created=created_at(stack, decided.created if decided is not None else None),
-            spent=None if budget is None or budget.total is None else spent_by(stack),
-            count=request.count,
-            at_least=request.at_least,
-            more=request.more,
-            image=request.image,
-            made_for=request.made_for,
-            reservation=request.reservation,
-        )
+    wanted = PlanRequest(
+        with_secrets(project, request.fleet),
+        project.backends,
+        previous,
+        decided.scope if decided is not None else scope_of(project),
+        root=project.root,
+        folder=request.folder,
+        consent=request.approvals,
+        session=project.session,
+        stack=lambda name: PriorState.of_outputs(stack.sibling(name).outputs),
+        tags=project.tags,
+        created=created_at(stack, decided.created if decided is not None else None),
+        spent=None if budget is None or budget.total is None else spent_by(stack),
+        count=request.count,
+        at_least=request.at_least,
+        more=request.more,
+        image=request.image,
+        made_for=request.made_for,
+        volumes=request.volumes,
+        reservation=request.reservation,
     )
+    settings = backends_with_secrets(project, wanted.backends)
+    deployment = registry.compile_fleet(replace(wanted, settings=settings))
     return check(request.fleet, previous, deployment, request.approvals.lose_data)
 
 
@@ -147,7 +149,9 @@ def ended_nodes(stack: StackState) -> frozenset[str]:
     previous, existing = PriorState.of_outputs(stack.outputs), stack.node_names
     nodes = tuple(node for node in previous.nodes if node.name in existing)
     return registry.ended_nodes(
-        replace(previous, nodes=nodes), backends_with_secrets(stack.project), stack.project.session
+        replace(previous, nodes=nodes),
+        backends_with_secrets(stack.project, [previous.backend or ""]),
+        stack.project.session,
     )
 
 

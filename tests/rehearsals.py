@@ -187,9 +187,12 @@ class Rehearsed(Folder):
         self.killed_at({"at": call, "when": "after" if call % 2 else "before"}, *words)
         assert call in {each.number for each in self.cloud.calls}
 
-    def killed_at(self, place: dict[str, Any], *words: str, asks: bool = True) -> None:
-        """The same, at a place as a hook tells it. `asks`: the command would ask without `--yes`."""
-        self.cloud.turn(hooks=[{**place, "command": KILL_ALL}])
+    def killed_at(
+        self, place: dict[str, Any], *words: str, asks: bool = True, beside: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """The same, at a place as a hook tells it. `asks`: the command would ask without `--yes`; `beside`:
+        other hooks."""
+        self.cloud.turn(hooks=[*beside, {**place, "command": KILL_ALL}])
         said = self.orch(*words, *(["--yes"] if asks else []), "--rehearse")
         assert said.code == -signal.SIGKILL, (said.code, said.err)
         # An engine that is killed leaves its language host behind, idle.

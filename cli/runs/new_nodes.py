@@ -56,12 +56,14 @@ def growth_of(
     and may still come: else each attempt would make one more.
 
     `refused`: why fleets cannot grow for this task, by name; these are not asked again. Raises the first of
-    such reasons, or BadTask or ImageError, where no other fleet can serve the task, now or when it is free.
+    such reasons, or BadTask, ImageError or VolumeMisfit, where no other fleet can serve the task, now or when
+    it is free.
     """
     from orch.images.errors import ImageError
     from orch.runner.errors import BadTask
     from orch.runner.events import Notice
     from orch.runner.launch.environment import fold
+    from orch.runner.launch.volumes import VolumeMisfit
     from orch.runner.placement.placement import misfit
     from orch.runner.placement.seats import free_now
     from orch.stacks.provisioning.nodes_for_runs import growth_for
@@ -81,7 +83,7 @@ def growth_of(
         gone = now.silent.intersection(lost or ())
         try:
             growth = growth_for(project, task, state, now.idle, gone=gone, leaving=now.leaving)
-        except (BadTask, ImageError) as error:
+        except (BadTask, ImageError, VolumeMisfit) as error:
             refusals.append(error)
             continue
         names = {node.name for node in growth.state.nodes} if growth is not None else set[str]()

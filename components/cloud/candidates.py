@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from orch.catalog.records import Catalog, InstanceType, Offer
 from orch.catalog.unpriced import unlisted_offers
@@ -148,13 +147,9 @@ def no_offer(
 
 def _nothing(fleet: Fleet, query: MachineQuery, judgement: Judgement) -> Finding:
     summary = f"no {title(query.backends[0])} offer fits the fleet '{fleet.name}'"
-    listed = nearest_first(judgement)
-    first = next(listed, None)
-    if first is None:
+    nearest = _nearest(nearest_first(judgement))
+    if nearest is None:
         return Finding("ORCH200", "resources", summary)
-    # Another type, or another cloud, would be the nearest as soon as those are written: what these lack tells
-    # more.
-    nearest = next((each for each in chain([first], listed) if not _another(each)), first)
     why = "; ".join(reason_text(reason) for reason in nearest.reasons)
     path = PROPERTIES.get(nearest.reasons[0].constraint, "resources") if nearest.failed == 1 else "resources"
     return Finding(
@@ -166,8 +161,17 @@ def _nothing(fleet: Fleet, query: MachineQuery, judgement: Judgement) -> Finding
     )
 
 
-def _another(miss: NearMiss) -> bool:
-    return any(reason.constraint in ("instance type", "backend") for reason in miss.reasons)
+def _nearest(misses: Iterable[NearMiss]) -> NearMiss | None:
+    """The one that tells most. Another type would be the nearest as soon as types are written, and another
+    cloud's is no help to a fleet that is planned on this one."""
+    first: dict[int, NearMiss] = {}
+    for each in misses:
+        failed = {reason.constraint for reason in each.reasons}
+        rank = 2 if "backend" in failed else int("instance type" in failed)
+        first.setdefault(rank, each)
+        if rank == 0:
+            break
+    return first[min(first)] if first else None
 
 
 def in_reservation(

@@ -5,44 +5,37 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.base import Backend
-from orch.components.cloud.marked import Survey
+from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot, delete_named, survey_named
-from orch.components.cloud_errors import CloudRefused
 from orch.components.deployment import Deployment, PricedNodes
 from orch.components.explain import Explained, Traits
 from orch.components.request import CloudAnswer, PlanRequest
 from orch.components.runpod.account import errors
-from orch.components.runpod.account.client import CLUSTER, POD, Login, RunpodClient
+from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Login, RunpodClient, open_login
 from orch.components.runpod.account.facts import RunpodFacts
-from orch.components.runpod.candidates import RunpodCandidate, candidates, in_data_centers
+from orch.components.runpod.candidates import (
+    RunpodCandidate,
+    candidates,
+    in_data_centers,
+    names_centers,
+    unknown_centers,
+)
 from orch.components.runpod.explain import EXPLAINED, PACKAGE, traits
 from orch.components.runpod.plan import PodGroup, RunpodPlan
 from orch.components.runpod.planner import Context, only, plan, recorded_groups
+from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.runpod import RunpodSettings
 
-KEY = "RUNPOD_API_KEY"
-
-
-def open_login(settings: RunpodSettings) -> Login:
-    """With the API key of orch.yml, else of the environment. Raises CloudRefused where there is none."""
-    key = settings.creds.api_key if settings.creds is not None else os.environ.get(KEY)
-    if key:
-        return Login(key)
-    raise CloudRefused(
-        "there are no credentials of RunPod",
-        detail=f"{KEY} is not set",
-        hint=errors.HINTS["credentials"],
-        code="ORCH303",
-    )
+if TYPE_CHECKING:
+    from orch.components.runpod.volumes import RunpodVolumes
 
 
 class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
@@ -88,6 +81,10 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
         self, request: PlanRequest, candidates: Sequence[RunpodCandidate]
     ) -> tuple[RunpodCandidate, ...]:
         client, cluster = self._client(request), request.fleet.placement == "cluster"
+        if names_centers(request.fleet):
+            known = request.once((self.name, "centers"), client.volume_types)
+            if wrong := list(unknown_centers(request.fleet, known)):
+                raise PlanErrors(wrong)
         counts = sorted({each.type.gpu_count for each in candidates})
         product = "CLUSTER" if cluster else "POD"
         stock = {
@@ -96,7 +93,9 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
         }
         ask = client.cluster_prices if cluster else client.pod_prices
         prices = request.once((self.name, "prices"), ask)
-        return in_data_centers(request.fleet, self.settings_of(request), candidates, stock, prices)
+        return in_data_centers(
+            request.fleet, self.settings_of(request), candidates, stock, prices, volumes=request.volumes
+        )
 
     def more_places(self, request: PlanRequest, kept: RunpodCandidate) -> Sequence[RunpodCandidate]:
         """The other places for what is to be made: no two runs' pods need to be in one."""
@@ -111,7 +110,7 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
         return RunpodFacts(request.once((self.name, "money"), client.money), there)
 
     def plan(self, request: PlanRequest, candidate: RunpodCandidate, facts: RunpodFacts) -> RunpodPlan:
-        context = Context(request.scope, request.image, request.made_for)
+        context = Context(request.scope, request.image, request.made_for, request.volumes)
         return plan(request.fleet, candidate, facts, request.previous, context)
 
     def deploy(self, request: PlanRequest, candidate: RunpodCandidate, plan: RunpodPlan) -> Deployment:
@@ -151,8 +150,23 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
     def _asked_by(self, state: StackSnapshot) -> RunpodClient:
         return RunpodClient(state.session(self.name) or open_login(self.entry(state.settings)))
 
+    def volumes(self) -> RunpodVolumes:
+        from orch.components.runpod.volumes import RunpodVolumes
+
+        return RunpodVolumes()
+
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        return survey_named(self.name, project, self._asked_by(state).removable())
+        from orch.components.runpod.volumes import of_project
+
+        client = self._asked_by(state)
+        found = survey_named(self.name, project, client.removable())
+        return found.joined(Survey(of_project(client, project)))
+
+    def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
+        client = self._asked_by(state)
+        for each in resources:
+            client.delete(VOLUME, each.id)
+            yield f"{each.name} ({each.id})"
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
         return delete_named(snapshot, self.packages[0], lambda: self._asked_by(snapshot).removable())

@@ -48,8 +48,10 @@ def group_reason(fleet: str, group: PodGroup, *, new: bool) -> str:
     where = f"{group.instance_type} in {group.center or 'a data center that RunPod chooses'}"
     nodes = ", ".join(node.name for node in group.nodes(fleet))
     cost = "" if group.price is None else f", {money(group.price * len(group.indices))} an hour"
+    mounts = group.spec.get("mounts", {}).get("network", ())
+    volumes = "".join(f", the volume {each['volumeId']} at {each['path']}" for each in mounts)
     whose = "made for this run" if new else "there for a run"
-    return f"{whose}: {what} ({nodes}), {where}{cost}, of {group.image}"
+    return f"{whose}: {what} ({nodes}), {where}{cost}, of {group.image}{volumes}"
 
 
 def next_reason(most: int, place: RunpodCandidate, *, cluster: bool) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from orch.catalog.fabrics import fabric
 from orch.components.cloud.sizing import budget_findings, disk_gb, gpus
 from orch.components.node_count import folded, live_indices, no_node, node_indices
-from orch.components.request import PriorState
+from orch.components.request import NodeVolume, PriorState
 from orch.components.runpod import explain as told
 from orch.components.runpod.account.facts import RunpodFacts
 from orch.components.runpod.candidates import RunpodCandidate
@@ -30,12 +30,14 @@ INTERCONNECT = "instant-cluster"
 class Context:
     """What a plan is made of besides the fleet.
 
-    `image`, `made_for`: of the run that nodes are made for, None where none are. `scope`: of a new stack.
+    `image`, `made_for`: of the run that nodes are made for, None where none are; `volumes`: of which they get
+    the one that is where they go. `scope`: of a new stack.
     """
 
     scope: str
     image: str | None = None
     made_for: str | None = None
+    volumes: tuple[NodeVolume, ...] = ()
 
 
 def recorded_groups(previous: PriorState) -> tuple[PodGroup, ...]:
@@ -128,11 +130,14 @@ def _new_group(
     if not indices:
         return None
     disk = disk_gb(fleet)
+    volume = next((each for each in context.volumes if each.place == candidate.zone), None)
+    network = [{"volumeId": volume.id, "path": volume.path}] if volume is not None else []
     container = {
         "image": context.image,
         "ports": ["22/tcp"],
         "disk": disk,
         **({"dataCenterIds": [candidate.zone]} if candidate.zone else {}),
+        **({"mounts": {"network": network}} if network else {}),
     }
     count = candidate.type.gpu_count
     if len(indices) > 1:

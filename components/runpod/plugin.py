@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from pulumi.provider.experimental import provider as api
 
 from orch.components.cloud.marked import cloud_name
+from orch.components.cloud_errors import Category
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Kind, Login, Row, RunpodClient
 from orch.components.runpod.account.errors import RunpodRefused
 from orch.components.runpod.explain import PACKAGE
@@ -206,12 +207,21 @@ class VolumeHandler(RunpodHandler):
         return str(found[0]["id"])
 
 
+class _Ended(RunpodRefused):
+    """A pod that is waited for has ended, or was taken away: what its cluster has besides is of no use."""
+
+    def __init__(self, what: str, meaning: Category, message: str) -> None:
+        super().__init__(what, meaning, message)
+        self.what, self.message = what, message
+
+
 class ReadyHandler:
     """Pods that are waited for together: a gang in one resource, asked for by one call a look where it is a
     cluster.
 
     Inputs: `name`; `cluster` (its id) with `nodes` (their names by rank), or `pods` (node -> id).
-    `machines`: what RunPod assigned to each node.
+    `machines`: what RunPod assigned to each node. What ends before it was ever ready is deleted: the next
+    try finds it gone, and makes it anew.
     """
 
     computed: ClassVar[frozenset[str]] = frozenset({"machines"})
@@ -219,9 +229,16 @@ class ReadyHandler:
     tools: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
-        self, pod: Kind, client: Callable[[], RunpodClient], *, pause_s: float = PAUSE_S, up_s: float = UP_S
+        self,
+        pods: RunpodHandler,
+        clusters: RunpodHandler,
+        client: Callable[[], RunpodClient],
+        *,
+        pause_s: float = PAUSE_S,
+        up_s: float = UP_S,
     ) -> None:
-        self._pod, self._client, self._pause_s, self._up_s = pod, client, pause_s, up_s
+        self._pods, self._clusters, self._client = pods, clusters, client
+        self._pause_s, self._up_s = pause_s, up_s
 
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
         failures = [] if inputs.get("name") else [("name", "must be set")]
@@ -235,7 +252,11 @@ class ReadyHandler:
         return key == "name"
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
-        return inputs["name"], self._wait(inputs)
+        try:
+            return inputs["name"], self._wait(inputs)
+        except _Ended as ended:
+            self._delete(inputs, ended)
+            raise
 
     def read(self, resource_id: str, state: State) -> State | None:
         return {"machines": state["machines"]}
@@ -246,6 +267,17 @@ class ReadyHandler:
     def delete(self, resource_id: str, state: State) -> None:
         """Nothing of it is in the cloud."""
 
+    def _delete(self, inputs: Inputs, ended: _Ended) -> None:
+        """All that is waited for. Raises RunpodRefused with both reasons where RunPod does not let it go."""
+        try:
+            if inputs.get("cluster"):
+                self._clusters.delete(inputs["cluster"], {})
+            for pod in (inputs.get("pods") or {}).values():
+                self._pods.delete(pod, {})
+        except RunpodRefused as refused:
+            message = f"{ended.message}; and it cannot be deleted: {refused.detail}"
+            raise RunpodRefused(ended.what, refused.category, message) from refused
+
     def _wait(self, inputs: Inputs) -> State:
         """Raises RunpodRefused as soon as one of them ends: the others are of no use alone."""
         end, most = time.monotonic() + self._up_s, 0
@@ -253,7 +285,7 @@ class ReadyHandler:
             found = self._look(inputs)
             if len(found) < most:
                 message = f"there were {most} pods, and are {len(found)}"
-                raise RunpodRefused("bring the pods up", "gone", message)
+                raise _Ended("bring the pods up", "gone", message)
             most = len(found)
             expected = inputs["nodes"] if inputs.get("cluster") else list(inputs["pods"])
             if len(found) == len(expected) and all(_ready(pod) for pod in found.values()):
@@ -273,14 +305,14 @@ class ReadyHandler:
         else:
             found = {}
             for node, resource in inputs["pods"].items():
-                pod = self._client().get(self._pod, resource)
+                pod = self._client().get(POD, resource)
                 if pod is None:
                     raise RunpodRefused(f"bring {node} up", "gone", f"the pod {resource} was deleted")
                 found[node] = pod
         for node, pod in found.items():
             if pod["status"] in DOWN:
                 message = f"the pod {pod['id']} is {pod['status'].lower()}"
-                raise RunpodRefused(f"bring {node} up", "transient", message)
+                raise _Ended(f"bring {node} up", "transient", message)
         return found
 
 
@@ -339,11 +371,13 @@ class RunpodProvider(HandlerProvider):
     ) -> None:
         self._connect = connect
         self._client: RunpodClient | None = None
+        pods = PodHandler(POD, self._account, pause_s=pause_s, settle_s=settle_s)
+        clusters = ClusterHandler(CLUSTER, self._account, pause_s=pause_s, settle_s=settle_s)
         handlers: dict[str, Handler] = {
-            "Pod": PodHandler(POD, self._account, pause_s=pause_s, settle_s=settle_s),
-            "Cluster": ClusterHandler(CLUSTER, self._account, pause_s=pause_s, settle_s=settle_s),
+            "Pod": pods,
+            "Cluster": clusters,
             "NetworkVolume": VolumeHandler(VOLUME, self._account, pause_s=pause_s, settle_s=settle_s),
-            "Ready": ReadyHandler(POD, self._account, pause_s=pause_s, up_s=up_s),
+            "Ready": ReadyHandler(pods, clusters, self._account, pause_s=pause_s, up_s=up_s),
         }
         by_type = {f"{PACKAGE}:index:{name}": each for name, each in handlers.items()}
         super().__init__(by_type.__getitem__)

@@ -104,6 +104,8 @@ class RunpodCloud(HttpAccount):
         from orch.rehearsal import nodes
 
         nodes.follow(self, scenario, self.shut_down)
+        if action == "deleteNetworkVolume":
+            nodes.remove_volumes(self, but=self.things("network-volume"))
 
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():
@@ -117,7 +119,12 @@ class RunpodCloud(HttpAccount):
             type=doc["_gpu"],
             user_data=b"",
             placeholders=(),
-            pod=PodContainer(doc["image"], doc["args"] or "", {**_environment(doc), **doc["env"]}),
+            pod=PodContainer(
+                doc["image"],
+                doc["args"] or "",
+                {**_environment(doc), **doc["env"]},
+                {each["volumeId"]: each["path"] for each in doc["mounts"].get("network", ())},
+            ),
         )
 
 

@@ -33,6 +33,7 @@ class RecordedVolume(_Frozen):
     """A volume that was up."""
 
     state: VolumeState
+    made: bool = False
     folder: str | None
 
 
@@ -63,7 +64,7 @@ class LaunchRecord(_Frozen):
         groups = rank_groups(request.task)
         bare = {name for group in groups for name, value in group.env.items() if value is None}
         volumes = {
-            name: RecordedVolume(state=each.state, folder=each.folder)
+            name: RecordedVolume(state=each.state, folder=each.folder, made=each.made)
             for name, each in request.volumes.known.items()
         }
         return cls.model_validate(
@@ -105,7 +106,10 @@ class LaunchRecord(_Frozen):
     @property
     def volumes(self) -> Volumes:
         """The volumes that were up, used by nobody."""
-        known = {name: KnownVolume(each.state, each.folder) for name, each in self.recorded_volumes.items()}
+        known = {
+            name: KnownVolume(each.state, each.folder, each.made)
+            for name, each in self.recorded_volumes.items()
+        }
         return Volumes(known)
 
     def request(

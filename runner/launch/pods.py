@@ -47,11 +47,7 @@ def _refusals(task: Task) -> Iterator[_Refusal]:
         yield _Refusal("privileged", "is not privileged", f"remove it, or {machines}")
     if task.docker:
         yield _Refusal("docker", "has no Docker for its job", f"remove it, or {machines}")
-    if task.volumes:
-        keep = "keep what the job makes by `outputs`"
-        yield _Refusal(
-            "volumes.0", "has no host that could mount folders or volumes", f"{keep}, or {machines}"
-        )
+    yield from _volume_refusals(task, machines)
     launches = task.torchrun or task.mpirun or task.entrypoint
     if not (launches or all(group.commands for group in rank_groups(task))):
         yield _Refusal(
@@ -65,3 +61,19 @@ def _refusals(task: Task) -> Iterator[_Refusal]:
             "has its image from its cloud, which gets no log-in of orch",
             "name an image that needs no log-in",
         )
+
+
+def _volume_refusals(task: Task, machines: str) -> Iterator[_Refusal]:
+    """A pod is made with its volume: one, whole, at one path, before a rank has a name."""
+    for index, mount in enumerate(task.volumes):
+        path = f"volumes.{index}"
+        if mount.kind != "network":
+            keep = "name a volume of its cloud, keep what the job makes by `outputs`"
+            yield _Refusal(path, "has no host whose folders it could mount", f"{keep}, or {machines}")
+        elif index:
+            yield _Refusal(path, "has one volume at most", f"put all of it on the first one, or {machines}")
+        elif mount.read_only:
+            yield _Refusal(path, "has its volume for writing", f"remove `read_only`, or {machines}")
+        elif any("${{" in text for text in (*mount.names, mount.path)):
+            hint = "write the name and the path as they are: all pods of a run have the same volume"
+            yield _Refusal(path, "has its volume before its run has names and ranks", hint)

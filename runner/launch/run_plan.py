@@ -29,14 +29,14 @@ class RunMount(_Frozen):
 
     `check`: what has to be at `source`. `none`: nothing, Docker makes a folder. `make`: nothing, we make one
     in which any user may write. `volume`: the folder of a volume. `folder`, `mount`: a folder or a mount
-    point of the fleet's `mounts`.
+    point of the fleet's `mounts`. `made`: a mount point of the node itself, which is the job's container.
     """
 
     source: str
     target: str
     read_only: bool = False
     optional: bool = False
-    check: Literal["none", "make", "volume", "folder", "mount"] = "none"
+    check: Literal["none", "make", "volume", "folder", "mount", "made"] = "none"
 
 
 class RunVolume(_Frozen):

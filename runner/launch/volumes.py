@@ -29,10 +29,12 @@ class VolumeMisfit(NoFit):
 
 @dataclass(frozen=True)
 class KnownVolume:
-    """A volume that is up. `folder`: where its nodes have it, None for one that has to be attached."""
+    """A volume that is up. `folder`: where its nodes have it, None for one that has to be attached. `made`:
+    its nodes are made with it, and have it where the task wants it."""
 
     state: VolumeState
     folder: str | None = None
+    made: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,16 +144,18 @@ def _of_rank(
             continue
         known = _first_usable(names, index, node, fleet, volumes)
         read_only = mount.read_only or known.state.read_only
+        folder = target if known.made else known.folder
         volume = RunVolume(
             state=known.state,
-            folder=known.folder or f"{NODE_HOME}/volumes/{known.state.volume_id}",
-            by_folder=known.folder is not None,
+            folder=folder or f"{NODE_HOME}/volumes/{known.state.volume_id}",
+            by_folder=folder is not None,
             read_only=read_only,
         )
         before = attached.get(known.state.name)
         # One that is mounted at two paths can be written to if one of them can.
         attached[known.state.name] = volume if before is None or not volume.read_only else before
-        mounts.append(RunMount(source=volume.folder, target=target, read_only=read_only, check="volume"))
+        check = "made" if known.made else "volume"
+        mounts.append(RunMount(source=volume.folder, target=target, read_only=read_only, check=check))
     shared = (
         RunMount(
             source=mount.path,
@@ -196,8 +200,25 @@ def _first_usable(
     raise first
 
 
-def _usable(name: str, path: str, node: NodeState, fleet: FleetState, volumes: Volumes) -> KnownVolume:
-    """A volume by its name. Raises VolumeMisfit or RunConflict when the node cannot have it."""
+def volumes_to_make_with(task: Task, fleet: FleetState, volumes: Volumes) -> tuple[KnownVolume, ...]:
+    """Of the names of a task's first volume, those that new nodes of a fleet can be made with.
+
+    Raises BadTask (ORCH115), VolumeMisfit (ORCH268, 269) where they can be made with none of them."""
+    found: list[KnownVolume] = []
+    errors: list[VolumeMisfit] = []
+    for mount in task.volumes[:1]:
+        for name in mount.names:
+            try:
+                found.append(_of_fleet(_checked(name, 0), "volumes.0", fleet, volumes))
+            except VolumeMisfit as error:
+                errors.append(error)
+    if errors and not found:
+        raise errors[0]
+    return tuple(found)
+
+
+def _of_fleet(name: str, path: str, fleet: FleetState, volumes: Volumes) -> KnownVolume:
+    """A volume by its name. Raises VolumeMisfit where no node of the fleet could have it."""
     known = volumes.known.get(name)
     if fleet.backend == "ssh":
         raise VolumeMisfit(
@@ -227,6 +248,13 @@ def _usable(name: str, path: str, node: NodeState, fleet: FleetState, volumes: V
             hint=f"make a volume with `backend: {fleet.backend}`, or use a fleet of {title(state.backend)}",
             code="ORCH269",
         )
+    return known
+
+
+def _usable(name: str, path: str, node: NodeState, fleet: FleetState, volumes: Volumes) -> KnownVolume:
+    """The same for a node that is there. Raises VolumeMisfit or RunConflict when that cannot have it."""
+    known = _of_fleet(name, path, fleet, volumes)
+    state = known.state
     if known.folder is not None or volumes.for_waiting:
         return known
     for kind, here, there in (("region", node.region, state.region), ("zone", node.zone, state.zone)):
@@ -239,6 +267,8 @@ def _usable(name: str, path: str, node: NodeState, fleet: FleetState, volumes: V
                 hint=f"pin the fleet with `availability_zones: [{state.place}]`, or make a volume in {here}",
                 code="ORCH261",
             )
+    if known.made:
+        return known
     elsewhere = [
         each
         for each in volumes.uses.get(name, ())

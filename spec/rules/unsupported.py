@@ -308,27 +308,23 @@ def _nodes_when_idle(draft: Draft) -> Findings:
         )
 
 
-# What the volumes of a backend do not have.
-_NOT_OF_VOLUMES: dict[str, tuple[str, ...]] = {
-    "local": ("region", "availability_zone", "disk_type", "iops", "throughput", "kms_key", "tags"),
-}
-
-
 def _volume(draft: Draft) -> Findings:
     volume = cast(Volume, draft.partial)
     if "backend" in draft.broken:
         return
     if "volumes" not in acted_on(volume.backend):
         able = [name for name in provisioned() if "volumes" in acted_on(name)]
-        yield _refusal(
-            draft, ("backend",), f"a volume of {title(volume.backend)}", f"volumes of {listed(able)} work"
-        )
+        hint = _instead("volumes", [volume.backend]) or f"volumes of {listed(able)} work"
+        yield _refusal(draft, ("backend",), f"a volume of {title(volume.backend)}", hint)
         return
-    for name in _NOT_OF_VOLUMES.get(volume.backend, ()):
+    model = settings_model(volume.backend)
+    for name in model.volumes_lack if model is not None else ():
         if draft.written(name):
             what = f"`{name}` of a volume of {title(volume.backend)}"
             yield _refusal(draft, (name,), what, "remove it", key=True)
-    if volume.sharing == "nfs" or (volume.sharing == "native" and volume.backend != "local"):
+    if volume.sharing == "nfs" or (
+        volume.sharing == "native" and not (model is not None and model.volumes_shared)
+    ):
         hint = "name one volume for each node: `data-${{ orch.node_rank }}`"
         yield _refusal(draft, ("sharing",), f"`sharing: {volume.sharing}` of a disk", hint)
     if volume.kind != "block":

@@ -89,7 +89,7 @@ def find_leftovers(project: Project) -> Found:
     owners = _owners(states)
     state = replace(_merged(project, states), marks=frozenset(owners))
     survey = registry.survey(project.name, state)
-    looked = bool(state.settings) or any(_is_provider(each.type) for each in state.recorded)
+    looked = bool(state.settings) or any(_tells_where(each.type) for each in state.recorded)
     # Read again: what an `up` recorded while the clouds were asked is no leftover.
     for each in states:
         each.invalidate()
@@ -138,8 +138,9 @@ def _live_locks(project: Project, stack: str) -> list[object]:
     return [lock for lock in locks(project, stack) if not lock.dead]
 
 
-def _is_provider(kind: str) -> bool:
-    return kind.startswith(("pulumi:providers:", "orch:local:"))
+def _tells_where(kind: str) -> bool:
+    """Whether resources of a type tell a backend where to look."""
+    return kind.startswith(("pulumi:providers:", "orch:local:", "orch:fleet:"))
 
 
 def _merged(project: Project, states: list[StackState]) -> StackSnapshot:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from orch.components.idleness import may_end
 from orch.components.node_count import is_range, recorded_minimum
+from orch.components.request import NodeVolume
 from orch.images import is_ours, job_image
 from orch.runner.errors import BadTask
 from orch.runner.launch.pods import check_task_for_pods
+from orch.runner.launch.volumes import Volumes, needs_volumes, volumes_to_make_with
 from orch.runner.placement.conditions import in_reservation
 from orch.runner.placement.placement import misfit, no_fit
 from orch.spec.models.backends import title as title_of
@@ -23,6 +25,7 @@ from orch.stacks.fleets import find_fleet
 from orch.stacks.provisioning.nodes_with_runs import are_made_with_runs, new_mark
 from orch.stacks.request import FleetRequest, ended_nodes_if_told, over_since
 from orch.stacks.state import StackState
+from orch.stacks.volumes.attaching import usable_volumes
 
 if TYPE_CHECKING:
     from orch.components.deployment import Deployment
@@ -101,7 +104,7 @@ def _own_growth(
 ) -> Growth | None:
     """All nodes of a run, on a fleet whose nodes are containers of its image.
 
-    Raises BadTask for what no such container can have, ImageError."""
+    Raises BadTask for what no such container can have, VolumeMisfit, ImageError."""
     needed, most = task.all_nodes, fleet.nodes.max if fleet.nodes is not None else None
     if (needed > 1 and fleet.placement != "cluster") or (
         most is not None and len(state.nodes) + needed > most
@@ -115,6 +118,7 @@ def _own_growth(
         more=needed,
         image=image_of_containers(task, state, project.default_image, project.images),
         made_for=new_mark(),
+        volumes=_volumes_of_containers(project, task, state) if needs_volumes(task) else (),
     )
     return Growth(task, state, (), needed, document, request)
 
@@ -134,6 +138,13 @@ def image_of_containers(
         hint="name an image of a registry: `image: pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime`",
         code="ORCH236",
     )
+
+
+def _volumes_of_containers(project: Project, task: Task, state: FleetState) -> tuple[NodeVolume, ...]:
+    """What nodes can be made with for a task's one volume. Raises VolumeMisfit, StackError."""
+    found = volumes_to_make_with(task, state, Volumes(usable_volumes(project)))
+    path = task.volumes[0].path
+    return tuple(NodeVolume(each.state.volume_id, each.state.place, path) for each in found)
 
 
 def _may_be_in(reservation: str | None, fleet: Fleet, backend: str) -> bool:
@@ -193,7 +204,7 @@ def _refuse_other_changes(project: Project, growth: Growth, listener: Listener) 
 
     The plan without more nodes tells: what it has beside nodes that are gone is of the file's edits.
     """
-    without = replace(growth.request, at_least=0, more=0, image=None, made_for=None)
+    without = replace(growth.request, at_least=0, more=0, image=None, made_for=None, volumes=())
     same = operations.preview(project, without, listener)
     makers = StackState(project, growth.state.name).makers
     anew = {word for node in growth.anew for word in (node, makers.get(node, node))}
@@ -225,7 +236,14 @@ def make_nodes(project: Project, growth: Growth, plan: Plan, listener: Listener)
     except StackError:
         if not growth.state.nodes and "fleet" not in StackState(project, name).outputs:
             empty = replace(
-                growth.request, at_least=0, count=0, reservation=None, more=0, image=None, made_for=None
+                growth.request,
+                at_least=0,
+                count=0,
+                reservation=None,
+                more=0,
+                image=None,
+                made_for=None,
+                volumes=(),
             )
             operations.up(project, empty, listener)
         raise

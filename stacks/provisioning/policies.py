@@ -31,7 +31,12 @@ from orch.stacks.state import StackState
 if TYPE_CHECKING:
     from orch.stacks.plan import Plan
 
-DISKS = ("aws:ebs/volume:Volume", "gcp:compute/disk:Disk", "gcp:compute/regionDisk:RegionDisk")
+DISKS = (
+    "aws:ebs/volume:Volume",
+    "gcp:compute/disk:Disk",
+    "gcp:compute/regionDisk:RegionDisk",
+    "orch-runpod:index:NetworkVolume",
+)
 
 
 def compared(

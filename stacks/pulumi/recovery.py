@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
-from orch.components.registry import delete_orphans, may_have_orphans
+from orch.components.registry import backends_of, delete_orphans, may_have_orphans
 from orch.stacks.errors import StackLocked
 from orch.stacks.project import COMPRESSED, Project
 from orch.stacks.pulumi.changes import name_of
@@ -191,7 +191,10 @@ def snapshot_of(recorded: StackExport | None, project: Project) -> StackSnapshot
         for operation in recorded.get("pending_operations") or ()
         if operation["type"] == "creating"
     ]
-    return StackSnapshot(tuple(resources), tuple(begun), backends_with_secrets(project), project.session)
+    used = backends_of(each.type for each in (*resources, *begun))
+    return StackSnapshot(
+        tuple(resources), tuple(begun), backends_with_secrets(project, used), project.session
+    )
 
 
 def _recorded(resource: dict[str, Any]) -> RecordedResource:

@@ -29,6 +29,10 @@ Values = dict[str, str]
 class NoSuchSecret(ProjectError):
     """The project's store has no secret of that name (ORCH172)."""
 
+    def __init__(self, summary: str, *, name: str, **told: str | None) -> None:
+        super().__init__(summary, **told)
+        self.name = name
+
 
 class ProjectSecrets:
     """The secrets of one project. A rehearsal uses those of the project it rehearses."""
@@ -75,6 +79,7 @@ def no_such_secret(name: str, known: Collection[str], project: Project) -> NoSuc
         where=str(project.root),
         hint=f"{close} Else {set_it}" if close else f"set it: {set_it}",
         code="ORCH172",
+        name=name,
     )
 
 
@@ -113,18 +118,46 @@ def with_secrets(project: Project, fleet: Fleet) -> Fleet:
     return fleet.model_copy(update={"init": init_steps, "mounts": mounts})
 
 
-def backends_with_secrets(project: Project) -> tuple[BackendSettings, ...]:
+def backends_with_secrets(
+    project: Project, used: Collection[str] | None = None
+) -> tuple[BackendSettings, ...]:
     """The backends of a project with the secrets that their credentials name.
 
-    In a rehearsal they stay references: simulated clouds look at no key. Raises NoSuchSecret, StackError.
+    `used`: those that are asked, all without it; others may name secrets that are not set, and keep them as
+    references. In a rehearsal all stay references: simulated clouds look at no key. Raises NoSuchSecret,
+    StackError.
     """
     if project.rehearsal:
         return project.backends
-    names = frozenset[str]().union(*(secret_names(*_texts(each)) for each in project.backends))
-    if not names and not any("${{" in text for each in project.backends for text in _texts(each)):
+    names = {each.type: secret_names(*_texts(each)) for each in project.backends}
+    if not any("${{" in text for each in project.backends for text in _texts(each)):
         return project.backends
-    values = ProjectSecrets(project).values(names)
-    return tuple(_filled(each, values) for each in project.backends)
+    secrets = ProjectSecrets(project)
+    known = set(secrets.set_at) if any(names.values()) else set[str]()
+    needed = (each for kind, each in names.items() if used is None or kind in used or each <= known)
+    try:
+        values = secrets.values(frozenset[str]().union(*needed))
+    except NoSuchSecret as error:
+        error.where = _place_of_reference(project, error.name) or error.where
+        raise
+    return tuple(
+        _filled(each, values) if names[each.type] <= values.keys() else each for each in project.backends
+    )
+
+
+def _place_of_reference(project: Project, secret: str) -> str | None:
+    """Where orch.yml names a secret."""
+    from orch.spec.loader.document import scalars
+    from orch.spec.loader.load import load_paths
+
+    documents = load_paths([project.root / "orch.yml"]).require().documents
+    places = (
+        str(document.span(path))
+        for document in documents
+        for path, scalar in scalars(document.draft.node)
+        if path[:1] != ("defaults",) and secret in secret_names(scalar.text)
+    )
+    return next(places, None)
 
 
 _HOLDERS = ("creds", "kubeconfig")
@@ -151,4 +184,5 @@ def _filled(settings: BackendSettings, values: Mapping[str, str]) -> BackendSett
 
 def tunnels(project: Project) -> Mapping[str, str]:
     """Environment variables for tunnel commands (SSM, IAP), from keys of orch.yml. Raises StackError."""
-    return tunnel_environment(backends_with_secrets(project))
+    used = [each.type for each in project.backends if tunnel_environment([each])]
+    return tunnel_environment(backends_with_secrets(project, used))

@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 
 def volumes_for(project: Project, ledger: Ledger) -> Volumes:
     """The volumes that are up, and the active runs that use them. Raises StackError, VolumeError."""
-    from orch.components.volumes import FolderVolumes, volumes_of
+    return Volumes(usable_volumes(project), volume_uses(ledger))
+
+
+def usable_volumes(project: Project) -> dict[str, KnownVolume]:
+    """The volumes that are up, and how nodes have them. Raises StackError, VolumeError."""
+    from orch.components.volumes import FolderVolumes, MadeWithVolumes, volumes_of
     from orch.stacks.volumes.state import known_volumes
 
     known: dict[str, KnownVolume] = {}
     for name, state in known_volumes(project).items():
         volumes = volumes_of(state.backend)
-        known[name] = KnownVolume(
-            state, volumes.folder(state) if isinstance(volumes, FolderVolumes) else None
-        )
-    return Volumes(known, volume_uses(ledger))
+        folder = volumes.folder(state) if isinstance(volumes, FolderVolumes) else None
+        known[name] = KnownVolume(state, folder, isinstance(volumes, MadeWithVolumes))
+    return known
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class ProjectVolumes:
         from orch.components.volumes import disks_of
         from orch.stacks.volumes.program import account_of
 
-        account = account_of(self.project)
+        account = account_of(self.project, volume.backend)
         return disks_of(volume.backend).attach(account, volume, node, read_only=read_only).paths
 
     def detach(self, volume: VolumeState, node: NodeState) -> None:
@@ -48,7 +52,7 @@ class ProjectVolumes:
         from orch.components.volumes import disks_of
         from orch.stacks.volumes.program import account_of
 
-        disks_of(volume.backend).detach(account_of(self.project), volume, node)
+        disks_of(volume.backend).detach(account_of(self.project, volume.backend), volume, node)
 
 
 def project_volumes(project: Project) -> VolumeAttacher:

@@ -178,7 +178,12 @@ def _planned(stack: StackState, volume: Volume, scope: str | None = None) -> Vol
     near = zones_of_fleets(project, volume) if volume.availability_zone is None else ()
     return plan_volume(
         VolumeRequest(
-            volume, account_of(project), previous, scope or scope_of(project), dict(project.tags), near
+            volume,
+            account_of(project, volume.backend),
+            previous,
+            scope or scope_of(project),
+            dict(project.tags),
+            near,
         )
     )
 
@@ -311,7 +316,7 @@ def require_unused(project: Project, name: str) -> None:
     if state.external or not isinstance(volumes, DiskVolumes):
         return
     # Runs of other ledgers, and disks that a killed call has left attached.
-    if machines := volumes.users(account_of(project), state):
+    if machines := volumes.users(account_of(project, state.backend), state):
         raise Conflict(
             f"volume {name} is attached to {', '.join(machines)}",
             detail="no run of this project's ledger uses it; one of another ledger may",

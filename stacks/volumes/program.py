@@ -19,9 +19,9 @@ from orch.stacks.secrets.values import backends_with_secrets
 from orch.stacks.state import refuse_newer
 
 
-def account_of(project: Project) -> Account:
-    """How the backends of a project are asked."""
-    return Account(backends_with_secrets(project), project.session)
+def account_of(project: Project, backend: str) -> Account:
+    """How a backend of a project is asked."""
+    return Account(backends_with_secrets(project, [backend]), project.session)
 
 
 def volume_program(plan: VolumePlan) -> Program:
@@ -57,7 +57,13 @@ def register_by_hand(root: Path, name: str, stack_name: str) -> None:
         recorded = refuse_newer(answer.get("outputs") or {}).get("volume")
         previous = VolumeState.model_validate(whole(recorded)) if recorded else None
         project = find(root)
-        request = VolumeRequest(volume, account_of(project), previous, scope_of(project), dict(project.tags))
+        request = VolumeRequest(
+            volume,
+            account_of(project, volume.backend),
+            previous,
+            scope_of(project),
+            dict(project.tags),
+        )
         try:
             plan = plan_volume(request)
         except PlanError as error:

@@ -10,6 +10,7 @@ import pytest
 
 from orch.cli.runs.new_nodes import growth_of
 from orch.runner.errors import BadTask, HostUnreachable, NoFit
+from orch.runner.launch.volumes import VolumeMisfit
 from orch.spec.models import Task
 from orch.spec.state import FleetState
 from orch.stacks.project import find
@@ -32,11 +33,17 @@ class Silent:
         raise HostUnreachable(f"{node.name} does not answer")
 
 
-def growth(folder: Path, *fleets: FleetState, image: str | None = None, **more: Any) -> Growth | None:
+def growth(
+    folder: Path,
+    *fleets: FleetState,
+    image: str | None = None,
+    volumes: tuple[str, ...] = (),
+    **more: Any,
+) -> Growth | None:
     for name in ("pods", "spare"):
         (folder / f"{name}.yml").write_text(PODS.format(name=name))
     (folder / "orch.yml").write_text("project: tests\n")
-    task = Task.model_validate({"name": "train", "commands": ["date"], "image": image})
+    task = Task.model_validate({"name": "train", "commands": ["date"], "image": image, "volumes": volumes})
     return growth_of(find(folder), Silent(), task, fleets, **more)  # pyright: ignore[reportArgumentType]
 
 
@@ -56,6 +63,13 @@ def test_an_image_that_no_pod_can_have_is_told_where_only_pods_could_run_it(tmp_
 
 def test_a_fleet_of_pods_is_not_in_the_way_of_machines_that_the_run_can_wait_for(tmp_path: Path) -> None:
     assert growth(tmp_path, pods("pods"), machines()) is None
+    assert growth(tmp_path, pods("pods"), machines(), image="python:3.12", volumes=("data:/data",)) is None
+
+
+def test_a_volume_that_no_pod_can_have_is_told_where_only_pods_could_run_it(tmp_path: Path) -> None:
+    with pytest.raises(VolumeMisfit, match="the volume data is not up") as caught:
+        growth(tmp_path, pods("pods"), pods("spare"), image="python:3.12", volumes=("data:/data",))
+    assert (caught.value.code, caught.value.path) == ("ORCH268", "volumes.0")
 
 
 def test_the_next_fleet_grows_where_new_nodes_of_the_first_would_not_fit(tmp_path: Path) -> None:

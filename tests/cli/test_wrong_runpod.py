@@ -80,8 +80,40 @@ resources: {{gpu: "L4:1"}}
         ("lab.yml:6:25: error ORCH223: RunPod makes no Instant Cluster of 1x_L4_SECURE",),
     ),
     "a volume": (
-        "type: volume\nname: data\nbackend: runpod\nregion: US\nsize: 100GB\n",
-        ("lab.yml:3:10: error ORCH118: a volume of RunPod is not supported by this version",),
+        """type: volume
+name: data
+backend: runpod
+region: US
+size: 100GB
+iops: 100
+throughput: 200
+kms_key: k
+tags: {a: b}
+read_only: true
+sharing: nfs
+""",
+        (
+            "lab.yml:6:1: error ORCH118: `iops` of a volume of RunPod is not supported by this version",
+            "lab.yml:7:1: error ORCH118: `throughput` of a volume of RunPod",
+            "lab.yml:8:1: error ORCH118: `kms_key` of a volume of RunPod",
+            "lab.yml:9:1: error ORCH118: `tags` of a volume of RunPod",
+            "lab.yml:10:1: error ORCH118: `read_only` of a volume of RunPod",
+            "lab.yml:11:10: error ORCH118: `sharing: nfs` of a disk",
+        ),
+    ),
+    "where a volume cannot be": (
+        "type: volume\nname: data\nbackend: runpod\nregion: US\nzone: US-KS-99\nsize: 100GB\n",
+        (
+            "lab.yml:5:7: error ORCH225: RunPod has no data center US-KS-99",
+            "hint: they are in CA-MTL-1, EU-RO-1, US-KS-2",
+        ),
+    ),
+    "a data center that there is none of": (
+        f"{HEAD}nodes: 0..2\navailability_zones: [US-KS-2, US-KS-99]\n{H100}",
+        (
+            "lab.yml:5:31: error ORCH205: RunPod has no data center 'US-KS-99'",
+            "it has CA-MTL-1, EU-RO-1, US-KS-2",
+        ),
     ),
     "a type": (
         f"{HEAD}nodes: 0..2\ninstance_types: [8x_H100-SMX_SECURE]\n",

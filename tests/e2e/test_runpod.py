@@ -200,6 +200,26 @@ def test_what_became_of_pods_is_drift_and_nothing_is_made_again_for_their_run(
     assert there.preview(None, "--exit-code").code == 0
 
 
+def broken_host(lab: Stack, nth: int) -> Hook:
+    """The host of the pods breaks before they are ready."""
+    path = str(lab.cloud.path)
+    code = f"from orch.rehearsal.runpod.account import RunpodCloud as C; c = C({path!r})"
+    code += "; [c.end_container(each, 'ERROR') for each in c.instances()]"
+    return Hook(action="createCluster", nth=nth, command=f'{sys.executable} -c "{code}"')
+
+
+def test_pods_that_end_before_they_were_ready_are_made_anew(lab: Stack) -> None:
+    before = asked(lab, "createCluster")
+    lab.cloud.turn(hooks=[broken_host(lab, before + 1)])
+    told: list[str] = []
+    mark, two = lab.grow(2, told)
+    assert any(text.startswith("once more in 2s: runpod:transient") for text in told), told
+    assert asked(lab, "createCluster") == before + 2
+    assert kinds(lab) == {"pod": 2, "cluster": 1}
+    assert set(two) == set(lab.cloud.instances())
+    assert lab.end(mark) == ("lab-0", "lab-1")
+
+
 def test_pods_stay_while_their_run_is_on_them_whatever_is_asked_for(
     tmp_path: Path, held: RehearsedRunpod
 ) -> None:
@@ -260,7 +280,6 @@ def test_credentials_that_are_missing_or_wrong_are_told_with_what_to_set(
     ("lines", "told"),
     [
         ("image: x/y\nprivileged: true\ncommands: [a]", "5:13: error ORCH423: a pod is not privileged"),
-        ("image: x/y", "error ORCH423: a pod runs orch's SSH server first"),
         ("image: orch/job\ncommands: [a]", "4:8: error ORCH236: RunPod pulls the image of a node"),
     ],
 )
@@ -368,6 +387,19 @@ def test_a_run_that_was_killed_while_it_made_its_pods_leaves_none_and_the_next_h
     assert there.preview(None, "--exit-code").code == 0
 
 
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.soak), "after"])
+def test_a_run_that_was_killed_while_it_deleted_what_a_broken_host_left_leaves_none(
+    there: RehearsedRunpod, lab: Stack, when: str
+) -> None:
+    there.write("job.yml", JOB)
+    hooks = [broken_host(lab, asked(lab, "createCluster") + 1).model_dump()]
+    there.killed_at(place(lab, f"deleteCluster 1 {when}"), "run", "job.yml", beside=hooks)
+    said = there.orch("reconcile", "--rehearse")
+    assert said.code == 0, said.err
+    assert lab.cloud.everything() == {}
+    assert lab.state().nodes == ()
+
+
 @pytest.mark.parametrize(("words", "call"), soaked(REMOVING, often=(2, 6)))
 def test_a_removal_that_was_killed_is_gone_on_with(
     tmp_path: Path, held: RehearsedRunpod, words: str, call: str
@@ -407,6 +439,15 @@ def with_containers(path: Path) -> tuple[Folder, RunpodCloud]:
     return folder, RunpodCloud(path / ".orch" / "rehearsal" / "runpod.db")
 
 
+@pytest.fixture(scope="module")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, RunpodCloud]]:
+    """Such a project, for several tests: each leaves its account empty."""
+    folder, cloud = with_containers(tmp_path_factory.mktemp("containers"))
+    yield folder, cloud
+    said = folder.orch("down", "h100", "--rehearse", "--yes", timeout=300)
+    assert (said.code, cloud.everything(), cloud.endpoints()) == (0, {}, {}), said.err
+
+
 def reconciled(folder: Folder, cloud: RunpodCloud) -> None:
     """Whoever drove the run is gone: `orch reconcile` alone ends it, and its pods."""
     until(lambda: folder.orch("reconcile", "--rehearse").code == 0 and not cloud.instances(), 400, "its end")
@@ -414,19 +455,20 @@ def reconciled(folder: Folder, cloud: RunpodCloud) -> None:
 
 
 def test_torchrun_trains_on_a_cluster_of_its_own_and_reconcile_ends_what_a_killed_command_began(
-    tmp_path: Path,
+    containers: tuple[Folder, RunpodCloud],
 ) -> None:
     """Containers stand for the pods, gloo for their network."""
-    shutil.copytree(ROOT / "examples" / "aws", tmp_path / "task")
-    task = tmp_path / "task" / "train.yml"
+    folder, cloud = containers
+    shutil.copytree(ROOT / "examples" / "aws", folder.path / "task")
+    task = folder.path / "task" / "train.yml"
+    before = [call.action for call in cloud.calls].count("createCluster")
     task.write_text(task.read_text().replace("fleets: [p5]", "fleets: [h100]\nimage: pytorch/pytorch:2.8.0"))
     few_ranks(task)
-    folder, cloud = with_containers(tmp_path)
     said = folder.orch("run", "task/train.yml", "--rehearse", "--yes", "--json", timeout=600)
     assert said.code == 0, said.err
     assert [node["exit_code"] for node in said.json["nodes"]] == [0, 0]
     assert "weights identical on all" in folder.orch("logs", said.json["run"], "--rehearse").out
-    assert [call.action for call in cloud.calls].count("createCluster") == 1
+    assert [call.action for call in cloud.calls].count("createCluster") == before + 1
     assert (cloud.everything(), cloud.endpoints()) == ({}, {})
 
     began = folder.start("run", "long.yml", "--rehearse", "--yes")
@@ -436,7 +478,50 @@ def test_torchrun_trains_on_a_cluster_of_its_own_and_reconcile_ends_what_a_kille
     assert len(cloud.instances()) == 1
     reconciled(folder, cloud)
     assert folder.orch("show", "long", "--rehearse", "--json").json["run"]["status"] == "done"
-    assert folder.orch("down", "h100", "--rehearse", "--yes", timeout=300).code == 0
+
+
+def test_a_network_volume_has_from_run_to_run_what_was_written_to_it(
+    containers: tuple[Folder, RunpodCloud],
+) -> None:
+    folder, cloud = containers
+    before = len(cloud.calls)
+    volume = "type: volume\nname: data\nbackend: runpod\nregion: US-TX-3\nsize: 100GB\n"
+    folder.write("volume.yml", volume)
+    for words in (("up", "volume.yml", "--yes"), ("preview", "volume.yml", "--exit-code")):
+        said = folder.orch(*words, "--rehearse")
+        assert said.code == 0, said.err
+    job = "type: task\nfleets: [h100]\nimage: x/y\nshell: sh\nvolumes: [data:/mnt/data]\n"
+    folder.write("write.yml", f"{job}nodes: 2\ncommands: ['echo from $NODE_RANK > /mnt/data/$NODE_RANK']\n")
+    # What is written into the container alone goes with it.
+    folder.write(
+        "read.yml", f"{job}commands: ['cat /mnt/data/*', 'grep -c /mnt/data /proc/self/mountinfo']\n"
+    )
+    folder.write("other.yml", job.replace("data:/mnt", "none:/mnt") + "commands: ['true']\n")
+    refused = folder.orch("run", "other.yml", "--rehearse", "--yes")
+    assert "other.yml:5:11: error ORCH268: the volume none is not up in this project" in refused.err
+    assert cloud.instances() == {}
+    for file in ("write.yml", "read.yml"):
+        said = folder.orch("run", file, "--rehearse", "--yes", "--json", timeout=600)
+        assert said.code == 0, said.err
+    assert folder.orch("logs", said.json["run"], "--rehearse").out.splitlines() == ["from 0", "from 1", "1"]
+    # The pods of both went where the volume is, and none is left.
+    calls = cloud.calls[before:]
+    made = [call.params for call in calls if call.action in ("createCluster", "createPod")]
+    assert [each["dataCenterIds"] for each in made] == [["US-TX-3"]] * 2
+    (kept,) = cloud.everything()
+    assert [each["mounts"]["network"] for each in made] == [[{"volumeId": kept, "path": "/mnt/data"}]] * 2
+
+    given = volume.replace("data", "given").replace("size: 100GB", f"volume_id: {kept}")
+    folder.write("given.yml", given)
+    ends = [
+        folder.orch(*words, "--rehearse", "--yes").code
+        for words in (("up", "given.yml"), ("down", "given.yml"), ("down", "volume.yml"))
+    ]
+    assert ends == [0, 0, ExitCode.PROVISION]  # the last one is protected
+    assert set(cloud.everything()) == {kept}
+    said = folder.orch("volume", "delete", "data", "--confirm", "data", "--rehearse")
+    assert said.code == 0, said.err
+    assert cloud.everything() == {}
 
 
 @pytest.mark.soak

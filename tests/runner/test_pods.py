@@ -18,6 +18,7 @@ from podlab import RUNPOD, PodLab
 from orch import images
 from orch.runner.errors import BadTask, ImageUnavailable
 from orch.runner.events import LogLine, Recorder, Silent
+from orch.runner.launch.pods import check_task_for_pods
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.commands import Command
@@ -429,7 +430,7 @@ def test_who_follows_a_log_and_goes_leaves_nobody_reading(
             {"commands": ["true"], "volumes": ["/data:/data"]},
             1,
             "volumes.0",
-            "no host that could mount folders or volumes",
+            "no host whose folders it could mount",
         ),
         ({"image": "x/y"}, 1, "commands", "in place of the image's own program"),
         (
@@ -447,6 +448,26 @@ def test_what_no_pod_can_do_is_refused_before_anything_starts(
     pod = pureruns.node(0, runtime="process", blocks=blocks)
     with pytest.raises(BadTask) as caught:
         pureruns.compiled(pureruns.fleet(pod), **task)
+    assert (caught.value.code, caught.value.path) == ("ORCH423", path)
+    assert why in caught.value.summary
+
+
+@pytest.mark.parametrize(
+    ("volumes", "path", "why"),
+    [
+        ([{"name": "data", "path": "/data", "instance": True}], "volumes.0", "has no host whose folders"),
+        (["data:/data", "more:/more"], "volumes.1", "has one volume at most"),
+        ([{"name": "data", "path": "/data", "read_only": True}], "volumes.0", "for writing"),
+        (["data-${{ orch.node_rank }}:/data"], "volumes.0", "before its run has names and ranks"),
+        (["data:/data/${{ orch.run_name }}"], "volumes.0", "before its run has names and ranks"),
+    ],
+)
+def test_a_pod_has_one_volume_that_is_known_before_it_is_made(
+    volumes: list[object], path: str, why: str
+) -> None:
+    task = Task.model_validate({"image": "x/y", "commands": ["true"], "volumes": volumes})
+    with pytest.raises(BadTask) as caught:
+        check_task_for_pods(task)
     assert (caught.value.code, caught.value.path) == ("ORCH423", path)
     assert why in caught.value.summary
 

@@ -10,7 +10,14 @@ import pytest
 
 from orch.runner.errors import BadTask, RunConflict
 from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
-from orch.runner.launch.volumes import KnownVolume, VolumeMisfit, Volumes, VolumeUse, volume_uses
+from orch.runner.launch.volumes import (
+    KnownVolume,
+    VolumeMisfit,
+    Volumes,
+    VolumeUse,
+    volume_uses,
+    volumes_to_make_with,
+)
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import Waiting
 from orch.runner.placement.placement import place_task
@@ -48,8 +55,8 @@ def on_aws(*zones: str) -> FleetState:
     return fleet(*nodes, backend="aws")
 
 
-def compiled(on: FleetState, volumes: Volumes, *mounts: Any, nodes: int = 1) -> CompiledRun:
-    task = Task.model_validate({"image": "x", "nodes": nodes, "volumes": list(mounts)})
+def compiled(on: FleetState, volumes: Volumes, *mounts: Any, nodes: int = 1, **more: Any) -> CompiledRun:
+    task = Task.model_validate({"image": "x", "nodes": nodes, "volumes": list(mounts), **more})
     seats = place_task(task, on)
     return compile_run(RunRequest(task, "job", 1, on, seats, "image", Path("/base"), volumes=volumes))
 
@@ -62,6 +69,43 @@ def test_a_local_volume_is_its_folder_on_every_node() -> None:
     run = compiled(fleet(node(0), node(1)), known(local("data")), "data:/data", nodes=2)
     assert mounts_of(run) == [[("/var/lib/orch-volumes/data-ab12", "/data")]] * 2
     assert all(mount.check == "volume" for rank in run.plan.ranks for mount in rank.mounts)
+
+
+def network(name: str, center: str) -> KnownVolume:
+    given = {"name": name, "backend": "runpod", "volume_id": f"nv-{name}", "region": center}
+    return KnownVolume(VolumeState.model_validate(given), made=True)
+
+
+def pods(center: str, number: int = 2) -> FleetState:
+    return fleet(*(node(i, region=center, runtime="process") for i in range(number)), backend="runpod")
+
+
+def test_pods_have_the_volume_that_they_are_made_with_where_the_task_wants_it() -> None:
+    volumes = known(network("va", "EU-RO-1"), network("vb", "US-KS-2"), vb=(VolumeUse("other", "n9"),))
+    mount = {"name": ["va", "vb"], "path": "/data"}
+    run = compiled(pods("US-KS-2"), volumes, mount, nodes=2, commands=["true"])
+    assert mounts_of(run) == [[("/data", "/data")]] * 2
+    # No cloud is asked to attach it; the pod itself is looked at. Others may have it too.
+    assert [(rank.volumes[0].by_folder, rank.mounts[0].check) for rank in run.plan.ranks] == [
+        (True, "made")
+    ] * 2
+    with pytest.raises(VolumeMisfit, match="volume va is in region EU-RO-1") as caught:
+        compiled(pods("US-KS-2"), volumes, "va:/data", nodes=2, commands=["true"])
+    assert caught.value.code == "ORCH261"
+
+
+def test_new_pods_are_made_with_those_of_a_tasks_volumes_that_are_theirs() -> None:
+    volumes = known(network("va", "EU-RO-1"), network("vb", "US-KS-2"), ebs("vc"))
+    task = Task.model_validate(
+        {"image": "x", "volumes": [{"name": ["none", "va", "vc", "vb"], "path": "/d"}]}
+    )
+    found = volumes_to_make_with(task, pods("", 0), volumes)
+    assert [each.state.name for each in found] == ["va", "vb"]
+    for name, code in (("none", "ORCH268"), ("vc", "ORCH269")):
+        task = Task.model_validate({"image": "x", "volumes": [f"{name}:/d"]})
+        with pytest.raises(VolumeMisfit) as caught:
+            volumes_to_make_with(task, pods("", 0), volumes)
+        assert (caught.value.code, caught.value.path) == (code, "volumes.0")
 
 
 def test_a_managed_folder_is_one_for_each_fleet_and_name() -> None:

@@ -172,6 +172,24 @@ def test_credentials_of_the_project_name_secrets(project: Folder) -> None:
     with pytest.raises(NoSuchSecret) as caught:
         backends_with_secrets(find(other))
     assert caught.value.hint == "set it: `orch secret set hf_tokn`"
+    assert str(caught.value.where).endswith("other/orch.yml:5:68")
+
+
+def test_a_secret_is_asked_for_where_its_backend_is_used(tmp_path: Path) -> None:
+    runpod = '  - type: runpod\n    creds: {type: api_key, api_key: "${{ secrets.runpod }}"}\n'
+    (tmp_path / "orch.yml").write_text(f"project: vault\nbackends:\n  - type: nebius\n{runpod}")
+    project = find(tmp_path)
+    for used in ([], ["nebius"]):
+        assert backends_with_secrets(project, used) == project.backends
+    assert tunnels(project) == {}
+    folder = Folder(tmp_path)
+    for backend, code in (("nebius", "ORCH303"), ("runpod", "ORCH172")):
+        fleet = f"type: fleet\nname: lab\nnodes: 0..2\nbackends: [{backend}]\nresources: {{gpu: H100}}\n"
+        folder.write("lab.yml", fleet)
+        said = folder.orch("preview", "lab.yml")
+        assert (said.code, code in said.err) == (3, True), said.err
+        place = f"{tmp_path}/orch.yml:5:37: error ORCH172: secret 'runpod' is not set in this project"
+        assert (place in said.err) == (backend == "runpod"), said.err
 
 
 def test_a_missing_file_and_two_values_are_told(project: Folder) -> None:

@@ -35,11 +35,15 @@ for _name in ("nebius", "deprecation"):
 CALL_S = 60.0
 TRY_S = 20.0
 LOGIN_S = 15.0
+FIRST_S = 15.0
+"""How long a read may take, logging in included, as long as nothing has answered: there may be no network."""
 PAGE = 100
 WAITS = ("conflict", "transient", "rate")
 """What may be otherwise a little later: something in use, or an answer that did not come."""
 
 MOST_BATCH = 1000
+
+_UNREACHED = "Nebius has not answered before: is api.nebius.cloud reached from here?"
 
 
 class Session(Protocol):
@@ -114,14 +118,15 @@ class NebiusRefused(CloudRefused):
             hint=error.hint,
             code=error.orch,
         )
-        self.category = meaning
+        self.category, self.message = meaning, message
 
 
 class NebiusClient:
-    """The account of a session. `try_s`: how long one try of a call may take."""
+    """The account of a session. `try_s`: how long one try of a call may take; `first_s`: see FIRST_S."""
 
-    def __init__(self, session: Session, *, try_s: float = TRY_S) -> None:
-        self._session, self._try_s = session, try_s
+    def __init__(self, session: Session, *, try_s: float = TRY_S, first_s: float = FIRST_S) -> None:
+        self._session, self._try_s, self._first_s = session, try_s, first_s
+        self._answered = False
         self._clients: dict[tuple[str, str], Any] = {}
 
     # -- calls --------------------------------------------------------------------------------------------
@@ -144,16 +149,24 @@ class NebiusClient:
         client = self._client(method.package, method.service)
         descriptor = client.get_descriptor().methods_by_name[_camel(method.name)]
         message = parse_dict(body, client.__registry__.message_class(descriptor.input_type.full_name)())
-        options = self._options()
+        options = self._options(first=key is None and not self._answered)
         if key is not None:
             options |= {"metadata": [("x-idempotency-key", key)], "retries": 1}
-        answer = _translated(what, lambda: getattr(client, method.name)(message, **options).wait())
+        try:
+            answer = _translated(what, lambda: getattr(client, method.name)(message, **options).wait())
+        except NebiusRefused as refused:
+            if refused.category == "transient" and not self._answered:
+                raise NebiusRefused(what, "transient", f"{refused.message}; {_UNREACHED}") from refused
+            self._answered = True
+            raise
+        self._answered = True
         # A change answers an operation in a wrapper of the SDK.
         answer = getattr(answer, "_operation", answer)
         return message_to_dict(answer, preserving_proto_field_name=True)
 
-    def _options(self) -> dict[str, Any]:
-        """How long a call may take, logging in included, and that a refused login is told."""
+    def _options(self, *, first: bool = False) -> dict[str, Any]:
+        """How long a call may take, logging in included, and that a refused login is told. `first`: nothing
+        has answered yet."""
         from nebius.aio.token import options
 
         login = {
@@ -162,10 +175,10 @@ class NebiusClient:
             options.OPTION_RENEW_REQUEST_TIMEOUT: f"{LOGIN_S}",
             options.OPTION_REPORT_ERROR: "1",
         }
-        whole = max(CALL_S, 3 * self._try_s)
+        whole = self._first_s if first else max(CALL_S, 3 * self._try_s)
         return {
             "timeout": whole,
-            "per_retry_timeout": self._try_s,
+            "per_retry_timeout": min(self._try_s, whole),
             "auth_timeout": whole,
             "auth_options": login,
         }

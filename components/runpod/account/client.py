@@ -6,16 +6,21 @@ runpod/docs api-reference-v2 (RateLimit-Policy).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.cloud.orphans import NamedResource
 from orch.components.cloud.rest.client import RestClient, Row
-from orch.components.cloud_errors import Category, CategoryRefused
-from orch.components.runpod.account.errors import RunpodRefused, category
+from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
+from orch.components.runpod.account.errors import HINTS, RunpodRefused, category
 
+if TYPE_CHECKING:
+    from orch.spec.models.backends.runpod import RunpodSettings
+
+KEY = "RUNPOD_API_KEY"
 API = "https://api.runpod.io"
 PAGE = 1000
 """Pods on a page. Of the other lists no page size is known: what they say of further pages is followed."""
@@ -27,6 +32,19 @@ class Login:
 
     key: str = field(repr=False)
     url: str = API
+
+
+def open_login(settings: RunpodSettings) -> Login:
+    """With the API key of orch.yml, else of the environment. Raises CloudRefused where there is none."""
+    key = settings.creds.api_key if settings.creds is not None else os.environ.get(KEY)
+    if key:
+        return Login(key)
+    raise CloudRefused(
+        "there are no credentials of RunPod",
+        detail=f"{KEY} is not set",
+        hint=HINTS["credentials"],
+        code="ORCH303",
+    )
 
 
 @dataclass(frozen=True)
@@ -183,6 +201,11 @@ class RunpodClient(RestClient):
             for center in row.get("dataCenters", ())
             if center["availability"] != "NONE"
         }
+
+    def volume_types(self) -> dict[str, tuple[str, ...]]:
+        """Data center -> the types of network volumes that it has. Raises RunpodRefused."""
+        rows = self.read("ask for the data centers", "/v2/catalog/datacenters")["dataCenters"]
+        return {str(row["id"]): tuple(row.get("networkVolumeTypes") or ()) for row in rows}
 
     def money(self) -> Money:
         """Raises RunpodRefused."""

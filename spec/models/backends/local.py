@@ -44,6 +44,17 @@ class LocalSettings(BackendSettings):
     provisioned: ClassVar[bool] = True
     supports: ClassVar[frozenset[str]] = frozenset({"init", "mounts", "scratch", "volumes"})
 
+    volumes_lack: ClassVar[tuple[str, ...]] = (
+        "region",
+        "availability_zone",
+        "disk_type",
+        "iops",
+        "throughput",
+        "kms_key",
+        "tags",
+    )
+    volumes_shared: ClassVar[bool] = True
+
     type: Annotated[Literal["local"], choice("local")] = Field(default="local", description="`local`.")
     engine: Annotated[Literal["auto", "docker", "podman"], choice("auto", "docker", "podman")] = Field(
         default="auto", description="Container engine."

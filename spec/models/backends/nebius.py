@@ -26,6 +26,11 @@ class NebiusSettings(CloudSettings):
     ) | {"network.fabric", "idle_duration", "ttl"}
     instead: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("availability_zones", "zones", "zone"), _NO_ZONES),
+        **dict.fromkeys(
+            ("scratch", "scratch.fs"), "the boot disk is all that a machine gets: `resources: {disk: …}`"
+        ),
+        "volumes": "mount a shared file system by `mounts` of the fleet (`type: nfs`), or keep what a run "
+        "makes by `outputs`",
         "network.name": "Nebius's fleets have a network each; `subnets` gives one that several are in",
     }
 

@@ -32,8 +32,10 @@ class RunpodSettings(CloudSettings):
         "scratch",
         "scratch.fs",
         "topology",
-        "volumes",
     }
+    # A pod mounts its volume for writing, and RunPod says nothing of how fast it is, or encrypted with what.
+    volumes_lack: ClassVar[tuple[str, ...]] = ("iops", "throughput", "kms_key", "tags", "read_only")
+    volumes_shared: ClassVar[bool] = True
     instead: ClassVar[Mapping[str, str]] = {
         "reservation": "RunPod has none",
         "tags": _NO_LABELS,

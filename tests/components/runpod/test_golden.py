@@ -1,14 +1,15 @@
 """Every case of `golden/`: what a fleet becomes on RunPod, or what is wrong with it.
 
 A case holds `fleet`, and where it matters `settings`, `stock` (GPU@DATA CENTER: level), `money`, `pins`, and
-`run`: the nodes that one needs. `ORCHCTL_REWRITE_GOLDEN=1 pytest tests/components/runpod` writes the answers
-anew; read the difference.
+`run`: the nodes that one needs, with `volumes` (VOLUME@DATA CENTER:PATH).
+`ORCHCTL_REWRITE_GOLDEN=1 pytest tests/components/runpod` writes the answers anew; read the difference.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import yaml
 
 from orch.catalog.load import catalog
 from orch.components.node_count import with_node_count
-from orch.components.request import PlanRequest, PriorState
+from orch.components.request import NodeVolume, PlanRequest, PriorState
 from orch.components.runpod.account.client import Money
 from orch.components.runpod.account.facts import RunpodFacts
 from orch.components.runpod.candidates import RunpodCandidate, candidates, clustered, gpu_of, in_data_centers
@@ -61,22 +62,28 @@ class Case:
         previous = PriorState(pins=self.pins)
         here = Path("/nonexistent")
         more = {"more": run, "image": "pytorch/pytorch:2.8.0", "made_for": MARK} if run else {}
+        more |= {"volumes": self.volumes}
         return with_node_count(
             PlanRequest(self.fleet, (), previous, "abc123", root=here, folder=here, created=1, **more)
         )
+
+    @property
+    def volumes(self) -> tuple[NodeVolume, ...]:
+        words = [re.split("[@:]", text) for text in self.data.get("volumes", ())]
+        return tuple(NodeVolume(*word) for word in words)
 
     def places(self) -> tuple[RunpodCandidate, ...]:
         types = candidates(self.fleet, self.settings, CATALOG, other_backends=self.fleet.backends)
         stock = {tuple(word.split("@")): level for word, level in self.data.get("stock", CENTERS).items()}
         by_count: dict[int, Any] = {each.type.gpu_count: stock for each in types}
         prices = CLUSTER_PRICES if self.fleet.placement == "cluster" else POD_PRICES
-        return in_data_centers(self.fleet, self.settings, types, by_count, prices)
+        return in_data_centers(self.fleet, self.settings, types, by_count, prices, volumes=self.volumes)
 
     def plan(self) -> RunpodPlan:
         request = self.request
         there = frozenset(f"{each.name(self.fleet.name)}-d" for each in recorded_groups(request.previous))
         money = Money(**{"balance": 9000.0, "hourly": 0.0, "limit": 1000.0, **self.data.get("money", {})})
-        context = Context(request.scope, request.image, request.made_for)
+        context = Context(request.scope, request.image, request.made_for, request.volumes)
         facts = RunpodFacts(money, there - frozenset(self.data.get("gone", ())))
         return plan(request.fleet, self.places()[0], facts, request.previous, context)
 

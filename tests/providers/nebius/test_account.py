@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from orch.components.nebius.plugin import until_running
 from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.nebius.service import sdk_of
 from orch.rehearsal.scenario import Failure, Rate
+from orch.spec.errors import ExitCode
 
 TYPE = "gpu-h100-sxm_8gpu-128vcpu-1600gb"
 
@@ -64,6 +66,21 @@ def test_a_quota_is_refused_at_once_and_by_one_call(lab: Lab) -> None:
     assert refused.value.category == "quota"
     assert "compute.instance.gpu.h100 is 8, this needs 16" in str(refused.value.detail)
     assert [call.action for call in lab.cloud.calls].count("InstanceService.Create") == 2
+
+
+def test_where_nothing_answers_that_is_told_and_not_after_something_did(lab: Lab) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        sdk = sdk_of(lab.cloud, f"127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(NebiusRefused) as refused:
+            NebiusClient(LoggedIn(sdk), first_s=1.0).projects()
+        sdk.sync_close()
+    assert (refused.value.category, refused.value.exit_code) == ("transient", ExitCode.PROVISION)
+    assert "Nebius has not answered before: is api.nebius.cloud reached" in str(refused.value.detail)
+    assert PROJECT in lab.client.projects().values()
+    lab.cloud.turn(failures=(Failure(code="ANSWER_LOST", action="InstanceService.Create", nth=1),))
+    with pytest.raises(NebiusRefused) as refused:
+        lab.instance("a")
+    assert "has not answered before" not in str(refused.value.detail)
 
 
 def test_a_create_whose_answer_was_lost_makes_no_second_machine(lab: Lab) -> None:

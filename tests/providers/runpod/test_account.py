@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from runpod_lab import A100, H100, Lab, cluster, pod
 
 from orch.catalog.errors import NoSdk
 from orch.catalog.runpod.prices import gpus_of_pods
+from orch.components import registry
+from orch.components.cloud.marked import cloud_name
+from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.cloud_errors import CloudRefused
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Kind, Login, RunpodClient
 from orch.components.runpod.account.errors import RunpodRefused
@@ -237,6 +241,29 @@ def test_the_log_has_no_values_of_variables(lab: Lab) -> None:
     assert "hidden-value" not in str([call.params for call in lab.cloud.calls])
     found = lab.client.named(POD, "p")[0]
     assert found["env"] == {"TOKEN": "hidden-value"}
+
+
+def test_what_nobody_recorded_is_looked_for_where_a_fleet_never_had_a_pod(lab: Lab) -> None:
+    mark = "p/lab/0a1b2c"
+    lost = lab.pod(cloud_name("lab-0-0123ab", mark, pod()))
+    component = RecordedResource("orch:fleet:Runpod", "lab", None, {})
+    state = StackSnapshot((component,), (), session=lambda name: Login(lab.cloud.api_key, lab.url))
+    found = registry.survey("p", state)
+    assert [(each.id, each.mark) for each in found.resources] == [(lost, mark)]
+    assert registry.survey("p", replace(state, recorded=())).resources == ()
+
+
+def test_a_network_volume_that_nobody_recorded_is_told_as_data_and_goes_when_it_is_said(lab: Lab) -> None:
+    mark = "p/volume.data/0a1b2c"
+    lost = lab.volume(cloud_name("data", mark))
+    others = lab.volume(cloud_name("data", "q/volume.data/0a1b2c")), lab.volume("somebody-s")
+    component = RecordedResource("orch:fleet:Runpod", "lab", None, {})
+    state = StackSnapshot((component,), (), session=lambda name: Login(lab.cloud.api_key, lab.url))
+    found, places = registry.survey("p", state), frozenset({("runpod", "US-TX-3")})
+    assert [(each.id, each.mark, each.holds_data) for each in found.resources] == [(lost, mark, True)]
+    assert list(registry.delete_orphans(replace(state, marks=frozenset({mark}), places=places))) == []
+    assert list(registry.delete_data(found.resources, state)) == [f"{cloud_name('data', mark)} ({lost})"]
+    assert set(lab.cloud.everything()) == set(others)
 
 
 def test_a_path_without_a_route_is_no_call(lab: Lab) -> None:

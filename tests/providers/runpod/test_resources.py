@@ -38,7 +38,7 @@ def volumes(lab: Lab) -> VolumeHandler:
 
 
 def ready(lab: Lab, up_s: float = 60.0) -> ReadyHandler:
-    return ReadyHandler(POD, lambda: lab.client, pause_s=0.01, up_s=up_s)
+    return ReadyHandler(pods(lab), clusters(lab), lambda: lab.client, pause_s=0.01, up_s=up_s)
 
 
 def inputs(name: str, spec: dict[str, Any], mark: str = "p/s/1", **more: Any) -> dict[str, Any]:
@@ -193,13 +193,57 @@ def test_missing_capacity_and_a_spend_limit_are_told_by_the_create(lab: Lab) -> 
 
 
 @pytest.mark.parametrize("status", ["EXITED", "ERROR"])
-def test_a_pod_that_ends_while_it_is_waited_for_is_told_at_once(lab: Lab, status: str) -> None:
-    resource, _ = clusters(lab).create(inputs("fleet", cluster()))
+@pytest.mark.parametrize("kind", ["pod", "cluster"])
+def test_what_ends_before_it_was_ever_ready_is_told_at_once_and_made_anew(
+    lab: Lab, status: str, kind: str
+) -> None:
+    handler: RunpodHandler = pods(lab) if kind == "pod" else clusters(lab)
+    given = inputs("fleet", pod() if kind == "pod" else cluster())
+    resource, _ = handler.create(given)
+
+    def waited_for(resource: str) -> dict[str, Any]:
+        if kind == "pod":
+            return {"name": "fleet", "pods": {"n-0": resource}}
+        return {"name": "fleet", "cluster": resource, "nodes": ["n-0", "n-1"]}
+
     member = next(iter(lab.cloud.instances()))
     lab.cloud.end_container(member, status)
     with pytest.raises(RunpodRefused, match=r"cannot bring n-[01] up") as refused:
-        ready(lab).create({"name": "fleet", "cluster": resource, "nodes": ["n-0", "n-1"]})
+        ready(lab).create(waited_for(resource))
     assert f"the pod {member} is {status.lower()}" in str(refused.value.detail)
+    error = ERRORS.read(refused.value.text())
+    assert error is not None
+    assert error.verdict == "again"
+    # The next try finds nothing of it, neither by its id nor by its name.
+    assert lab.cloud.everything() == {}
+    assert handler.read(resource, given) is None
+    again, _ = handler.create(given)
+    assert again != resource
+    assert len(ready(lab).create(waited_for(again))[1]["machines"]) == (1 if kind == "pod" else 2)
+
+
+def test_what_was_ready_before_is_left_to_its_run_when_it_ends(lab: Lab) -> None:
+    resource, _ = clusters(lab).create(inputs("fleet", cluster()))
+    given = {"name": "fleet", "cluster": resource, "nodes": ["n-0", "n-1"]}
+    _, state = ready(lab).create(given)
+    lab.cloud.end_container(next(iter(lab.cloud.instances())))
+    with pytest.raises(RunpodRefused) as refused:
+        ready(lab).update("fleet", state, given)
+    assert "is exited" in str(refused.value.detail)
+    assert len(lab.cloud.instances()) == 2
+
+
+def test_what_has_ended_and_may_not_be_deleted_is_told_with_both_reasons(lab: Lab) -> None:
+    resource, _ = pods(lab).create(inputs("n", pod()))
+    lab.cloud.end_container(resource, "ERROR")
+    lab.cloud.turn(denied=("deletePod",))
+    with pytest.raises(RunpodRefused, match="cannot bring n up") as refused:
+        ready(lab).create({"name": "fleet", "pods": {"n": resource}})
+    assert refused.value.category == "permission"
+    assert "is error; and it cannot be deleted: runpod:permission" in str(refused.value.detail)
+    error = ERRORS.read(refused.value.text())
+    assert error is not None
+    assert error.verdict == "stop"
 
 
 def test_a_cluster_that_is_deleted_while_it_is_waited_for_is_gone(lab: Lab) -> None:
@@ -228,6 +272,7 @@ def test_a_pod_that_is_lost_while_others_are_waited_for_is_told_at_once(lab: Lab
         ready(lab).create({"name": "fleet", "cluster": resource, "nodes": ["n-0", "n-1"]})
     assert "there were 2 pods, and are 1" in str(refused.value.detail)
     assert refused.value.category == "gone"
+    assert lab.cloud.everything() == {}
 
 
 def test_pods_that_are_never_ready_are_named(lab: Lab) -> None:
