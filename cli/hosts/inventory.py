@@ -30,8 +30,10 @@ def inventory(
     ] = None,
     rehearse: Rehearse = False,
 ) -> None:
-    """Print the nodes that are up as an inventory for Ansible: with their jump hosts, keys and pinned host
-    keys. A group for each fleet, and one for each backend."""
+    """The nodes that are up as an inventory for Ansible, with jump hosts, keys and pinned host keys.
+
+    A group for each fleet, and one for each backend.
+    """
     if everything and host is not None:
         raise typer.BadParameter("it does not go with --list", param_hint="--host")
     project = project_at(rehearse=rehearse)
