@@ -125,6 +125,14 @@ def _command(context: Any) -> str:
     return context.command_path if context else "orch"
 
 
+def as_bug(error: Exception) -> OrchError:
+    """A bug in one part of a command, to be told in its place while the others go on."""
+    return OrchError(
+        f"this is a bug in orch: {type(error).__name__}: {masked(str(error))}",
+        hint=f"the full trace is in {written_trace()}; please report it with that file",
+    )
+
+
 def written_trace() -> str:
     """The file with the trace of the error that is being handled, without secrets."""
     trace = masked(traceback.format_exc())

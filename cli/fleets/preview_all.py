@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.context import project_at
-from orch.cli.errors import tell, worst, written_trace
+from orch.cli.errors import as_bug, tell, worst
 from orch.cli.fleets import side_by_side
 from orch.cli.fleets.prune import Undescribed, found_undescribed
 from orch.cli.output.files import refuse_overwriting
@@ -212,11 +212,7 @@ def _previewed(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Pr
     except KeyboardInterrupt:
         result = replace(_failed(job, OrchError("interrupted")), code=ExitCode.INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - a bug with one stack is told in its place
-        bug = OrchError(
-            f"this is a bug in orch: {type(error).__name__}: {error}",
-            hint=f"the full trace is in {written_trace()}; please report it with that file",
-        )
-        result = _failed(job, bug)
+        result = _failed(job, as_bug(error))
     return _cleaned(result, mask())
 
 

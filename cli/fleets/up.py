@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from orch.cli.context import ALSO, Force, Json, NewKeys, Owner, Rehearse, Verbose, Yes, lease_seconds
-from orch.cli.errors import UsageError, end, print_json, say, tell
+from orch.cli.errors import UsageError, as_bug, end, print_json, say, tell
 from orch.cli.fleets import side_by_side, volumes
 from orch.cli.fleets.provision import remove
 from orch.cli.fleets.prune import Undescribed, found_undescribed, refuse_protected, told, undescribed
@@ -355,9 +355,7 @@ def _all_at_once(
         if done.error is None:
             progress.ended(stack, unfit=done.unfit)
 
-    work = side_by_side.Work(
-        partial(_in_own_process, do), _gone, told_of, lambda done: done.error is not None
-    )
+    work = side_by_side.Work(partial(in_own_process, do), _gone, told_of, lambda done: done.error is not None)
     results = side_by_side.run(stacks, work, means.parallel, began=progress.began)
     errors = [each.error for each in results if each is not None and each.error is not None]
     for error in errors[1:]:
@@ -366,7 +364,7 @@ def _all_at_once(
         raise errors[0]
 
 
-def _in_own_process(do: Callable[[Stack], bool], stack: Stack) -> _Brought:
+def in_own_process(do: Callable[[Stack], bool], stack: Stack) -> _Brought:
     from orch.stacks.errors import StackError
 
     sys.stderr = _Named(sys.stderr, stack.title)
@@ -381,6 +379,8 @@ def _in_own_process(do: Callable[[Stack], bool], stack: Stack) -> _Brought:
         failure = StackError(f"the {stack.title} was not brought up", code=None)
         failure.exit_code = ExitCode(ended.exit_code)
         return _Brought(printed.getvalue(), error=failure)
+    except Exception as error:  # noqa: BLE001 - a bug with one stack is told in its place
+        return _Brought(printed.getvalue(), error=as_bug(error))
     return _Brought(printed.getvalue(), unfit)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from support import Folder, record_fleet
 
 import orch.cli.hosts.check
 from orch.cli.fleets.prune import undescribed
+from orch.cli.fleets.up import in_own_process
 from orch.cli.fleets.wave_health import Unhealthy, require_healthy
 from orch.runner.errors import RunnerError
 from orch.runner.hosts.checks.types import CheckResult, HostReport, Result, TargetError
@@ -17,7 +19,7 @@ from orch.runner.hosts.survey import Survey
 from orch.spec.loader.load import Document, load_paths
 from orch.stacks.errors import NoSuchFleet, ProjectError
 from orch.stacks.project import find
-from orch.stacks.waves import in_waves, order_lines, refuse_missing
+from orch.stacks.waves import Stack, in_waves, order_lines, refuse_missing
 
 VOLUME = (
     "type: volume\nname: data\nbackend: aws\nregion: us-east-1\navailability_zone: us-east-1a\nsize: 10GB\n"
@@ -153,6 +155,21 @@ def test_a_protected_fleet_refuses_before_anything_is_changed(folder: Folder) ->
         in said.err
     )
     assert not (folder.path / ".orch" / "state" / ".pulumi" / "stacks" / "lab" / "here.json").exists()
+
+
+def test_a_bug_with_one_stack_is_an_error_of_it(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("fleets/a.yml", fleet("here"))
+    (stack,) = in_waves(find(folder.path), documents(folder))
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # which is given back
+
+    def broken(_: Stack) -> bool:
+        raise ValueError("a lost wheel")
+
+    brought = in_own_process(broken, stack)
+    assert brought.error is not None
+    assert brought.error.summary == "this is a bug in orch: ValueError: a lost wheel"
+    assert brought.error.exit_code == 1
+    assert "the full trace is in " in (brought.error.hint or "")
 
 
 @pytest.mark.parametrize(
