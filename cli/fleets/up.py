@@ -365,12 +365,13 @@ def _all_at_once(
 
 
 def in_own_process(do: Callable[[Stack], bool], stack: Stack) -> _Brought:
+    """Do the work on a stack in a process of its own: what it prints is kept, what it tells names the stack."""
     from orch.stacks.errors import StackError
 
     sys.stderr = _Named(sys.stderr, stack.title)
     printed = io.StringIO()
-    own = replace(stack, project=side_by_side.own_project(stack.project))
     try:
+        own = replace(stack, project=side_by_side.own_project(stack.project))
         with redirect_stdout(printed):
             unfit = do(own)
     except OrchError as error:
@@ -394,6 +395,8 @@ def _require_healthy_apart(stacks: Sequence[Stack], wave: int) -> None:
             require_healthy([replace(each, project=own) for each in stacks], number)
         except OrchError as error:
             return _Brought(error=error)
+        except Exception as error:  # noqa: BLE001 - as of a stack
+            return _Brought(error=as_bug(error))
         return _Brought()
 
     from orch.stacks.errors import StackError
