@@ -365,7 +365,7 @@ def _all_at_once(
 
 
 def in_own_process(do: Callable[[Stack], bool], stack: Stack) -> _Brought:
-    """Do the work on a stack in a process of its own: what it prints is kept, what it tells names the stack."""
+    """Do the work on a stack in a process of its own: what it prints is kept, what it tells has its name."""
     from orch.stacks.errors import StackError
 
     sys.stderr = _Named(sys.stderr, stack.title)
