@@ -17,6 +17,8 @@ from support import Folder, containers, docker
 from orch.images.build import resolve
 from orch.stacks.project import find, scope_of
 
+pytestmark = pytest.mark.timeout(900)
+
 NEEDS = {
     "base": [],
     "store": [],
