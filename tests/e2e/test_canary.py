@@ -171,6 +171,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "metrics": ("metrics", "long", "--json"),
     "exec that fails": ("exec", "nest", "--", "false"),
     "ssh": ("ssh", "gpu9", "--", "uptime"),
+    "inventory": ("inventory", "--list"),
     "cordon": ("cordon", "gpu9", "--reason", "fan"),
     "run without a key": ("run", "job.yml"),
     "stop": ("stop", "long", "--json"),
@@ -196,7 +197,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("secret of the past", "volume of the past", "lease given back"),
     ("fleets", "fleets, as data", "fleet", "fleet ids", "check", "drift", "refresh", "engine env", "unlock"),
     ("init", "gc"),
-    ("apply", "show of a run", "show", "ssh"),
+    ("apply", "show of a run", "show", "ssh", "inventory"),
     ("run on a host", "run that fails"),
     ("run in the background",),
     (
