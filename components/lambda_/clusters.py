@@ -9,12 +9,15 @@ nodes are reached through a management (head) node alone.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orch.catalog.fabrics import fabric
 from orch.spec.findings import Finding, PlanErrors
+from orch.spec.grammar.hosts import check_user
+from orch.spec.grammar.values import Problem, check_name
 from orch.spec.models import Fleet
 from orch.spec.models.ssh import SshConfig
 from orch.spec.suggest import few, hint_for
@@ -78,6 +81,11 @@ def _misread(index: int, written: Mapping[str, object]) -> Iterator[Finding]:
             yield Finding("ORCH230", f"{path}.{key}", f"lambda has no option '{key}'", hint=hint)
         elif not isinstance(value, str) or not value:
             yield Finding("ORCH230", f"{path}.{key}", f"`{key}` is text", hint=f"write `{key}: …`")
+        elif key == "user":
+            try:
+                check_user(value)
+            except Problem as problem:
+                yield Finding("ORCH230", f"{path}.user", problem.summary, hint=problem.hint)
 
 
 def known_clusters(members: Sequence[Member]) -> dict[str, list[Member]]:
@@ -121,6 +129,7 @@ def hosts_of(fleet: Fleet, by_id: Sequence[Member], members: Sequence[Member]) -
             f"the 1-Click Cluster {name} has {lacks}",
             hint="look at it in Lambda's console; hosts that you reach otherwise go into `ssh_config`",
         )
+    workers.sort(key=lambda each: _in_order(each.name))
     user = str(written.get("user") or USER)
     head = min(heads, key=lambda each: each.name)
     key = {"identity_file": written["identity_file"]} if "identity_file" in written else {}
@@ -129,7 +138,7 @@ def hosts_of(fleet: Fleet, by_id: Sequence[Member], members: Sequence[Member]) -
             "user": user,
             **key,
             "proxy_jump": {"hostname": head.public, "user": user, **key},
-            "hosts": [_host(each) for each in sorted(workers, key=lambda each: _in_order(each.name))],
+            "hosts": [_host(each, name) for each, name in zip(workers, _names(workers), strict=True)],
         }
     )
 
@@ -138,8 +147,30 @@ def _wrong(path: str, summary: str, *, hint: str, detail: str | None = None) -> 
     return PlanErrors([Finding("ORCH230", path, summary, detail=detail, hint=hint)])
 
 
-def _host(each: Member) -> dict[str, Any]:
-    name = re.sub(r"[^a-z0-9]+", "-", each.name.lower()).strip("-")
+def _names(workers: Sequence[Member]) -> list[str]:
+    """What the hosts are called: as their instances are, or by their address where that cannot be a host's
+    name, or several have it."""
+    called = [_spelled(each.name) for each in workers]
+    often = Counter(called)
+    return [
+        name if often[name] == 1 and _reads(name) else f"node-{_spelled(str(each.address))}"
+        for each, name in zip(workers, called, strict=True)
+    ]
+
+
+def _spelled(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _reads(name: str) -> bool:
+    try:
+        check_name(name)
+    except Problem:
+        return False
+    return True
+
+
+def _host(each: Member, name: str) -> dict[str, Any]:
     known = fabric("infiniband", each.type)
     return {
         "hostname": each.address,

@@ -74,7 +74,27 @@ def test_a_cluster_that_is_not_there_is_told_with_those_that_are(
 
 
 @pytest.mark.parametrize(
-    ("options", "path"), [({"cluster": "a", "clutser": "b"}, ".clutser"), ({"cluster": 7}, ".cluster")]
+    ("names", "hosts"),
+    [
+        (["001", "002"], ["node-10-0-0-2", "node-10-0-0-3"]),
+        (["train-node", "Train_Node"], ["node-10-0-0-2", "node-10-0-0-3"]),
+        (["\u65e5\u672c", "n"], ["node-10-0-0-2", "node-10-0-0-3"]),
+        (["l" * 42, "l" * 41], ["node-10-0-0-2", "l" * 41]),
+    ],
+)
+def test_a_host_whose_name_cannot_be_one_is_called_by_its_address(names: list[str], hosts: list[str]) -> None:
+    nodes = [Member(name, B200, 8, f"10.0.0.{n}", None) for n, name in enumerate(names, 2)]
+    config = hosts_of(fleet(cluster="id"), [cluster("any")[0], *nodes], [])
+    assert sorted(str(each.name) for each in config.hosts) == sorted(hosts)
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({"cluster": "a", "clutser": "b"}, ".clutser"),
+        ({"cluster": 7}, ".cluster"),
+        ({"cluster": "a", "user": "a b;c"}, ".user"),
+    ],
 )
 def test_options_that_do_not_read_are_told(options: dict[str, Any], path: str) -> None:
     with pytest.raises(PlanErrors) as wrong:
