@@ -125,7 +125,7 @@ class FirewallHandler(NamedHandler[LambdaClient]):
     def own(self, inputs: Inputs) -> str | None:
         wanted = self._rules(inputs)
         name = self.name_of(inputs)
-        there = [row for row in self._client().rules() if row["description"] == name]
+        there = [row for row in self._client().rules() if row.get("description") == name]
         return name if there and _plain(there) == _plain(wanted) else None
 
     def begin(self, inputs: Inputs) -> tuple[str, State]:
@@ -144,7 +144,7 @@ class FirewallHandler(NamedHandler[LambdaClient]):
         self.remove(resource_id)
 
     def look(self, resource_id: str, state: State) -> State | None:
-        there = [row for row in self._client().rules() if row["description"] == resource_id]
+        there = [row for row in self._client().rules() if row.get("description") == resource_id]
         if not there:
             return None
         rules = [{key: row[key] for key in row if key != "description"} for row in there]
@@ -160,10 +160,10 @@ class FirewallHandler(NamedHandler[LambdaClient]):
 
     def _put(self, name: str, own: Sequence[Row]) -> None:
         def merged(rules: Sequence[Row]) -> list[Row]:
-            there = [row for row in rules if row["description"] == name]
+            there = [row for row in rules if row.get("description") == name]
             if _plain(there) == _plain(own):
                 return list(rules)
-            return [*(row for row in rules if row["description"] != name), *own]
+            return [*(row for row in rules if row.get("description") != name), *own]
 
         self._client().change_rules(merged, for_s=AGAIN_S)
 

@@ -120,7 +120,7 @@ class LambdaClient(RestClient):
     ) -> None:
         super().__init__(login.url, {"Authorization": f"Bearer {login.api_key}"}, pause_s=pause_s)
         self._login = login
-        self._calls, self._launches = _Pace(call_every_s), _Pace(launch_every_s)
+        self._calls, self._launches = Pace(call_every_s), Pace(launch_every_s)
 
     def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
         return category(status, str(_error(problem).get("code") or ""))
@@ -134,8 +134,9 @@ class LambdaClient(RestClient):
         self, what: str, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
     ) -> Row:
         if path == LAUNCH:
-            self._launches.wait()
-        self._calls.wait()
+            self._launches.wait(then=self._calls)
+        else:
+            self._calls.wait()
         return super().call(what, method, path, query=query, body=body)
 
     # -- resources ----------------------------------------------------------------------------------------
@@ -256,7 +257,7 @@ class LambdaClient(RestClient):
 
     def drop_rules(self, name: str, *, for_s: float) -> None:
         """Take away those of a description. Raises LambdaRefused."""
-        self.change_rules(lambda rules: [row for row in rules if row["description"] != name], for_s=for_s)
+        self.change_rules(lambda rules: [row for row in rules if row.get("description") != name], for_s=for_s)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -287,7 +288,7 @@ class LambdaClient(RestClient):
                 remove = partial(self.remove, kind, str(row["id"]), for_s=GONE_S)
                 name = str(row.get("name") or "")
                 yield NamedResource(kind.words, str(row["id"]), name, remove, region, None, hourly)
-        for name in sorted({str(row["description"]) for row in self.rules()}):
+        for name in sorted({str(row.get("description", "")) for row in self.rules()}):
             yield NamedResource("firewall rules", name, name, partial(self.drop_rules, name, for_s=GONE_S))
 
     def data_of(self, project: str) -> Survey:
@@ -345,21 +346,31 @@ class LambdaClient(RestClient):
         return LambdaFacts(
             image=_image(images, lookups),
             file_systems=found,
-            ssh_from=tuple(sorted({str(row["source_network"]) for row in self.rules() if lets_in(row, 22)})),
+            ssh_from=tuple(
+                sorted(
+                    {
+                        str(row["source_network"])
+                        for row in self.rules()
+                        if lets_in(row, 22) and not is_ours(str(row.get("description", "")))
+                    }
+                )
+            ),
         )
 
 
-class _Pace:
+class Pace:
     """Lets calls of all threads through one by one, `every_s` seconds apart."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s, self._next, self._lock = every_s, 0.0, threading.Lock()
 
-    def wait(self) -> None:
+    def wait(self, then: Pace | None = None) -> None:
+        """`then`: what is waited for next; this one counts from there, however long that takes."""
         with self._lock:
-            at = max(self._next, time.monotonic())
-            self._next = at + self._every_s
-        time.sleep(max(0.0, at - time.monotonic()))
+            time.sleep(max(0.0, self._next - time.monotonic()))
+            if then is not None:
+                then.wait()
+            self._next = time.monotonic() + self._every_s
 
 
 def lets_in(rule: Mapping[str, Any], port: int) -> bool:

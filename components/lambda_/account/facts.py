@@ -60,7 +60,7 @@ class Lookups:
 class LambdaFacts:
     """The answers. `file_systems`: by what the file calls them, without those that are not there.
 
-    `ssh_from`: the networks that the account's own rules let in to SSH, whatever fleet they are of.
+    `ssh_from`: the networks that the account's own rules let in to SSH; those of fleets go with their fleet.
     `room`: whether the place has capacity now, None: it was not asked.
     """
 

@@ -7,12 +7,14 @@ import time
 import pytest
 from lambda_lab import H100, QUICK, REGION, Lab, spec
 
+from orch.components.cloud.marked import cloud_name
 from orch.components.cloud_errors import CloudRefused
 from orch.components.lambda_.account.client import (
     FILE_SYSTEM,
     INSTANCE,
     LambdaClient,
     Login,
+    Pace,
     lets_in,
     open_login,
 )
@@ -102,6 +104,16 @@ def test_calls_and_launches_keep_their_distance(lab: Lab) -> None:
     client.close()
 
 
+def test_a_launch_that_waited_for_other_calls_keeps_the_next_one_away() -> None:
+    """Its distance counts from the call itself, not from when its turn among launches came."""
+    calls, launches = Pace(0.3), Pace(0.2)
+    calls.wait()
+    launches.wait(then=calls)
+    began = time.monotonic()
+    launches.wait(then=Pace(0.0))
+    assert time.monotonic() - began >= 0.15
+
+
 def test_what_is_asked_too_fast_is_refused(lab: Lab) -> None:
     lab.cloud.turn(rate={"launchInstance": Rate(burst=1, per_second=0.0001)})
     key = lab.key()
@@ -178,6 +190,17 @@ def test_facts_tell_what_a_plan_asks(lab: Lab) -> None:
     assert arm.image.id != facts.image.id
     pinned = lab.client.facts(Lookups(H100, REGION, facts.image.id, "x86", []))
     assert pinned.image == facts.image
+
+
+def test_rules_that_orch_made_for_a_fleet_are_not_the_accounts(lab: Lab) -> None:
+    """They go with their fleet, or when it names other networks: nobody can count on them."""
+    name = cloud_name("lab-ssh", "p/lab/abc123", {}, most=64)
+    own = {"protocol": "tcp", "port_range": [22, 22], "source_network": "198.51.100.0/24"}
+    lab.cloud.put_rules([{**own, "description": name}])
+    asked = Lookups(H100, REGION, "lambda-stack", "x86", [])
+    assert lab.client.facts(asked).ssh_from == ()
+    lab.cloud.put_rules([{**own, "description": name}, {**own, "description": "office"}])
+    assert lab.client.facts(asked).ssh_from == ("198.51.100.0/24",)
 
 
 def test_a_rule_is_about_ports() -> None:
