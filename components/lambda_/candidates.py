@@ -99,8 +99,16 @@ def refusals(fleet: Fleet) -> Iterator[Finding]:
             hint="write `spot_policy: on-demand`, or leave it out",
         )
     yield from _network_refusals(fleet)
+    named = mounted(fleet)
     for index, mount in enumerate(fleet.mounts):
         if mount.type == MOUNT:
+            if mount.id is not None and named[str(mount.id)] != index:
+                yield Finding(
+                    "ORCH237",
+                    f"mounts[{index}].id",
+                    f"the file system {mount.id} is mounted twice",
+                    hint="mount it once: jobs may mount folders of it where they need them",
+                )
             if len(mount.path) > MOST_MOUNT or not _MOUNT_POINT.fullmatch(mount.path):
                 yield Finding(
                     "ORCH237",

@@ -76,17 +76,18 @@ def capacity_reasons(
 
 
 def network_reasons(
-    region: str, access: AccessMethod, ssh_from: Sequence[str], facts: LambdaFacts
+    region: str, access: AccessMethod, ssh_from: Sequence[str], facts: LambdaFacts, *, jumps: int
 ) -> Iterator[str]:
     yield "network: each instance has a public address, and a private one in the network of its region"
     if region in NO_FIREWALL:
         yield f"SSH: straight; no firewall rules hold in {region}"
         return
-    yield from ssh_reasons(access, None, jumps=0)
+    if access.kind == "direct" and not ssh_from:
+        yield f"SSH: straight, as the account's rules say, which let in {', '.join(facts.ssh_from)}"
+        return
+    yield from ssh_reasons(access, None, jumps=jumps)
     if ssh_from:
         yield "firewall: these are added to the rules of the account, which hold for all of its instances"
-    elif facts.ssh_from:
-        yield f"firewall: as the account's rules say, which let in {', '.join(facts.ssh_from)}"
 
 
 def image_reasons(facts: LambdaFacts, previous: PriorState) -> Iterator[str]:

@@ -172,7 +172,9 @@ def plan(
             count_words(fleet, len(indices), candidate.words),
             *place_reason(candidate, previous),
             *told.capacity_reasons(candidate, facts, new, whole=whole),
-            *told.network_reasons(candidate.region, access, ssh_from, facts),
+            *told.network_reasons(
+                candidate.region, access, ssh_from, facts, jumps=len(block.proxy_jump or ())
+            ),
             *told.image_reasons(facts, previous),
             *(f"file system: {path} is {each}, in this region" for path, each in attached.items()),
             *file_systems.reasons(made),

@@ -182,7 +182,7 @@ def started(v: str) -> Iterator[Values]:
         "mounts": [
             {"source": v, "bind": v, "optional": optional, "check": check}
             for optional in (True, False)
-            for check in ("none", "make", "volume", "folder", "mount")
+            for check in ("none", "make", "volume", "folder", "mount", "made")
         ],
         "access": SimpleNamespace(group=v, folders=(v,)),
         "fabric": SimpleNamespace(devices=(v,), optional_devices=(v,)),
