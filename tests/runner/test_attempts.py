@@ -216,7 +216,7 @@ def test_what_no_attempt_brings_back_ends_a_run_at_once(
 ) -> None:
     def without(names: Collection[str]) -> dict[str, str]:
         if names and gone == "a secret":
-            raise NoSuchSecret("secret 'token' is not set in this project", hint="set it")
+            raise NoSuchSecret("secret 'token' is not set in this project", name="token", hint="set it")
         return dict.fromkeys(names, "x")
 
     place = replace(place, secrets=lambda names: dict.fromkeys(names, "x"))
