@@ -600,7 +600,7 @@ def test_a_job_that_leaves_one_of_its_gpus_idle_is_ended_on_its_node(
 def test_commands_that_cannot_begin_are_told_with_why(node: Node) -> None:
     of = plan()
     assert node.start(of).returncode == 0
-    (node.home / "control" / of.container(0) / "go.new").mkdir()
+    (node.home / "runs" / of.container(0) / "go.new").mkdir()
     done = node.run(container.go_command(of, 0, None))
     assert done.returncode == 42
     assert "go.new: Is a directory" in done.stderr
