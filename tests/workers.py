@@ -86,6 +86,8 @@ PROGRAMS = (
     "tests/cli/test_names_and_places.py",
     "tests/cli/test_pending.py",
     "tests/cli/test_untrusted.py",
+    "tests/cli/test_wrong_crusoe.py",
+    "tests/cli/test_wrong_lambda.py",
     "tests/cli/test_wrong_nebius.py",
     "tests/cli/test_wrong_runpod.py",
     "tests/components/aws/test_userdata.py",
