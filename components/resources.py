@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 import pulumi
 
 from orch.components.cloud.cloudinit import filled
-from orch.components.cloud.fleet_state import bastion_jump, fleet_state, given_jumps
-from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.fleet_state import bastion_jump, fleet_state, given_jumps, node_state
+from orch.components.cloud.host_keys import HostKey, private_host_key, public_host_key
 from orch.components.cloud.plan import CloudPlan, Node
 
 
@@ -93,10 +93,25 @@ class ServedFleet(pulumi.ComponentResource, Generic[Plan]):
         """What the nodes stand on, and the machines by name, the bastion's too."""
 
     @abstractmethod
-    def node_of(
-        self, group: Plan, node: Node, machine: Mapping[str, Any], seed: str, jumps: Sequence[dict[str, Any]]
+    def disk_gb(self, group: Plan) -> int:
+        """The size of what jobs write to, on each node of a group."""
+
+    def node_state_of(
+        self, group: Any, node: Node, machine: Mapping[str, Any], seed: str, jumps: Sequence[dict[str, Any]]
     ) -> dict[str, Any]:
         """The state of a node. `machine`: what the gang says of it."""
+        return node_state(
+            group,
+            node,
+            key=HostKey(public_host_key(seed, node.name), machine["id"]),
+            address=machine["public" if group.access == "direct" else "address"],
+            internal=machine["address"],
+            jumps=jumps,
+            proxy_command=None,
+            topology=machine["topology"] if getattr(group, "rank_by_topology", False) else (),
+            disk_gb=self.disk_gb(group),
+            reservation=getattr(group, "reservation", None),
+        )
 
     @property
     def gang_name(self) -> str:
@@ -138,7 +153,7 @@ class ServedFleet(pulumi.ComponentResource, Generic[Plan]):
             if plan.bastion is not None and self.bastion_name in machines:
                 jumps = [bastion_jump(plan, seed, machines[self.bastion_name]["public"], None)]
             nodes = [
-                self.node_of(groups[node.name], node, machines[node.name], seed, jumps)
+                self.node_state_of(groups[node.name], node, machines[node.name], seed, jumps)
                 for node in plan.all_nodes
                 if node.name in machines
             ]

@@ -125,9 +125,12 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
-    def with_nodes(self, plan: AwsPlan, names: Collection[str]) -> AwsPlan:
-        first, *others = (with_nodes(each, names) for each in plan.node_groups)
-        return self.join([first, *(each for each in others if each.nodes)])
+    def group_with(self, group: AwsPlan, names: Collection[str]) -> AwsPlan:
+        nodes = tuple(node for node in group.nodes if node.name in names)
+        capacity = group.capacity
+        if capacity.reserved_nodes is not None:
+            capacity = replace(capacity, reserved_nodes=len(nodes) or None)
+        return replace(group, nodes=nodes, capacity=capacity)
 
     def in_network_of(self, first: AwsPlan, group: AwsPlan) -> AwsPlan:
         return in_network_of(first, group)
@@ -237,15 +240,6 @@ def with_room(plan: AwsPlan, running: int) -> AwsPlan:
     if reserved is None or reserved >= running:
         return plan
     return replace(plan, capacity=replace(plan.capacity, reserved_nodes=running))
-
-
-def with_nodes(plan: AwsPlan, names: Collection[str]) -> AwsPlan:
-    """A group with the nodes of these names alone."""
-    nodes = tuple(node for node in plan.nodes if node.name in names)
-    capacity = plan.capacity
-    if capacity.reserved_nodes is not None:
-        capacity = replace(capacity, reserved_nodes=len(nodes) or None)
-    return replace(plan, nodes=nodes, capacity=capacity)
 
 
 def _no_reservation(fleet: Fleet, regions: Sequence[str]) -> Finding:

@@ -77,9 +77,14 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
     def cloud_error(self, text: str) -> CloudError | None:
         """The cloud's error in a message of its provider; None when there is none."""
 
-    @abstractmethod
     def with_nodes(self, plan: Plan, names: Collection[str]) -> Plan:
         """The same plan with only the nodes of these names."""
+        first, *others = (self.group_with(each, names) for each in plan.node_groups)
+        return self.join([first, *(each for each in others if each.nodes)])
+
+    def group_with(self, group: Any, names: Collection[str]) -> Any:
+        """One of its node groups with only the nodes of these names."""
+        return replace(group, nodes=tuple(node for node in group.nodes if node.name in names))
 
     def in_network_of(self, first: Plan, group: Plan) -> Plan:
         """A node group in the network of the fleet's first one. Raises PlanErrors where it cannot be."""

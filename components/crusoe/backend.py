@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -22,7 +22,7 @@ from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Reserva
 from orch.components.crusoe.candidates import CrusoeCandidate, candidates, placed
 from orch.components.crusoe.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.crusoe.plan import CrusoePlan
-from orch.components.crusoe.planner import Context, needed_lookups, plan, with_nodes
+from orch.components.crusoe.planner import Context, needed_lookups, plan
 from orch.components.explain import Explained, Traits
 from orch.components.init_steps import scripts
 from orch.components.node_count import node_indices
@@ -107,10 +107,6 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
         )
         place = cast("CrusoeCandidate", candidate)
         return plan(request.fleet, place, facts, self.prior(request), context)
-
-    def with_nodes(self, plan: CrusoePlan, names: Collection[str]) -> CrusoePlan:
-        first, *others = (with_nodes(each, frozenset(names)) for each in plan.node_groups)
-        return self.join([first, *(each for each in others if each.nodes)])
 
     def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
         """All nodes are of one type, where they began."""

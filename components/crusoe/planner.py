@@ -6,7 +6,7 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from orch.catalog.fabrics import Fabric
 from orch.catalog.records import Catalog
@@ -212,11 +212,6 @@ def plan(
         ),
         warnings=warnings,
     )
-
-
-def with_nodes(plan: CrusoePlan, names: frozenset[str]) -> CrusoePlan:
-    """The same plan with the nodes of these names alone."""
-    return replace(plan, nodes=tuple(node for node in plan.nodes if node.name in names))
 
 
 def node_init(

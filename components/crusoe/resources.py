@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pulumi
 
-from orch.components.cloud import fleet_state as cloud_state
-from orch.components.cloud.host_keys import HostKey, public_host_key
 from orch.components.cloud.plan import Bastion, Node
 from orch.components.crusoe.explain import PACKAGE
 from orch.components.crusoe.plan import CIDR, OS_DISK_GIB, CrusoePlan
@@ -178,26 +176,8 @@ class CrusoeFleet(ServedFleet[CrusoePlan]):
             "operation": untracked(machine.operation) if self._plan.whole else "",
         }
 
-    def node_of(
-        self,
-        group: CrusoePlan,
-        node: Node,
-        machine: Mapping[str, Any],
-        seed: str,
-        jumps: Sequence[dict[str, Any]],
-    ) -> dict[str, Any]:
-        return cloud_state.node_state(
-            group,
-            node,
-            key=HostKey(public_host_key(seed, node.name), machine["id"]),
-            address=machine["public" if group.access == "direct" else "address"],
-            internal=machine["address"],
-            jumps=jumps,
-            proxy_command=None,
-            topology=machine["topology"] if group.rank_by_topology else (),
-            disk_gb=group.disk_gib or OS_DISK_GIB,
-            reservation=group.reservation,
-        )
+    def disk_gb(self, group: CrusoePlan) -> int:
+        return group.disk_gib or OS_DISK_GIB
 
 
 def register(

@@ -98,10 +98,9 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         )
         return plan(request.fleet, candidate, facts, self.prior(request), context)
 
-    def with_nodes(self, plan: GcpPlan, names: Collection[str]) -> GcpPlan:
+    def group_with(self, group: GcpPlan, names: Collection[str]) -> GcpPlan:
         """Of a managed group, whole batches."""
-        first, *others = (fewer(each, names) for each in plan.node_groups)
-        return self.join([first, *(each for each in others if each.nodes)])
+        return fewer(group, names)
 
     def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
         """Zones have the subnets of their region in common, but for networks of a zone alone; members of a

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -27,7 +27,7 @@ from orch.components.lambda_.candidates import LambdaCandidate, candidates, moun
 from orch.components.lambda_.clusters import Member
 from orch.components.lambda_.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.lambda_.plan import LambdaPlan
-from orch.components.lambda_.planner import Context, needed_lookups, plan, with_nodes
+from orch.components.lambda_.planner import Context, needed_lookups, plan
 from orch.components.request import PlanRequest
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
@@ -109,10 +109,6 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
         )
         place = cast("LambdaCandidate", candidate)
         return plan(request.fleet, place, facts, self.prior(request), context)
-
-    def with_nodes(self, plan: LambdaPlan, names: Collection[str]) -> LambdaPlan:
-        first, *others = (with_nodes(each, frozenset(names)) for each in plan.node_groups)
-        return self.join([first, *(each for each in others if each.nodes)])
 
     def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
         """All nodes are of one type, where they began."""

@@ -6,7 +6,7 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from orch.components import file_systems
 from orch.components.cloud.backend import place_reason
@@ -181,11 +181,6 @@ def plan(
         ),
         warnings=warnings,
     )
-
-
-def with_nodes(plan: LambdaPlan, names: frozenset[str]) -> LambdaPlan:
-    """The same plan with the nodes of these names alone."""
-    return replace(plan, nodes=tuple(node for node in plan.nodes if node.name in names))
 
 
 def node_init(fleet: Fleet, candidate: LambdaCandidate, scripts: Mapping[str, str]) -> str:

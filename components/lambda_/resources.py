@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pulumi
 
-from orch.components.cloud import fleet_state as cloud_state
-from orch.components.cloud.host_keys import HostKey, public_host_key
 from orch.components.cloud.plan import Node
 from orch.components.lambda_.explain import PACKAGE
 from orch.components.lambda_.plan import LambdaPlan
@@ -109,25 +107,8 @@ class LambdaFleet(ServedFleet[LambdaPlan]):
         )
         return ServedResource(f"{PACKAGE}:index:Instance", node.name, props, opts)
 
-    def node_of(
-        self,
-        group: LambdaPlan,
-        node: Node,
-        machine: Mapping[str, Any],
-        seed: str,
-        jumps: Sequence[dict[str, Any]],
-    ) -> dict[str, Any]:
-        return cloud_state.node_state(
-            group,
-            node,
-            key=HostKey(public_host_key(seed, node.name), machine["id"]),
-            address=machine["public" if group.access == "direct" else "address"],
-            internal=machine["address"],
-            jumps=jumps,
-            proxy_command=None,
-            topology=(),
-            disk_gb=group.disk_gib,
-        )
+    def disk_gb(self, group: LambdaPlan) -> int:
+        return group.disk_gib
 
 
 def register(

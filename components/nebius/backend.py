@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -25,7 +25,7 @@ from orch.components.nebius.account.session import open_session
 from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics
 from orch.components.nebius.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.nebius.plan import NebiusPlan
-from orch.components.nebius.planner import Context, needed_lookups, plan, with_nodes
+from orch.components.nebius.planner import Context, needed_lookups, plan
 from orch.components.node_count import node_indices
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.findings import Finding, PlanErrors
@@ -129,10 +129,6 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
         )
         place = cast("NebiusCandidate", candidate)
         return plan(request.fleet, place, facts, self.prior(request), context)
-
-    def with_nodes(self, plan: NebiusPlan, names: Collection[str]) -> NebiusPlan:
-        first, *others = (with_nodes(each, frozenset(names)) for each in plan.node_groups)
-        return self.join([first, *(each for each in others if each.nodes)])
 
     def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
         """All nodes are of one type, where they began."""

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pulumi
 
-from orch.components.cloud import fleet_state as cloud_state
 from orch.components.cloud.cloudinit import wrapped
-from orch.components.cloud.host_keys import HostKey, public_host_key
 from orch.components.cloud.plan import Bastion, Node
 from orch.components.nebius.account.orphans import MARK
 from orch.components.nebius.explain import PACKAGE
@@ -190,26 +188,8 @@ class NebiusFleet(ServedFleet[NebiusPlan]):
     def _wrapped(self, text: str, machine: str) -> pulumi.Output[str]:
         return pulumi.Output.secret(self.user_data(text, machine).apply(wrapped))
 
-    def node_of(
-        self,
-        group: NebiusPlan,
-        node: Node,
-        machine: Mapping[str, Any],
-        seed: str,
-        jumps: Sequence[dict[str, Any]],
-    ) -> dict[str, Any]:
-        return cloud_state.node_state(
-            group,
-            node,
-            key=HostKey(public_host_key(seed, node.name), machine["id"]),
-            address=machine["public" if group.access == "direct" else "address"],
-            internal=machine["address"],
-            jumps=jumps,
-            proxy_command=None,
-            topology=machine["topology"] if group.rank_by_topology else (),
-            disk_gb=group.disk.size_gb,
-            reservation=group.reservation,
-        )
+    def disk_gb(self, group: NebiusPlan) -> int:
+        return group.disk.size_gb
 
 
 def _ssh_rules(networks: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:
