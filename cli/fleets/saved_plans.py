@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from orch.cli.errors import UsageError, end, print_json, say, tell
-from orch.cli.fleets.wave_health import require_healthy, unhealthy
+from orch.cli.fleets.wave_health import require_healthy
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.waves import Stack, in_waves, refuse_missing
 
@@ -218,7 +218,8 @@ def _apply_jobs(jobs: Sequence[Job], progress: Progress, means: ApplyMeans) -> N
         progress.waiting = [each.title for each in jobs[at:]]
         try:
             if means.check and at and jobs[at - 1].stack.wave != job.stack.wave:
-                _require_healthy(jobs, jobs[at - 1], progress)
+                stacks = [each.stack for each in jobs]
+                require_healthy(stacks, jobs[at - 1].stack.wave, unfit=progress.is_unfit)
             progress.waiting = progress.waiting[1:]
             progress.is_unfit |= _apply(now, approvals, as_json=as_json)
         except OrchError as error:
@@ -231,14 +232,6 @@ def _apply_jobs(jobs: Sequence[Job], progress: Progress, means: ApplyMeans) -> N
             raise
         progress.applied.append(job.title)
         own.update(set(job.approved.plan.states) - {job.approved.plan.stack})
-
-
-def _require_healthy(jobs: Sequence[Job], applied: Job, progress: Progress) -> None:
-    """Check the nodes of the wave whose last stack was applied. Raises Unhealthy."""
-    last = applied.stack
-    if progress.is_unfit:
-        raise unhealthy(last.wave, ["hosts are not in order, see above"], last.model.name)
-    require_healthy([each.stack for each in jobs], last.wave)
 
 
 @contextmanager

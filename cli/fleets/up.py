@@ -19,7 +19,7 @@ from orch.cli.fleets import side_by_side, volumes
 from orch.cli.fleets.provision import remove
 from orch.cli.fleets.prune import Undescribed, found_undescribed, refuse_protected, told, undescribed
 from orch.cli.fleets.targets import FleetFile
-from orch.cli.fleets.wave_health import require_healthy, unhealthy
+from orch.cli.fleets.wave_health import require_healthy
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.waves import Stack, in_waves, refuse_missing
 
@@ -207,7 +207,8 @@ def bring_up(
     try:
         for wave in range(1, stacks[-1].wave + 1):
             if wave > 1 and means.check:
-                (_require_healthy_apart if at_once else require_healthy)(stacks, wave - 1)
+                gate = _require_healthy_apart if at_once else require_healthy
+                gate(stacks, wave - 1, unfit=bool(progress.unfit))
             members = [each for each in stacks if each.wave == wave]
             if at_once:
                 _all_at_once(members, do, means, progress)
@@ -215,8 +216,6 @@ def bring_up(
                 for each in members:
                     progress.began(each)
                     progress.ended(each, unfit=do(each))
-            if progress.unfit and wave < stacks[-1].wave and means.check:
-                raise unhealthy(wave, ["hosts are not in order, see above"], progress.unfit[0].model.name)
     except OrchError as error:
         if len(stacks) > 1:
             error.detail = f"{error.detail}\n{progress.text()}" if error.detail else progress.text()
@@ -385,14 +384,14 @@ def in_own_process(do: Callable[[Stack], bool], stack: Stack) -> _Brought:
     return _Brought(printed.getvalue(), unfit)
 
 
-def _require_healthy_apart(stacks: Sequence[Stack], wave: int) -> None:
+def _require_healthy_apart(stacks: Sequence[Stack], wave: int, *, unfit: bool) -> None:
     """The same as `require_healthy` in a process of its own: logging in starts threads, and a process that
     is forked beside threads may wait for ever for what one of them held."""
 
     def check(number: int) -> _Brought:
         try:
             own = side_by_side.own_project(stacks[0].project)
-            require_healthy([replace(each, project=own) for each in stacks], number)
+            require_healthy([replace(each, project=own) for each in stacks], number, unfit=unfit)
         except OrchError as error:
             return _Brought(error=error)
         except Exception as error:  # noqa: BLE001 - as of a stack

@@ -18,13 +18,16 @@ class Unhealthy(OrchError):
     exit_code = ExitCode.HOSTS
 
 
-def require_healthy(stacks: Sequence[Stack], wave: int) -> None:
-    """Check the nodes of a wave's fleets as `orch check` does. Raises Unhealthy for any that fails."""
+def require_healthy(stacks: Sequence[Stack], wave: int, *, unfit: bool) -> None:
+    """Check the nodes of a wave's fleets as `orch check` does. `unfit`: some were not in order when they were
+    brought up. Raises Unhealthy for any that fails."""
     from orch.cli.hosts.check import survey_of
 
     fleets = [each for each in stacks if each.wave == wave and each.fleet is not None]
     if not fleets:
         return
+    if unfit:
+        raise _unhealthy(wave, ["hosts are not in order, see above"], fleets[0].model.name)
     names = ", ".join(each.model.name for each in fleets)
     tell(f"wave {wave} of {stacks[-1].wave} is up: checking the nodes of {names}")
     failed: list[str] = []
@@ -34,10 +37,10 @@ def require_healthy(stacks: Sequence[Stack], wave: int) -> None:
             if reasons:
                 failed.append(f"{each.title}: {host.name}: {'; '.join(reasons)}")
     if failed:
-        raise unhealthy(wave, failed, fleets[0].model.name)
+        raise _unhealthy(wave, failed, fleets[0].model.name)
 
 
-def unhealthy(wave: int, reasons: Sequence[str], fleet: str) -> Unhealthy:
+def _unhealthy(wave: int, reasons: Sequence[str], fleet: str) -> Unhealthy:
     return Unhealthy(
         f"nodes of wave {wave} are not in order: the next wave does not begin",
         detail="\n".join(reasons),

@@ -36,7 +36,10 @@ MOST_SHORT = 3
 """How many places without capacity are tried where no place has any: the account may not know yet."""
 
 # Source: Lambda Cloud API 1.10, RequestedFilesystemMountEntry and RequestedTagEntry.
-_MOUNT_POINT = re.compile(r"(/home|/lambda/nfs|/data)[/a-zA-Z0-9-]*")
+_MOUNT_POINT = re.compile(r"(/home|/lambda/nfs|/data)(/[a-zA-Z0-9-]+)*")
+_HIDES_KEYS = ("/home", "/home/ubuntu")
+"""Where a file system would lie over the keys of who logs in."""
+
 _TAG_KEY = re.compile(r"[a-z][a-z0-9:-]+")
 MOST_TAG_KEY, MOST_TAG, MOST_MOUNT = 55, 128, 256
 
@@ -109,7 +112,14 @@ def refusals(fleet: Fleet) -> Iterator[Finding]:
                     f"the file system {mount.id} is mounted twice",
                     hint="mount it once: jobs may mount folders of it where they need them",
                 )
-            if len(mount.path) > MOST_MOUNT or not _MOUNT_POINT.fullmatch(mount.path):
+            if mount.path in _HIDES_KEYS:
+                yield Finding(
+                    "ORCH237",
+                    f"mounts[{index}].path",
+                    f"a file system at {mount.path} would hide the keys of who logs in",
+                    hint="write a path below /data",
+                )
+            elif len(mount.path) > MOST_MOUNT or not _MOUNT_POINT.fullmatch(mount.path):
                 yield Finding(
                     "ORCH237",
                     f"mounts[{index}].path",

@@ -28,6 +28,7 @@ _KINDS = {
     "lustre": ("lustre", ("relatime,flock",)),
     "fsx-lustre": ("lustre", ("relatime,flock",)),
     "host": ("none", ("bind",)),
+    "lambda-filesystem": ("", ()),  # machines come with it
 }
 _HELPERS = {
     "nfs": ("mount.nfs", "nfs-common", "nfs-utils"),
@@ -116,9 +117,9 @@ def fleet_mounts(mounts: Sequence[Mount]) -> tuple[FleetMount, ...]:
 
 
 def _line(mount: Mount) -> _Line:
-    if mount.type == "lambda-filesystem":  # its machines come with it
-        return _Line(mount.path, mount.path, "", "", mount.optional)
     kind, options = _KINDS[mount.type]
+    if not kind:
+        return _Line(mount.path, mount.path, kind, "", mount.optional)
     source = mount.source or (_EFS.format(mount.id) if mount.id else "")
     if mount.type == "host" and source == mount.path:
         return _Line(source, mount.path, "", "", mount.optional)

@@ -106,10 +106,12 @@ def test_the_next_wave_does_not_begin_before_nodes_are_in_order(
         return Survey((report(f"{name}-0", results[name]),), None, ())
 
     monkeypatch.setattr(orch.cli.hosts.check, "survey_of", survey_of)
-    require_healthy(stacks, 1)
+    require_healthy(stacks, 1, unfit=False)
+    with pytest.raises(Unhealthy, match="the next wave does not begin"):
+        require_healthy(stacks, 1, unfit=True)
     results["base"] = Result.FAIL
     with pytest.raises(Unhealthy) as refused:
-        require_healthy(stacks, 1)
+        require_healthy(stacks, 1, unfit=False)
     assert refused.value.exit_code == 7
     assert refused.value.detail == "fleet base: base-0: docker.engine: it does not answer"
 
