@@ -20,7 +20,7 @@ def dump(model: Section) -> str:
     if "type" in type(model).model_fields:
         data = {"type": kind, **{key: value for key, value in data.items() if key != "type"}}
     escaped = {key: _escaped(value, kind, (key,)) for key, value in data.items()}
-    return yaml.dump(
+    return yaml.dump(  # pyright: ignore[reportUnknownMemberType]  # newer stubs leave `width` open
         escaped,
         Dumper=yaml.CSafeDumper,
         sort_keys=False,
