@@ -241,6 +241,7 @@ CODES = {
     "ORCH386": "Runs are on the node",
     "ORCH387": "The host could not be left as it was found",
     "ORCH388": "Nobody has accepted the host key",
+    "ORCH389": "Another change is under way",
     "ORCH391": "The preparation of the node failed",
     # saved plans
     "ORCH392": "The saved plan cannot be used",

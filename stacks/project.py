@@ -323,6 +323,15 @@ def is_stack_name(text: str) -> bool:
     return re.fullmatch(r"[a-z][a-z0-9.-]{0,99}", text) is not None
 
 
+def ledger_scope(project: Project) -> str:
+    """What tells the state of a project from that of another one of its name in a ledger that both use."""
+    if project.local_ledger is not None and project.local_ledger.is_relative_to(project.dot):
+        return ""
+    if project.local_state is not None and project.local_state.is_relative_to(project.dot):
+        return scope_of(project)
+    return hashlib.sha256(f"{project.name} {project.state_url}".encode()).hexdigest()[:6]
+
+
 def scope_of(project: Project) -> str:
     """Six hex digits that distinguish this project's resources from those of a project of the same name: in
     another folder, on another machine, or with another state.

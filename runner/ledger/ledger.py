@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, 
 
 from orch.runner.errors import LedgerUnusable, NameTaken, SeatsTaken, UnknownRun
 from orch.runner.ledger import controllers, metric_samples, node_lives, schema
+from orch.runner.ledger.changes import Changes
 from orch.runner.ledger.controllers import Controller
 from orch.runner.ledger.database import open_engine
 from orch.runner.ledger.lease import (
@@ -339,6 +340,11 @@ class Ledger(Leases):
         """The runs that wait for nodes of a fleet."""
         with self._reading() as db:
             return read_line(db, fleet, controlled=bool(controllers.living(db)))
+
+    @property
+    def changes(self) -> Changes:
+        """The audit log of this ledger."""
+        return Changes(self._begin, self._reading)
 
     def beat(self, owner: str) -> None:
         """Write the heartbeat of a controller."""

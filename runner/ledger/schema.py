@@ -27,7 +27,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from orch.spec.grammar.values import encodable
 
 # Raised when a change makes an older orch misread the ledger.
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 metadata = MetaData()
 
@@ -184,6 +184,51 @@ node_life = Table(
     Column("exact", Integer, nullable=False),
     Column("seen_at", Float, nullable=False),
     Index("node_life_by_fleet", "project", "fleet", "ended_at"),
+)
+
+# What was changed, by whom, from where, by which plan and with which result (changes.py): the audit log.
+change = Table(
+    "change",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("project", String(200), nullable=False),
+    # Which state of a project of this name.
+    Column("scope", String(16), nullable=False),
+    Column("verb", String(60), nullable=False),
+    Column("subject", Plain, nullable=False),
+    Column("command", Plain, nullable=False),
+    Column("origin", Plain, nullable=False),
+    Column("plan", Plain, nullable=False),
+    # Names that no other change may hold at once, as JSON.
+    Column("holds", Plain, nullable=False),
+    Column("started_by", String(420), nullable=False),
+    # running, done, failed or abandoned.
+    Column("status", String(12), nullable=False),
+    Column("result", Plain),
+    Column("exit_code", Integer),
+    Column("owner", String(200)),
+    Column("lease_until", Float),
+    Column("fence", Integer, nullable=False),
+    Column("calls", Integer, nullable=False),
+    Column("began_at", Float, nullable=False),
+    Column("ended_at", Float),
+    Index("change_by_project", "project", "status"),
+)
+
+# What a change does host by host, each written before it is done.
+change_step = Table(
+    "change_step",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("change_id", ForeignKey("change.id"), nullable=False),
+    Column("host", String(128), nullable=False),
+    Column("name", String(100), nullable=False),
+    # running, done, failed, undone or skipped.
+    Column("status", String(10), nullable=False),
+    Column("message", Plain),
+    Column("began_at", Float, nullable=False),
+    Column("ended_at", Float),
+    Index("change_step_once", "change_id", "host", "name", unique=True),
 )
 
 

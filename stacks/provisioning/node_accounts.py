@@ -18,7 +18,7 @@ from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.state import OF_THE_USER, hourly_price, machine_of
 from orch.stacks.fleets import documents_of
-from orch.stacks.project import Project, scope_of
+from orch.stacks.project import Project, ledger_scope
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.operation import EngineCall, Listener, Note
 from orch.stacks.records import NodeRecord, node_records, parse_time
@@ -67,7 +67,7 @@ def accounted(
         try:
             look = _look(stack, tags, removed=removed, ends=ends, emptied=account.emptied)
             with _ledger(stack.project) as ledger:
-                ledger.record_nodes(stack.project.name, scope(stack.project), look)
+                ledger.record_nodes(stack.project.name, ledger_scope(stack.project), look)
                 _forget(ledger, stack.name, machines - (set() if account.emptied else _machines(stack)))
         except OrchError as error:
             listener(Note(f"warning: {_unrecorded(stack.name, error)}"))
@@ -109,7 +109,7 @@ def record_all(project: Project, ledger: Ledger, ended: Callable[[StackState], C
 
     `ended` tells which of a fleet's recorded nodes ended themselves. Raises LedgerUnusable.
     """
-    recorded, own = Recorded(), scope(project)
+    recorded, own = Recorded(), ledger_scope(project)
     open_fleets = ledger.fleets_with_nodes(project.name, own)
     try:
         names = {name for name in stacks(project) if "." not in name}
@@ -145,20 +145,11 @@ def spent_by(stack: StackState) -> Spent:
             amounts = costs.spent(compare((), look, now).lives, now)
         else:
             with _ledger(project) as ledger:
-                lives = ledger.compared_nodes(project.name, scope(project), look)
+                lives = ledger.compared_nodes(project.name, ledger_scope(project), look)
                 amounts = costs.spent(lives, ledger.now())
     except OrchError as error:
         return Spent(None, problem=error.summary)
     return Spent(amounts.dollars, amounts.unpriced_node_s / 3600)
-
-
-def scope(project: Project) -> str:
-    """What tells the state of a project from that of another one of its name in a ledger that both use."""
-    if project.local_ledger is not None and project.local_ledger.is_relative_to(project.dot):
-        return ""
-    if project.local_state is not None and project.local_state.is_relative_to(project.dot):
-        return scope_of(project)
-    return hashlib.sha256(f"{project.name} {project.state_url}".encode()).hexdigest()[:6]
 
 
 def tags_by_fleet(project: Project) -> dict[str, dict[str, str]]:

@@ -12,8 +12,8 @@ import pytest
 
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.spec.errors import OrchError
-from orch.stacks.project import Project, find
-from orch.stacks.provisioning.node_accounts import present_nodes, record_all, scope, spent_by
+from orch.stacks.project import Project, find, ledger_scope
+from orch.stacks.provisioning.node_accounts import present_nodes, record_all, spent_by
 from orch.stacks.pulumi.masking import UNKNOWN
 from orch.stacks.state import StackState
 
@@ -175,9 +175,9 @@ def test_what_was_spent_is_known_before_anything_is_written(project: Project) ->
 
 @pytest.mark.sqlite
 def test_a_ledger_of_several_projects_is_told_which_state_it_is(project: Project, tmp_path: Path) -> None:
-    assert scope(project) == ""
+    assert ledger_scope(project) == ""
     shared = replace(project, ledger_url="postgresql://db/orch")
     elsewhere = replace(shared, root=tmp_path / "other")
-    assert scope(shared) != scope(elsewhere)  # each has a state of its own in its folder
+    assert ledger_scope(shared) != ledger_scope(elsewhere)  # each has a state of its own in its folder
     bucket = [replace(each, state_url="s3://bucket/orch") for each in (shared, elsewhere)]
-    assert len({scope(each) for each in bucket}) == 1
+    assert len({ledger_scope(each) for each in bucket}) == 1

@@ -1,0 +1,204 @@
+"""Writes changes into the project's audit log (runner/ledger/changes.py): before they are made, and how they
+ended."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from orch.runner.errors import LedgerUnusable, error_text
+from orch.runner.upload.git import run_git
+from orch.spec.errors import ExitCode, OrchError
+from orch.stacks.project import Project, ledger_scope
+from orch.stacks.pulumi.operation import Listener, Note
+
+if TYPE_CHECKING:
+    from orch.runner.ledger.changes import Begun, Changes
+
+T = TypeVar("T")
+
+# Options whose value is not written.
+_CONFIDENTIAL = ("-e", "--env")
+
+_PIPELINES = {
+    "GITHUB_RUN_ID": "{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}/actions/runs/{GITHUB_RUN_ID} by {GITHUB_ACTOR}",
+    "CI_JOB_URL": "{CI_JOB_URL} by {GITLAB_USER_LOGIN}",
+    "BUILDKITE_BUILD_URL": "{BUILDKITE_BUILD_URL} by {BUILDKITE_BUILD_CREATOR}",
+    "BUILD_URL": "{BUILD_URL}",
+}
+"""A variable that runs of a pipeline have, and how such a run is told by its variables."""
+
+
+class Journal:
+    """A change that this process is at work on: its plan, its steps, and at last its result."""
+
+    def __init__(self, changes: Changes, begun: Begun) -> None:
+        self.change = begun.change
+        self.resumed = begun.resumed
+        self.result = "done"
+        self._changes = changes
+        self._lease = begun.lease
+
+    def set_plan(self, plan: str) -> None:
+        """Keep the plan, as JSON: what goes on with the change goes by it. Raises LeaseLost."""
+        self._changes.set_plan(self._lease, plan)
+
+    def step(self, host: str, name: str, do: Callable[[], T]) -> T | None:
+        """Do a step on a host, or on none (""), unless it is done already; None then.
+
+        It is written before and after. A step that was begun and not ended is done again: `do` must find what
+        the one before it did. Raises LeaseLost, and what `do` raises, with the step written as failed.
+        """
+        if not self._changes.begin_step(self._lease, host, name):
+            return None
+        try:
+            result = do()
+        except OrchError as error:
+            if error.exit_code != ExitCode.INTERRUPTED:
+                self._changes.end_step(self._lease, host, name, "failed", error_text(error))
+            raise
+        self._changes.end_step(self._lease, host, name, "done", result if isinstance(result, str) else None)
+        return result
+
+    def is_done(self, host: str, name: str) -> bool:
+        """Whether a step is done already."""
+        steps = self._changes.steps(self.change.id)
+        return any((each.host, each.name, each.status) == (host, name, "done") for each in steps)
+
+    def undo(self, host: str, name: str, do: Callable[[], object]) -> None:
+        """Take a step back that was done, and write so."""
+        do()
+        self._changes.end_step(self._lease, host, name, "undone")
+
+    def end(self, error: BaseException | None) -> None:
+        """Write how the change ended. One that holds something and began a step can be gone on with.
+
+        Raises LeaseLost.
+        """
+        if error is None:
+            self._changes.end(self._lease, "done", self.result, int(ExitCode.OK))
+            return
+        own = isinstance(error, OrchError)
+        words = error_text(error) if own else type(error).__name__
+        code = error.exit_code if own else ExitCode.INTERRUPTED
+        goes_on = bool(self.change.holds and self._changes.steps(self.change.id))
+        self._changes.end(self._lease, "interrupted" if goes_on else "failed", words, int(code))
+
+
+@contextmanager
+def undertaken(
+    project: Project,
+    verb: str,
+    subject: str,
+    *,
+    plan: str = "{}",
+    holds: Sequence[str] = (),
+    resume: bool = True,
+) -> Iterator[Journal]:
+    """Log a change that the block makes, with a journal of its steps. `plan`: JSON; `holds`, `resume`: as in
+    `runner/ledger/changes.py`.
+
+    A change that holds something and whose block raises can be gone on with: the same command does. Raises
+    LedgerUnusable, ChangeUnderWay, LeaseLost.
+    """
+    from orch.runner.ledger.changes import Undertaking
+    from orch.runner.ledger.lease import Renewal
+    from orch.runner.ledger.ledger import open_ledger
+
+    new = Undertaking(
+        project.name,
+        ledger_scope(project),
+        verb,
+        subject,
+        command=command_line(sys.argv),
+        origin=origin(project.root),
+        plan=plan,
+        holds=tuple(holds),
+    )
+    with closing(open_ledger(project.ledger_url)) as ledger:
+        changes = ledger.changes
+        begun = changes.begin(new, resume=resume)
+        journal = Journal(changes, begun)
+        try:
+            with Renewal(changes, begun.lease):
+                yield journal
+        except BaseException as error:
+            journal.end(error)
+            raise
+        journal.end(None)
+
+
+class Outcome:
+    """How a change of the block ended, for the log: a few words, by default `done`."""
+
+    def __init__(self) -> None:
+        self.result = "done"
+
+
+@contextmanager
+def logged(project: Project, verb: str, subject: str, listener: Listener) -> Iterator[Outcome]:
+    """Log a change that the block makes. A ledger that cannot be used keeps nothing from being done: a
+    warning tells it."""
+    outcome = Outcome()
+    opened = undertaken(project, verb, subject)
+    try:
+        journal = opened.__enter__()
+    except LedgerUnusable as error:
+        listener(Note(f"warning: {_unlogged(verb, subject, error)}"))
+        yield outcome
+        return
+    error: BaseException | None = None
+    try:
+        yield outcome
+        journal.result = outcome.result
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        try:
+            if error is None:
+                opened.__exit__(None, None, None)
+            else:
+                opened.__exit__(type(error), error, error.__traceback__)
+        except OrchError as unwritten:
+            if unwritten is not error:
+                listener(Note(f"warning: {_unlogged(verb, subject, unwritten)}"))
+
+
+def _unlogged(verb: str, subject: str, error: OrchError) -> str:
+    return f"`orch {verb}` of {subject} is not in the log: {error_text(error)}"
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """The command as a log may show it, without values of variables; "" of a program that is not orch."""
+    if not argv or Path(argv[0]).name != "orch":
+        return ""
+    shown: list[str] = []
+    words = iter(argv[1:4] if argv[1:3] == ["secret", "set"] else argv[1:])
+    for word in words:
+        name, given, value = word.partition("=")
+        if word in _CONFIDENTIAL:
+            shown += [word, next(words, "").partition("=")[0] + "=…"]
+        elif name in _CONFIDENTIAL and given:
+            shown.append(f"{name}={value.partition('=')[0]}=…")
+        else:
+            shown.append(word)
+    return shlex.join(["orch", *shown])
+
+
+def origin(root: Path) -> str:
+    """Where a command comes from: a pipeline's run, else the folder; with the commit that is checked out."""
+    variables = defaultdict(lambda: "unknown", os.environ)
+    runs = (words.format_map(variables) for name, words in _PIPELINES.items() if os.environ.get(name))
+    place = next(runs, str(root))
+    try:
+        head = run_git(["rev-parse", "--verify", "--quiet", "--short=10", "HEAD^{commit}"], root)
+    except OSError:
+        return place
+    return place if head.returncode else f"{place} at {head.stdout.strip()}"
