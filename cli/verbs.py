@@ -220,6 +220,13 @@ VERBS = (
         takes_file=True,
     ),
     Verb(
+        "log",
+        "log:log",
+        "Who changed what in this project, from where, by which plan and with which result; the audit log.",
+        BOTH,
+        "orch log --since 7d --verb up",
+    ),
+    Verb(
         "secret",
         "secret:app",
         "Secrets of this project, encrypted in its state: set, list, delete.",

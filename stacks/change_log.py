@@ -3,11 +3,12 @@ ended."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +17,7 @@ from orch.runner.errors import LedgerUnusable, error_text
 from orch.runner.upload.git import run_git
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.project import Project, ledger_scope
+from orch.stacks.pulumi.changes import Change
 from orch.stacks.pulumi.operation import Listener, Note
 
 if TYPE_CHECKING:
@@ -134,11 +136,31 @@ def undertaken(
         journal.end(None)
 
 
+NO_CHANGES = "no changes"
+"""The result of a command that found nothing to change; lists leave it out."""
+
+_MADE = {"create": "created", "update": "changed", "replace": "replaced", "delete": "deleted"}
+
+
 class Outcome:
-    """How a change of the block ended, for the log: a few words, by default `done`."""
+    """How a change of the block ended, for the log: `result` in a few words, `plan` as JSON."""
 
     def __init__(self) -> None:
         self.result = "done"
+        self.plan: str | None = None
+
+    def made(self, changes: Iterable[Change]) -> None:
+        """What the engine did: so many of each, and in the plan what became of each resource."""
+        made = [each for each in changes if each.op != "same"]
+        numbers = Counter(each.op for each in made)
+        parts = [f"{numbers[op]} {word}" for op, word in _MADE.items() if numbers[op]]
+        self.result = ", ".join(parts) or NO_CHANGES
+        rows = [{"op": each.op, "type": each.type, "name": each.name} for each in made]
+        self.plan = json.dumps({"changes": rows})
+
+    def deleted(self, names: Iterable[str]) -> None:
+        """What was deleted without the engine."""
+        self.plan = json.dumps({"changes": [{"op": "delete", "name": name} for name in names]})
 
 
 @contextmanager
@@ -157,6 +179,8 @@ def logged(project: Project, verb: str, subject: str, listener: Listener) -> Ite
     try:
         yield outcome
         journal.result = outcome.result
+        if outcome.plan is not None:
+            journal.set_plan(outcome.plan)
     except BaseException as raised:
         error = raised
         raise

@@ -9,6 +9,8 @@ from dataclasses import replace
 from orch.components.idleness import resources_of
 from orch.components.lifetime import over
 from orch.components.node_count import unfolded
+from orch.spec.suggest import counted
+from orch.stacks.change_log import NO_CHANGES, logged
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.fleets import delete_identity, not_up, require_up
 from orch.stacks.lockfile import write_lock
@@ -30,7 +32,7 @@ from orch.stacks.provisioning.shared_networks import (
 from orch.stacks.pulumi.changes import PropertyDrift, changes, find_drift, matches_record, name_of
 from orch.stacks.pulumi.leases import lease_finding, refuse_leased
 from orch.stacks.pulumi.lock_holders import delete_stale_marks
-from orch.stacks.pulumi.locks import locks
+from orch.stacks.pulumi.locks import locks, subject
 from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.request import FleetRequest, compile_for, ended_nodes_if_told, over_since
@@ -131,7 +133,7 @@ def up(
     ensure_images(compiled.images, listener)
     listener(Activity(f"bringing up the fleet {request.name}"))
     tags = fleet_tags(project, request.fleet)
-    with accounted(stack, listener, tags, ended=compiled.ended) as account:
+    with accounted(stack, listener, tags, verb="up", ended=compiled.ended) as account:
         applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh, guard=guard)
         account.call = call
     _remove_clear_text(project, request.name, recorded, listener)
@@ -174,7 +176,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     # After a `down` that was killed, an empty record no longer names the shared networks of the fleet.
     shared = shared_by(recorded) if stack.resources else all_shared(project)
     unprotect(stack, [each.urn for each in stack.file_systems])
-    with accounted(stack, listener) as account:
+    with accounted(stack, listener, verb="down") as account:
         engine(stack, ["destroy", "--yes", "--skip-preview"], run)
         account.call, account.emptied = run, True
     release(stack, shared, run)
@@ -245,7 +247,7 @@ def remove_nodes(
     else:
         run = EngineCall(listener, planning=False)
         targets = [word for index in sorted(chosen) for word in ("--target", existing[index])]
-        with accounted(stack, listener) as account:
+        with accounted(stack, listener, verb="down") as account:
             engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
             account.call = run
     after = stack.hourly
@@ -284,9 +286,12 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDr
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--yes", "--skip-preview"]
     listener(Activity(f"the engine refreshes the fleet {name}"))
-    shared = drift_shared(stack, words, listener)
-    engine(stack, words, run)
-    return _found(run, shared, ended)
+    with logged(project, "refresh", f"fleet {name}", listener) as outcome:
+        shared = drift_shared(stack, words, listener)
+        engine(stack, words, run)
+        found = _found(run, shared, ended)
+        outcome.result = f"{counted(len(found), 'difference')} recorded" if found else NO_CHANGES
+    return found
 
 
 def _found(
@@ -301,14 +306,17 @@ def _with_force(project: Project, force: bool) -> Project:
     return replace(project, force=True) if force else project
 
 
-def unlock(project: Project, name: str) -> None:
+def unlock(project: Project, name: str, listener: Listener) -> None:
     """Break every lock on a stack, whoever holds it."""
-    if project.local_state is not None:
-        for lock in locks(project, name):
-            lock.file.unlink(missing_ok=True)
-        delete_stale_marks(project, name)
-        return
-    plain(StackState(project, name), ["cancel", "--yes"])
+    with logged(project, "unlock", subject(name), listener) as outcome:
+        if project.local_state is not None:
+            holders = locks(project, name)
+            for lock in holders:
+                lock.file.unlink(missing_ok=True)
+            delete_stale_marks(project, name)
+            outcome.result = f"broken: {', '.join(map(str, holders))}" if holders else NO_CHANGES
+        else:
+            plain(StackState(project, name), ["cancel", "--yes"])
 
 
 def _refuse_protected(stack: StackState) -> None:

@@ -216,7 +216,7 @@ def main(folder: Path, state: str, verb: str) -> None:
         means = ApplyMeans(force=False, as_json=False, rehearse=project.rehearsal)
         apply_saved(PLAN, None, lambda _: (project, documents), means)
     else:
-        operations.unlock(project, "p5")
+        operations.unlock(project, "p5", quiet)
 
 
 def request(folder: Path) -> FleetRequest:

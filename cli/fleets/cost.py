@@ -78,8 +78,8 @@ def cost(
             tell(f"warning: {each}")
         now = ledger.now()
         month, _ = costs.month_of(now)
-        first = month if since is None else _moment(since, now, "--since")
-        last = now if until is None else min(now, _moment(until, now, "--until"))
+        first = month if since is None else moment_in_words(since, now, "--since")
+        last = now if until is None else min(now, moment_in_words(until, now, "--until"))
         if first >= last:
             raise typer.BadParameter("it is not before the end of that time", param_hint="--since")
         lives = ledger.node_lives(project.name, since=min(first, month), fleets=fleets)
@@ -139,7 +139,7 @@ def _require_known(fleets: Collection[str], lives: Sequence[NodeLife]) -> None:
         )
 
 
-def _moment(text: str, now: float, option: str) -> float:
+def moment_in_words(text: str, now: float, option: str) -> float:
     """A day or time, of UTC unless it says otherwise, or an age before now. Raises BadParameter."""
     from orch.cli.runs.run import moment_of
 

@@ -45,6 +45,7 @@ def gc(
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.components.cloud.marked import Leftovers
+    from orch.stacks.change_log import logged
     from orch.stacks.errors import Interrupted
     from orch.stacks.provisioning.leftovers import Deleted, delete_leftovers, find_leftovers, refuse_mounted
 
@@ -73,12 +74,17 @@ def gc(
         need_terminal(" ".join(["orch gc", *(f"--stack {each}" for each in sorted(marks)), "--yes"]))
         confirm(_question(chosen))
     if chosen:
-        with watching(as_json=as_json) as listener:
+        with (
+            watching(as_json=as_json) as listener,
+            logged(project, "gc", ", ".join(sorted(chosen.marks)), listener) as outcome,
+        ):
             try:
                 delete_leftovers(project, found, chosen, listener, done, data=bool(marks))
             except (Interrupted, KeyboardInterrupt):
                 _tell_remaining(done, chosen)
                 raise
+            outcome.result = f"{counted(len(done.names), 'resource')} deleted"
+            outcome.deleted(done.names)
     remaining = done.remaining(chosen) if done.errors else []
     if as_json:
         print_json(_as_json(found, done) | {"remaining": [_row(each) for each in remaining]})

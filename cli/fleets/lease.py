@@ -32,11 +32,17 @@ def take(
 ) -> None:
     """Take the leases of the fleets and volumes of a file or folder, all or none; extend one's own."""
     from orch.cli.output.progress import watching
+    from orch.stacks.change_log import logged
     from orch.stacks.pulumi import leases
+    from orch.stacks.pulumi.locks import subject
 
     seconds = lease_seconds(duration, "--for")
     with watching(as_json=as_json) as listener:
-        taken = leases.take_all(_stacks(target, rehearse=rehearse, owner=owner), seconds, listener)
+        stacks = _stacks(target, rehearse=rehearse, owner=owner)
+        words = ", ".join(subject(stack.name) for stack in stacks)
+        with logged(stacks[0].project, "lease take", words, listener) as outcome:
+            taken = leases.take_all(stacks, seconds, listener)
+            outcome.result = ", ".join(each.lease.words for each in taken)
     _show([(each.stack, each.lease) for each in taken], as_json=as_json)
 
 
@@ -51,12 +57,18 @@ def release(
 ) -> None:
     """Release the leases of the fleets and volumes of a file or folder. What nobody has leased stays so."""
     from orch.cli.output.progress import watching
+    from orch.stacks.change_log import NO_CHANGES, logged
     from orch.stacks.pulumi import leases
     from orch.stacks.pulumi.locks import subject
 
     for stack in _stacks(target, rehearse=rehearse, owner=owner):
-        with watching(as_json=as_json) as listener:
+        words = subject(stack.name)
+        with (
+            watching(as_json=as_json) as listener,
+            logged(stack.project, "lease release", words, listener) as outcome,
+        ):
             former = leases.release(stack, stack.project.owner, listener, force=force)
+            outcome.result = NO_CHANGES if former is None else f"released, was of {former.words}"
         if not as_json:
             words = "no lease" if former is None else f"released, was of {former.words}"
             say(f"{subject(stack.name)}: {words}")

@@ -175,6 +175,7 @@ def _drift_of(project: Project, name: str, operation: Any, *, as_json: bool) -> 
 
 def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> None:
     """Break the lock on a fleet's or volume's state, after showing who holds it and since when."""
+    from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.stacks import operations
     from orch.stacks.fleets import not_up
@@ -195,5 +196,6 @@ def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> 
         if not yes:
             need_terminal(f"orch unlock {target} --yes")
             confirm("Break the lock? If its holder is still at work, the state will be damaged.")
-        operations.unlock(project, name)
+        with watching() as listener:
+            operations.unlock(project, name, listener)
         say(f"{subject(name)}: unlocked")

@@ -35,9 +35,11 @@ def cordon(
 ) -> None:
     """Keep new jobs off nodes. Jobs that run there stay, and everybody who uses the nodes sees the mark."""
     from orch.cli.hosts.node_names import nodes_named
+    from orch.cli.output.progress import watching
     from orch.cli.runs.opening import open_runner
     from orch.runner.launch.environment import fold
     from orch.runner.node.cordon import mark, unmark
+    from orch.stacks.change_log import logged
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.state import StackState
 
@@ -46,14 +48,18 @@ def cordon(
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
         targets = nodes_named(nodes, {name: fleet_of(stack) for name, stack in up.items()})
-        if undo:
-            results = [*unmark(targets, runner.connector, deadline_s=DEADLINE_S)]
-            message = "may take jobs again"
-        else:
-            results = [*mark(targets, runner.connector, reason, deadline_s=DEADLINE_S)]
-            message = f"cordoned ({reason})" if reason else "cordoned"
-    if names := [result.node.name for result in results if result.ok]:
-        say(f"{fold(names)}: {message}")
+        verb, words = "cordon --undo" if undo else "cordon", f"nodes {fold([node.name for node in targets])}"
+        with watching() as listener, logged(project, verb, words, listener) as outcome:
+            if undo:
+                results = [*unmark(targets, runner.connector, deadline_s=DEADLINE_S)]
+                message = "may take jobs again"
+            else:
+                results = [*mark(targets, runner.connector, reason, deadline_s=DEADLINE_S)]
+                message = f"cordoned ({reason})" if reason else "cordoned"
+            done = [result.node.name for result in results if result.ok]
+            outcome.result = f"{fold(done)}: {message}" if done else "none of them answered"
+    if done:
+        say(f"{fold(done)}: {message}")
     errors = [result.error for result in results if result.error is not None]
     for error in errors:
         tell(error.text())

@@ -293,6 +293,6 @@ def _remove_rest(project: Project, name: str, ended: frozenset[str], listener: L
         if urns:
             targets = [word for urn in urns for word in ("--target", urn)]
             run = EngineCall(listener, planning=False)
-            with accounted(stack, listener, ended=ended):
+            with accounted(stack, listener, verb="reconcile", ended=ended):
                 engine(stack, [command, "--yes", "--skip-preview", *targets], run)
     return ended

@@ -17,9 +17,10 @@ from orch.components.request import Spent
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.state import OF_THE_USER, hourly_price, machine_of
+from orch.stacks.change_log import logged
 from orch.stacks.fleets import documents_of
 from orch.stacks.project import Project, ledger_scope
-from orch.stacks.pulumi.changes import name_of
+from orch.stacks.pulumi.changes import changes, name_of
 from orch.stacks.pulumi.operation import EngineCall, Listener, Note
 from orch.stacks.records import NodeRecord, node_records, parse_time
 from orch.stacks.state import StackState, stacks
@@ -47,10 +48,11 @@ def accounted(
     listener: Listener,
     tags: Mapping[str, str] | None = None,
     *,
+    verb: str,
     ended: Collection[str] = (),
 ) -> Iterator[Account]:
     """Record which nodes are there once the block has changed a fleet's stack, however it ends; nobody waits
-    any more for what runs have left on machines that are gone.
+    any more for what runs have left on machines that are gone. The change is logged as one of `verb`.
 
     `tags`: those of the fleet, None where the block does not bring its file up. `ended`: nodes that had ended
     themselves before.
@@ -59,7 +61,10 @@ def accounted(
     machines = _machines(stack)
     account = Account()
     try:
-        yield account
+        with logged(stack.project, verb, f"fleet {stack.name}", listener) as outcome:
+            yield account
+            if account.call is not None:
+                outcome.made(changes(account.call.events))
     finally:
         deleted = _deleted_by(account.call) if account.call is not None else frozenset[str]()
         removed = frozenset(node for node, maker in makers.items() if maker in deleted and node not in ended)

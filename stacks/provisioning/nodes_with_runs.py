@@ -223,7 +223,7 @@ def remove_marked(stack: StackState, marks: Collection[str], listener: Listener)
 def _destroy(stack: StackState, urns: Sequence[str], listener: Listener) -> EngineCall:
     call = EngineCall(listener, planning=False)
     if urns:
-        with accounted(stack, listener) as account:
+        with accounted(stack, listener, verb="reconcile") as account:
             targets = [word for urn in urns for word in ("--target", urn)]
             engine(stack, ["destroy", "--yes", "--skip-preview", *targets], call)
             account.call = call

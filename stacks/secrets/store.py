@@ -14,6 +14,7 @@ from orch.spec.errors import ExitCode
 from orch.spec.grammar.interpolate import check_secret_name
 from orch.spec.grammar.values import Problem
 from orch.spec.state import SCHEMA
+from orch.stacks.change_log import logged
 from orch.stacks.errors import EngineFailed, StackError, StackLocked
 from orch.stacks.pulumi.operation import EngineCall, Listener, engine, init
 from orch.stacks.pulumi.recovery import recover, when_free
@@ -43,7 +44,9 @@ class SecretStore(ProjectSecrets):
         def change(values: Values, set_at: Values) -> None:
             values[name], set_at[name] = value, moment
 
-        self._change(change, listener)
+        with logged(self.project, "secret set", f"secret {name}", listener) as outcome:
+            self._change(change, listener)
+            outcome.result = "set" if is_new else "replaced"
         return is_new
 
     def delete(self, name: str, listener: Listener) -> None:
@@ -55,7 +58,9 @@ class SecretStore(ProjectSecrets):
             values.pop(name, None)
             set_at.pop(name, None)
 
-        self._change(change, listener)
+        with logged(self.project, "secret delete", f"secret {name}", listener) as outcome:
+            self._change(change, listener)
+            outcome.result = "deleted"
 
     def _change(self, change: Callable[[Values, Values], None], listener: Listener) -> None:
         """Apply a change while the engine holds the stack."""

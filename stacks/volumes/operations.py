@@ -16,6 +16,7 @@ from orch.runner.ledger.ledger import open_ledger
 from orch.spec.findings import Finding
 from orch.spec.models import Volume
 from orch.spec.volume_state import VolumeState
+from orch.stacks.change_log import logged
 from orch.stacks.errors import Conflict, EngineFailed, ProjectError
 from orch.stacks.fleets import known_fleets
 from orch.stacks.operations import ensure_images
@@ -109,7 +110,9 @@ def up_volume(
         words, code = guard.guarded(words, code)
     lease = LeaseFence(stack)
     try:
-        engine(stack, words, run, lease.guarded(code))
+        with logged(project, "up", f"volume {volume.name}", listener) as outcome:
+            engine(stack, words, run, lease.guarded(code))
+            outcome.made(changes(run.events))
     except EngineFailed as failed:
         if (refusal := lease.refusal(failed)) is not failed:
             raise refusal from failed
@@ -139,10 +142,12 @@ def down_volume(project: Project, name: str, listener: Listener) -> VolumeOutcom
     refuse_leased(stack)
     recover(stack, listener, removing=True)
     listener(Activity(f"deleting the volume {name}"))
-    if any(each.get("protect") for each in stack.resources):
-        plain(stack, ["state", "unprotect", "--all", "--yes"])
     run = EngineCall(listener, planning=False)
-    engine(stack, ["destroy", "--yes", "--skip-preview"], run)
+    with logged(project, "volume delete", f"volume {name}", listener) as outcome:
+        if any(each.get("protect") for each in stack.resources):
+            plain(stack, ["state", "unprotect", "--all", "--yes"])
+        engine(stack, ["destroy", "--yes", "--skip-preview"], run)
+        outcome.made(changes(run.events))
     plain(stack, ["stack", "rm", "--yes"])
     shutil.rmtree(project.dot / "work" / stack.name, ignore_errors=True)
     return VolumeOutcome(name, changes(run.events))
