@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 import shlex
 import socket
 from collections.abc import Mapping
@@ -21,6 +20,8 @@ from orch.runner.hosts.registration import FORCED
 from orch.runner.private import private_folder, stage_file, tighten, write_private
 from orch.runner.processes import here
 from orch.stacks.errors import ProjectError
+from orch.stacks.passphrase import is_given as passphrase_is_given
+from orch.stacks.passphrase import make as make_passphrase
 from orch.stacks.pulumi.install import Engine, home, search_path
 from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
@@ -142,8 +143,8 @@ class Project:
                     self.local_state.mkdir(parents=True, exist_ok=True)
                 else:
                     private_folder(self.local_state)
-                if self.secrets_provider is None and "PULUMI_CONFIG_PASSPHRASE" not in os.environ:
-                    _make_passphrase(self.passphrase_file)
+                if self.secrets_provider is None:
+                    make_passphrase(self.passphrase_file, self.keeper_file)
             stage_file(self.dot / "probe", "").unlink(missing_ok=True)
         except OSError as error:
             raise ProjectError(
@@ -157,6 +158,13 @@ class Project:
     @property
     def passphrase_file(self) -> Path:
         return self.dot / "passphrase"
+
+    @property
+    def keeper_file(self) -> Path | None:
+        """The file in a state that others use which tells who has its passphrase; None for other states."""
+        if self.local_state is None or not self.shares_files:
+            return None
+        return self.local_state / f"passphrase-of-{self.name}.json"
 
     @property
     def _engine_url(self) -> str:
@@ -250,8 +258,8 @@ def _load(root: Path) -> Project:
     state_url = settings.state or f"file://{root / '.orch' / 'state'}"
     if state_url.startswith("file://") and not state_url.startswith("file:///"):
         state_url = f"file://{(root / state_url.removeprefix('file://')).resolve()}"
-    has_passphrase = {"PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"} & set(os.environ)
-    if not state_url.startswith("file://") and settings.secrets_provider is None and not has_passphrase:
+    has_key = settings.secrets_provider is not None or passphrase_is_given()
+    if not state_url.startswith("file://") and not has_key:
         raise ProjectError(
             "a state outside this machine needs a key for its secrets",
             where=str(root / "orch.yml"),
@@ -300,18 +308,6 @@ def _chosen_name(settings: ProjectSettings) -> Path | None:
 def project_name(root: Path) -> str:
     """A name Pulumi accepts, from the folder's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", root.name).strip("-.") or "orch"
-
-
-def _make_passphrase(path: Path) -> None:
-    if path.exists():
-        return
-    staged = stage_file(path, secrets.token_urlsafe(32))
-    try:
-        os.link(staged, path)  # of two processes, the first one wins
-    except FileExistsError:
-        pass
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 def this_host() -> str:

@@ -12,6 +12,7 @@ from orch.components.request import DATA_TYPES, RecordedFileSystem
 from orch.runner.private import private_folder, write_private
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import Conflict, StackError
+from orch.stacks.passphrase import is_lacking, not_ours
 from orch.stacks.project import COMPRESSED, Project, is_stack_name
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.masking import UNKNOWN
@@ -231,8 +232,11 @@ def secret_output(
         environment=project.environment(engine),
     )
     if result.code:
+        summary = f"{what} of {of or f'the fleet {stack}'} cannot be decrypted"
+        if is_lacking(result.stderr):
+            raise not_ours(project, summary)
         raise StackError(
-            f"{what} of {of or f'the fleet {stack}'} cannot be decrypted",
+            summary,
             detail=result.stderr.strip()[-400:],
             hint="the passphrase or secrets provider of the state is needed",
             code="ORCH354",

@@ -122,6 +122,22 @@ def one_project(draft: Draft) -> Findings:
         )
 
 
+def shared_state_names_its_project(draft: Draft) -> Findings:
+    """A state that other clones use: each of them would call the project by the name of its folder."""
+    project = cast(ProjectSettings, draft.partial)
+    if project.state is None or project.project is not None or project.projects:
+        return
+    if is_settings(draft.source.file):
+        yield draft.diagnostic(
+            "ORCH113",
+            ("state",),
+            "a state that others use needs the project's name",
+            key=True,
+            detail="without `project`, each clone calls it by the name of its folder, and finds nothing up",
+            hint="add `project: NAME`",
+        )
+
+
 def profiles_differ(draft: Draft) -> Findings:
     first: dict[str, int] = {}
     default: int | None = None
@@ -195,5 +211,6 @@ RULES = (
     Rule((), backends_differ),
     Rule(("backends", "projects"), backends_are_whole),
     Rule(("backends", "projects", "project"), one_project),
+    Rule(("state", "project", "projects"), shared_state_names_its_project),
     Rule(("profiles",), profiles_differ),
 )

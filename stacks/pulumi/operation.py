@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from orch.runner.private import write_private
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, EngineFailed, EngineGone, Interrupted, StackError, StackLocked
+from orch.stacks.passphrase import is_lacking, not_ours
+from orch.stacks.project import Project
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
 from orch.stacks.pulumi.inspection import Inspection
@@ -188,7 +190,7 @@ def engine(
             hint=going_on(name),
         )
     if result.code and not (run.isolated and run.node_errors()):
-        raise _failure(name, words[0], run, result)
+        raise _failure(project, name, words[0], run, result)
     return result
 
 
@@ -282,6 +284,8 @@ def plain(stack: StackState, words: list[str], stdin: str | None = None) -> Proc
             stack.invalidate()
     if result.code and is_held(result.stderr):
         raise locked_error(name, result.stderr)
+    if result.code and is_lacking(result.stderr):
+        raise not_ours(project, f"`{' '.join(words[:2])}` of the {subject(name)} needs its passphrase")
     if result.code and "already exists" not in result.stderr:
         raise _refused(words, name, result)
     return result
@@ -318,7 +322,7 @@ def locked_error(stack: str, output: str) -> StackError:
     return stack_locked(stack, holder[holder.find("created by") :] if "created by" in holder else holder)
 
 
-def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> StackError:
+def _failure(project: Project, stack: str, verb: str, run: EngineCall, result: ProcessResult) -> StackError:
     output = "\n".join([result.stderr, *run.errors.values()])
     if is_held(output):
         return locked_error(stack, output)
@@ -343,6 +347,8 @@ def _failure(stack: str, verb: str, run: EngineCall, result: ProcessResult) -> S
         or result.stdout.strip()[-800:]
     )
     command = {"destroy": "down"}.get(verb, verb)
+    if is_lacking(detail):
+        return not_ours(project, f"{command} of the {subject(stack)} needs the passphrase of its state")
     failed = sum(bool(urn) for urn in run.errors)
     return EngineFailed(
         f"{command} failed for {subject(stack)}"

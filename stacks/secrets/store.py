@@ -16,6 +16,7 @@ from orch.spec.grammar.values import Problem
 from orch.spec.state import SCHEMA
 from orch.stacks.change_log import logged
 from orch.stacks.errors import EngineFailed, StackError, StackLocked
+from orch.stacks.passphrase import UNREADABLE
 from orch.stacks.pulumi.operation import EngineCall, Listener, engine, init
 from orch.stacks.pulumi.recovery import recover, when_free
 from orch.stacks.secrets.values import ProjectSecrets, Values, no_such_secret
@@ -84,6 +85,10 @@ class SecretStore(ProjectSecrets):
             ) from error
         except EngineFailed as error:
             raise _not_changed(error) from error
+        except StackError as error:
+            if error.code == UNREADABLE:
+                error.summary = "the secrets of this project cannot be decrypted, so none can be set"
+            raise
 
 
 def _register(change: Callable[[Values, Values], None]) -> None:
@@ -101,13 +106,6 @@ def _register(change: Callable[[Values, Values], None]) -> None:
 
 
 def _not_changed(error: EngineFailed) -> StackError:
-    if "passphrase" in (error.detail or ""):
-        return StackError(
-            "the secrets of this project cannot be decrypted, so none can be set",
-            detail=error.detail,
-            hint="the passphrase or secrets provider of the state is needed",
-            code="ORCH354",
-        )
     return StackError(
         "the secrets of this project were not changed", detail=error.detail, hint=error.hint, code=error.code
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import threading
@@ -16,9 +17,12 @@ from orch.rehearsal.project import rehearse
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.run_folder import open_folder
 from orch.runner.node.logs import LogFile
+from orch.runner.processes import here
+from orch.spec.errors import OrchError
 from orch.spec.loader.load import InvalidConfiguration
 from orch.stacks.errors import ProjectError
 from orch.stacks.lockfile import write_lock
+from orch.stacks.passphrase import not_ours
 from orch.stacks.project import Project, find
 from orch.stacks.pulumi.install import Engine, fits
 from orch.stacks.state import work_folder
@@ -178,7 +182,7 @@ def test_a_folder_that_is_closed_to_the_caller_is_told(tmp_path: Path) -> None:
 
 
 def test_a_state_elsewhere_is_as_open_as_its_user_makes_it(tmp_path: Path) -> None:
-    (tmp_path / "orch.yml").write_text("state: file://states\n")
+    (tmp_path / "orch.yml").write_text("project: near\nstate: file://states\n")
     before = os.umask(0o002)
     try:
         find(tmp_path).prepare()
@@ -288,3 +292,47 @@ def test_the_path_of_a_ledger_counts_from_the_project_wherever_a_command_is_call
     assert find(tmp_path / "sub").ledger_url == find(tmp_path).ledger_url == url
     ledger = find(tmp_path).local_ledger
     assert str(ledger) == path.format(root=tmp_path).partition("?")[0]
+
+
+def test_a_state_that_others_use_needs_the_projects_name(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("state: file:///srv/orch\n")
+    with pytest.raises(OrchError) as caught:
+        find(tmp_path)
+    assert (
+        "orch.yml:1:1: error ORCH113: a state that others use needs the project's name" in caught.value.text()
+    )
+
+
+def test_who_has_the_passphrase_of_a_shared_state_is_told_there(tmp_path: Path) -> None:
+    settings = f"project: demo\nstate: file://{tmp_path}/state\n"
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "orch.yml").write_text(settings)
+        find(folder).prepare()
+    # One that a second clone made would be another one.
+    assert (first / ".orch" / "passphrase").exists()
+    assert not (second / ".orch" / "passphrase").exists()
+    lacking = not_ours(find(second), "preview needs it").text()
+    assert f"there is no {second}/.orch/passphrase; {here()} made it, in {first}/.orch/passphrase" in lacking
+    assert f"copy that file as {second}/.orch/passphrase" in lacking
+    shutil.copy(first / ".orch" / "passphrase", second / ".orch" / "passphrase")
+    find(second).prepare()
+    assert "is not the passphrase of the state" in not_ours(find(second), "preview needs it").text()
+    # Another project's is another one.
+    (second / "orch.yml").write_text(settings.replace("demo", "other"))
+    (second / ".orch" / "passphrase").unlink()
+    find(second).prepare()
+    assert (second / ".orch" / "passphrase").exists()
+
+
+def test_what_the_state_tells_of_its_passphrase_may_be_broken(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text(f"project: demo\nstate: file://{tmp_path}/state\n")
+    project = find(tmp_path)
+    assert project.keeper_file is not None
+    project.keeper_file.parent.mkdir()
+    for text in ("", "[1]", "{"):
+        project.keeper_file.write_text(text)
+        assert "of the folder that began it" in not_ours(project, "preview needs it").text()
+    project.prepare()
+    assert project.passphrase_file.exists()

@@ -34,7 +34,7 @@ def scratch(tmp_path: Path) -> Path:
     return tmp_path / "scratch"
 
 
-def planted(path: Path, text: str | None = "state: file:///tmp/mine\n") -> Path:
+def planted(path: Path, text: str | None = "project: mine\nstate: file:///tmp/mine\n") -> Path:
     """What somebody else put there; a folder without a text."""
     if text is None:
         path.mkdir()

@@ -1,0 +1,102 @@
+"""The passphrase of a state: a file of the folder that began it, which others need a copy of."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orch.runner.private import stage_file
+from orch.runner.processes import here
+from orch.stacks.errors import StackError
+
+if TYPE_CHECKING:
+    from orch.stacks.project import Project
+
+UNREADABLE = "ORCH354"
+
+VARIABLES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
+
+_SAYS_SO = ("incorrect passphrase", "passphrase must be set", "get password")
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """Who made the passphrase of a state, and where its file is."""
+
+    by: str
+    path: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.by} made it, in {self.path}"
+
+
+def is_given() -> bool:
+    """Whether the environment has the passphrase."""
+    return any(name in os.environ for name in VARIABLES)
+
+
+def make(path: Path, keeper: Path | None) -> None:
+    """Make the passphrase of a state that begins here, unless there is one, or somebody else has made it.
+
+    `keeper`: the file in the state that tells the others who did, None where nobody else uses it.
+    """
+    if path.exists() or is_given():
+        return
+    other = None if keeper is None else _read(keeper)
+    if other is not None and Path(other.path) != path:
+        return
+    staged = stage_file(path, secrets.token_urlsafe(32))
+    try:
+        os.link(staged, path)  # of two processes, the first one wins
+    except FileExistsError:
+        pass
+    finally:
+        staged.unlink(missing_ok=True)
+    if keeper is not None:
+        with suppress(FileExistsError), keeper.open("x", encoding="utf-8") as stream:
+            json.dump({"by": here(), "path": str(path)}, stream)
+
+
+def _read(file: Path) -> Keeper | None:
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, Mapping):
+        return None
+    return Keeper(str(found.get("by", "")), str(found.get("path", "")))
+
+
+def is_lacking(text: str) -> bool:
+    """Whether the engine says that the passphrase is missing, or is not the one of the state."""
+    return any(words in text for words in _SAYS_SO)
+
+
+def not_ours(project: Project, summary: str) -> StackError:
+    """The error for a state whose passphrase is not here, or is another one (ORCH354)."""
+    path = project.passphrase_file
+    given = next((name for name in VARIABLES if name in os.environ), None)
+    if given is not None:
+        used = f"{given} of this environment is not the passphrase of the state"
+    elif path.exists():
+        used = f"{path} is not the passphrase of the state"
+    else:
+        used = f"there is no {path}"
+    file = project.keeper_file
+    keeper = None if file is None else _read(file)
+    copied = "copy that file" if keeper else "copy `.orch/passphrase` of the folder that began it"
+    return StackError(
+        summary,
+        where=project.state_url,
+        detail=f"{used}; {keeper.words}" if keeper else used,
+        hint=f"{copied} as {path}, or set PULUMI_CONFIG_PASSPHRASE; a `secrets_provider` in orch.yml "
+        "spares this (docs/how-to/teams.md)",
+        code=UNREADABLE,
+    )
