@@ -1,4 +1,4 @@
-"""The verbs about this machine and its folders: doctor, init, engine."""
+"""The verbs about this machine and its folders: doctor, engine."""
 
 from __future__ import annotations
 
@@ -16,15 +16,6 @@ import typer
 from orch.cli.context import Json, Rehearse, project_at
 from orch.cli.errors import end, say, tell
 from orch.spec.errors import ExitCode
-from orch.spec.grammar.values import Problem, check_name
-
-MAIN = '''"""The Pulumi program of this folder's fleets; `orch` and `pulumi` run the same one."""
-
-from orch.stacks.program import main
-
-main()
-'''
-
 
 engine = typer.Typer(no_args_is_help=True)
 
@@ -51,51 +42,6 @@ def doctor(as_json: Json = False) -> None:
             if finding.hint and finding.result != "ok":
                 say(f"     {'':<{width}}  hint: {finding.hint}")
     end(ExitCode.PROVISION if any(finding.result == "fail" for finding in findings) else ExitCode.OK)
-
-
-def init(
-    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where; default here.")] = ".",
-) -> None:
-    """Write what a GitOps folder needs so that `pulumi preview` and `pulumi up` work in it by hand."""
-    from orch.stacks.errors import ProjectError
-    from orch.stacks.project import find
-    from orch.stacks.state import project_file
-
-    root = Path(folder).absolute()
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ProjectError(
-            "this folder cannot be made", where=str(root), detail=error.strerror or str(error), code="ORCH302"
-        ) from error
-    if not (root / "orch.yml").exists():
-        # A folder inside another project becomes one of its own, unless it has runs or fleets already.
-        own = find(root) if (root / ".orch").is_dir() else None
-        _write(root / "orch.yml", _settings(own.name) if own else f"project: {_named_after(root)}\n")
-    project = find(root)
-    project.prepare()
-    _write(root / "Pulumi.yaml", project_file(project.name, ".orch/config"))
-    _write(root / "__main__.py", MAIN)
-    tell("now write a fleet, then `orch up fleet.yml`")
-    tell('by hand, NAME being the fleet: eval "$(orch engine env)" && pulumi preview --stack NAME')
-
-
-def _named_after(root: Path) -> str:
-    """A name that orch.yml takes, from the folder's."""
-    from orch.stacks.project import project_name
-
-    try:
-        return check_name(project_name(root))
-    except Problem as problem:
-        return problem.replacement or "orch"
-
-
-def _settings(name: str) -> str:
-    """The `orch.yml` that keeps the project name of a folder with state; an invalid one stays in `.orch`."""
-    try:
-        return f"project: {check_name(name)}\n"
-    except Problem:
-        return f"project:  # {name}, as `.orch/project` has it\n"
 
 
 @engine.command("install", epilog="Example: orch engine install")
@@ -141,14 +87,6 @@ def engine_env(
     project.prepare()
     for key, value in project.environment(engines.require()).items():
         print(f"export {key}={shlex.quote(value)}")
-
-
-def _write(path: Path, text: str) -> None:
-    if path.exists():
-        say(f"kept    {path.name} (it was there)")
-        return
-    path.write_text(text)
-    say(f"written {path.name}")
 
 
 def _machine() -> list[DoctorFinding]:

@@ -221,14 +221,14 @@ VERBS = (
     ),
     Verb(
         "log",
-        "log:log",
+        "project.log:log",
         "Who changed what in this project, from where, by which plan and with which result; the audit log.",
         BOTH,
         "orch log --since 7d --verb up",
     ),
     Verb(
         "secret",
-        "secret:app",
+        "project.secret:app",
         "Secrets of this project, encrypted in its state: set, list, delete.",
         BOTH,
     ),
@@ -290,7 +290,7 @@ VERBS = (
     ),
     Verb(
         "init",
-        "doctor:init",
+        "project.init:init",
         "Write what a GitOps folder needs so that `pulumi preview` and `pulumi up` work in it by hand.",
         MACHINE,
         "cd infra && orch init",

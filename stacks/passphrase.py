@@ -74,6 +74,13 @@ def _read(file: Path) -> Keeper | None:
     return Keeper(str(found.get("by", "")), str(found.get("path", "")))
 
 
+def keeper_elsewhere(project: Project) -> Keeper | None:
+    """Who has the passphrase of the state, where it is needed and not here."""
+    if project.secrets_provider is not None or project.passphrase_file.exists() or is_given():
+        return None
+    return None if project.keeper_file is None else _read(project.keeper_file)
+
+
 def is_lacking(text: str) -> bool:
     """Whether the engine says that the passphrase is missing, or is not the one of the state."""
     return any(words in text for words in _SAYS_SO)

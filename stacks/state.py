@@ -198,6 +198,15 @@ def stacks(project: Project) -> list[str]:
     return sorted({name.rpartition(".json")[0] for name in names if name.endswith(suffixes)})
 
 
+def projects(project: Project) -> list[str]:
+    """Names of all projects that the state of this one has stacks of, sorted."""
+    if project.local_state is not None:
+        folder = project.local_state / ".pulumi" / "stacks"
+        return sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    names = (each["name"].split("/") for each in _listed(project, "--all"))
+    return sorted({parts[-2] for parts in names if len(parts) > 1})
+
+
 def existing_nodes(recorded: StackExport | None) -> tuple[dict[str, Any], ...]:
     """The fleet's nodes as recorded, without those that were deleted or could not be made.
 
@@ -268,10 +277,14 @@ def project_file(name: str, config_folder: str) -> str:
 
 
 def _remote_stacks(project: Project) -> list[str]:
+    return [each["name"].rsplit("/", 1)[-1] for each in _listed(project)]
+
+
+def _listed(project: Project, *words: str) -> list[dict[str, Any]]:
     engine = engines.require()
     result = call(
         engine,
-        ["stack", "ls", "--json"],
+        ["stack", "ls", "--json", *words],
         folder=work_folder(project, "_list"),
         environment=project.environment(engine),
     )
@@ -279,4 +292,4 @@ def _remote_stacks(project: Project) -> list[str]:
         raise StackError(
             "the state cannot be listed", where=project.state_url, detail=result.stderr.strip()[-400:]
         )
-    return [stack["name"].rsplit("/", 1)[-1] for stack in json.loads(result.stdout)]
+    return json.loads(result.stdout)

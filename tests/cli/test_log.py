@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert, select
 from support import Folder
 
-from orch.cli.log import SHOWN
+from orch.cli.project.log import SHOWN
 from orch.runner.errors import LedgerUnusable, NodesBusy
 from orch.runner.ledger import schema
 from orch.runner.ledger.changes import Undertaking
