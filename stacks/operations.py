@@ -10,7 +10,6 @@ from orch.components.idleness import resources_of
 from orch.components.lifetime import over
 from orch.components.node_count import unfolded
 from orch.spec.suggest import counted
-from orch.stacks.change_log import NO_CHANGES, logged
 from orch.stacks.errors import NoSuchNode, StackError
 from orch.stacks.fleets import delete_identity, not_up, require_up
 from orch.stacks.lockfile import write_lock
@@ -39,6 +38,7 @@ from orch.stacks.request import FleetRequest, compile_for, ended_nodes_if_told, 
 from orch.stacks.saved_plans.guard import Guard
 from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.state import StackExport, StackState
+from orch.stacks.team.change_log import NO_CHANGES, logged
 from orch.stacks.variables import clear_text_names, remove_clear_text, unreadable_copies
 
 

@@ -20,9 +20,9 @@ from orch.runner.hosts.registration import FORCED
 from orch.runner.private import private_folder, stage_file, tighten, write_private
 from orch.runner.processes import here
 from orch.stacks.errors import ProjectError
-from orch.stacks.passphrase import is_given as passphrase_is_given
-from orch.stacks.passphrase import make as make_passphrase
 from orch.stacks.pulumi.install import Engine, home, search_path
+from orch.stacks.team.passphrase import is_given as passphrase_is_given
+from orch.stacks.team.passphrase import make as make_passphrase
 from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from orch.components.request import DATA_TYPES, RecordedFileSystem
 from orch.runner.private import private_folder, write_private
 from orch.spec.state import SCHEMA
 from orch.stacks.errors import Conflict, StackError
-from orch.stacks.passphrase import is_lacking, not_ours
 from orch.stacks.project import COMPRESSED, Project, is_stack_name
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.masking import UNKNOWN
 from orch.stacks.pulumi.process import call
+from orch.stacks.team.passphrase import is_lacking, not_ours
 
 StackExport = dict[str, Any]
 

@@ -45,9 +45,9 @@ def gc(
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.components.cloud.marked import Leftovers
-    from orch.stacks.change_log import logged
     from orch.stacks.errors import Interrupted
     from orch.stacks.provisioning.leftovers import Deleted, delete_leftovers, find_leftovers, refuse_mounted
+    from orch.stacks.team.change_log import logged
 
     project = project_at(rehearse=rehearse)
     project.prepare()

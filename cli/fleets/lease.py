@@ -32,9 +32,9 @@ def take(
 ) -> None:
     """Take the leases of the fleets and volumes of a file or folder, all or none; extend one's own."""
     from orch.cli.output.progress import watching
-    from orch.stacks.change_log import logged
     from orch.stacks.pulumi import leases
     from orch.stacks.pulumi.locks import subject
+    from orch.stacks.team.change_log import logged
 
     seconds = lease_seconds(duration, "--for")
     with watching(as_json=as_json) as listener:
@@ -57,9 +57,9 @@ def release(
 ) -> None:
     """Release the leases of the fleets and volumes of a file or folder. What nobody has leased stays so."""
     from orch.cli.output.progress import watching
-    from orch.stacks.change_log import NO_CHANGES, logged
     from orch.stacks.pulumi import leases
     from orch.stacks.pulumi.locks import subject
+    from orch.stacks.team.change_log import NO_CHANGES, logged
 
     for stack in _stacks(target, rehearse=rehearse, owner=owner):
         words = subject(stack.name)

@@ -94,8 +94,8 @@ def _write_settings(root: Path, given: dict[str, str]) -> None:
     """Write settings into `orch.yml`, which may have others. Raises UsageError where one is there with
     another value, and where the project would lose sight of what is up."""
     from orch.stacks.project import find
-    from orch.stacks.settings_file import change_settings, settings_in
     from orch.stacks.state import stacks
+    from orch.stacks.team.settings_file import change_settings, settings_in
 
     file = root / "orch.yml"
     present = settings_in(file.read_text("utf-8")) if file.is_file() else {}
@@ -125,8 +125,8 @@ def _write_settings(root: Path, given: dict[str, str]) -> None:
 def _tell_what_is_up(project: Project) -> None:
     """What the state has of this project, and of others: a mistyped name finds nothing of a team's; and who
     has the passphrase."""
-    from orch.stacks.passphrase import keeper_elsewhere
     from orch.stacks.state import projects, stacks
+    from orch.stacks.team.passphrase import keeper_elsewhere
 
     if (keeper := keeper_elsewhere(project)) is not None:
         tell(f"note: the state has a passphrase: {keeper.words}; copy that file to {project.passphrase_file}")

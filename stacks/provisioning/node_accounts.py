@@ -17,13 +17,13 @@ from orch.components.request import Spent
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.state import OF_THE_USER, hourly_price, machine_of
-from orch.stacks.change_log import logged
 from orch.stacks.fleets import documents_of
 from orch.stacks.project import Project, ledger_scope
 from orch.stacks.pulumi.changes import changes, name_of
 from orch.stacks.pulumi.operation import EngineCall, Listener, Note
 from orch.stacks.records import NodeRecord, node_records, parse_time
 from orch.stacks.state import StackState, stacks
+from orch.stacks.team.change_log import logged
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from orch.runner.private import write_private
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, EngineFailed, EngineGone, Interrupted, StackError, StackLocked
-from orch.stacks.passphrase import is_lacking, not_ours
 from orch.stacks.project import Project
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
@@ -24,6 +23,7 @@ from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, Proces
 from orch.stacks.pulumi.shims import refuse_shims
 from orch.stacks.state import StackState, project_file, work_folder
 from orch.stacks.summary import fold
+from orch.stacks.team.passphrase import is_lacking, not_ours
 
 # The engine's words for a stack that somebody else changes, with a state in files and in Pulumi Cloud.
 LOCKED = ("currently locked by", "Another update is currently in progress")

@@ -14,13 +14,13 @@ from orch.spec.errors import ExitCode
 from orch.spec.grammar.interpolate import check_secret_name
 from orch.spec.grammar.values import Problem
 from orch.spec.state import SCHEMA
-from orch.stacks.change_log import logged
 from orch.stacks.errors import EngineFailed, StackError, StackLocked
-from orch.stacks.passphrase import UNREADABLE
 from orch.stacks.pulumi.operation import EngineCall, Listener, engine, init
 from orch.stacks.pulumi.recovery import recover, when_free
 from orch.stacks.secrets.values import ProjectSecrets, Values, no_such_secret
 from orch.stacks.state import refuse_newer
+from orch.stacks.team.change_log import logged
+from orch.stacks.team.passphrase import UNREADABLE
 
 LARGEST = 64 * 1024
 """Bytes of the largest value in UTF-8. Linux takes no variable of more than 128 KiB (MAX_ARG_STRLEN)."""

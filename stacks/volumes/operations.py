@@ -16,7 +16,6 @@ from orch.runner.ledger.ledger import open_ledger
 from orch.spec.findings import Finding
 from orch.spec.models import Volume
 from orch.spec.volume_state import VolumeState
-from orch.stacks.change_log import logged
 from orch.stacks.errors import Conflict, EngineFailed, ProjectError
 from orch.stacks.fleets import known_fleets
 from orch.stacks.operations import ensure_images
@@ -29,6 +28,7 @@ from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.saved_plans.guard import Guard
 from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.state import StackState
+from orch.stacks.team.change_log import logged
 from orch.stacks.volumes.program import account_of, volume_program
 from orch.stacks.volumes.state import created_at, exists, is_recorded, no_such_volume, stack_of, volume_of
 

@@ -16,11 +16,11 @@ from orch.runner.ledger import schema
 from orch.runner.ledger.changes import Undertaking
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.stacks.change_log import command_line, logged, origin, undertaken
 from orch.stacks.errors import Interrupted
 from orch.stacks.project import Project, find
 from orch.stacks.pulumi.changes import Change, Op
 from orch.stacks.pulumi.operation import Note, Progress
+from orch.stacks.team.change_log import command_line, logged, origin, undertaken
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""What the people of a project share: its settings, its passphrase, its log, its state."""
