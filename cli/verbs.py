@@ -296,6 +296,18 @@ VERBS = (
         "cd infra && orch init",
     ),
     Verb(
+        "state",
+        "project.state:app",
+        "The state, which records what is up: move it to another place.",
+        FLEETS,
+    ),
+    Verb(
+        "rotate",
+        "project.rotate:app",
+        "New keys in place of old ones: the passphrase of the state.",
+        FLEETS,
+    ),
+    Verb(
         "ci",
         "ci:app",
         "Pipelines: write the workflows of this project; post their comments, checks and issues.",

@@ -252,6 +252,8 @@ CODES = {
     "ORCH396": "A fleet that another one depends on is not up",
     "ORCH397": "A wave is not healthy",
     "ORCH398": "What no file describes cannot be removed",
+    # states
+    "ORCH424": "Another state has stacks of this project",
     # runs
     "ORCH420": "A node of a distributed run has no internal address",
     "ORCH421": "A variable is larger than a process may have",

@@ -263,6 +263,25 @@ def work_folder(project: Project, stack: str) -> Path:
     return folder
 
 
+def settings_file(project: Project, stack: str) -> Path:
+    """Where the engine keeps the key of a stack, encrypted, or the salt of its passphrase."""
+    return project.dot / "config" / f"Pulumi.{stack}.yaml"
+
+
+def match_settings(stack: StackState) -> None:
+    """Bring the salt in the settings of a stack here to the one that its state has: another clone may have
+    rotated the passphrase, or a call that did so was killed."""
+    provider = (stack.recorded or {}).get("secrets_providers") or {}
+    salt = (provider.get("state") or {}).get("salt") if provider.get("type") == "passphrase" else None
+    file = settings_file(stack.project, stack.name)
+    if salt is None or not file.exists():
+        return
+    text = file.read_text("utf-8")
+    matched = re.sub(r"(?m)^encryptionsalt:.*$", lambda _: f"encryptionsalt: {salt}", text)
+    if matched != text:
+        write_private(file, matched)
+
+
 def project_file(name: str, config_folder: str) -> str:
     """The text of a Pulumi.yaml for the same stacks: same project, same refresh option, same settings."""
     return (

@@ -29,6 +29,8 @@ from orch.stacks.state import StackState
 
 TAG = "orch:lease"
 CODE = "ORCH395"
+MOVED = "the move of the state to "
+"""How the owner of a lease begins that keeps stacks whose state has moved; the rest is its URL."""
 
 T = TypeVar("T")
 
@@ -211,6 +213,15 @@ def _moment(text: str) -> datetime:
 
 
 def _leased(stack: StackState, lease: StackLease) -> Leased:
+    if lease.owner.startswith(MOVED):
+        url = lease.owner.removeprefix(MOVED)
+        return Leased(
+            f"the state of the {subject(stack.name)} has moved to {url}",
+            where=stack.project.state_url,
+            detail=f"since {lease.since.strftime(_MOMENT)}; nothing was changed",
+            hint=f"get the newest `orch.yml`, or write `state: {url}` into it",
+            code=CODE,
+        )
     return Leased(
         f"the {subject(stack.name)} is leased to {lease.owner}",
         where=lease.words,

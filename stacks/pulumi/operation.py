@@ -21,7 +21,7 @@ from orch.stacks.pulumi.lock_holders import LockMark
 from orch.stacks.pulumi.locks import going_on, stack_locked, subject
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
 from orch.stacks.pulumi.shims import refuse_shims
-from orch.stacks.state import StackState, project_file, work_folder
+from orch.stacks.state import StackState, match_settings, project_file, work_folder
 from orch.stacks.summary import fold
 from orch.stacks.team.passphrase import is_lacking, not_ours
 
@@ -208,6 +208,7 @@ def _place(
     if stack.exists or words[0] != "preview":
         if not stack.exists:
             init(stack)
+        match_settings(stack)
         yield folder, environment
         return
     with tempfile.TemporaryDirectory(prefix="preview-", dir=folder) as path:

@@ -47,7 +47,10 @@ def make(path: Path, keeper: Path | None) -> None:
 
     `keeper`: the file in the state that tells the others who did, None where nobody else uses it.
     """
-    if path.exists() or is_given():
+    if is_given():
+        return
+    if path.exists():
+        _tell_others(keeper, path)
         return
     other = None if keeper is None else _read(keeper)
     if other is not None and Path(other.path) != path:
@@ -59,8 +62,12 @@ def make(path: Path, keeper: Path | None) -> None:
         pass
     finally:
         staged.unlink(missing_ok=True)
-    if keeper is not None:
-        with suppress(FileExistsError), keeper.open("x", encoding="utf-8") as stream:
+    _tell_others(keeper, path)
+
+
+def _tell_others(keeper: Path | None, path: Path) -> None:
+    if keeper is not None and not keeper.exists():
+        with suppress(OSError), keeper.open("x", encoding="utf-8") as stream:
             json.dump({"by": here(), "path": str(path)}, stream)
 
 
@@ -81,6 +88,11 @@ def keeper_elsewhere(project: Project) -> Keeper | None:
     return None if project.keeper_file is None else _read(project.keeper_file)
 
 
+def new_file(project: Project) -> Path:
+    """Where the next passphrase is kept until all secrets are encrypted with it."""
+    return project.passphrase_file.with_name("passphrase.new")
+
+
 def is_lacking(text: str) -> bool:
     """Whether the engine says that the passphrase is missing, or is not the one of the state."""
     return any(words in text for words in _SAYS_SO)
@@ -96,6 +108,14 @@ def not_ours(project: Project, summary: str) -> StackError:
         used = f"{path} is not the passphrase of the state"
     else:
         used = f"there is no {path}"
+    if new_file(project).exists():
+        return StackError(
+            summary,
+            where=project.state_url,
+            detail="a rotation of the passphrase was interrupted: some secrets have the new one",
+            hint="`orch rotate passphrase` goes on with it",
+            code=UNREADABLE,
+        )
     file = project.keeper_file
     keeper = None if file is None else _read(file)
     copied = "copy that file" if keeper else "copy `.orch/passphrase` of the folder that began it"

@@ -174,6 +174,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     "inventory": ("inventory", "--list"),
     "log": ("log", "--all", "--json"),
     "log of a change": ("log", "1"),
+    "rotation of the passphrase": ("rotate", "passphrase", "--yes"),
+    "move of the state": ("state", "move", "--to", "file://elsewhere", "--yes", "--json"),
     "cordon": ("cordon", "gpu9", "--reason", "fan"),
     "run without a key": ("run", "job.yml"),
     "stop": ("stop", "long", "--json"),
@@ -223,6 +225,8 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("preview of a takeover after",),
     ("up of a takeover after",),
     ("preview when it is taken over after",),
+    ("rotation of the passphrase",),
+    ("move of the state",),
     ("down of hosts",),
 )
 """Verbs of one step are called two at a time; the first ones look at files alone."""

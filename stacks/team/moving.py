@@ -1,0 +1,190 @@
+"""Moves the state of a project to another place: all of its stacks, or none.
+
+The stacks stay where they were, leased to the move: whoever has the old `orch.yml` is told where they went.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orch.runner.ledger.ledger import open_ledger
+from orch.spec.errors import OrchError
+from orch.spec.suggest import counted
+from orch.stacks.errors import Conflict, ProjectError
+from orch.stacks.project import Project
+from orch.stacks.pulumi.leases import MOVED, lease_of, refuse_leased, release, take
+from orch.stacks.pulumi.locks import subject
+from orch.stacks.pulumi.operation import Activity, Listener
+from orch.stacks.pulumi.recovery import recover
+from orch.stacks.state import StackState, settings_file, stacks
+from orch.stacks.team.change_log import undertaken
+from orch.stacks.team.passphrase import is_given
+from orch.stacks.team.sealing import (
+    new_seal,
+    read_clear,
+    require_equal,
+    resources_of,
+    write_sealed,
+)
+from orch.stacks.team.settings_file import change_settings
+
+VERB = "state move"
+OCCUPIED = "ORCH424"
+# How long nobody else changes what has moved away.
+_FOR_GOOD_S = 20 * 365 * 86_400
+
+
+@dataclass(frozen=True)
+class MovingStack:
+    """A stack that moves, and of how many resources it is."""
+
+    name: str
+    resources: int
+
+    @property
+    def words(self) -> str:
+        return f"{subject(self.name)}: {counted(self.resources, 'resource')}"
+
+
+@dataclass(frozen=True)
+class Move:
+    """A move of a project's state. `target` is the project as it then is."""
+
+    source: Project
+    target: Project
+    stacks: tuple[MovingStack, ...]
+
+
+def plan_move(project: Project, url: str, provider: str | None) -> Move:
+    """What a move to a state's URL would take along. Changes nothing.
+
+    `provider`: what encrypts the secrets there; None keeps what does. Raises ProjectError (the same state, or
+    no key for it), Conflict (ORCH424: other stacks of this project are there; somebody has a lease).
+    """
+    url = _absolute(project, url)
+    if url == project.state_url:
+        raise ProjectError("the state is there already", where=url, code="ORCH301")
+    kept = provider if provider is not None else project.secrets_provider
+    if not url.startswith("file://") and kept is None and not is_given():
+        raise ProjectError(
+            "a state outside this machine needs a key for its secrets",
+            where=url,
+            hint="add `--secrets-provider`, as awskms://alias/NAME, or set PULUMI_CONFIG_PASSPHRASE",
+            code="ORCH301",
+        )
+    source = replace(project, owner=f"{MOVED}{url}")
+    target = replace(project, state_url=url, secrets_provider=kept)
+    target.prepare()
+    moving: list[MovingStack] = []
+    # What an interrupted move has written may be written again, and nothing else.
+    there = set() if _goes_on(source, target) else set(stacks(target))
+    for name in stacks(source):
+        stack = StackState(source, name)
+        refuse_leased(stack)
+        moving.append(MovingStack(name, len(stack.resources)))
+    if there:
+        raise _occupied(target, sorted(there))
+    return Move(source, target, tuple(moving))
+
+
+def _absolute(project: Project, url: str) -> str:
+    if url.startswith("file://") and not url.startswith("file:///"):
+        return f"file://{(project.root / url.removeprefix('file://')).resolve()}"
+    return (
+        url.rstrip("/") if not url.startswith("file:///") else f"file://{Path(url.removeprefix('file://'))}"
+    )
+
+
+def _goes_on(source: Project, target: Project) -> bool:
+    """Whether this move was begun before, and not ended."""
+    with closing(open_ledger(source.ledger_url)) as ledger:
+        unfinished = ledger.changes.listed(source.name, unfinished=True)
+    return any((each.verb, each.subject) == (VERB, _words(source, target)) for each in unfinished)
+
+
+def _words(source: Project, target: Project) -> str:
+    return f"{source.name} to {target.state_url}"
+
+
+def _occupied(target: Project, names: Iterable[str]) -> Conflict:
+    return Conflict(
+        f"that state has other stacks of the project {target.name}: {', '.join(map(subject, names))}",
+        where=target.state_url,
+        hint="another project, or another clone of this one, is there: give this one another `project`, "
+        "or join it by `orch init --state`",
+        code=OCCUPIED,
+    )
+
+
+def move(plan: Move, listener: Listener) -> Project:
+    """Move the state, and write the new place into `orch.yml`; the project as it then is.
+
+    Nothing is changed where a stack cannot be copied. The same call goes on with one that was killed. Raises
+    Leased, StackLocked, StackError, ProjectError.
+    """
+    source, target = plan.source, plan.target
+    taken: list[StackState] = []
+    with undertaken(source, VERB, _words(source, target), holds=("state",)) as journal:
+        try:
+            for each in plan.stacks:
+                stack = StackState(source, each.name)
+                taken.append(stack)
+                journal.step("", f"lease {each.name}", lambda s=stack: _lease(s, listener))
+                listener(Activity(f"copying the {subject(each.name)}"))
+                journal.step("", f"copy {each.name}", lambda s=stack: _copy(s, target))
+            for each in plan.stacks:
+                journal.step(
+                    "", f"key of {each.name}", lambda name=each.name: _take_key(source, target, name)
+                )
+        except OrchError:
+            for stack in taken:
+                if lease_of(stack) is not None:
+                    for step in ("lease", "copy"):
+                        journal.undo("", f"{step} {stack.name}", lambda: None)
+                    release(stack, source.owner, listener)
+            raise
+        settings: dict[str, str | None] = {"project": target.name, "state": target.state_url}
+        if target.secrets_provider is not None:
+            settings["secrets_provider"] = target.secrets_provider
+        moved, _ = change_settings(source.root, settings)
+        shutil.rmtree(_staging(target), ignore_errors=True)
+        journal.result = f"{counted(len(plan.stacks), 'stack')} moved"
+    return moved
+
+
+def _lease(stack: StackState, listener: Listener) -> None:
+    recover(stack, listener)
+    take(stack, stack.project.owner, _FOR_GOOD_S, listener)
+
+
+def _staged(target: Project) -> Project:
+    """The target with settings of its own: those of the source's stacks stay until all are copied."""
+    staged = replace(target, root=_staging(target))
+    staged.prepare()
+    if target.passphrase_file.exists() and not staged.passphrase_file.exists():
+        staged.passphrase_file.write_bytes(target.passphrase_file.read_bytes())
+        staged.passphrase_file.chmod(0o600)
+    return staged
+
+
+def _staging(target: Project) -> Path:
+    return target.dot / "moving"
+
+
+def _copy(stack: StackState, target: Project) -> str:
+    staged = _staged(target)
+    clear = read_clear(stack)
+    copied = StackState(staged, stack.name)
+    write_sealed(copied, clear, new_seal(staged, stack.name))
+    require_equal(copied, clear)
+    return counted(len(resources_of(clear)), "resource")
+
+
+def _take_key(source: Project, target: Project, name: str) -> None:
+    made = settings_file(_staged(target), name)
+    if made.exists():
+        made.replace(settings_file(source, name))

@@ -1,0 +1,113 @@
+"""A stack's state under another key, or in another place: read in clear into memory, and written encrypted.
+
+`pulumi stack import` encrypts by the secrets provider that the deployment names, so that one is made first,
+by an empty stack in a scratch folder: the engine then knows its salt, or its data key. Nothing in clear
+touches a disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orch.runner.private import write_private
+from orch.stacks.errors import StackError
+from orch.stacks.project import Project
+from orch.stacks.pulumi.operation import init, plain
+from orch.stacks.state import StackState, settings_file
+from orch.stacks.team.passphrase import VARIABLES
+
+
+@dataclass(frozen=True)
+class Seal:
+    """A key for the secrets of a stack: the stack's settings file, and what its state says of it."""
+
+    settings: str
+    provider: Mapping[str, Any]
+
+
+def new_seal(project: Project, stack: str) -> Seal:
+    """A key for a stack: of the project's secrets provider, else of its passphrase. Raises StackError."""
+    with tempfile.TemporaryDirectory(prefix="seal-", dir=project.dot) as name:
+        scratch = replace(project, root=Path(name), state_url=f"file://{name}/state")
+        scratch.prepare()
+        if project.passphrase_file.exists():
+            shutil.copy(project.passphrase_file, scratch.passphrase_file)
+        init(StackState(scratch, stack))
+        settings = settings_file(scratch, stack).read_text("utf-8")
+    return Seal(settings, _provider(settings, stack))
+
+
+def _provider(settings: str, stack: str) -> Mapping[str, Any]:
+    found = yaml.safe_load(settings) or {}
+    if "encryptionsalt" in found:
+        return {"type": "passphrase", "state": {"salt": found["encryptionsalt"]}}
+    if "encryptedkey" in found and "secretsprovider" in found:
+        return {
+            "type": "cloud",
+            "state": {"url": found["secretsprovider"], "encryptedkey": found["encryptedkey"]},
+        }
+    raise StackError(
+        f"the engine made no key for the stack {stack}", detail=", ".join(found) or "no settings"
+    )
+
+
+def read_clear(stack: StackState) -> dict[str, Any]:
+    """A stack's state with its secrets in clear. Raises StackError."""
+    return json.loads(plain(stack, ["stack", "export", "--show-secrets"]).stdout)
+
+
+def write_sealed(stack: StackState, clear: Mapping[str, Any], seal: Seal) -> None:
+    """Write a state under a key, and make the stack where it is not there. Raises StackError."""
+    write_private(settings_file(stack.project, stack.name), seal.settings)
+    if not stack.exists:
+        init(stack)
+    deployment = {**clear["deployment"], "secrets_providers": seal.provider}
+    plain(stack, ["stack", "import"], stdin=json.dumps({**clear, "deployment": deployment}))
+
+
+def require_equal(stack: StackState, clear: Mapping[str, Any]) -> None:
+    """Raises StackError where a stack is not as it was read, in clear."""
+    written, wanted = (_comparable(each) for each in (read_clear(stack), clear))
+    if written != wanted:
+        raise StackError(
+            f"the state of {stack.name} is not as it was read",
+            where=stack.project.state_url,
+            hint="the former state is unchanged; please report this",
+        )
+
+
+def _comparable(clear: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a state is the same wherever it lies."""
+    left_out = ("manifest", "secrets_providers", "metadata")
+    kept = {key: value for key, value in clear["deployment"].items() if key not in left_out}
+    return {key: value for key, value in kept.items() if value}
+
+
+def resources_of(clear: Mapping[str, Any]) -> dict[str, str]:
+    """Urn -> id of what a state has."""
+    found = clear["deployment"].get("resources") or ()
+    return {str(each["urn"]): str(each.get("id", "")) for each in found}
+
+
+@contextmanager
+def with_passphrase(text: str | None) -> Iterator[None]:
+    """The passphrase of the environment while the block runs; None: that of the project's file."""
+    before = {name: os.environ.pop(name) for name in VARIABLES if name in os.environ}
+    if text is not None:
+        os.environ[VARIABLES[0]] = text
+    try:
+        yield
+    finally:
+        for name in VARIABLES:
+            os.environ.pop(name, None)
+        os.environ.update(before)

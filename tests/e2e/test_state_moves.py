@@ -1,0 +1,138 @@
+"""The state of a real fleet moves to another place, and its passphrase is rotated: also by killed calls."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import Folder, fleet_yaml
+
+from orch.stacks.project import find
+from orch.stacks.secrets.values import ProjectSecrets
+
+pytestmark = pytest.mark.usefixtures("passphrase")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory, passphrase: None) -> Iterator[Folder]:
+    """A fleet of one node and a secret, in a state that is files beside the project."""
+    del passphrase
+    path = tmp_path_factory.mktemp("moves") / "clone"
+    path.mkdir()
+    folder = Folder(path)
+    folder.write("orch.yml", "# ours\nproject: moves\nstate: file://../state\n")
+    folder.write("fleet.yml", fleet_yaml("moved", 1))
+    said = folder.orch("up", "fleet.yml", "--yes")
+    assert said.code == 0, said.err
+    assert folder.orch("secret", "set", "token", "geheim").code == 0
+    yield folder
+    assert folder.orch("down", "moved", "--yes").code == 0
+
+
+def unchanged(folder: Folder) -> None:
+    """What is up is known as before, its secrets are readable, and its key still opens the node."""
+    said = folder.orch("preview", "fleet.yml", "--exit-code")
+    assert said.code == 0, said.out + said.err
+    assert ProjectSecrets(find(folder.path)).values(["token"]) == {"token": "geheim"}
+    said = folder.orch("exec", "moved", "--", "echo", "in")
+    assert (said.code, "in" in said.out) == (0, True), said.err
+
+
+def in_clear(folder: Path) -> list[Path]:
+    files = [each for each in folder.rglob("*") if each.is_file() and each.name != "passphrase"]
+    return [
+        each for each in files if b"geheim" in each.read_bytes() or b"OPENSSH PRIVATE" in each.read_bytes()
+    ]
+
+
+def test_a_state_moves_whole_and_who_has_the_old_place_is_told(lab: Folder, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(lab.path, old)
+    (old / "orch.yml").write_text(f"project: moves\nstate: file://{lab.path.parent}/state\n")
+    target = tmp_path / "target"
+    said = lab.orch("state", "move", "--to", f"file://{target}")
+    assert said.code == 2, "no terminal can be asked"
+    said = lab.orch("state", "move", "--to", f"file://{target}", "--yes")
+    assert said.code == 0, said.err
+    assert "  fleet moved: " in said.err
+    assert (lab.path / "orch.yml").read_text() == f"# ours\nproject: moves\nstate: file://{target}\n"
+    unchanged(lab)
+    # Copies of keys that a node is logged in to with lie in .orch/keys.
+    assert in_clear(target) == []
+    assert not (lab.path / ".orch" / "moving").exists()
+    said = Folder(old).orch("up", "fleet.yml", "--yes")
+    assert said.code == 9
+    assert f"the state of the fleet moved has moved to file://{target}" in said.err
+    assert f"`state: file://{target}`" in said.err
+    said = lab.orch("log", "--json")
+    assert said.json["changes"][0]["result"] == "2 stacks moved"
+
+
+def test_where_other_stacks_of_the_project_are_nothing_moves(lab: Folder, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(lab.path / "fleet.yml", other)
+    there = Folder(other)
+    there.write("orch.yml", f"project: moves\nstate: file://{tmp_path}/taken\n")
+    assert there.orch("secret", "set", "token", "another").code == 0
+    before = (lab.path / "orch.yml").read_text()
+    said = lab.orch("state", "move", "--to", f"file://{tmp_path}/taken", "--yes")
+    assert said.code == 9, said.err
+    assert "ORCH424" in said.err
+    assert (lab.path / "orch.yml").read_text() == before
+    unchanged(lab)
+    for wrong in (before.rpartition("state: ")[2].strip(), "s3://bucket"):
+        said = lab.orch("state", "move", "--to", wrong, "--yes")
+        assert (said.code, "ORCH301" in said.err) == (3, True), said.err
+
+
+@pytest.mark.parametrize("after_s", [pytest.param(1.0, marks=pytest.mark.soak), 4.0])
+def test_a_move_that_was_killed_is_gone_on_with(lab: Folder, tmp_path: Path, after_s: float) -> None:
+    words = ("state", "move", "--to", f"file://{tmp_path}/target", "--yes")
+    killed_after(lab, words, after_s)
+    said = lab.orch(*words)
+    assert said.code == 0 or "the state is there already" in said.err, said.err
+    unchanged(lab)
+
+
+@pytest.mark.parametrize("after_s", [pytest.param(1.5, marks=pytest.mark.soak), 5.0])
+def test_a_rotation_that_was_killed_is_gone_on_with(lab: Folder, after_s: float) -> None:
+    before = (lab.path / ".orch" / "passphrase").read_text()
+    killed_after(lab, ("rotate", "passphrase", "--yes"), after_s)
+    said = lab.orch("rotate", "passphrase", "--yes")
+    assert said.code == 0, said.err
+    after = (lab.path / ".orch" / "passphrase").read_text()
+    assert after != before
+    assert not (lab.path / ".orch" / "passphrase.new").exists()
+    unchanged(lab)
+    state = find(lab.path).local_state
+    assert state is not None
+    assert in_clear(state) == []
+
+
+def test_another_clone_needs_the_new_passphrase_and_nothing_else(lab: Folder, tmp_path: Path) -> None:
+    clone = Folder(tmp_path / "clone")
+    shutil.copytree(lab.path, clone.path)
+    said = lab.orch("rotate", "passphrase", "--yes")
+    assert said.code == 0, said.err
+    assert "others who use this state need a copy of that file" in said.err
+    said = clone.orch("preview", "fleet.yml")
+    assert (said.code, "ORCH354" in said.err) == (5, True), said.err
+    assert f"{lab.path}/.orch/passphrase" in said.err
+    shutil.copy(lab.path / ".orch" / "passphrase", clone.path / ".orch" / "passphrase")
+    unchanged(clone)
+
+
+def killed_after(folder: Folder, words: tuple[str, ...], seconds: float) -> None:
+    """Begin a call, and kill it and its engine at some moment."""
+    with folder.start(*words) as process:
+        time.sleep(seconds)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
