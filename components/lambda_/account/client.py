@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -237,7 +237,8 @@ class LambdaClient(RestClient):
         """Put what `change` makes of the rules that are there, until they are that: the call replaces all,
         and whoever changes them at the same moment may undo it. On this machine one process at a time does.
 
-        Raises LambdaRefused, also where they are not that after `for_s` seconds.
+        Raises LambdaRefused, also where they are not that after `for_s` seconds, and CloudRefused where
+        nothing can be locked on this machine.
         """
         end = time.monotonic() + for_s
         while True:
@@ -263,14 +264,23 @@ class LambdaClient(RestClient):
     def _alone(self) -> Iterator[None]:
         import platformdirs
 
-        folder = private_folder(Path(platformdirs.user_cache_dir("orch")) / "lambda")
+        folder = Path(platformdirs.user_cache_dir("orch")) / "lambda"
         name = hashlib.sha256(f"{self._login.url} {self._login.api_key}".encode()).hexdigest()[:16]
-        file = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with ExitStack() as stack:
+            try:
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                file = os.open(private_folder(folder) / name, flags, 0o600)
+                stack.callback(os.close, file)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:
+                raise CloudRefused(
+                    "cannot lock the firewall rules of the account against other processes of this machine",
+                    where=str(error.filename or folder),
+                    detail=error.strerror or str(error),
+                    hint="make it a folder that this user may write to, or set XDG_CACHE_HOME to one that is",
+                    code="ORCH307",
+                ) from error
             yield
-        finally:
-            os.close(file)
 
     # -- what is there, by its name -----------------------------------------------------------------------
 
