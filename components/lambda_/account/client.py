@@ -109,6 +109,7 @@ class LambdaClient(RestClient):
     title: ClassVar[str] = "Lambda"
     extra: ClassVar[str] = "lambda"
     refused: ClassVar[type[CategoryRefused]] = LambdaRefused
+    endpoint: ClassVar[str | None] = ENDPOINT
 
     def __init__(
         self,
@@ -143,8 +144,12 @@ class LambdaClient(RestClient):
 
     def all(self, kind: Kind, query: Mapping[str, Any] | None = None) -> list[Row]:
         """All of a kind that are not about to go. Raises LambdaRefused."""
-        rows = self.read(f"list each {kind.words}", kind.listed, query)["data"]
+        rows = self.rows(f"list each {kind.words}", kind.listed, "data", query)
         return [row for row in rows if row.get("status") not in GONE]
+
+    def _document_of(self, instance: str) -> Row:
+        what = f"ask for the instance {instance}"
+        return self.part(what, self.read(what, f"{INSTANCE.path}/{instance}"), "data", dict)
 
     def of_cluster(self, cluster: str) -> list[Row]:
         """The instances of the 1-Click Cluster of an id; none for one that there is not. Raises
@@ -167,7 +172,7 @@ class LambdaClient(RestClient):
         if kind is not INSTANCE:  # there is no call for one
             return next((row for row in self.all(kind) if row["id"] == resource), None)
         try:
-            found = self.read(f"ask for the instance {resource}", f"{kind.path}/{resource}")["data"]
+            found = self._document_of(resource)
         except LambdaRefused as refused:
             if refused.category == "gone":
                 return None
@@ -176,13 +181,18 @@ class LambdaClient(RestClient):
 
     def launch(self, body: Mapping[str, Any]) -> str:
         """Begin to make an instance, by one call: its id. Raises LambdaRefused."""
-        answer = self.call(f"launch the instance {body['name']}", "POST", LAUNCH, body=body)
-        return str(answer["data"]["instance_ids"][0])
+        what = f"launch the instance {body['name']}"
+        made = self.part(what, self.call(what, "POST", LAUNCH, body=body), "data", dict)
+        ids: list[str] = self.part(what, made, "instance_ids", list)
+        if not ids:
+            raise self.no_answer(what, "the answer has no id")
+        return str(ids[0])
 
     def create(self, kind: Kind, body: Mapping[str, Any]) -> str:
         """Make an SSH key or a file system, by one call: its id. Raises LambdaRefused."""
-        answer = self.call(f"create the {kind.words} {body['name']}", "POST", kind.path, body=body)
-        return str(answer["data"]["id"])
+        what = f"create the {kind.words} {body['name']}"
+        made = self.part(what, self.call(what, "POST", kind.path, body=body), "data", dict)
+        return self.part(what, made, "id", str)
 
     def delete(self, kind: Kind, resource: str) -> None:
         """Begin to delete a resource; what is gone is no error. Raises LambdaRefused."""
@@ -220,7 +230,7 @@ class LambdaClient(RestClient):
         if kind is not INSTANCE:
             return self.get(kind, resource) is not None
         try:
-            row = self.read(f"ask for the instance {resource}", f"{kind.path}/{resource}")["data"]
+            row = self._document_of(resource)
         except LambdaRefused as refused:
             if refused.category == "gone":
                 return False
@@ -231,7 +241,7 @@ class LambdaClient(RestClient):
 
     def rules(self) -> list[Row]:
         """Raises LambdaRefused."""
-        return list(self.read("ask for the firewall rules", RULES)["data"])
+        return self.rows("ask for the firewall rules", RULES, "data")
 
     def change_rules(self, change: Callable[[Sequence[Row]], list[Row]], *, for_s: float) -> None:
         """Put what `change` makes of the rules that are there, until they are that: the call replaces all,
@@ -326,7 +336,8 @@ class LambdaClient(RestClient):
 
     def stock(self) -> Stock:
         """Raises LambdaRefused."""
-        rows: Mapping[str, Row] = self.read("ask for the stock", "/instance-types")["data"]
+        what = "ask for the stock"
+        rows: Mapping[str, Row] = self.part(what, self.read(what, "/instance-types"), "data", dict)
         return {
             name: TypeStock(
                 int(row["instance_type"]["price_cents_per_hour"]),
@@ -345,7 +356,7 @@ class LambdaClient(RestClient):
 
     def facts(self, lookups: Lookups) -> LambdaFacts:
         """What a plan has to know. Raises LambdaRefused."""
-        images = self.read("list the images", "/images")["data"]
+        images = self.rows("list the images", "/images", "data")
         there = self.file_systems() if lookups.file_systems else ()
         found = {
             name: each

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from lambda_lab import H100, QUICK, REGION, Lab, spec
+from lambda_lab import H100, QUICK, REGION, Lab, answering, spec
 
 from orch.components.cloud.marked import cloud_name
 from orch.components.cloud_errors import CloudRefused
@@ -87,6 +87,47 @@ def test_a_read_is_tried_again_and_a_change_is_one_call(lab: Lab) -> None:
         lab.instance("a", spec(lab.key()))
     assert refused.value.category == "transient"
     assert lab.asked("launchInstance") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, "<html>"),
+        (200, "[]"),
+        (200, ""),
+        (200, '{"data": null}'),
+        (302, ""),
+        (404, "<html>"),
+        (400, "no"),
+    ],
+)
+def test_what_is_not_the_api_tells_nothing_of_resources(status: int, body: str) -> None:
+    """That an instance is gone is believed of the API alone: it would be made once more, and never ended."""
+    with answering(status, body) as url:
+        client = LambdaClient(Login("k", url), **QUICK)
+        for ask in (
+            client.stock,
+            client.rules,
+            lambda: client.all(INSTANCE),
+            lambda: client.get(INSTANCE, "i"),
+            lambda: client.remove(INSTANCE, "i", for_s=0),
+            lambda: client.launch({"name": "a"}),
+        ):
+            with pytest.raises(LambdaRefused) as refused:
+                ask()
+            assert (refused.value.category, refused.value.code) == ("transient", "ORCH358")
+            assert refused.value.where == url
+            assert "LAMBDA_API_ENDPOINT names another" in str(refused.value.hint)
+        client.close()
+
+
+def test_where_nothing_listens_that_is_told() -> None:
+    client = LambdaClient(Login("k", "http://127.0.0.1:9/api/v1"), **QUICK)
+    with pytest.raises(LambdaRefused) as refused:
+        client.stock()
+    client.close()
+    assert refused.value.where == "http://127.0.0.1:9/api/v1"
+    assert "refused" in str(refused.value.detail)
 
 
 def test_calls_and_launches_keep_their_distance(lab: Lab) -> None:
