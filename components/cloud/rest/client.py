@@ -24,6 +24,9 @@ CONNECT_S = 15.0
 READS = 4
 """How often a read is tried."""
 
+RATE_PAUSES = 30
+"""For how many of its pauses a client asks again while a cloud asks to wait: others ask it too."""
+
 MOST_PAUSE_S = 15.0
 """The longest pause before a read is tried again."""
 
@@ -152,16 +155,20 @@ class RestClient(ABC):
         )
 
     def read(self, what: str, path: str, query: Mapping[str, Any] | None = None) -> Row:
-        """A read, tried again while the cloud does not answer or asks to wait. Raises `refused`."""
-        for attempt in range(READS - 1):
+        """A read, tried again while the cloud does not answer, and longer while it asks to wait. Raises
+        `refused`."""
+        end = time.monotonic() + RATE_PAUSES * self._pause_s
+        attempt = 0
+        while True:
             try:
                 return self.call(what, "GET", path, query=query)
             except CategoryRefused as refused:
-                if refused.category not in ("rate", "transient"):
+                again = {"rate": time.monotonic() < end, "transient": attempt < READS - 1}
+                if not again.get(refused.category):
                     raise
                 pause = refused.retry_after_s or self._pause_s * 2**attempt
+            attempt += 1
             time.sleep(min(pause, MOST_PAUSE_S))
-        return self.call(what, "GET", path, query=query)
 
     def rows(self, what: str, path: str, key: str, query: Mapping[str, Any] | None = None) -> list[Row]:
         """What a read lists under a key. Raises `refused`."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.cloud.marked import MarkedResource, Price, Survey, is_ours, mark_of
 from orch.components.cloud.orphans import NamedResource
-from orch.components.cloud.rest.client import RestClient, Row, check_login
+from orch.components.cloud.rest.client import MOST_PAUSE_S, RestClient, Row, check_login
 from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
 from orch.components.lambda_.account.errors import HINTS, LambdaRefused, category
 from orch.components.lambda_.account.facts import (
@@ -122,6 +122,7 @@ class LambdaClient(RestClient):
         super().__init__(login.url, {"Authorization": f"Bearer {login.api_key}"}, pause_s=pause_s)
         self._login = login
         self._calls, self._launches = Pace(call_every_s), Pace(launch_every_s)
+        self._launching = threading.Lock()
 
     def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
         return category(status, str(_error(problem).get("code") or ""))
@@ -134,11 +135,16 @@ class LambdaClient(RestClient):
     def call(
         self, what: str, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
     ) -> Row:
-        if path == LAUNCH:
-            self._launches.wait(then=self._calls)
-        else:
-            self._calls.wait()
-        return super().call(what, method, path, query=query, body=body)
+        pace = self._launches if path == LAUNCH else self._calls
+        pace.wait(then=self._calls if pace is self._launches else None)
+        try:
+            answer = super().call(what, method, path, query=query, body=body)
+        except LambdaRefused as refused:
+            if refused.category == "rate":
+                pace.slower(self._pause_s)
+            raise
+        pace.faster()
+        return answer
 
     # -- resources ----------------------------------------------------------------------------------------
 
@@ -179,14 +185,28 @@ class LambdaClient(RestClient):
             raise
         return None if found["status"] in GONE else found
 
-    def launch(self, body: Mapping[str, Any]) -> str:
-        """Begin to make an instance, by one call: its id. Raises LambdaRefused."""
+    def launch(self, body: Mapping[str, Any], *, for_s: float = 0.0) -> str:
+        """Begin to make an instance, by one call: its id. While Lambda asks to wait, for `for_s` seconds at
+        most, the call is made again before any other launch of this process is.
+
+        Raises LambdaRefused.
+        """
         what = f"launch the instance {body['name']}"
-        made = self.part(what, self.call(what, "POST", LAUNCH, body=body), "data", dict)
+        with self._launching:
+            made = self.part(what, self._launched(what, body, for_s), "data", dict)
         ids: list[str] = self.part(what, made, "instance_ids", list)
         if not ids:
             raise self.no_answer(what, "the answer has no id")
         return str(ids[0])
+
+    def _launched(self, what: str, body: Mapping[str, Any], for_s: float) -> Row:
+        end = time.monotonic() + for_s
+        while True:
+            try:
+                return self.call(what, "POST", LAUNCH, body=body)
+            except LambdaRefused as refused:
+                if refused.category != "rate" or time.monotonic() >= end:
+                    raise
 
     def create(self, kind: Kind, body: Mapping[str, Any]) -> str:
         """Make an SSH key or a file system, by one call: its id. Raises LambdaRefused."""
@@ -380,10 +400,12 @@ class LambdaClient(RestClient):
 
 
 class Pace:
-    """Lets calls of all threads through one by one, `every_s` seconds apart."""
+    """Lets calls of all threads through one by one, `every_s` seconds apart: twice as far after one that was
+    asked to wait, since other processes ask too, and nearer again with each that was not."""
 
     def __init__(self, every_s: float) -> None:
-        self._every_s, self._next, self._lock = every_s, 0.0, threading.Lock()
+        self._every_s, self.gap_s, self._next = every_s, every_s, 0.0
+        self._lock = threading.Lock()
 
     def wait(self, then: Pace | None = None) -> None:
         """`then`: what is waited for next; this one counts from there, however long that takes."""
@@ -391,7 +413,16 @@ class Pace:
             time.sleep(max(0.0, self._next - time.monotonic()))
             if then is not None:
                 then.wait()
-            self._next = time.monotonic() + self._every_s
+            self._next = time.monotonic() + self.gap_s
+
+    def slower(self, least_s: float) -> None:
+        """After a call that was asked to wait."""
+        self.gap_s = min(max(2 * self.gap_s, least_s), max(MOST_PAUSE_S, 4 * self._every_s))
+        self._next = max(self._next, time.monotonic() + self.gap_s)
+
+    def faster(self) -> None:
+        """After one that was not."""
+        self.gap_s = max(0.9 * self.gap_s, self._every_s)
 
 
 def lets_in(rule: Mapping[str, Any], port: int) -> bool:
