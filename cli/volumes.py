@@ -105,13 +105,13 @@ def volume_delete(
     if confirm_name is None and is_protected(stack):
         if yes:
             raise protected_error(name)
-        need_terminal(f"orch volume delete {name} --confirm {name}")
+        need_terminal(f"orch volume delete {name} --confirm {name}", project)
         tell(f"Delete {what}? It is protected: type its name to delete it: ")
         if input().strip() != name:
             tell("nothing was done")
             end(0)
     elif confirm_name is None and not yes:
-        need_terminal(f"orch volume delete {name} --yes")
+        need_terminal(f"orch volume delete {name} --yes", project)
         confirm(f"Delete {what}?")
     delete(project, name, as_json=as_json)
 
@@ -133,7 +133,7 @@ def volume_gc(yes: Yes = False, as_json: Json = False, rehearse: Rehearse = Fals
     if not due:
         tell("no volume is due")
     elif not yes:
-        need_terminal("orch volume gc --yes")
+        need_terminal("orch volume gc --yes", project)
         confirm("Delete these volumes and all that is on them?")
     errors: list[OrchError] = []
     for usage in due:

@@ -171,14 +171,17 @@ class CategoryRefused(CloudRefused):
         *,
         status: int | None = None,
         retry_after_s: float | None = None,
+        where: str | None = None,
+        hint: str | None = None,
     ) -> None:
         error = self.errors.error(meaning, message)
         super().__init__(
             f"cannot {what}: {error.meaning}",
             error=error,
             status=status,
+            where=where,
             detail=f"{error.code}: {message}",
-            hint=error.hint,
+            hint=error.hint or hint,
             code=error.orch,
         )
         self.category: Category = meaning

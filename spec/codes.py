@@ -181,6 +181,7 @@ CODES = {
     "ORCH304": "The credentials may not do this",
     "ORCH305": "Somebody else owns the project",
     "ORCH306": "The SDK of the cloud is not installed",
+    "ORCH307": "A folder of this user cannot be written",
     "ORCH310": "The quota has too few vCPUs",
     "ORCH311": "The quota has too few Elastic IPs",
     "ORCH312": "The quota has too few network interfaces",

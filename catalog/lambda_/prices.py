@@ -50,8 +50,11 @@ def fetch(
         row = rows.get(each.name)
         if row is None:
             continue
-        price = round(int(row["instance_type"]["price_cents_per_hour"]) / 100, 4)
-        there = {str(region["name"]) for region in row["regions_with_capacity_available"]}
+        try:
+            price = round(int(row["instance_type"]["price_cents_per_hour"]) / 100, 4)
+            there = {str(region["name"]) for region in row["regions_with_capacity_available"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise otherwise("Lambda", error) from error
         for region in sorted(there | before.get(each.name, set())):
             known.add(region)
             if regions and region not in regions:
@@ -68,9 +71,9 @@ def fetch(
 
 def instance_types() -> Mapping[str, Row]:
     """What the API tells of each type, by its name. Raises NoSdk and RefreshFailed."""
-    url = f"{os.environ.get(URL, USUAL_URL).rstrip('/')}/instance-types"
+    url = f"{(os.environ.get(URL) or USUAL_URL).rstrip('/')}/instance-types"
     answer = ask("Lambda", "lambda", url, key=KEY)
     try:
-        return cast("Mapping[str, Row]", answer["data"])
-    except (KeyError, TypeError) as error:
-        raise otherwise("Lambda", error) from error
+        return {str(name): cast("Row", row) for name, row in answer["data"].items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise otherwise("Lambda", error, where=url) from error

@@ -71,7 +71,7 @@ def gc(
     if chosen and not yes:
         if as_json and not sys.stdin.isatty():
             print_json(_as_json(found, done))
-        need_terminal(" ".join(["orch gc", *(f"--stack {each}" for each in sorted(marks)), "--yes"]))
+        need_terminal(" ".join(["orch gc", *(f"--stack {each}" for each in sorted(marks)), "--yes"]), project)
         confirm(_question(chosen))
     if chosen:
         with (

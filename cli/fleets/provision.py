@@ -88,7 +88,7 @@ def remove(
         for each in data:
             tell(f"fleet {name}: {words_of(each)} is deleted, and all data on it")
         if not yes:
-            need_terminal(f"orch down {target} --yes")
+            need_terminal(f"orch down {target} --yes", project)
             confirm(f"Remove {what} and all that runs on it?")
         with watching(as_json=as_json) as listener:
             if indices:
@@ -194,7 +194,7 @@ def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> 
         for lock in held_locks:
             tell(f"{subject(name)} is held by {lock}{' (that process is gone)' if lock.dead else ''}")
         if not yes:
-            need_terminal(f"orch unlock {target} --yes")
+            need_terminal(f"orch unlock {target} --yes", project)
             confirm("Break the lock? If its holder is still at work, the state will be damaged.")
         with watching() as listener:
             operations.unlock(project, name, listener)

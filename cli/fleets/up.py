@@ -302,7 +302,7 @@ def _bring_up(
     request = source.request(document, fleet, own_approvals)
     agreement = Agreement(project, document, request, None, False)
     if not means.yes:
-        need_terminal("orch up FILE --yes")
+        need_terminal("orch up FILE --yes", project)
         reload = partial(source.read_again, fleet.name)
         agreement = agree(project, document, request, reload, verbose=means.verbose)
         if agreement.plan is None:

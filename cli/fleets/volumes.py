@@ -43,7 +43,7 @@ def bring_up(volumes: Volumes, *, yes: bool, as_json: bool, verbose: bool) -> No
 
     for project, document, volume in volumes:
         if not yes:
-            need_terminal("orch up FILE --yes")
+            need_terminal("orch up FILE --yes", project)
             outcome = _previewed(project, document, volume, as_json=as_json)
             for line in outcome_lines(outcome, verbose=verbose):
                 tell(line)
@@ -76,7 +76,7 @@ def remove_those_of(volumes: Volumes, *, yes: bool, as_json: bool) -> None:
             protected.append(volume.name)
             continue
         if not yes:
-            need_terminal("orch down FILE --yes")
+            need_terminal("orch down FILE --yes", project)
             external = is_recorded(stack) and exists(stack) and volume_of(stack).external
             confirm(f"Delete the volume {volume.name}{'' if external else ' and all that is on it'}?")
         delete(project, volume.name, as_json=as_json)

@@ -141,11 +141,13 @@ def _quiet(event: Progress) -> None:
         tell(event.text)
 
 
-def need_terminal(instead: str) -> None:
+def need_terminal(instead: str, project: Project) -> None:
+    """`instead`: the command that does not ask; in a rehearsal it stays one."""
     if not sys.stdin.isatty():
+        rehearse = " --rehearse" if project.rehearsal else ""
         raise UsageError(
             "this asks before it acts, and there is no terminal to ask on",
-            hint=f"write `{instead}`",
+            hint=f"write `{instead}{rehearse}`",
             code=None,
         )
 

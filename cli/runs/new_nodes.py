@@ -120,7 +120,7 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
     mark = growth.request.made_for
     tell(f"fleet {name}: the run needs {more}, made with the credentials of this shell")
     if not how.yes:
-        need_terminal(how.command)
+        need_terminal(how.command, project)
     while True:
         with watching(as_json=how.as_json) as listener:
             plan = plan_growth(project, growth, listener, asked=how.asked)

@@ -84,7 +84,7 @@ def ps(
             for row in shown.rows
             if row.active and not row.held
         ]
-    _tell_undriven(undriven, shown.controllers)
+    _tell_undriven(undriven, shown.controllers, " --rehearse" if project.rehearsal else "")
     if as_json:
         _print_json(shown)
         return
@@ -233,7 +233,7 @@ def _print_json(shown: Shown) -> None:
 
 
 def _tell_undriven(
-    undriven: Sequence[tuple[RunRow, str | None, bool]], controllers: Sequence[Controller]
+    undriven: Sequence[tuple[RunRow, str | None, bool]], controllers: Sequence[Controller], rehearse: str
 ) -> None:
     from orch.runner.ledger.run_names import as_argument
     from orch.runner.processes import describe_owner
@@ -242,6 +242,7 @@ def _tell_undriven(
         if controllers and not elsewhere:
             continue  # one of them goes on with it
         where = f", where {describe_owner(row.submitted_by)} submitted it" if elsewhere else ""
-        tell(f"note: nobody drives run {row.name}; `orch attach {as_argument(row.name)}` does{where}")
+        attach = f"orch attach {as_argument(row.name)}{rehearse}"
+        tell(f"note: nobody drives run {row.name}; `{attach}` does{where}")
         if reason is not None:
             tell(f"  its driver ended: {reason} (more in {LOG} of its folder under .orch/runs)")

@@ -205,7 +205,7 @@ class InstanceHandler(_Named):
         name = self.name_of(inputs)
         own = {"name": name, **inputs["spec"], "user_data": inputs.get("user_data", "")}
         tags = [*own.get("tags", ()), {"key": TAG, "value": inputs["mark"]}]
-        return self._client().launch({**own, "tags": tags}), {}
+        return self._client().launch({**own, "tags": tags}, for_s=AGAIN_S), {}
 
     def look(self, resource_id: str, state: State) -> State | None:
         found = self._client().get(INSTANCE, resource_id)

@@ -22,7 +22,7 @@ from orch.spec.models.blocks import (
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import describe
 from orch.spec.models.fields.parsing import Reads
-from orch.spec.models.fields.sizes import MAX_NODES, Blocks, Nodes
+from orch.spec.models.fields.sizes import Blocks, Nodes
 from orch.spec.models.fields.types import (
     Env,
     Flag,
@@ -40,7 +40,7 @@ from orch.spec.models.retry import FleetRetry
 from orch.spec.models.selection import Backends, Choosing, check_backend
 from orch.spec.models.ssh import SshConfig
 
-__all__ = ["DEFAULT_IDLE_S", "MAX_NODES", "Fleet", "Nodes", "Scratch"]
+__all__ = ["DEFAULT_IDLE_S", "Fleet", "Nodes", "Scratch"]
 
 DEFAULT_IDLE_S = 3 * 86_400
 
@@ -127,7 +127,8 @@ class Fleet(Choosing):
         default="any", description="`cluster`: interconnected nodes, needed by distributed tasks."
     )
     nodes: Nodes | None = Field(
-        default=None, description="How many nodes: `4`, `0..8`, `{min, target, max}`; not with `ssh_config`."
+        default=None,
+        description="How many nodes: `4`, `0..8`, `{min, target, max}`, 4096 at most; not with `ssh_config`.",
     )
     ssh_config: SshConfig | None = Field(default=None, description="Existing hosts in place of `nodes`.")
     resources: Resources = Field(default=Resources(), description="What each node must have.")

@@ -11,6 +11,7 @@ from orch.spec.grammar.hosts import check_host
 from orch.spec.grammar.values import Problem, shown
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.parsing import Reads
+from orch.spec.models.fields.sizes import MAX_NODES
 from orch.spec.models.fields.types import (
     AutoFlag,
     Commands,
@@ -160,7 +161,7 @@ class Run(Terms):
     ports: Annotated[tuple[PortMapping, ...], rows("ports")] = Field(
         default=(), description="Forwarded to this machine while attached."
     )
-    nodes: Annotated[int, whole(1, 100_000)] = Field(
+    nodes: Annotated[int, whole(1, MAX_NODES)] = Field(
         default=1, description="Nodes; 2 and more make it distributed."
     )
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from orch.spec.grammar.values import check_group_name
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.json_schema import GROUP_NAME
+from orch.spec.models.fields.sizes import MAX_NODES
 from orch.spec.models.fields.types import CommandLine, Commands, Env, Names, checked, rows, whole
 from orch.spec.models.launchers import Mpirun, Torchrun
 from orch.spec.models.mounts import PortMapping
@@ -25,7 +26,7 @@ class TaskGroup(Section):
     name: Annotated[str, checked(check_group_name, GROUP_NAME)] | None = Field(
         default=None, description="What tables call it; its number if not given."
     )
-    nodes: Annotated[int, whole(1, 100_000)] = Field(default=1, description="How many.")
+    nodes: Annotated[int, whole(1, MAX_NODES)] = Field(default=1, description="How many.")
     resources: Resources = Field(
         default=Resources(), description="What each must have; not inherited from the task."
     )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from lambda_lab import answering
 from support import Folder, Said
 
+from orch.catalog.errors import RefreshFailed
+from orch.catalog.lambda_ import prices
+from orch.catalog.load import catalog
 from orch.rehearsal.http_service import HttpService
 from orch.rehearsal.lambda_.account import LambdaCloud
 
@@ -61,7 +66,13 @@ def test_prices_come_from_the_account_and_what_has_no_capacity_is_told(account: 
     [
         ((), "", None, "there is no API key to ask Lambda for prices with"),
         ((), "other", None, "Lambda refused the API key"),
-        ((), None, "http://127.0.0.1:9", "Lambda cannot be reached"),
+        ((), "k\u00e9y", None, "the API key of Lambda does not read"),
+        (
+            (),
+            None,
+            "http://127.0.0.1:9",
+            "127.0.0.1:9/instance-types: error: Lambda cannot be reached",
+        ),
         (("--profile", "me"), None, None, "Lambda has no profiles"),
         (("--region", "moon-1"), None, None, "Lambda has nothing in moon-1"),
     ],
@@ -73,3 +84,17 @@ def test_what_is_missing_is_told_and_nothing_is_written(
     assert said.code == 5
     assert message in said.err
     assert list((account.folder / "user").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["<html>", "[]", "{}", '{"data": null}', '{"data": {"gpu_8x_h100_sxm5": {"price": 1}}}'],
+)
+def test_an_answer_that_is_not_the_apis_is_told(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    monkeypatch.setenv("LAMBDA_API_KEY", "k")
+    with answering(200, answer) as url:
+        monkeypatch.setenv("LAMBDA_API_ENDPOINT", f"{url}/api/v1")
+        with pytest.raises(RefreshFailed, match="answers otherwise than its documentation says"):
+            prices.fetch(
+                list(catalog().types.values()), regions=(), profile=None, now=datetime.now(timezone.utc)
+            )

@@ -63,6 +63,14 @@ def test_a_fleet_of_the_rehearsal_is_pointed_to(folder: Folder, verb: str) -> No
     assert "hint: it is up in the rehearsal: add `--rehearse`\n" in said.err
 
 
+def test_what_is_to_be_written_where_nobody_can_be_asked_stays_a_rehearsal(folder: Folder) -> None:
+    for rehearsed, words in ((True, ["--rehearse"]), (False, [])):
+        record_fleet(folder, "here", rehearsed=rehearsed)
+        said = folder.orch("down", "here", *words)
+        assert said.code == 2, said.err
+        assert f"hint: write `{' '.join(['orch down here --yes', *words])}`\n" in said.err
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_takes_what_it_is_told_to_add(folder: Folder, verb: str) -> None:
     record_fleet(folder, "nothere")

@@ -10,7 +10,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote_plus, urlsplit
 
 from orch import __version__
@@ -24,6 +24,9 @@ CONNECT_S = 15.0
 READS = 4
 """How often a read is tried."""
 
+RATE_PAUSES = 30
+"""For how many of its pauses a client asks again while a cloud asks to wait: others ask it too."""
+
 MOST_PAUSE_S = 15.0
 """The longest pause before a read is tried again."""
 
@@ -31,6 +34,8 @@ _KEY = re.compile(r"[!-~]+")
 
 Row = dict[str, Any]
 """A document of a cloud's API, with its names."""
+
+Part = TypeVar("Part")
 
 
 def query_text(query: Mapping[str, Any]) -> str:
@@ -60,12 +65,14 @@ def check_login(cloud: str, *, url: str, variable: str, usual: str, key: str, hi
 class RestClient(ABC):
     """The account of a login. Raises CloudRefused where httpx is not installed.
 
-    `title`: what people call the cloud; `extra`: what installs what asks it; `refused`: its errors.
+    `title`: what people call the cloud; `extra`: what installs what asks it; `refused`: its errors;
+    `endpoint`: the variable that names another address of its API, if there is one.
     """
 
     title: ClassVar[str]
     extra: ClassVar[str]
     refused: ClassVar[type[CategoryRefused]]
+    endpoint: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -75,7 +82,7 @@ class RestClient(ABC):
         pause_s: float = 1.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._pause_s = pause_s
+        self._pause_s, self._url = pause_s, url
         try:
             import httpx
         except ModuleNotFoundError as error:
@@ -129,13 +136,16 @@ class RestClient(ABC):
                 method, f"{path}?{text}" if text else path, json=body, headers=headers
             )
         except httpx.HTTPError as error:
-            raise self.refused(what, "transient", str(error) or type(error).__name__) from error
+            raise self.no_answer(what, str(error) or type(error).__name__) from error
         if answer.is_success:
             return self._document(what, answer) if answer.content else {}
         problem = _problem(answer)
         detail = self.detail(problem) or f"HTTP {answer.status_code}"
         after = answer.headers.get("Retry-After", "")
         meaning = self.category(answer.status_code, problem, detail)
+        # That something is gone is believed of the API alone: whoever else answers knows nothing of it.
+        if meaning == "transient" or (not problem and meaning in ("gone", "invalid")):
+            raise self.no_answer(what, detail, status=answer.status_code)
         raise self.refused(
             what,
             meaning,
@@ -145,22 +155,47 @@ class RestClient(ABC):
         )
 
     def read(self, what: str, path: str, query: Mapping[str, Any] | None = None) -> Row:
-        """A read, tried again while the cloud does not answer or asks to wait. Raises `refused`."""
-        for attempt in range(READS - 1):
+        """A read, tried again while the cloud does not answer, and longer while it asks to wait. Raises
+        `refused`."""
+        end = time.monotonic() + RATE_PAUSES * self._pause_s
+        attempt = 0
+        while True:
             try:
                 return self.call(what, "GET", path, query=query)
             except CategoryRefused as refused:
-                if refused.category not in ("rate", "transient"):
+                again = {"rate": time.monotonic() < end, "transient": attempt < READS - 1}
+                if not again.get(refused.category):
                     raise
                 pause = refused.retry_after_s or self._pause_s * 2**attempt
+            attempt += 1
             time.sleep(min(pause, MOST_PAUSE_S))
-        return self.call(what, "GET", path, query=query)
+
+    def rows(self, what: str, path: str, key: str, query: Mapping[str, Any] | None = None) -> list[Row]:
+        """What a read lists under a key. Raises `refused`."""
+        return self.part(what, self.read(what, path, query), key, list)
+
+    def no_answer(self, what: str, detail: str, *, status: int | None = None) -> CategoryRefused:
+        """That nothing came, or what the API does not answer."""
+        other = f" ({self.endpoint} names another)" if self.endpoint else ""
+        hint = f"see that this is the address of {self.title}'s API{other}, and try again later"
+        return self.refused(what, "transient", detail, status=status, where=self._url, hint=hint)
+
+    def part(self, what: str, answer: Row, key: str, kind: type[Part]) -> Part:
+        """What an answer has under a key. Raises `refused` where it is nothing of this kind: another service
+        answers at the address."""
+        found = answer.get(key)
+        if not isinstance(found, kind):
+            raise self.no_answer(what, f"the answer has no `{key}`")
+        return found
 
     def _document(self, what: str, answer: httpx.Response) -> Row:
         try:
-            return answer.json()
+            document = answer.json()
         except ValueError as error:
-            raise self.refused(what, "transient", "the answer is not JSON") from error
+            raise self.no_answer(what, "the answer is not JSON") from error
+        if not isinstance(document, dict):
+            raise self.no_answer(what, "the answer is no document")
+        return document
 
 
 def _problem(answer: httpx.Response) -> Mapping[str, Any]:

@@ -161,6 +161,7 @@ class CrusoeClient(RestClient):
     title: ClassVar[str] = "Crusoe"
     extra: ClassVar[str] = "crusoe"
     refused: ClassVar[type[CategoryRefused]] = CrusoeRefused
+    endpoint: ClassVar[str | None] = ENDPOINT
 
     def __init__(
         self, login: Login, *, pause_s: float = 1.0, transport: httpx.BaseTransport | None = None
@@ -206,8 +207,9 @@ class CrusoeClient(RestClient):
         """All of a kind that are not about to go. Raises CrusoeRefused."""
         paged = {"limit": str(PAGE), **(query or {})} if kind is INSTANCE else dict(query or {})
         while True:
-            answer = self.read(f"list each {kind.words}", self._in_project(kind.path), paged)
-            yield from (row for row in answer["items"] if not _goes(row))
+            what = f"list each {kind.words}"
+            answer = self.read(what, self._in_project(kind.path), paged)
+            yield from (row for row in self.part(what, answer, "items", list) if not _goes(row))
             token = answer.get("next_token")
             if not token:
                 return
@@ -329,7 +331,7 @@ class CrusoeClient(RestClient):
 
     def stock(self) -> Stock:
         """(type, location) -> what there is in Crusoe's own count. Raises CrusoeRefused."""
-        rows = self.read("ask for the stock", "/capacities")["items"]
+        rows = self.rows("ask for the stock", "/capacities", "items")
         found: dict[tuple[str, str], int] = {}
         for row in rows:
             key = str(row["type"]), str(row["location"])
@@ -339,7 +341,7 @@ class CrusoeClient(RestClient):
     def ib_networks(self) -> tuple[IbNetwork, ...]:
         """The InfiniBand networks of the project. Raises CrusoeRefused."""
         path = self._in_project("networking/ib-networks")
-        rows = self.read("list the InfiniBand networks", path)["items"]
+        rows = self.rows("list the InfiniBand networks", path, "items")
         return tuple(
             IbNetwork(
                 str(row["id"]),
@@ -353,7 +355,7 @@ class CrusoeClient(RestClient):
     def facts(self, lookups: Lookups) -> CrusoeFacts:
         """What a plan has to know. Raises CrusoeRefused."""
         missing: list[str] = []
-        images = self.read("list the images", "/compute/images")["items"]
+        images = self.rows("list the images", "/compute/images", "items")
         return CrusoeFacts(
             project=self.project,
             image=_image(images, lookups.image, lookups.location),
@@ -385,7 +387,7 @@ class CrusoeClient(RestClient):
     def _quota(self, lookups: Lookups) -> Quota | None:
         """The quota of the type's GPUs, by the name of its family; None where none has that name."""
         family = lookups.instance_type.rpartition(".")[0]
-        rows = self.read("ask for the quotas", self._in_project("quotas"))["quotas"]
+        rows = self.rows("ask for the quotas", self._in_project("quotas"), "quotas")
         found = next((row for row in rows if row["programmatic_name"] == family), None)
         return None if found is None else Quota(family, int(found["max"]), int(found["used"]))
 
@@ -395,7 +397,8 @@ class CrusoeClient(RestClient):
         what = "list the reservations"
         try:
             project = self.read(what, f"/organizations/projects/{self.project}")
-            rows = self.read(what, f"/organizations/{project['organization_id']}/reservations")["items"]
+            organization = self.part(what, project, "organization_id", str)
+            rows = self.rows(what, f"/organizations/{organization}/reservations", "items")
         except CrusoeRefused as refused:
             if refused.category == "permission":
                 return None

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.cloud.marked import MarkedResource, Price, Survey, is_ours, mark_of
 from orch.components.cloud.orphans import NamedResource
-from orch.components.cloud.rest.client import RestClient, Row, check_login
+from orch.components.cloud.rest.client import MOST_PAUSE_S, RestClient, Row, check_login
 from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
 from orch.components.lambda_.account.errors import HINTS, LambdaRefused, category
 from orch.components.lambda_.account.facts import (
@@ -109,6 +109,7 @@ class LambdaClient(RestClient):
     title: ClassVar[str] = "Lambda"
     extra: ClassVar[str] = "lambda"
     refused: ClassVar[type[CategoryRefused]] = LambdaRefused
+    endpoint: ClassVar[str | None] = ENDPOINT
 
     def __init__(
         self,
@@ -121,6 +122,7 @@ class LambdaClient(RestClient):
         super().__init__(login.url, {"Authorization": f"Bearer {login.api_key}"}, pause_s=pause_s)
         self._login = login
         self._calls, self._launches = Pace(call_every_s), Pace(launch_every_s)
+        self._launching = threading.Lock()
 
     def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
         return category(status, str(_error(problem).get("code") or ""))
@@ -133,18 +135,27 @@ class LambdaClient(RestClient):
     def call(
         self, what: str, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
     ) -> Row:
-        if path == LAUNCH:
-            self._launches.wait(then=self._calls)
-        else:
-            self._calls.wait()
-        return super().call(what, method, path, query=query, body=body)
+        pace = self._launches if path == LAUNCH else self._calls
+        pace.wait(then=self._calls if pace is self._launches else None)
+        try:
+            answer = super().call(what, method, path, query=query, body=body)
+        except LambdaRefused as refused:
+            if refused.category == "rate":
+                pace.slower(self._pause_s)
+            raise
+        pace.faster()
+        return answer
 
     # -- resources ----------------------------------------------------------------------------------------
 
     def all(self, kind: Kind, query: Mapping[str, Any] | None = None) -> list[Row]:
         """All of a kind that are not about to go. Raises LambdaRefused."""
-        rows = self.read(f"list each {kind.words}", kind.listed, query)["data"]
+        rows = self.rows(f"list each {kind.words}", kind.listed, "data", query)
         return [row for row in rows if row.get("status") not in GONE]
+
+    def _document_of(self, instance: str) -> Row:
+        what = f"ask for the instance {instance}"
+        return self.part(what, self.read(what, f"{INSTANCE.path}/{instance}"), "data", dict)
 
     def of_cluster(self, cluster: str) -> list[Row]:
         """The instances of the 1-Click Cluster of an id; none for one that there is not. Raises
@@ -167,22 +178,41 @@ class LambdaClient(RestClient):
         if kind is not INSTANCE:  # there is no call for one
             return next((row for row in self.all(kind) if row["id"] == resource), None)
         try:
-            found = self.read(f"ask for the instance {resource}", f"{kind.path}/{resource}")["data"]
+            found = self._document_of(resource)
         except LambdaRefused as refused:
             if refused.category == "gone":
                 return None
             raise
         return None if found["status"] in GONE else found
 
-    def launch(self, body: Mapping[str, Any]) -> str:
-        """Begin to make an instance, by one call: its id. Raises LambdaRefused."""
-        answer = self.call(f"launch the instance {body['name']}", "POST", LAUNCH, body=body)
-        return str(answer["data"]["instance_ids"][0])
+    def launch(self, body: Mapping[str, Any], *, for_s: float = 0.0) -> str:
+        """Begin to make an instance, by one call: its id. While Lambda asks to wait, for `for_s` seconds at
+        most, the call is made again before any other launch of this process is.
+
+        Raises LambdaRefused.
+        """
+        what = f"launch the instance {body['name']}"
+        with self._launching:
+            made = self.part(what, self._launched(what, body, for_s), "data", dict)
+        ids: list[str] = self.part(what, made, "instance_ids", list)
+        if not ids:
+            raise self.no_answer(what, "the answer has no id")
+        return str(ids[0])
+
+    def _launched(self, what: str, body: Mapping[str, Any], for_s: float) -> Row:
+        end = time.monotonic() + for_s
+        while True:
+            try:
+                return self.call(what, "POST", LAUNCH, body=body)
+            except LambdaRefused as refused:
+                if refused.category != "rate" or time.monotonic() >= end:
+                    raise
 
     def create(self, kind: Kind, body: Mapping[str, Any]) -> str:
         """Make an SSH key or a file system, by one call: its id. Raises LambdaRefused."""
-        answer = self.call(f"create the {kind.words} {body['name']}", "POST", kind.path, body=body)
-        return str(answer["data"]["id"])
+        what = f"create the {kind.words} {body['name']}"
+        made = self.part(what, self.call(what, "POST", kind.path, body=body), "data", dict)
+        return self.part(what, made, "id", str)
 
     def delete(self, kind: Kind, resource: str) -> None:
         """Begin to delete a resource; what is gone is no error. Raises LambdaRefused."""
@@ -220,7 +250,7 @@ class LambdaClient(RestClient):
         if kind is not INSTANCE:
             return self.get(kind, resource) is not None
         try:
-            row = self.read(f"ask for the instance {resource}", f"{kind.path}/{resource}")["data"]
+            row = self._document_of(resource)
         except LambdaRefused as refused:
             if refused.category == "gone":
                 return False
@@ -231,13 +261,14 @@ class LambdaClient(RestClient):
 
     def rules(self) -> list[Row]:
         """Raises LambdaRefused."""
-        return list(self.read("ask for the firewall rules", RULES)["data"])
+        return self.rows("ask for the firewall rules", RULES, "data")
 
     def change_rules(self, change: Callable[[Sequence[Row]], list[Row]], *, for_s: float) -> None:
         """Put what `change` makes of the rules that are there, until they are that: the call replaces all,
         and whoever changes them at the same moment may undo it. On this machine one process at a time does.
 
-        Raises LambdaRefused, also where they are not that after `for_s` seconds.
+        Raises LambdaRefused, also where they are not that after `for_s` seconds, and CloudRefused where
+        nothing can be locked on this machine.
         """
         end = time.monotonic() + for_s
         while True:
@@ -263,14 +294,23 @@ class LambdaClient(RestClient):
     def _alone(self) -> Iterator[None]:
         import platformdirs
 
-        folder = private_folder(Path(platformdirs.user_cache_dir("orch")) / "lambda")
+        folder = Path(platformdirs.user_cache_dir("orch")) / "lambda"
         name = hashlib.sha256(f"{self._login.url} {self._login.api_key}".encode()).hexdigest()[:16]
-        file = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with ExitStack() as stack:
+            try:
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                file = os.open(private_folder(folder) / name, flags, 0o600)
+                stack.callback(os.close, file)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:
+                raise CloudRefused(
+                    "cannot lock the firewall rules of the account against other processes of this machine",
+                    where=str(error.filename or folder),
+                    detail=error.strerror or str(error),
+                    hint="make it a folder that this user may write to, or set XDG_CACHE_HOME to one that is",
+                    code="ORCH307",
+                ) from error
             yield
-        finally:
-            os.close(file)
 
     # -- what is there, by its name -----------------------------------------------------------------------
 
@@ -316,7 +356,8 @@ class LambdaClient(RestClient):
 
     def stock(self) -> Stock:
         """Raises LambdaRefused."""
-        rows: Mapping[str, Row] = self.read("ask for the stock", "/instance-types")["data"]
+        what = "ask for the stock"
+        rows: Mapping[str, Row] = self.part(what, self.read(what, "/instance-types"), "data", dict)
         return {
             name: TypeStock(
                 int(row["instance_type"]["price_cents_per_hour"]),
@@ -335,7 +376,7 @@ class LambdaClient(RestClient):
 
     def facts(self, lookups: Lookups) -> LambdaFacts:
         """What a plan has to know. Raises LambdaRefused."""
-        images = self.read("list the images", "/images")["data"]
+        images = self.rows("list the images", "/images", "data")
         there = self.file_systems() if lookups.file_systems else ()
         found = {
             name: each
@@ -359,10 +400,12 @@ class LambdaClient(RestClient):
 
 
 class Pace:
-    """Lets calls of all threads through one by one, `every_s` seconds apart."""
+    """Lets calls of all threads through one by one, `every_s` seconds apart: twice as far after one that was
+    asked to wait, since other processes ask too, and nearer again with each that was not."""
 
     def __init__(self, every_s: float) -> None:
-        self._every_s, self._next, self._lock = every_s, 0.0, threading.Lock()
+        self._every_s, self.gap_s, self._next = every_s, every_s, 0.0
+        self._lock = threading.Lock()
 
     def wait(self, then: Pace | None = None) -> None:
         """`then`: what is waited for next; this one counts from there, however long that takes."""
@@ -370,7 +413,16 @@ class Pace:
             time.sleep(max(0.0, self._next - time.monotonic()))
             if then is not None:
                 then.wait()
-            self._next = time.monotonic() + self._every_s
+            self._next = time.monotonic() + self.gap_s
+
+    def slower(self, least_s: float) -> None:
+        """After a call that was asked to wait."""
+        self.gap_s = min(max(2 * self.gap_s, least_s), max(MOST_PAUSE_S, 4 * self._every_s))
+        self._next = max(self._next, time.monotonic() + self.gap_s)
+
+    def faster(self) -> None:
+        """After one that was not."""
+        self.gap_s = max(0.9 * self.gap_s, self._every_s)
 
 
 def lets_in(rule: Mapping[str, Any], port: int) -> bool:

@@ -106,7 +106,7 @@ class RunpodClient(RestClient):
         query = size
         while True:
             answer = self.read(what, path, query)
-            yield from answer[items]
+            yield from self.part(what, answer, items, list)
             cursor = (answer.get("pagination") or {}).get("nextCursor")
             if not cursor:
                 return
@@ -118,7 +118,7 @@ class RunpodClient(RestClient):
         if errors := answer.get("errors"):
             detail = "; ".join(str(each.get("message")) for each in errors)
             raise RunpodRefused(what, category(200, detail), detail, status=200)
-        return answer["data"]
+        return self.part(what, answer, "data", dict)
 
     # -- resources ----------------------------------------------------------------------------------------
 
@@ -194,17 +194,17 @@ class RunpodClient(RestClient):
         RunpodRefused."""
         cloud = "COMMUNITY" if community else "SECURE"
         query = {"include": "AVAILABILITY", "product": product, "count": gpus, "cloud": cloud}
-        answer = self.read("ask for the stock", "/v2/catalog/gpus", query)
+        rows = self.rows("ask for the stock", "/v2/catalog/gpus", "gpus", query)
         return {
             (row["id"], center["id"]): center["availability"]
-            for row in answer["gpus"]
+            for row in rows
             for center in row.get("dataCenters", ())
             if center["availability"] != "NONE"
         }
 
     def volume_types(self) -> dict[str, tuple[str, ...]]:
         """Data center -> the types of network volumes that it has. Raises RunpodRefused."""
-        rows = self.read("ask for the data centers", "/v2/catalog/datacenters")["dataCenters"]
+        rows = self.rows("ask for the data centers", "/v2/catalog/datacenters", "dataCenters")
         return {str(row["id"]): tuple(row.get("networkVolumeTypes") or ()) for row in rows}
 
     def money(self) -> Money:
@@ -220,7 +220,7 @@ class RunpodClient(RestClient):
 
     def pod_prices(self) -> dict[str, float]:
         """GPU -> dollars an hour for one in a pod of the secure cloud. Raises RunpodRefused."""
-        rows = self.read("ask for the prices", "/v2/catalog/gpus")["gpus"]
+        rows = self.rows("ask for the prices", "/v2/catalog/gpus", "gpus")
         return {row["id"]: float(row["price"]["secure"]) for row in rows if row["price"].get("secure")}
 
     def cluster_prices(self) -> dict[str, float]:

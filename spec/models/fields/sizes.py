@@ -7,18 +7,32 @@ from typing import Annotated, ClassVar, Literal, cast
 from pydantic import Field
 
 from orch.spec.grammar import values
+from orch.spec.grammar.hosts import MAX_FOLDED
 from orch.spec.grammar.values import Problem, shown
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reads
-from orch.spec.models.fields.types import text, whole
+from orch.spec.models.fields.types import text
 
-MAX_NODES = 100_000
+MAX_NODES = MAX_FOLDED
+"""Of a fleet, and so of a run, which stays on one: as many as a folded name has hosts. A fleet is one stack,
+and each node takes the engine about 10 ms of a preview (1,000 and 10,000 nodes on Lambda, simulated)."""
 
 
 def _count(part: str) -> int:
-    return values.parse_int(part, low=0, high=MAX_NODES, what="a number of nodes")
+    number = values.parse_int(part, low=0, what="a number of nodes")
+    if number > MAX_NODES:
+        raise Problem(
+            "ORCH119",
+            f"{number} nodes are too many for one fleet",
+            hint=f"write {MAX_NODES} or less; more nodes are several fleets, for a fleet is one stack, which "
+            "the engine plans and writes as a whole",
+        )
+    return number
+
+
+_NODES = Reads(lambda value: _count(text(value)), json_schema.number(0, MAX_NODES))
 
 
 class Nodes(Section):
@@ -29,11 +43,11 @@ class Nodes(Section):
     noun: ClassVar[str] = "`nodes`"
     short: ClassVar[tuple[Form, ...]] = (json_schema.NODE_COUNTS,)
 
-    min: Annotated[int, whole(0, MAX_NODES)] = Field(default=0, description="Never fewer than this.")
-    target: Annotated[int, whole(0, MAX_NODES)] = Field(
+    min: Annotated[int, _NODES] = Field(default=0, description="Never fewer than this.")
+    target: Annotated[int, _NODES] = Field(
         description="Created at first; `min` if not given.", json_schema_extra={"optional": True}
     )
-    max: Annotated[int | None, whole(0, MAX_NODES)] = Field(default=None, description="Never more than this.")
+    max: Annotated[int | None, _NODES] = Field(default=None, description="Never more than this.")
 
     @classmethod
     def expand(cls, data: object) -> object:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from lambda_lab import H100, QUICK, REGION, Lab, spec
+from lambda_lab import H100, QUICK, REGION, Lab, answering, spec
 
 from orch.components.cloud.marked import cloud_name
+from orch.components.cloud.rest.client import MOST_PAUSE_S
 from orch.components.cloud_errors import CloudRefused
 from orch.components.lambda_.account.client import (
     FILE_SYSTEM,
@@ -89,6 +90,47 @@ def test_a_read_is_tried_again_and_a_change_is_one_call(lab: Lab) -> None:
     assert lab.asked("launchInstance") == 1
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, "<html>"),
+        (200, "[]"),
+        (200, ""),
+        (200, '{"data": null}'),
+        (302, ""),
+        (404, "<html>"),
+        (400, "no"),
+    ],
+)
+def test_what_is_not_the_api_tells_nothing_of_resources(status: int, body: str) -> None:
+    """That an instance is gone is believed of the API alone: it would be made once more, and never ended."""
+    with answering(status, body) as url:
+        client = LambdaClient(Login("k", url), **QUICK)
+        for ask in (
+            client.stock,
+            client.rules,
+            lambda: client.all(INSTANCE),
+            lambda: client.get(INSTANCE, "i"),
+            lambda: client.remove(INSTANCE, "i", for_s=0),
+            lambda: client.launch({"name": "a"}),
+        ):
+            with pytest.raises(LambdaRefused) as refused:
+                ask()
+            assert (refused.value.category, refused.value.code) == ("transient", "ORCH358")
+            assert refused.value.where == url
+            assert "LAMBDA_API_ENDPOINT names another" in str(refused.value.hint)
+        client.close()
+
+
+def test_where_nothing_listens_that_is_told() -> None:
+    client = LambdaClient(Login("k", "http://127.0.0.1:9/api/v1"), **QUICK)
+    with pytest.raises(LambdaRefused) as refused:
+        client.stock()
+    client.close()
+    assert refused.value.where == "http://127.0.0.1:9/api/v1"
+    assert "refused" in str(refused.value.detail)
+
+
 def test_calls_and_launches_keep_their_distance(lab: Lab) -> None:
     """As the API asks: one call, and one launch, in so many seconds."""
     pace = {"pause_s": 0.01, "call_every_s": 0.1, "launch_every_s": 0.5}
@@ -121,6 +163,37 @@ def test_what_is_asked_too_fast_is_refused(lab: Lab) -> None:
     with pytest.raises(LambdaRefused) as refused:
         lab.instance("b", spec(key))
     assert refused.value.category == "rate"
+
+
+def test_who_is_asked_to_wait_comes_through_when_others_ask_too(lab: Lab) -> None:
+    """A change of the rules is two calls: the first must not take what the second waits for, again and
+    again."""
+    pace = {"pause_s": 0.05, "call_every_s": 0.0, "launch_every_s": 0.0}
+    client, key = LambdaClient(Login(lab.cloud.api_key, lab.url), **pace), lab.key()
+    lab.cloud.turn(rate={"*": Rate(burst=1, per_second=4.0), "launchInstance": Rate(burst=1, per_second=2.0)})
+    rule = {"protocol": "tcp", "port_range": [22, 22], "source_network": "192.0.2.0/24", "description": "r"}
+    client.change_rules(lambda rules: [*rules, rule] if rule not in rules else list(rules), for_s=60)
+    assert rule in lab.cloud.rules()
+    for name in ("a", "b"):
+        client.launch({"name": name, **spec(key)}, for_s=60)
+    client.close()
+    assert sorted(doc["name"] for doc in lab.cloud.instances().values()) == ["a", "b"]
+
+
+def test_calls_that_are_asked_to_wait_keep_away_and_come_nearer_again() -> None:
+    pace = Pace(0.1)
+    for gap_s in (0.2, 0.4, 0.8):
+        pace.slower(0.05)
+        assert pace.gap_s == gap_s
+    for _ in range(60):
+        pace.slower(0.05)
+    assert pace.gap_s == MOST_PAUSE_S
+    for _ in range(60):
+        pace.faster()
+    assert pace.gap_s == 0.1
+    at_once = Pace(0.0)
+    at_once.slower(0.05)
+    assert at_once.gap_s == 0.05
 
 
 def test_capacity_and_quota_are_of_the_account(lab: Lab) -> None:

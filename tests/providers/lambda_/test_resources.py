@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from lambda_lab import H100, QUICK, REGION, Lab, spec
 
 from orch.components.cloud.marked import Survey, cloud_name
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot, delete_named, survey_named
+from orch.components.cloud_errors import CloudRefused
 from orch.components.lambda_.account.client import TAG, LambdaClient, Login
 from orch.components.lambda_.account.errors import LambdaRefused
 from orch.components.lambda_.plugin import (
@@ -22,6 +24,7 @@ from orch.components.lambda_.plugin import (
 from orch.providers.orch.handler import OBSERVED, differences
 from orch.rehearsal.lambda_.api.firewall import USUAL
 from orch.rehearsal.scenario import Failure
+from orch.spec.errors import ExitCode
 
 MARK = "p/s/abc123"
 SSH = {"protocol": "tcp", "port_range": [22, 22], "source_network": "198.51.100.0/24"}
@@ -293,3 +296,17 @@ def test_rules_that_another_machine_overwrote_are_put_again(lab: Lab) -> None:
     name, _ = firewall(lab).create(own)
     assert lost
     assert name in {row["description"] for row in lab.cloud.rules()}
+
+
+def test_a_folder_for_the_lock_that_cannot_be_written_is_told(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(CloudRefused) as refused:
+        firewall(lab).create(rules("lab-ssh", "198.51.100.0/24"))
+    assert (refused.value.code, refused.value.exit_code) == ("ORCH307", ExitCode.PROVISION)
+    assert refused.value.where == str(tmp_path / "cache")
+    assert refused.value.detail == "File exists"
+    assert "XDG_CACHE_HOME" in str(refused.value.hint)
+    assert lab.cloud.rules() == USUAL
