@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orch.runner.ledger.ledger import open_ledger
 from orch.spec.errors import OrchError
+from orch.spec.grammar.values import Problem, check_name
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, ProjectError
 from orch.stacks.project import Project
@@ -68,6 +69,7 @@ def plan_move(project: Project, url: str, provider: str | None) -> Move:
     url = _absolute(project, url)
     if url == project.state_url:
         raise ProjectError("the state is there already", where=url, code="ORCH301")
+    _require_name(project)
     kept = provider if provider is not None else project.secrets_provider
     if not url.startswith("file://") and kept is None and not is_given():
         raise ProjectError(
@@ -89,6 +91,21 @@ def plan_move(project: Project, url: str, provider: str | None) -> Move:
     if there:
         raise _occupied(target, sorted(there))
     return Move(source, target, tuple(moving))
+
+
+def _require_name(project: Project) -> None:
+    """Raises ProjectError where `orch.yml` cannot have the project's name, which is its folder's."""
+    try:
+        check_name(project.name)
+    except Problem as problem:
+        raise ProjectError(
+            f"the project is called {project.name}, as its folder was: orch.yml takes no such name",
+            where=str(project.root),
+            detail=problem.summary,
+            hint="bring up what it has in a project of another name, and remove it here: the name stands in all "
+            "that is recorded",
+            code="ORCH301",
+        ) from problem
 
 
 def _absolute(project: Project, url: str) -> str:
@@ -140,6 +157,10 @@ def move(plan: Move, listener: Listener) -> Project:
                 journal.step(
                     "", f"key of {each.name}", lambda name=each.name: _take_key(source, target, name)
                 )
+            settings: dict[str, str | None] = {"project": target.name, "state": target.state_url}
+            if target.secrets_provider is not None:
+                settings["secrets_provider"] = target.secrets_provider
+            moved, _ = change_settings(source.root, settings)
         except OrchError:
             for stack in taken:
                 if lease_of(stack) is not None:
@@ -147,10 +168,6 @@ def move(plan: Move, listener: Listener) -> Project:
                         journal.undo("", f"{step} {stack.name}", lambda: None)
                     release(stack, source.owner, listener)
             raise
-        settings: dict[str, str | None] = {"project": target.name, "state": target.state_url}
-        if target.secrets_provider is not None:
-            settings["secrets_provider"] = target.secrets_provider
-        moved, _ = change_settings(source.root, settings)
         shutil.rmtree(_staging(target), ignore_errors=True)
         journal.result = f"{counted(len(plan.stacks), 'stack')} moved"
     return moved
