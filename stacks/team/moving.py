@@ -102,8 +102,8 @@ def _require_name(project: Project) -> None:
             f"the project is called {project.name}, as its folder was: orch.yml takes no such name",
             where=str(project.root),
             detail=problem.summary,
-            hint="bring up what it has in a project of another name, and remove it here: the name stands in all "
-            "that is recorded",
+            hint="all that is recorded has this name: bring the fleets up in a project of another name, and "
+            "remove them here",
             code="ORCH301",
         ) from problem
 
