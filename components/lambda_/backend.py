@@ -42,7 +42,7 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
     rehearsal: ClassVar[str | None] = "orch.rehearsal.lambda_"
     explained: ClassVar[Explained] = EXPLAINED
     node_type: ClassVar[str] = INSTANCE
-    image_pins: ClassVar[tuple[str, ...]] = ("image", "image_of")
+    image_pins: ClassVar[tuple[str, ...]] = ("image", "image_of", "image_region")
 
     def open_session(self, settings: LambdaSettings) -> Any:
         return open_login(settings)
@@ -70,12 +70,18 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
         there: tuple[FoundFileSystem, ...] = ()
         if mounted(request.fleet):
             there = request.once((self.name, "file systems"), self._client(request).file_systems)
+        stock = self._stock(request)
+        room = any(
+            each.type.name in stock and each.region in stock[each.type.name].regions for each in places
+        )
+        known = None if room else request.once((self.name, "regions"), self._client(request).regions)
         return placed(
             request.fleet,
             self.settings_of(request),
             places,
-            stock=self._stock(request),
+            stock=stock,
             file_systems=there,
+            regions=known,
         )
 
     def _stock(self, request: PlanRequest) -> Stock:

@@ -220,10 +220,12 @@ def placed(
     *,
     stock: Stock,
     file_systems: Sequence[FoundFileSystem] = (),
+    regions: Collection[str] | None = None,
 ) -> tuple[LambdaCandidate, ...]:
     """The places where there is capacity now, in the order to try; where there is none, the first few.
 
     `file_systems`: those of the account; an instance is launched in the region of those that it mounts.
+    `regions`: those of the account, where it was asked: the catalogue knows some that it has not.
 
     Raises PlanErrors (ORCH205, 239) where there is no place.
     """
@@ -241,7 +243,8 @@ def placed(
         )
         for each in places
     ]
-    return tuple([each for each in told if each.room] or told[:MOST_SHORT])
+    there = [each for each in told if regions is None or each.region in regions] or told
+    return tuple([each for each in told if each.room] or there[:MOST_SHORT])
 
 
 def _new_regions(

@@ -68,9 +68,7 @@ class Context:
 
 def needed_lookups(fleet: Fleet, candidate: LambdaCandidate, previous: PriorState) -> Lookups:
     """What has to be asked for a plan: an image that the stack has pinned by its id."""
-    pins = previous.pins
-    same = pins.get("image_of") == _image_of(fleet) and pins.get("region") == candidate.region
-    pinned = pins.get("image") if same else None
+    pinned = _pinned_image(fleet, candidate, previous)
     return Lookups(
         instance_type=candidate.type.name,
         region=candidate.region,
@@ -78,6 +76,13 @@ def needed_lookups(fleet: Fleet, candidate: LambdaCandidate, previous: PriorStat
         arch=candidate.type.arch,
         file_systems=tuple(mounted(fleet)),
     )
+
+
+def _pinned_image(fleet: Fleet, candidate: LambdaCandidate, previous: PriorState) -> str | None:
+    """An id is of one region; orch.lock keeps which, for a stack that is in none yet."""
+    pins = previous.pins
+    here = pins.get("image_region", pins.get("region")) == candidate.region
+    return pins.get("image") if here and pins.get("image_of") == _image_of(fleet) else None
 
 
 def _image_of(fleet: Fleet) -> str:
@@ -250,7 +255,7 @@ def _image_findings(
     fleet: Fleet, candidate: LambdaCandidate, facts: LambdaFacts, previous: PriorState
 ) -> Iterator[Finding]:
     if facts.image is None:
-        written, pinned = fleet.os_image is not None, previous.pins.get("image")
+        written, pinned = fleet.os_image is not None, _pinned_image(fleet, candidate, previous)
         yield Finding(
             "ORCH213",
             "os_image" if written else "resources",
@@ -308,4 +313,5 @@ def _pins(fleet: Fleet, candidate: LambdaCandidate, facts: LambdaFacts) -> dict[
         "spot": "false",
         "image": facts.image.id,
         "image_of": _image_of(fleet),
+        "image_region": candidate.region,
     }

@@ -367,6 +367,10 @@ class LambdaClient(RestClient):
             for name, row in rows.items()
         }
 
+    def regions(self) -> frozenset[str]:
+        """Those that the account has. Raises LambdaRefused."""
+        return frozenset(str(row["name"]) for row in self.rows("ask for the regions", "/regions", "data"))
+
     def file_systems(self) -> tuple[FoundFileSystem, ...]:
         """Raises LambdaRefused."""
         return tuple(

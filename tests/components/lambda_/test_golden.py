@@ -18,7 +18,7 @@ import yaml
 
 from orch.catalog.load import catalog
 from orch.components.lambda_.account.facts import FoundFileSystem, Image, LambdaFacts, TypeStock
-from orch.components.lambda_.candidates import LambdaCandidate, candidates, placed
+from orch.components.lambda_.candidates import MOST_SHORT, LambdaCandidate, candidates, placed
 from orch.components.lambda_.plan import LambdaPlan
 from orch.components.lambda_.planner import Context, needed_lookups, plan
 from orch.components.request import PriorState
@@ -131,6 +131,32 @@ def test_a_running_fleet_stays_in_its_region_whatever_the_capacity() -> None:
     second = case.plan()
     assert (second.region, second.image) == (first.region, first.image)
     assert second.layout_unchanged
+
+
+def test_an_image_of_orch_lock_is_pinned_in_its_region_alone() -> None:
+    case = Case("gpu_8x_h100_sxm5")
+    place = case.place()
+    lock = {"image": "image-locked", "image_of": "lambda-stack", "image_region": place.region}
+    case.previous = PriorState(pins=lock)
+    assert case.plan().image == "image-locked"
+    case.previous = PriorState(pins={**lock, "image_region": "us-west-9"})
+    assert case.plan().image == f"image-{place.region}"
+    case.data["facts"] = {"image": None}
+    with pytest.raises(PlanErrors) as wrong:
+        case.plan()
+    assert [each.detail for each in wrong.value.findings if each.code == "ORCH213"] == [None]
+
+
+def test_where_no_region_has_capacity_those_of_the_account_are_tried() -> None:
+    case = Case("gpu_8x_h100_sxm5")
+    types = candidates(case.fleet, case.settings, CATALOG)
+    stock = {case.plan().instance_type: TypeStock(100, 2800, frozenset())}
+    asked = {"us-west-1", "us-east-1"}
+    assert [each.region for each in placed(case.fleet, case.settings, types, stock=stock, regions=asked)] == [
+        "us-east-1",
+        "us-west-1",
+    ]
+    assert len(placed(case.fleet, case.settings, types, stock=stock, regions=())) == MOST_SHORT
 
 
 def test_the_user_data_of_a_node_has_what_its_type_needs() -> None:
