@@ -258,7 +258,12 @@ def _ignore(dot: Path) -> None:
 
 def _knobs(project: RehearsalProject) -> Knobs:
     file = project.dot / "knobs.yml"
-    settings = yaml.safe_load(file.read_text()) if file.is_file() else None
+    try:
+        settings = yaml.safe_load(file.read_text("utf-8")) if file.is_file() else None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ProjectError(
+            "the rehearsal's knobs cannot be read", where=str(file), detail=str(error), code="ORCH302"
+        ) from error
     try:
         knobs = Knobs.model_validate(settings or {})
     except ValidationError as error:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from orch.catalog.fabrics import fabric
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.grammar.hosts import check_user
@@ -104,7 +106,7 @@ def hosts_of(fleet: Fleet, by_id: Sequence[Member], members: Sequence[Member]) -
     """The hosts of the cluster that the file names, as `ssh_config` would. `by_id`: the instances of the
     cluster whose id that is, `members`: all instances.
 
-    Raises PlanErrors (ORCH230) where there is none of that name, or none that can be reached.
+    Raises PlanErrors (ORCH230) where there is none of that name, are several, or none can be reached.
     """
     found = option(fleet)
     assert found is not None  # the file names one
@@ -120,6 +122,14 @@ def hosts_of(fleet: Fleet, by_id: Sequence[Member], members: Sequence[Member]) -
             detail=f"there are {few(names)}" if names else "there is none: no instance is behind another",
             hint=hint_for(name, names) or "name it as its nodes' names begin, or by its id",
         )
+    often = Counter(each.name for each in own)
+    if not by_id and (twice := sorted(each for each in often if often[each] > 1)):
+        raise _wrong(
+            path,
+            f"the account has several 1-Click Clusters {name}",
+            detail=f"there are several instances {few(twice)}",
+            hint="name it by its id, as Lambda's console shows it",
+        )
     heads = [each for each in own if each.public is not None and not each.gpus]
     workers = [each for each in own if each.gpus and each.address]
     if not heads or not workers:
@@ -133,14 +143,17 @@ def hosts_of(fleet: Fleet, by_id: Sequence[Member], members: Sequence[Member]) -
     user = str(written.get("user") or USER)
     head = min(heads, key=lambda each: each.name)
     key = {"identity_file": written["identity_file"]} if "identity_file" in written else {}
-    return SshConfig.model_validate(
-        {
-            "user": user,
-            **key,
-            "proxy_jump": {"hostname": head.public, "user": user, **key},
-            "hosts": [_host(each, name) for each, name in zip(workers, _names(workers), strict=True)],
-        }
-    )
+    hosts = [_host(each, called) for each, called in zip(workers, _names(workers), strict=True)]
+    jump = {"hostname": head.public, "user": user, **key}
+    try:
+        return SshConfig.model_validate({"user": user, **key, "proxy_jump": jump, "hosts": hosts})
+    except ValidationError as error:
+        raise _wrong(
+            path,
+            f"the addresses of the 1-Click Cluster {name} do not read",
+            detail=f"{head.public} of its head, {few([str(each.address) for each in workers])} of its nodes",
+            hint="look at it in Lambda's console; hosts that you reach otherwise go into `ssh_config`",
+        ) from error
 
 
 def _wrong(path: str, summary: str, *, hint: str, detail: str | None = None) -> PlanErrors:

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager
@@ -170,12 +171,15 @@ def _ignore(*_: Any, **__: Any) -> None:
 def _end_leftovers() -> None:
     """End the coroutines that a program of a failed call left.
 
-    The SDK's own clean-up finds no event loop then, and Python would report that on stderr at any later time.
+    The SDK's own clean-up finds no event loop then, and Python would report that on stderr at any later time;
+    of one that was never begun it warns.
     """
     original_hook = sys.unraisablehook
     sys.unraisablehook = lambda error: None if inspect.iscoroutine(error.object) else original_hook(error)
     try:
-        gc.collect()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            gc.collect()
     finally:
         sys.unraisablehook = original_hook
 

@@ -25,6 +25,7 @@ def cluster(name: str, kind: str = B200) -> list[Member]:
 
 
 SINGLE = Member("orch-lab-0-abc123-01234567", "gpu_8x_h100_sxm5", 8, "10.0.9.9", "203.0.113.9")
+ODD = Member("odd-node-1", B200, 8, "127.0.0.2", None)
 
 
 def test_a_cluster_is_its_nodes_behind_its_head() -> None:
@@ -60,6 +61,14 @@ def test_an_id_is_enough_and_user_and_key_are_the_files() -> None:
         ({"cluster": "train"}, [], [SINGLE], "cluster", ("no 1-Click Cluster train", "there is none")),
         ({"cluster": "train"}, [], cluster("train")[1:], "cluster", ("has no head node", "console")),
         ({"cluster": "id"}, cluster("train")[:1], [], "cluster", ("has no node with GPUs", "console")),
+        ({"cluster": "train"}, [], cluster("train") * 2, "cluster", ("several 1-Click Clusters train", "id")),
+        (
+            {"cluster": "id"},
+            [*cluster("a")[:1], ODD],
+            [],
+            "cluster",
+            ("of the 1-Click Cluster id", "127.0.0.2"),
+        ),
     ],
 )
 def test_a_cluster_that_is_not_there_is_told_with_those_that_are(

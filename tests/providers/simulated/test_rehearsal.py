@@ -60,6 +60,10 @@ def test_knobs_come_from_the_projects_file(project: Project) -> None:
     (folder / "knobs.yml").write_text("quota: {}\n")
     with pytest.raises(ProjectError, match="knobs are not valid"):
         rehearse(project)
+    (folder / "knobs.yml").write_text("quotas: [\n")
+    with pytest.raises(ProjectError, match="knobs cannot be read") as wrong:
+        rehearse(project)
+    assert wrong.value.where == str(folder / "knobs.yml")
 
 
 def test_a_new_rehearsal_has_local_nodes_unless_told_otherwise(project: Project) -> None:
