@@ -87,6 +87,7 @@ def survey_lines(name: str, survey: Survey, *, width: int, colour: bool) -> list
 def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[str, Survey]]:
     """Each fleet to check, by its name, with the survey of its hosts."""
     from orch.cli.fleets.targets import FleetFile, is_file
+    from orch.spec.findings import PlanError
     from orch.stacks.request import with_hosts
 
     if not is_file(target):
@@ -94,7 +95,10 @@ def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[s
         return
     for project, document, written in FleetFile(target, rehearse=rehearse).fleets():
         folder = document.directory.absolute()
-        fleet = with_hosts(project, written, folder)
+        try:
+            fleet = with_hosts(project, written, folder)
+        except PlanError as error:
+            raise error.placed(document) from error
         if fleet.ssh_config is None:
             yield fleet.name, survey_of(project, fleet.name)
         else:

@@ -121,6 +121,14 @@ def test_mistakes_are_pointed_at_and_nothing_is_made(tmp_path: Path, case: str) 
     assert there.cloud.everything() == before
 
 
+def test_a_cluster_that_is_not_there_is_pointed_at_by_a_check_too(tmp_path: Path) -> None:
+    there = RehearsedLambda.make(tmp_path)
+    there.write("lab.yml", WRONG["a cluster that is not there"][0])
+    told = there.orch("check", "lab.yml", "--rehearse")
+    assert told.code == 3, told.err
+    assert "lab.yml:5:43: error ORCH230: the account has no 1-Click Cluster train" in told.err
+
+
 @pytest.mark.usefixtures("engine")
 def test_an_account_that_lets_nobody_in_is_told_and_one_that_lets_in_the_world(tmp_path: Path) -> None:
     there = RehearsedLambda.make(tmp_path)
