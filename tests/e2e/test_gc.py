@@ -93,7 +93,7 @@ def test_what_a_stack_does_not_record_goes_what_is_of_others_is_shown_and_data_s
 
     said = there.orch("gc", "--rehearse", "--json")
     assert said.code == 2, said.err
-    assert "`orch gc --yes`" in said.err
+    assert "`orch gc --yes --rehearse`" in said.err
     told = json.loads(said.out)
     assert (ids(told["orphans"]), ids(told["unknown"]), ids(told["data"])) == ({stray}, {colleague}, {disk})
     assert (told["other_projects"], told["held"], told["unseen"]) == (1, [], [])
