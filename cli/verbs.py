@@ -261,6 +261,12 @@ VERBS = (
         'orch cordon "gpu[1-2]" --reason "fan broken"',
     ),
     Verb(
+        "node",
+        "nodes.node:app",
+        "Maintain nodes, by plan and in waves: drain, reboot, replace.",
+        NODES,
+    ),
+    Verb(
         "gc",
         "fleets.gc:gc",
         "Find what the clouds hold with this project's marks and no state knows; show it, then delete it.",

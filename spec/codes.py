@@ -255,6 +255,15 @@ CODES = {
     "ORCH398": "What no file describes cannot be removed",
     # states
     "ORCH424": "Another state has stacks of this project",
+    # maintenance of nodes
+    "ORCH399": "Nodes failed in a maintenance",
+    "ORCH400": "The node is left alone",
+    "ORCH401": "The node is not drained",
+    "ORCH402": "The node has not come back",
+    "ORCH403": "The node is not in order",
+    "ORCH404": "The node cannot be replaced",
+    "ORCH405": "The node was not replaced",
+    "ORCH406": "The file of the fleet has changes that are not brought up",
     # runs
     "ORCH420": "A node of a distributed run has no internal address",
     "ORCH421": "A variable is larger than a process may have",

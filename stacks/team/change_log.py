@@ -21,7 +21,7 @@ from orch.stacks.pulumi.changes import Change
 from orch.stacks.pulumi.operation import Listener, Note
 
 if TYPE_CHECKING:
-    from orch.runner.ledger.changes import Begun, Changes
+    from orch.runner.ledger.changes import Begun, Changes, Step
 
 T = TypeVar("T")
 
@@ -70,8 +70,17 @@ class Journal:
 
     def is_done(self, host: str, name: str) -> bool:
         """Whether a step is done already."""
-        steps = self._changes.steps(self.change.id)
-        return any((each.host, each.name, each.status) == (host, name, "done") for each in steps)
+        return any((each.host, each.name, each.status) == (host, name, "done") for each in self.steps)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps so far, in the order in which they first began."""
+        return self._changes.steps(self.change.id)
+
+    def message_of(self, host: str, name: str) -> str | None:
+        """What a step that is done told; None where it told nothing or is not done."""
+        done = [each for each in self.steps if (each.host, each.name, each.status) == (host, name, "done")]
+        return done[0].message if done else None
 
     def undo(self, host: str, name: str, do: Callable[[], object]) -> None:
         """Take a step back that was done, and write so."""

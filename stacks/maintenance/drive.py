@@ -1,0 +1,105 @@
+"""Carries out the plan of a maintenance, wave by wave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from orch.runner.launch.environment import fold
+from orch.runner.node.cordon import mark_for
+from orch.spec.errors import OrchError
+from orch.spec.state import NodeState
+from orch.spec.suggest import counted
+from orch.stacks.maintenance.context import Failures, Maintenance
+from orch.stacks.maintenance.drain import CORDON, DRAIN, NODE_S, UNCORDON, cordon, drain, uncordon
+from orch.stacks.maintenance.errors import MaintenanceError, NodesFailed
+from orch.stacks.maintenance.plan import Verb
+from orch.stacks.maintenance.reboot import READY, REBOOT, reboot
+from orch.stacks.maintenance.replace import REPLACED, replace
+
+CHECK = "check"
+
+Phase = Callable[[Maintenance, Sequence[str], Failures], None]
+
+STEPS: Mapping[Verb, tuple[str, ...]] = {
+    "drain": (CORDON, DRAIN),
+    "reboot": (REBOOT, READY, CHECK),
+    "replace": (REPLACED, READY, CHECK),
+}
+"""Steps of a node that take the time of a verb."""
+
+
+def phases(verb: Verb) -> tuple[Phase, ...]:
+    """What a verb does with the nodes of a wave, in turn."""
+    acts: Mapping[Verb, tuple[Phase, ...]] = {
+        "drain": (),
+        "reboot": (reboot, check, uncordon),
+        "replace": (replace, check, uncordon),
+    }
+    return (cordon, drain, *acts[verb])
+
+
+def carry_out(at: Maintenance) -> None:
+    """Carry out the plan of a maintenance; what is done already is left as it is.
+
+    Raises NodesFailed when more nodes failed than the plan allows, and at the end when any did; LeaseLost.
+    """
+    last = UNCORDON if at.plan.verb != "drain" else DRAIN
+    failed: Failures = {}
+    for number, wave in enumerate(at.plan.waves, 1):
+        todo = [name for name in wave if not at.journal.is_done(name, last)]
+        if not todo:
+            continue
+        at.tell(f"wave {number} of {len(at.plan.waves)}: {fold(todo)}")
+        failures: Failures = {}
+        for phase in phases(at.plan.verb):
+            phase(at, [name for name in todo if name not in failures], failures)
+        for name, error in failures.items():
+            at.tell(f"{name} failed: {error.summary}{f' ({error.detail})' if error.detail else ''}")
+        failed |= failures
+        rest = at.plan.waves[number:]
+        if len(failed) > at.plan.max_fail and rest:
+            left = fold([name for each in rest for name in each])
+            raise _failed(at, failed, f"the next wave does not begin: {left}")
+    if failed:
+        raise _failed(at, failed, f"the others of {counted(len(at.plan.nodes), 'node')} are done")
+    at.journal.result = f"{counted(len(at.plan.nodes), 'node')} done"
+
+
+def check(at: Maintenance, names: Sequence[str], failures: Failures) -> None:
+    """Check nodes as `orch check` does; one that is not in order stays cordoned, with the reason."""
+    found: dict[str, str] = {}
+    for fleet, here in at.by_fleet(name for name in names if not at.journal.is_done(name, CHECK)).items():
+        try:
+            found |= at.health(fleet, here)
+        except OrchError as error:
+            found |= dict.fromkeys(here, error.summary)
+
+    def judge(node: NodeState, reasons: Mapping[str, str]) -> str:
+        if node.name not in reasons:
+            return "in order"
+        reason = f"not in order after {at.title}: {reasons[node.name]}"
+        mark_for([node], at.connector, reason, at.mark, deadline_s=NODE_S)
+        raise MaintenanceError(
+            f"node {node.name} is not in order, and stays cordoned",
+            detail=reasons[node.name],
+            hint=f"`orch check {at.plan.node(node.name).fleet}` says how to mend what fails",
+            code="ORCH403",
+        )
+
+    at.on_each(names, CHECK, partial(judge, reasons=found), failures)
+
+
+def _failed(at: Maintenance, failed: Mapping[str, OrchError], what: str) -> NodesFailed:
+    hints = dict.fromkeys(error.hint for error in failed.values() if error.hint)
+    return NodesFailed(
+        f"{at.title} failed on {fold(list(failed))}: {what}",
+        detail="\n".join(
+            f"{name}: {error.summary}{f': {error.detail}' if error.detail else ''}"
+            for name, error in failed.items()
+        ),
+        hint="; ".join(
+            [*hints, f"the same command goes on; `orch log {at.journal.change.id} --abandon` gives it up"]
+        ),
+        code="ORCH399",
+    )
