@@ -263,7 +263,7 @@ VERBS = (
     Verb(
         "node",
         "nodes.node:app",
-        "Maintain nodes, by plan and in waves: drain, reboot, replace.",
+        "Maintain nodes, by plan and in waves: drain, reboot, replace, reset-gpu.",
         NODES,
     ),
     Verb(

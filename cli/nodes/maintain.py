@@ -138,7 +138,7 @@ def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Optio
                 carry_out(Maintenance(project, runner, plan, journal, _health(project), listener))
         finally:
             for number in begun:
-                _show_end(runner.ledger.changes, number, how)
+                _show_end(project, runner.ledger.changes, number, how)
 
 
 def nodes_by_fleet(project: Project, words: Sequence[str], fleet: str | None) -> list[tuple[str, NodeState]]:
@@ -215,10 +215,11 @@ def _interrupted(
     return None
 
 
-def _show_end(changes: Changes, number: int, how: How) -> None:
+def _show_end(project: Project, changes: Changes, number: int, how: How) -> None:
     """Print what became of a change, and write its report where one is asked for."""
     from datetime import datetime, timezone
 
+    from orch.stacks.maintenance.gpu_reset import folder_of
     from orch.stacks.maintenance.plan import MaintenancePlan
     from orch.stacks.maintenance.report import report
 
@@ -227,7 +228,9 @@ def _show_end(changes: Changes, number: int, how: How) -> None:
         return
     plan, steps = MaintenancePlan.parse(change.plan), changes.steps(number)
     if how.report is not None:
-        how.report.write_text(report(plan, change, steps, ()))
+        files = sorted(folder_of(project.dot, number).glob("*/*"))
+        evidence = [str(each.relative_to(project.root)) for each in files]
+        how.report.write_text(report(plan, change, steps, evidence))
     if how.as_json:
         told = [
             {

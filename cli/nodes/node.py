@@ -1,4 +1,4 @@
-"""`orch node`: drains, reboots and replaces nodes, wave by wave, and goes on where a call was killed."""
+"""`orch node`: drains, reboots and replaces nodes and resets GPUs, wave by wave, and goes on after a kill."""
 
 from __future__ import annotations
 
@@ -104,3 +104,28 @@ def replace(
     """
     how = How(yes, as_json, plan_only, rehearse, report)
     maintain("replace", nodes, fleet, options_of(serial, max_fail, wait, reason, stop_runs=stop_runs), how)
+
+
+@app.command("reset-gpu", epilog="Example: orch node reset-gpu gpu3 --wait 1h --report gpu3.md")
+def reset_gpu(
+    nodes: Nodes,
+    *,
+    stop_runs: StopRuns = False,
+    wait: Wait = None,
+    serial: Serial = SERIAL,
+    max_fail: MaxFail = "0",
+    reason: Reason = "",
+    fleet: Fleet = None,
+    plan_only: PlanOnly = False,
+    report: Report = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Collect evidence of faulty NVIDIA GPUs, drain their nodes and reset them, where a reset helps.
+
+    What the kernel told (Xids) decides: faults of applications need no reset, and some of the hardware need
+    a reboot or another node; then no run is stopped. On boards with NVSwitches all GPUs are reset.
+    """
+    how = How(yes, as_json, plan_only, rehearse, report)
+    maintain("reset-gpu", nodes, fleet, options_of(serial, max_fail, wait, reason, stop_runs=stop_runs), how)

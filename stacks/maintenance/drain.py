@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
-from orch.runner.node.cordon import Cordon, mark_for, unmark_of
+from orch.runner.node.cordon import Cordon, mark, mark_for, unmark_of
 from orch.runner.processes import here
 from orch.runner.runs.lifecycle import stop
 from orch.spec.errors import OrchError
@@ -25,6 +25,9 @@ PAUSES_S = (1.0, 2.0, 5.0, 10.0)
 """Pauses between looks at whether runs have ended; the last one repeats."""
 
 CORDON, DRAIN, UNCORDON = "cordon", "drain", "uncordon"
+
+NOT_IN_ORDER = "not in order"
+"""How the reason begins for which a node stays cordoned that maintenance did not help."""
 
 
 def cordon(at: Maintenance, names: Sequence[str], failures: Failures) -> None:
@@ -47,6 +50,11 @@ def put_mark(at: Maintenance, node: NodeState, reason: str) -> str:
     standing = _value(result.value, result.error)
     if f"({at.mark})" in standing.reason:
         return "cordoned"
+    if standing.by == here() and standing.reason.startswith(NOT_IN_ORDER):
+        # Left by maintenance that did not help: this one may.
+        (again,) = mark([node], at.connector, f"{reason} ({at.mark})", deadline_s=NODE_S)
+        _value(again.value, again.error)
+        return f"cordoned, and was so: {standing}"
     if standing.by == here() or standing.of_cloud:
         return f"was cordoned before, and stays so: {standing}"
     raise MaintenanceError(

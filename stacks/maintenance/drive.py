@@ -11,8 +11,18 @@ from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 from orch.spec.suggest import counted
 from orch.stacks.maintenance.context import Failures, Maintenance
-from orch.stacks.maintenance.drain import CORDON, DRAIN, NODE_S, UNCORDON, cordon, drain, uncordon
-from orch.stacks.maintenance.errors import MaintenanceError, NodesFailed
+from orch.stacks.maintenance.drain import (
+    CORDON,
+    DRAIN,
+    NODE_S,
+    NOT_IN_ORDER,
+    UNCORDON,
+    cordon,
+    drain,
+    uncordon,
+)
+from orch.stacks.maintenance.errors import MaintenanceError, NodesFailed, NotHelped
+from orch.stacks.maintenance.gpu_reset import EVIDENCE, RESET, VERIFY, evidence, judge, reset
 from orch.stacks.maintenance.plan import Verb
 from orch.stacks.maintenance.reboot import READY, REBOOT, reboot
 from orch.stacks.maintenance.replace import REPLACED, replace
@@ -25,6 +35,7 @@ STEPS: Mapping[Verb, tuple[str, ...]] = {
     "drain": (CORDON, DRAIN),
     "reboot": (REBOOT, READY, CHECK),
     "replace": (REPLACED, READY, CHECK),
+    "reset-gpu": (EVIDENCE, RESET, VERIFY, CHECK),
 }
 """Steps of a node that take the time of a verb."""
 
@@ -32,11 +43,13 @@ STEPS: Mapping[Verb, tuple[str, ...]] = {
 def phases(verb: Verb) -> tuple[Phase, ...]:
     """What a verb does with the nodes of a wave, in turn."""
     acts: Mapping[Verb, tuple[Phase, ...]] = {
-        "drain": (),
-        "reboot": (reboot, check, uncordon),
-        "replace": (replace, check, uncordon),
+        "drain": (cordon, drain),
+        "reboot": (cordon, drain, reboot, check, uncordon),
+        "replace": (evidence, cordon, drain, replace, check, uncordon),
+        # Evidence before runs are stopped: where no reset helps, none is.
+        "reset-gpu": (evidence, judge, cordon, drain, reset, check, uncordon),
     }
-    return (cordon, drain, *acts[verb])
+    return acts[verb]
 
 
 def carry_out(at: Maintenance) -> None:
@@ -55,7 +68,7 @@ def carry_out(at: Maintenance) -> None:
         for phase in phases(at.plan.verb):
             phase(at, [name for name in todo if name not in failures], failures)
         for name, error in failures.items():
-            at.tell(f"{name} failed: {error.summary}{f' ({error.detail})' if error.detail else ''}")
+            at.tell(f"{name} failed: {error.summary}")
         failed |= failures
         rest = at.plan.waves[number:]
         if len(failed) > at.plan.max_fail and rest:
@@ -78,7 +91,7 @@ def check(at: Maintenance, names: Sequence[str], failures: Failures) -> None:
     def judge(node: NodeState, reasons: Mapping[str, str]) -> str:
         if node.name not in reasons:
             return "in order"
-        reason = f"not in order after {at.title}: {reasons[node.name]}"
+        reason = f"{NOT_IN_ORDER} after {at.title}: {reasons[node.name]}"
         mark_for([node], at.connector, reason, at.mark, deadline_s=NODE_S)
         raise MaintenanceError(
             f"node {node.name} is not in order, and stays cordoned",
@@ -91,15 +104,18 @@ def check(at: Maintenance, names: Sequence[str], failures: Failures) -> None:
 
 
 def _failed(at: Maintenance, failed: Mapping[str, OrchError], what: str) -> NodesFailed:
-    hints = dict.fromkeys(error.hint for error in failed.values() if error.hint)
+    at.journal.final = all(isinstance(error, NotHelped) for error in failed.values())
+    hints = list(dict.fromkeys(error.hint for error in failed.values() if error.hint))
+    if not at.journal.final:
+        hints.append(f"the same command goes on; `orch log {at.journal.change.id} --abandon` gives it up")
     return NodesFailed(
         f"{at.title} failed on {fold(list(failed))}: {what}",
-        detail="\n".join(
-            f"{name}: {error.summary}{f': {error.detail}' if error.detail else ''}"
-            for name, error in failed.items()
-        ),
-        hint="; ".join(
-            [*hints, f"the same command goes on; `orch log {at.journal.change.id} --abandon` gives it up"]
-        ),
+        detail="\n".join(f"{name}: {_words(error)}" for name, error in failed.items()),
+        hint="\n".join(hints),
         code="ORCH399",
     )
+
+
+def _words(error: OrchError) -> str:
+    code = f" ({error.code})" if error.code else ""
+    return f"{error.summary}{code}{f': {error.detail}' if error.detail else ''}"

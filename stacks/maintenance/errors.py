@@ -30,3 +30,7 @@ class CannotReplace(MaintenanceError):
     """The node cannot be made anew."""
 
     exit_code = ExitCode.USAGE
+
+
+class NotHelped(MaintenanceError):
+    """What was asked for does not help the node: another call would not either."""

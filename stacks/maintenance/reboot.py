@@ -22,7 +22,7 @@ ANSWER_S = 15.0
 PAUSE_S = 2.0
 
 # The first process of a container starts anew with the container; that of a machine with the machine.
-_BOOT_ID = """\
+BOOT_ID = """\
 cat /proc/sys/kernel/random/boot_id || exit 1
 stat=$(cat /proc/1/stat) || exit 1
 set -- ${stat##*) }
@@ -31,7 +31,7 @@ echo "$1"
 """
 
 # What asks for it ends first: the connection is closed in order.
-_REBOOT = """\
+REBOOT_TEXT = """\
 command -v systemctl >/dev/null 2>&1 && how='systemctl reboot' || how=reboot
 command -v ${how%% *} >/dev/null 2>&1 || { echo "there is neither systemctl nor reboot" >&2; exit 1; }
 command -v setsid >/dev/null 2>&1 && apart=setsid || apart=
@@ -49,7 +49,7 @@ def reboot(at: Maintenance, names: Sequence[str], failures: Failures) -> None:
 def boot_id(at: Maintenance, node: NodeState) -> str:
     """What tells this life of a node from the next. Raises HostUnreachable, MaintenanceError."""
     at.connector.drop(node)
-    command = Command(as_root(_BOOT_ID), "ask for the boot id", timeout_s=ANSWER_S)
+    command = Command(as_root(BOOT_ID), "ask for the boot id", timeout_s=ANSWER_S)
     result = at.connector.run(node, command, deadline_s=ANSWER_S)
     words = result.stdout.split()
     if not result.ok or len(words) != 2:
@@ -96,7 +96,7 @@ def _ask(at: Maintenance, node: NodeState) -> bool:
     if node.access.kind == "ssh" and _is_container(at, node):
         _restart_container(node)
         return True
-    command = Command(as_root(_REBOOT), "reboot", timeout_s=ANSWER_S)
+    command = Command(as_root(REBOOT_TEXT), "reboot", timeout_s=ANSWER_S)
     try:
         result = at.connector.run(node, command, deadline_s=ANSWER_S)
     except (HostUnreachable, CommandTimeout):

@@ -44,6 +44,8 @@ class Journal:
         self.change = begun.change
         self.resumed = begun.resumed
         self.result = "done"
+        self.final = False
+        """Whether nobody can go on with it, so that what it holds is free when it ends."""
         self._changes = changes
         self._lease = begun.lease
 
@@ -88,7 +90,8 @@ class Journal:
         self._changes.end_step(self._lease, host, name, "undone")
 
     def end(self, error: BaseException | None) -> None:
-        """Write how the change ended. One that holds something and began a step can be gone on with.
+        """Write how the change ended. One that holds something and began a step can be gone on with, unless
+        it is `final`.
 
         Raises LeaseLost.
         """
@@ -98,7 +101,7 @@ class Journal:
         own = isinstance(error, OrchError)
         words = error_text(error) if own else type(error).__name__
         code = error.exit_code if own else ExitCode.INTERRUPTED
-        goes_on = bool(self.change.holds and self._changes.steps(self.change.id))
+        goes_on = bool(self.change.holds and self.steps and not self.final)
         self._changes.end(self._lease, "interrupted" if goes_on else "failed", words, int(code))
 
 

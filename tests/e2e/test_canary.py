@@ -181,6 +181,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "drain that is taken back": ("node", "drain", "gpu9", "--undo"),
     "reboot that is only planned": ("node", "reboot", "gpu9", "--plan-only", "--json"),
     "replacement": ("node", "replace", "gpu9", "--yes"),
+    "reset of no GPU": ("node", "reset-gpu", "gpu9", "--yes", "--json"),
     "run without a key": ("run", "job.yml"),
     "stop": ("stop", "long", "--json"),
     "attach": ("attach", "long", "--json"),
@@ -223,6 +224,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("reconcile", "controller"),
     ("drain", "reboot that is only planned"),
     ("drain that is taken back", "replacement"),
+    ("reset of no GPU",),
     ("cordon", "stop"),
     ("attach", "preview of a change"),
     ("preview of a change, as data",),
@@ -248,7 +250,8 @@ FAILING = {
         "run of a wrong login",
         "copy of nothing",
     ),
-    *("run that fails", "exec that fails", "run without a key", "logs of none", "replacement"),
+    *("run that fails", "exec that fails", "run without a key", "logs of none"),
+    *("replacement", "reset of no GPU"),
 }
 DEPENDING = {"doctor", "check", "offers"}
 """What they end with is the machine's matter."""

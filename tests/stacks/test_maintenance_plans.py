@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.node.cordon import CLOUD, Cordon
@@ -17,6 +21,7 @@ from orch.stacks.maintenance.plan import (
     PlannedRun,
     plan_of,
 )
+from orch.stacks.maintenance.reboot import BOOT_ID, REBOOT_TEXT
 from orch.stacks.maintenance.report import report
 from orch.stacks.maintenance.serial import DEFAULT, Share, in_turn, parse_serial
 
@@ -162,3 +167,31 @@ def test_nothing_that_a_node_tells_is_markup_in_the_report() -> None:
     assert rows[1].endswith("| 1s | \\<img src=x\\>\\| \\[link\\](x) \\`code\\` \\# head |")
     assert "- run train (7)\n" in text
     assert "- `nvidia-smi.txt`\n" in text
+
+
+@pytest.mark.parametrize(
+    ("has", "asked"), [("systemctl", "systemctl reboot"), ("reboot", "reboot"), ("", "")]
+)
+def test_a_machine_reboots_with_what_it_has(tmp_path: Path, has: str, asked: str) -> None:
+    """It finds the commands of this folder alone: those of this machine would reboot it."""
+    for name in ("sh", "sleep"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    if has:
+        (tmp_path / has).write_text(f"#!{tmp_path}/sh\necho {has} $* >> {tmp_path}/asked\n")
+        (tmp_path / has).chmod(0o755)
+    path = {"PATH": str(tmp_path)}
+    words = [str(tmp_path / "sh"), "-c", REBOOT_TEXT]
+    done = subprocess.run(words, env=path, capture_output=True, text=True, timeout=60, check=False)
+    if not has:
+        assert (done.returncode, done.stderr) == (1, "there is neither systemctl nor reboot\n")
+        return
+    assert (done.returncode, done.stderr) == (0, "")
+    until((tmp_path / "asked").exists, 60, "it reboots")
+    until(lambda: (tmp_path / "asked").read_text() == f"{asked}\n", 60, "it was asked so")
+
+
+def test_a_life_of_a_machine_has_a_number() -> None:
+    told = subprocess.run(["sh", "-c", BOOT_ID], capture_output=True, text=True, check=True).stdout.split()
+    assert len(told) == 2
+    assert told[0] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert told[1] == Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
