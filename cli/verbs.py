@@ -267,6 +267,14 @@ VERBS = (
         NODES,
     ),
     Verb(
+        "rollout",
+        "nodes.rollout:rollout",
+        "Make nodes anew that differ from their fleet's file, in waves: another image, driver or `init`.",
+        FLEETS,
+        "orch rollout fleet.yml --wait 2h",
+        takes_file=True,
+    ),
+    Verb(
         "gc",
         "fleets.gc:gc",
         "Find what the clouds hold with this project's marks and no state knows; show it, then delete it.",

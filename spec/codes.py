@@ -266,6 +266,7 @@ CODES = {
     "ORCH406": "The file of the fleet has changes that are not brought up",
     "ORCH407": "A reset of the GPUs does not help",
     "ORCH408": "The GPUs are not in order after a reset",
+    "ORCH409": "The change cannot be rolled out node by node",
     # runs
     "ORCH420": "A node of a distributed run has no internal address",
     "ORCH421": "A variable is larger than a process may have",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orch.stacks.maintenance.plan import MaintenancePlan, NodeLook, Options, Verb
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Listener
+    from orch.stacks.request import FleetRequest
 
 SCHEMA = 1
 
@@ -90,8 +91,43 @@ def options_of(serial: str, max_fail: str, wait: str | None, reason: str, *, sto
     return Options(sizes, most, stop_runs, wait_s, " ".join(reason.split()))
 
 
+@dataclass(frozen=True)
+class Begin:
+    """A maintenance that a command asks for.
+
+    `same`: whether the plan of an interrupted one is of what the command names. `planned` makes the plan of a
+    new one. `command`: what a user types to agree; `request`: of a rollout, what the fleet's file asks for.
+    """
+
+    verb: Verb
+    options: Options
+    same: Callable[[MaintenancePlan], bool]
+    planned: Callable[[Project, RunnerContext, Listener], MaintenancePlan]
+    command: str
+    request: FleetRequest | None = None
+
+
 def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Options, how: How) -> None:
     """Plan a maintenance of nodes, ask, and carry it out; one that was interrupted is gone on with."""
+    from orch.cli.hosts.node_names import names_in
+
+    def same(plan: MaintenancePlan) -> bool:
+        # Some of its nodes may be gone by now.
+        named = set(names_in(words, plan.names)) == set(plan.names)
+        return named and (fleet is None or all(node.fleet == fleet for node in plan.nodes))
+
+    def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
+        chosen: dict[str, list[str]] = {}
+        for name, node in nodes_by_fleet(project, words, fleet):
+            chosen.setdefault(name, []).append(node.name)
+        return planned_for(runner, project, verb, chosen, options=options, listener=listener)
+
+    command = f"orch node {verb} {' '.join(words)} --yes"
+    begin(Begin(verb, options, same, planned, command), how, None)
+
+
+def begin(asked: Begin, how: How, path: str | None) -> None:
+    """Show the plan of a maintenance, ask, and carry it out, in the project of a path (default: here)."""
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.cli.runs.opening import open_runner
@@ -101,16 +137,15 @@ def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Optio
     from orch.stacks.maintenance.plan import MaintenancePlan
     from orch.stacks.team.change_log import undertaken
 
-    with open_runner(None, as_json=True, rehearse=how.rehearse) as (project, runner):
-        earlier = _interrupted(runner.ledger.changes, project, verb, words, fleet)
+    with open_runner(path, as_json=True, rehearse=how.rehearse) as (project, runner):
+        earlier = _interrupted(runner.ledger.changes, project, asked)
         with watching(as_json=how.as_json) as listener:
             if earlier is not None:
                 plan = MaintenancePlan.parse(earlier.plan)
-                _refuse_other_options(plan, options, earlier)
+                _refuse_other_options(plan, asked.options, earlier)
                 tell(f"going on with change {earlier.id} of {earlier.by}, by its plan")
             else:
-                chosen = nodes_by_fleet(project, words, fleet)
-                plan = _planned(runner, project, verb, chosen, options=options, listener=listener)
+                plan = asked.planned(project, runner, listener)
         for line in () if how.as_json else plan.lines():
             (say if how.plan_only else tell)(line)
         for each in plan.left_alone:
@@ -123,19 +158,20 @@ def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Optio
         _refuse_nothing(plan)
         plan.refuse_runs()
         if not how.yes:
-            need_terminal(f"orch node {verb} {' '.join(words)} --yes")
-            confirm(f"Begin to {verb} {fold([each.name for each in plan.nodes])}?")
+            need_terminal(asked.command)
+            confirm(f"Begin with {fold([each.name for each in plan.nodes])}?")
         begun: list[int] = []
         try:
-            words_of_verb, text = f"node {verb}", plan.text()
+            text = plan.text()
             with (
                 watching(as_json=how.as_json) as listener,
-                undertaken(project, words_of_verb, plan.subject, plan=text, holds=plan.holds) as journal,
+                undertaken(project, plan.title, plan.subject, plan=text, holds=plan.holds) as journal,
             ):
                 begun.append(journal.change.id)
                 tell(f"change {journal.change.id}{', gone on with' if journal.resumed else ''}")
                 plan = MaintenancePlan.parse(journal.change.plan)
-                carry_out(Maintenance(project, runner, plan, journal, _health(project), listener))
+                health = _health(project)
+                carry_out(Maintenance(project, runner, plan, journal, health, listener, asked.request))
         finally:
             for number in begun:
                 _show_end(project, runner.ledger.changes, number, how)
@@ -163,54 +199,45 @@ def nodes_by_fleet(project: Project, words: Sequence[str], fleet: str | None) ->
     return found
 
 
-def _planned(
+def planned_for(
     runner: RunnerContext,
     project: Project,
     verb: Verb,
-    chosen: Sequence[tuple[str, NodeState]],
+    chosen: Mapping[str, Sequence[str]],
     *,
     options: Options,
     listener: Listener,
 ) -> MaintenancePlan:
-    """The plan for nodes that are named, each with its fleet."""
+    """The plan for nodes, by the fleet they are of."""
     from orch.runner.processes import here
     from orch.stacks.maintenance.drive import STEPS
     from orch.stacks.maintenance.look import look_at, runs_on, usual_s
-    from orch.stacks.maintenance.plan import plan_of
+    from orch.stacks.maintenance.plan import plan_of, title_of
     from orch.stacks.maintenance.replace import refuse_irreplaceable
     from orch.stacks.state import StackState
 
-    by_fleet: dict[str, list[str]] = {}
-    for name, node in chosen:
-        by_fleet.setdefault(name, []).append(node.name)
     looks: dict[str, NodeLook] = {}
-    for name, names in by_fleet.items():
+    for name, names in chosen.items():
         stack = StackState(project, name)
         looks |= {each.name: each for each in look_at(stack, names, runner.connector)}
-    in_order = [looks[node.name] for _, node in chosen]
+    in_order = [looks[node] for names in chosen.values() for node in names]
     if verb == "replace":
         refuse_irreplaceable(project, in_order, listener)
-    runs = runs_on(project, by_fleet, listener)
-    usual = usual_s(runner.ledger.changes, project, f"node {verb}", STEPS[verb])
+    runs = runs_on(project, chosen, listener)
+    usual = usual_s(runner.ledger.changes, project, title_of(verb), STEPS[verb])
     return plan_of(verb, in_order, runs, options, me=here(), usual_s=usual)
 
 
-def _interrupted(
-    changes: Changes, project: Project, verb: Verb, words: Sequence[str], fleet: str | None
-) -> Change | None:
-    """The same maintenance of the same nodes, where it was begun and nobody is at work on it. Some of its
-    nodes may be gone by now. Raises UnknownNode for words that are no names."""
-    from orch.cli.hosts.node_names import names_in
-    from orch.stacks.maintenance.plan import MaintenancePlan
+def _interrupted(changes: Changes, project: Project, asked: Begin) -> Change | None:
+    """The same maintenance, where it was begun and nobody is at work on it. Raises UnknownNode for words that
+    are no names."""
+    from orch.stacks.maintenance.plan import MaintenancePlan, title_of
     from orch.stacks.project import ledger_scope
 
-    for each in changes.listed(project.name, verbs=(f"node {verb}",), unfinished=True):
-        if each.scope != ledger_scope(project) or each.verb != f"node {verb}" or each.held:
-            continue
-        plan = MaintenancePlan.parse(each.plan)
-        if fleet is not None and any(node.fleet != fleet for node in plan.nodes):
-            continue
-        if set(names_in(words, plan.names)) == set(plan.names):
+    title = title_of(asked.verb)
+    for each in changes.listed(project.name, verbs=(title,), unfinished=True):
+        own = (each.scope, each.verb) == (ledger_scope(project), title)
+        if own and not each.held and asked.same(MaintenancePlan.parse(each.plan)):
             return each
     return None
 

@@ -14,9 +14,11 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.state import NodeState
 from orch.stacks.errors import StackLocked
 from orch.stacks.fleets import fleet_state
+from orch.stacks.maintenance.errors import MaintenanceError
 from orch.stacks.maintenance.plan import MaintenancePlan
 from orch.stacks.project import Project
 from orch.stacks.pulumi.operation import Listener, Note
+from orch.stacks.request import FleetRequest
 from orch.stacks.team.change_log import Journal
 
 T = TypeVar("T")
@@ -34,7 +36,7 @@ LOCKED_PAUSE_S = 3.0
 
 @dataclass(frozen=True)
 class Maintenance:
-    """One maintenance that is under way."""
+    """One maintenance that is under way. `request`: of a rollout, what the fleet's file asks for now."""
 
     project: Project
     runner: RunnerContext
@@ -42,6 +44,7 @@ class Maintenance:
     journal: Journal
     health: Health
     listener: Listener
+    request: FleetRequest | None = None
 
     @property
     def connector(self) -> Connector:
@@ -54,7 +57,7 @@ class Maintenance:
 
     @property
     def title(self) -> str:
-        return f"orch node {self.plan.verb}"
+        return f"orch {self.plan.title}"
 
     def tell(self, text: str) -> None:
         self.listener(Note(text))
@@ -83,11 +86,18 @@ class Maintenance:
 
         Raises LeaseLost, and the error of an interrupt."""
         left = [name for name in names if name not in failures]
+        present = self.nodes(left)
+        for name in set(left) - {node.name for node in present}:
+            # A node that is being replaced is gone for a while, after its first steps.
+            if not self.journal.is_done(name, step):
+                failures[name] = MaintenanceError(
+                    f"node {name} is not there", hint="`orch fleet` lists the nodes that are", code="ORCH405"
+                )
 
         def one(node: NodeState) -> None:
             self.journal.step(node.name, step, lambda: do(node))
 
-        for result in fan_out(self.nodes(left), one):
+        for result in fan_out(present, one):
             if result.error is not None:
                 raise_if_over(result.error)
                 failures[result.node.name] = result.error

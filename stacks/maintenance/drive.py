@@ -26,6 +26,7 @@ from orch.stacks.maintenance.gpu_reset import EVIDENCE, RESET, VERIFY, evidence,
 from orch.stacks.maintenance.plan import Verb
 from orch.stacks.maintenance.reboot import READY, REBOOT, reboot
 from orch.stacks.maintenance.replace import REPLACED, replace
+from orch.stacks.maintenance.rollout import bring_up_rest, roll
 
 CHECK = "check"
 
@@ -36,6 +37,7 @@ STEPS: Mapping[Verb, tuple[str, ...]] = {
     "reboot": (REBOOT, READY, CHECK),
     "replace": (REPLACED, READY, CHECK),
     "reset-gpu": (EVIDENCE, RESET, VERIFY, CHECK),
+    "rollout": (REPLACED, READY, CHECK),
 }
 """Steps of a node that take the time of a verb."""
 
@@ -46,6 +48,7 @@ def phases(verb: Verb) -> tuple[Phase, ...]:
         "drain": (cordon, drain),
         "reboot": (cordon, drain, reboot, check, uncordon),
         "replace": (evidence, cordon, drain, replace, check, uncordon),
+        "rollout": (cordon, drain, roll, check, uncordon),
         # Evidence before runs are stopped: where no reset helps, none is.
         "reset-gpu": (evidence, judge, cordon, drain, reset, check, uncordon),
     }
@@ -76,6 +79,8 @@ def carry_out(at: Maintenance) -> None:
             raise _failed(at, failed, f"the next wave does not begin: {left}")
     if failed:
         raise _failed(at, failed, f"the others of {counted(len(at.plan.nodes), 'node')} are done")
+    if at.plan.verb == "rollout":
+        bring_up_rest(at)
     at.journal.result = f"{counted(len(at.plan.nodes), 'node')} done"
 
 

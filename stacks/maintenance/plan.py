@@ -15,9 +15,15 @@ from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict
 from orch.stacks.maintenance.serial import NONE, Share, in_turn
 
-Verb = Literal["drain", "reboot", "replace", "reset-gpu"]
+Verb = Literal["drain", "reboot", "replace", "reset-gpu", "rollout"]
 
-LIMIT_S: Mapping[Verb, int] = {"drain": 0, "reboot": 1800, "replace": 1800, "reset-gpu": 900}
+
+def title_of(verb: Verb) -> str:
+    """The words of a verb on the command line, without `orch`."""
+    return "rollout" if verb == "rollout" else f"node {verb}"
+
+
+LIMIT_S: Mapping[Verb, int] = {"drain": 0, "reboot": 1800, "replace": 1800, "reset-gpu": 900, "rollout": 1800}
 """How long a node may take from when its runs have ended until it is back, at most."""
 
 
@@ -97,7 +103,10 @@ class LeftAlone:
 
 @dataclass(frozen=True)
 class MaintenancePlan:
-    """What a verb is going to do. `usual_s`: what a node has usually taken; None where nothing is known."""
+    """What a verb is going to do. `usual_s`: what a node has usually taken; None where nothing is known.
+
+    `notes`: what a reader must know besides.
+    """
 
     verb: Verb
     nodes: tuple[PlannedNode, ...]
@@ -109,6 +118,11 @@ class MaintenancePlan:
     wait_s: int = 0
     reason: str = ""
     usual_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return title_of(self.verb)
 
     def node(self, name: str) -> PlannedNode:
         return next(each for each in self.nodes if each.name == name)
@@ -156,12 +170,13 @@ class MaintenancePlan:
         data["nodes"] = tuple(PlannedNode(**each) for each in data["nodes"])
         data["waves"] = tuple(tuple(each) for each in data["waves"])
         data["runs"] = tuple(PlannedRun(**{**each, "nodes": tuple(each["nodes"])}) for each in data["runs"])
+        data["notes"] = tuple(data["notes"])
         data["left_alone"] = tuple(LeftAlone(**each) for each in data["left_alone"])
         return cls(**data)
 
     def lines(self) -> list[str]:
         """The plan for people."""
-        lines = [f"orch node {self.verb}: {counted(len(self.nodes), 'node')} in {self._waves}"]
+        lines = [f"orch {self.title}: {counted(len(self.nodes), 'node')} in {self._waves}"]
         for number, wave in enumerate(self.waves, 1):
             lines.append(f"  wave {number}: {fold(wave)}")
         for each in self.runs:
@@ -170,6 +185,7 @@ class MaintenancePlan:
         if not self.runs and self.nodes:
             lines.append("  no run is on them")
         lines += [f"  left alone: {each.name}, {each.why}" for each in self.left_alone]
+        lines += [f"  {note}" for note in self.notes]
         if self.nodes:
             lines += [f"  time: {self._time}", f"  cost: {self._cost}", f"  {self._stops_at}"]
         return lines
@@ -285,6 +301,6 @@ def left_alone(verb: Verb, look: NodeLook, me: str) -> LeftAlone | None:
     if look.pod and verb in ("reboot", "reset-gpu"):
         words = "a pod cannot be rebooted" if verb == "reboot" else "a pod cannot reset the GPUs of its host"
         return LeftAlone(look.name, words, "stop its run: the next one gets another pod")
-    if not look.answers and verb != "replace":
+    if not look.answers and verb not in ("replace", "rollout"):
         return LeftAlone(look.name, "it does not answer", f"`orch node replace {look.name}` makes it anew")
     return None

@@ -53,8 +53,23 @@ def refuse_irreplaceable(project: Project, looks: Sequence[NodeLook], listener: 
                 code="ORCH355",
             )
     for fleet in dict.fromkeys(each.fleet for each in looks):
+        _refuse_gaps(project, fleet)
         names = [each.name for each in looks if each.fleet == fleet]
         _planned(project, fleet, names, len(StackState(project, fleet).nodes), listener)
+
+
+def _refuse_gaps(project: Project, fleet: str) -> None:
+    """A new node of a fleet whose number of nodes may change gets the lowest free index: with gaps below a
+    node's, that would be another one."""
+    _, written = find_fleet(project.root, fleet)
+    indices = sorted(int(node["index"]) for node in StackState(project, fleet).nodes)
+    if is_range(written.nodes) and indices != list(range(len(indices))):
+        raise CannotReplace(
+            f"nodes of the fleet {fleet} cannot be replaced under their names: lower ones are free",
+            detail=f"its nodes are {', '.join(map(str, indices))}",
+            hint=f"`orch down {fleet} -i INDEX` removes a node, and runs or `orch up` make others",
+            code="ORCH404",
+        )
 
 
 def replace(at: Maintenance, names: Sequence[str], failures: Failures) -> None:
@@ -67,7 +82,7 @@ def replace(at: Maintenance, names: Sequence[str], failures: Failures) -> None:
         except OrchError as error:
             raise_if_over(error)
             failures |= dict.fromkeys(here, error)
-    at.on_each(names, REPLACED, lambda node: _replaced(at, node), failures)
+    at.on_each(names, REPLACED, lambda node: replaced(at, node), failures)
     at.on_each(names, READY, lambda node: wait_ready(at, node, LIMIT_S["replace"]), failures)
 
 
@@ -102,7 +117,7 @@ def _may_change(at: Maintenance, fleet: str) -> set[str]:
     return {hold.removeprefix(f"{fleet}/") for hold in held if hold.startswith(f"{fleet}/")}
 
 
-def _replaced(at: Maintenance, node: NodeState) -> str:
+def replaced(at: Maintenance, node: NodeState) -> str:
     planned = at.plan.node(node.name)
     machine = machines_of(StackState(at.project, planned.fleet)).get(node.name)
     if machine is None or machine == planned.machine or node.index != planned.index:

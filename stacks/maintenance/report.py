@@ -14,7 +14,7 @@ from orch.stacks.maintenance.plan import MaintenancePlan
 def report(plan: MaintenancePlan, change: Change, steps: Sequence[Step], evidence: Sequence[str]) -> str:
     """What was planned, and what each step came to. `evidence`: files that were collected."""
     lines = [
-        f"# `orch node {plan.verb}` of {_cell(plan.subject)}",
+        f"# `orch {plan.title}` of {_cell(plan.subject)}",
         "",
         f"Change {change.id} of {_cell(change.project)}, by {_cell(change.by)}, "
         f"begun {_time(change.began_at)}: **{change.shown_status}**"
