@@ -261,6 +261,20 @@ VERBS = (
         'orch cordon "gpu[1-2]" --reason "fan broken"',
     ),
     Verb(
+        "node",
+        "nodes.node:app",
+        "Maintain nodes, by plan and in waves: drain, reboot, replace, reset-gpu.",
+        NODES,
+    ),
+    Verb(
+        "rollout",
+        "nodes.rollout:rollout",
+        "Make nodes anew that differ from their fleet's file, in waves: another image, driver or `init`.",
+        FLEETS,
+        "orch rollout fleet.yml --wait 2h",
+        takes_file=True,
+    ),
+    Verb(
         "gc",
         "fleets.gc:gc",
         "Find what the clouds hold with this project's marks and no state knows; show it, then delete it.",

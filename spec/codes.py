@@ -255,6 +255,18 @@ CODES = {
     "ORCH398": "What no file describes cannot be removed",
     # states
     "ORCH424": "Another state has stacks of this project",
+    # maintenance of nodes
+    "ORCH399": "Nodes failed in a maintenance",
+    "ORCH400": "The node is left alone",
+    "ORCH401": "The node is not drained",
+    "ORCH402": "The node has not come back",
+    "ORCH403": "The node is not in order",
+    "ORCH404": "The node cannot be replaced",
+    "ORCH405": "The node was not replaced",
+    "ORCH406": "The file of the fleet has changes that are not brought up",
+    "ORCH407": "A reset of the GPUs does not help",
+    "ORCH408": "The GPUs are not in order after a reset",
+    "ORCH409": "The change cannot be rolled out node by node",
     # runs
     "ORCH420": "A node of a distributed run has no internal address",
     "ORCH421": "A variable is larger than a process may have",

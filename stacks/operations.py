@@ -119,7 +119,9 @@ def up(
     judgement = refuse_violations(stack, request, compiled, listener, plan=plan)
     existing = frozenset(before.fleet.nodes.values())
     listener(ExpectedNodes(frozenset(compiled.makers.get(node, node) for node in compiled.nodes) - existing))
-    if not request.approvals.force and plan is not None:
+    if not request.approvals.force and request.only:
+        refuse_occupied(stack, request.only, listener)
+    elif not request.approvals.force and plan is not None:
         refuse_occupied(stack, plan.lost_nodes, listener)
     elif not request.approvals.force:
         refuse_replaced(stack, compiled, before.fleet, listener)

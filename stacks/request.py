@@ -46,6 +46,7 @@ class FleetRequest:
     volumes: tuple[NodeVolume, ...] = ()
     reservation: str | None = None
     decided: Decisions | None = None
+    only: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -105,8 +105,9 @@ def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[s
             yield fleet.name, _of_file(project, fleet, folder, unseen)
 
 
-def survey_of(project: Project, name: str) -> Survey:
-    """The survey of a fleet that is up, of any backend. Raises NoSuchFleet."""
+def survey_of(project: Project, name: str, only: Collection[str] | None = None) -> Survey:
+    """The survey of a fleet that is up, of any backend; `only` of nodes with these names. Raises
+    NoSuchFleet."""
     from orch.runner.connect import open_connector
     from orch.runner.hosts.checks.types import CheckOptions, Target
     from orch.runner.hosts.survey import survey
@@ -120,7 +121,8 @@ def survey_of(project: Project, name: str) -> Survey:
             requirements, disk_min_gib=minimum, disk_warn_gib=recommended, machine_ids=False
         )
     with closing(open_connector(connect_timeout_s=CONNECT_S, deadline_s=2 * CONNECT_S)) as connector:
-        return survey([Target(node) for node in state.nodes], connector, requirements)
+        nodes = [node for node in state.nodes if only is None or node.name in only]
+        return survey([Target(node) for node in nodes], connector, requirements)
 
 
 def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: AcceptNew) -> Survey:

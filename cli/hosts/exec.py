@@ -219,17 +219,13 @@ def _batch(serial: str | None) -> Batch:
     """Reads `4` and `10%`. Raises BadParameter."""
     if serial is None:
         return lambda count: count
-    number, percent, rest = serial.strip().partition("%")
-    if not number.isascii() or not number.isdigit() or rest or not int(number):
-        raise typer.BadParameter(
-            "write a number of nodes, `4`, or a share of them, `10%`", param_hint="--serial"
-        )
-    share = int(number)
-    if not percent:
-        return lambda _: share
-    if share > 100:
-        raise typer.BadParameter("a share is at most 100%", param_hint="--serial")
-    return lambda count: max(1, count * share // 100)
+    from orch.stacks.maintenance.serial import Share
+
+    try:
+        share = Share.parse(serial)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--serial") from error
+    return lambda count: max(1, share.of(count))
 
 
 def batches(nodes: Sequence[NodeState], batch: Batch) -> Iterable[Sequence[NodeState]]:

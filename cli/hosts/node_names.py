@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orch.spec.errors import ExitCode, OrchError
@@ -26,7 +26,7 @@ def nodes_named(words: Iterable[str], fleets: Mapping[str, FleetState]) -> tuple
     for fleet, state in fleets.items():
         for node in state.nodes:
             nodes.setdefault(node.name, []).append((fleet, node))
-    names = dict.fromkeys(name for word in words for name in ([word] if word in nodes else _unfolded(word)))
+    names = names_in(words, nodes)
     unknown = [name for name in names if name not in nodes]
     if unknown:
         from orch.runner.launch.environment import fold
@@ -39,6 +39,14 @@ def nodes_named(words: Iterable[str], fleets: Mapping[str, FleetState]) -> tuple
             hint="`orch fleet` shows all nodes",
         )
     return tuple(_single(name, nodes[name]) for name in names)
+
+
+def names_in(words: Iterable[str], known: Collection[str]) -> tuple[str, ...]:
+    """The names that words stand for, plain or folded, each once; a word that is `known` is a name. Raises
+    UnknownNode."""
+    return tuple(
+        dict.fromkeys(name for word in words for name in ([word] if word in known else _unfolded(word)))
+    )
 
 
 def _single(name: str, candidates: Sequence[tuple[str, NodeState]]) -> NodeState:

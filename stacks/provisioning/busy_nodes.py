@@ -37,7 +37,7 @@ class Occupant:
     """A run on one node, or, where `node` is empty, one that waits for nodes of the fleet. `own`: this
     project's ledger has it; else only the node reports it. `gpus`: those of the whole run, on all
     of its nodes; None where only the node reports it. `ended`: the ledger has it as ended, and the node still
-    has something of it, for Docker there does not answer."""
+    has something of it, for Docker there does not answer. `number`: its id in this project's ledger."""
 
     node: str
     run: str
@@ -45,6 +45,7 @@ class Occupant:
     own: bool
     gpus: int | None = None
     ended: bool = False
+    number: int | None = None
 
     def __str__(self) -> str:
         after = ", which has ended and is not cleared away" if self.ended else ""
@@ -186,7 +187,10 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
                 left = frozenset().union(*map(_containers, ledger.uncollected(name)))
                 for row, nodes in _on(ledger, name, machines):
                     gpus = _gpus(row)
-                    own += [Occupant(node, row.name, row.submitted_by, own=True, gpus=gpus) for node in nodes]
+                    own += [
+                        Occupant(node, row.name, row.submitted_by, own=True, gpus=gpus, number=row.id)
+                        for node in nodes
+                    ]
                     containers |= _containers(row)
         theirs = [
             Occupant(node, claim.run, claim.by, own=claim.container in left, ended=claim.container in left)

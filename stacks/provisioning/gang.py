@@ -112,6 +112,7 @@ class Gang:
             for step in (*compiled.before, compiled):
                 call = EngineCall(self.listener, planning=False, isolated=step.isolated, events=call.events)
                 words, code = up_arguments(step, skip_refresh=skip_refresh), program(step)
+                words += targets(self.stack, self.request.only)
                 if self.guard is not None:
                     words, code = self.guard.guarded(words, code)
                 if self.lease is not None:
@@ -263,6 +264,30 @@ def up_arguments(compiled: Deployment, *, skip_refresh: bool = False) -> list[st
     arguments = ["up", "--yes", "--skip-preview", *parallel(compiled)]
     arguments += ["--refresh=false"] if skip_refresh else []
     return [*arguments, "--continue-on-error"] if compiled.isolated else arguments
+
+
+def targets(stack: StackState, nodes: Collection[str]) -> list[str]:
+    """The engine's arguments to change these nodes alone, with what stands on them; () for all there is.
+
+    Raises StackError where no resource of the stack tells how those of its nodes are named.
+    """
+    if not nodes:
+        return []
+    makers = stack.makers
+    known = {name_of(each["urn"]): str(each["urn"]) for each in stack.resources}
+    # One that a call which was killed has deleted is named as its neighbours are.
+    pattern = next((known[maker] for maker in makers.values() if maker in known), None)
+    words: list[str] = []
+    for maker in dict.fromkeys(makers.get(node, node) for node in nodes):
+        urn = known.get(maker) or (pattern and f"{pattern.rpartition('::')[0]}::{maker}")
+        if urn is None:
+            raise StackError(
+                f"nodes of the fleet {stack.name} cannot be changed one by one: none is recorded",
+                hint="`orch up` of its file makes those that are missing",
+                code="ORCH355",
+            )
+        words += ["--target", urn]
+    return [*words, "--target-dependents"]
 
 
 def parallel(compiled: Deployment) -> list[str]:

@@ -206,16 +206,21 @@ def _refuse_other_changes(project: Project, growth: Growth, listener: Listener) 
     """
     without = replace(growth.request, at_least=0, more=0, image=None, made_for=None, volumes=())
     same = operations.preview(project, without, listener)
-    makers = StackState(project, growth.state.name).makers
-    anew = {word for node in growth.anew for word in (node, makers.get(node, node))}
-    others = [
-        f"{change.op} {change.name}"
-        for change in same.changes
-        if change.op != "same"
-        and not any(change.name == each or change.name.startswith(f"{each}-") for each in anew)
-    ]
+    others = other_changes(same, growth.anew, StackState(project, growth.state.name))
     if others:
         raise _not_brought_up(growth, f"they come to {few(others, 5)}, and nobody is asked about that")
+
+
+def other_changes(plan: Plan, anew: Collection[str], stack: StackState) -> list[str]:
+    """What a plan changes beside making the nodes `anew`, in words: `update lab-keys`."""
+    makers = stack.makers
+    own = {word for node in anew for word in (node, makers.get(node, node))}
+    return [
+        f"{change.op} {change.name}"
+        for change in plan.changes
+        if change.op != "same"
+        and not any(change.name == each or change.name.startswith(f"{each}-") for each in own)
+    ]
 
 
 def _not_brought_up(growth: Growth, detail: str) -> Conflict:

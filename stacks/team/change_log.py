@@ -21,7 +21,7 @@ from orch.stacks.pulumi.changes import Change
 from orch.stacks.pulumi.operation import Listener, Note
 
 if TYPE_CHECKING:
-    from orch.runner.ledger.changes import Begun, Changes
+    from orch.runner.ledger.changes import Begun, Changes, Step
 
 T = TypeVar("T")
 
@@ -44,6 +44,8 @@ class Journal:
         self.change = begun.change
         self.resumed = begun.resumed
         self.result = "done"
+        self.final = False
+        """Whether nobody can go on with it, so that what it holds is free when it ends."""
         self._changes = changes
         self._lease = begun.lease
 
@@ -70,8 +72,17 @@ class Journal:
 
     def is_done(self, host: str, name: str) -> bool:
         """Whether a step is done already."""
-        steps = self._changes.steps(self.change.id)
-        return any((each.host, each.name, each.status) == (host, name, "done") for each in steps)
+        return any((each.host, each.name, each.status) == (host, name, "done") for each in self.steps)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps so far, in the order in which they first began."""
+        return self._changes.steps(self.change.id)
+
+    def message_of(self, host: str, name: str) -> str | None:
+        """What a step that is done told; None where it told nothing or is not done."""
+        done = [each for each in self.steps if (each.host, each.name, each.status) == (host, name, "done")]
+        return done[0].message if done else None
 
     def undo(self, host: str, name: str, do: Callable[[], object]) -> None:
         """Take a step back that was done, and write so."""
@@ -79,7 +90,8 @@ class Journal:
         self._changes.end_step(self._lease, host, name, "undone")
 
     def end(self, error: BaseException | None) -> None:
-        """Write how the change ended. One that holds something and began a step can be gone on with.
+        """Write how the change ended. One that holds something and began a step can be gone on with, unless
+        it is `final`.
 
         Raises LeaseLost.
         """
@@ -89,7 +101,7 @@ class Journal:
         own = isinstance(error, OrchError)
         words = error_text(error) if own else type(error).__name__
         code = error.exit_code if own else ExitCode.INTERRUPTED
-        goes_on = bool(self.change.holds and self._changes.steps(self.change.id))
+        goes_on = bool(self.change.holds and self.steps and not self.final)
         self._changes.end(self._lease, "interrupted" if goes_on else "failed", words, int(code))
 
 

@@ -177,6 +177,12 @@ VERBS: dict[str, tuple[str, ...]] = {
     "rotation of the passphrase": ("rotate", "passphrase", "--yes"),
     "move of the state": ("state", "move", "--to", "file://elsewhere", "--yes", "--json"),
     "cordon": ("cordon", "gpu9", "--reason", "fan"),
+    "drain": ("node", "drain", "gpu9", "--yes", "--json", "--report", "drain.md"),
+    "drain that is taken back": ("node", "drain", "gpu9", "--undo"),
+    "reboot that is only planned": ("node", "reboot", "gpu9", "--plan-only", "--json"),
+    "replacement": ("node", "replace", "gpu9", "--yes"),
+    "rollout": ("rollout", "hosts.yml", "--plan-only"),
+    "reset of no GPU": ("node", "reset-gpu", "gpu9", "--yes", "--json"),
     "run without a key": ("run", "job.yml"),
     "stop": ("stop", "long", "--json"),
     "attach": ("attach", "long", "--json"),
@@ -217,6 +223,9 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "logs of none",
     ),
     ("reconcile", "controller"),
+    ("drain", "reboot that is only planned"),
+    ("drain that is taken back", "replacement"),
+    ("reset of no GPU", "rollout"),
     ("cordon", "stop"),
     ("attach", "preview of a change"),
     ("preview of a change, as data",),
@@ -243,6 +252,7 @@ FAILING = {
         "copy of nothing",
     ),
     *("run that fails", "exec that fails", "run without a key", "logs of none"),
+    *("replacement", "reset of no GPU"),
 }
 DEPENDING = {"doctor", "check", "offers"}
 """What they end with is the machine's matter."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support import until
@@ -19,9 +19,10 @@ from orch.runner.errors import NodesBusy, NodeUnfit, RunFailed
 from orch.runner.hosts.registration import BUSY as BUSY_HOST
 from orch.runner.hosts.registration import leave
 from orch.runner.launch.run_plan import RankPlan, RunPlan, SignalPlan, UtilizationPlan
-from orch.runner.node import container
+from orch.runner.node import container, cordon
 from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Completed
+from orch.runner.node.cordon import Cordon
 from orch.runner.node.runtime import ObservedRank
 from orch.runner.node.stage import stage, stage_files
 from orch.runner.node.status import claims_command, read_claims, read_status, status_script
@@ -664,3 +665,42 @@ def test_a_run_with_a_clock_waits_for_it_at_its_barrier(node: Node) -> None:
     started = container.read_start(of, 0, completed(said.stdout, said.stderr, said.returncode))
     assert not started.begun
     assert not (stage_of(node, of) / "go").exists()
+
+
+class OfNode:
+    """A connector to the folder that stands for a node."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def run(self, node: NodeState, command: Command, **_: object) -> Completed:
+        done = self.node.run(command)
+        return Completed(node.name, command, done.returncode, done.stdout, done.stderr, 0.0)
+
+
+def test_a_change_knows_its_own_cordon_and_leaves_those_of_others(node: Node) -> None:
+    nodes, connector = plan().nodes, cast(Any, OfNode(node))
+
+    def mark(change: str, reason: str = "orch node reboot") -> Cordon:
+        (result,) = cordon.mark_for(nodes, connector, reason, change, deadline_s=1)
+        assert result.value is not None
+        return result.value
+
+    def unmark(change: str) -> Cordon | None:
+        (result,) = cordon.unmark_of(nodes, connector, change, deadline_s=1)
+        assert result.error is None
+        return result.value
+
+    file = node.home / "cordon"
+    assert unmark("change 1 of tests") is None
+    assert mark("change 1 of tests").reason == "orch node reboot (change 1 of tests)"
+    assert mark("change 1 of tests", "not in order: it's | $(odd)").reason.startswith("not in order: it's")
+    for other in ("change 11 of tests", "change 1 of test", "change 1 of tests2", ".*"):
+        assert mark(other).reason.endswith("$(odd) (change 1 of tests)")
+        assert unmark(other) == Cordon.parse(file.read_text().strip())
+    assert unmark("change 1 of tests") is None
+    assert not file.exists()
+    file.write_text("eve@away|now|fan broken\n")
+    assert mark("change 1 of tests") == Cordon("eve@away", "now", "fan broken")
+    assert unmark("change 1 of tests") == Cordon("eve@away", "now", "fan broken")
+    assert file.read_text() == "eve@away|now|fan broken\n"

@@ -337,6 +337,16 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
             look_s=15,
         )(v)
     ),
+    "node-evidence.sh.j2": lambda v: iter([{"limit_s": 5, "most_mib": 32}]),
+    "node-gpu-reset.sh.j2": lambda v: (
+        {
+            **{"home": "/var/lib/orch", "change": v, "ids": ids, "fabric": fabric},
+            **{"busy": 41, "limit_s": 5},
+        }
+        for ids in (v, "")
+        for fabric in (True, False)
+    ),
+    "node-gpus.sh.j2": lambda v: iter([{"limit_s": 5}]),
     "node-hold.sh.j2": node(),
     "node-holders.sh.j2": lambda v: iter([{"home": v, "left_after_s": 3600}]),
     "node-log.sh.j2": lambda v: (

@@ -1,0 +1,1 @@
+"""Verbs that maintain nodes that are up, by plan and in waves."""

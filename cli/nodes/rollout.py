@@ -1,0 +1,93 @@
+"""`orch rollout`: what a fleet's file asks for by now comes to its nodes wave by wave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orch.cli.context import Json, Rehearse, Yes
+from orch.cli.errors import UsageError, say
+from orch.cli.nodes.maintain import (
+    Begin,
+    How,
+    MaxFail,
+    PlanOnly,
+    Reason,
+    Report,
+    Serial,
+    StopRuns,
+    Wait,
+    begin,
+    options_of,
+)
+
+if TYPE_CHECKING:
+    from orch.runner.runs.context import RunnerContext
+    from orch.stacks.maintenance.plan import MaintenancePlan
+    from orch.stacks.project import Project
+    from orch.stacks.pulumi.operation import Listener
+
+
+def rollout(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A YAML file with one fleet. Also as `-f FILE`.")
+    ],
+    *,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
+    stop_runs: StopRuns = False,
+    wait: Wait = None,
+    serial: Serial = "1,10%,25%",
+    max_fail: MaxFail = "0",
+    reason: Reason = "",
+    plan_only: PlanOnly = False,
+    report: Report = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Make nodes anew that differ from their fleet's file, in waves: another image, driver or `init`.
+
+    Each wave is drained first and checked afterwards; the next one begins when its nodes are in order. What
+    the file changes without new nodes is brought up after the last wave.
+    """
+    from orch.cli.fleets.targets import FleetFile
+    from orch.components.request import Approvals
+
+    options = options_of(serial, max_fail, wait, reason, stop_runs=stop_runs)
+    source = FleetFile(file, rehearse=rehearse)
+    found = list(source.fleets())
+    if len(found) != 1:
+        raise UsageError(
+            f"{file} has {len(found)} fleets, a rollout is of one", hint="give the file of one fleet"
+        )
+    ((_, document, fleet),) = found
+    request = source.request(document, fleet, Approvals(upgrade=upgrade))
+
+    def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
+        from dataclasses import replace
+
+        from orch.cli.nodes.maintain import planned_for
+        from orch.stacks import operations
+        from orch.stacks.fleets import require_up
+        from orch.stacks.maintenance.rollout import outdated_nodes, rest_of
+        from orch.stacks.state import StackState
+
+        stack = StackState(project, fleet.name)
+        require_up(stack)
+        plan = operations.preview(project, request, listener)
+        names = outdated_nodes(plan, stack)
+        if not names:
+            say(f"fleet {fleet.name}: no node differs from {file}; `orch up {file}` changes what else does")
+            raise typer.Exit
+        made = planned_for(
+            runner, project, "rollout", {fleet.name: names}, options=options, listener=listener
+        )
+        return replace(made, notes=(rest_of(plan, names, stack),))
+
+    def same(plan: MaintenancePlan) -> bool:
+        return plan.fleets == (fleet.name,)
+
+    how = How(yes, as_json, plan_only, rehearse, report)
+    command = f"orch rollout {file} --yes"
+    begin(Begin("rollout", options, same, planned, command, request), how, None if file == "-" else file)

@@ -1,0 +1,130 @@
+"""What the steps of a maintenance share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from orch.runner.ledger.lease import LeaseLost
+from orch.runner.node.connector import Connector, fan_out
+from orch.runner.runs.context import RunnerContext
+from orch.spec.errors import ExitCode, OrchError
+from orch.spec.state import NodeState
+from orch.stacks.errors import StackLocked
+from orch.stacks.fleets import fleet_state
+from orch.stacks.maintenance.errors import MaintenanceError
+from orch.stacks.maintenance.plan import MaintenancePlan
+from orch.stacks.project import Project
+from orch.stacks.pulumi.operation import Listener, Note
+from orch.stacks.request import FleetRequest
+from orch.stacks.team.change_log import Journal
+
+T = TypeVar("T")
+
+Failures = dict[str, OrchError]
+"""Why nodes failed, by name."""
+
+Health = Callable[[str, Collection[str]], Mapping[str, str]]
+"""What `orch check` finds wrong with nodes of a fleet: the reasons by node, none of those in order."""
+
+LOCKED_S = 600.0
+"""How long another operation of the engine on the same stack is waited for."""
+LOCKED_PAUSE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """One maintenance that is under way. `request`: of a rollout, what the fleet's file asks for now."""
+
+    project: Project
+    runner: RunnerContext
+    plan: MaintenancePlan
+    journal: Journal
+    health: Health
+    listener: Listener
+    request: FleetRequest | None = None
+
+    @property
+    def connector(self) -> Connector:
+        return self.runner.connector
+
+    @property
+    def mark(self) -> str:
+        """How cordons name this change."""
+        return mark_of(self.journal.change.id, self.project.name)
+
+    @property
+    def title(self) -> str:
+        return f"orch {self.plan.title}"
+
+    def tell(self, text: str) -> None:
+        self.listener(Note(text))
+
+    def nodes(self, names: Iterable[str]) -> tuple[NodeState, ...]:
+        """The present records of nodes, as their stacks have them now."""
+        chosen = set(names)
+        found: list[NodeState] = []
+        for fleet, here in self.by_fleet(chosen).items():
+            machines = self.project.machines(fleet_state(self.project, fleet))
+            found += [node for node in machines if node.name in here]
+        return tuple(found)
+
+    def by_fleet(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Names of nodes by their fleet, in the order of the plan."""
+        chosen, found = set(names), dict[str, list[str]]()
+        for each in self.plan.nodes:
+            if each.name in chosen:
+                found.setdefault(each.fleet, []).append(each.name)
+        return found
+
+    def on_each(
+        self, names: Sequence[str], step: str, do: Callable[[NodeState], object], failures: Failures
+    ) -> None:
+        """Do a step on each node that has not failed, at the same time; what fails is added to `failures`.
+
+        Raises LeaseLost, and the error of an interrupt."""
+        left = [name for name in names if name not in failures]
+        present = self.nodes(left)
+        for name in set(left) - {node.name for node in present}:
+            # A node that is being replaced is gone for a while, after its first steps.
+            if not self.journal.is_done(name, step):
+                failures[name] = MaintenanceError(
+                    f"node {name} is not there", hint="`orch fleet` lists the nodes that are", code="ORCH405"
+                )
+
+        def one(node: NodeState) -> None:
+            self.journal.step(node.name, step, lambda: do(node))
+
+        for result in fan_out(present, one):
+            if result.error is not None:
+                raise_if_over(result.error)
+                failures[result.node.name] = result.error
+
+
+def mark_of(change: int, project: str) -> str:
+    """How the reason of a cordon names a change."""
+    return f"change {change} of {project}"
+
+
+def raise_if_over(error: OrchError) -> None:
+    """Raises errors after which nothing goes on: another process has the change, or the user stopped it."""
+    if isinstance(error, LeaseLost) or error.exit_code == ExitCode.INTERRUPTED:
+        raise error
+
+
+def when_free(do: Callable[[], T], listener: Listener) -> T:
+    """Do something with a stack; while somebody else's operation is at work on it, wait. Raises StackLocked
+    after ten minutes."""
+    deadline, told = time.monotonic() + LOCKED_S, False
+    while True:
+        try:
+            return do()
+        except StackLocked as error:
+            if time.monotonic() > deadline:
+                raise
+            if not told:
+                listener(Note(f"{error.summary} ({error.where}): waiting for its end, at most 10 minutes"))
+            told = True
+        time.sleep(LOCKED_PAUSE_S)

@@ -1,0 +1,95 @@
+"""Looks at nodes before they are worked on: whether they answer, their cordons, the runs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import median
+
+from orch.runner.ledger.changes import Changes
+from orch.runner.node.connector import Connector, fan_out
+from orch.runner.node.status import NodeStatus, node_status
+from orch.spec.state import NodeState, hourly_price
+from orch.stacks.fleets import fleet_of
+from orch.stacks.maintenance.plan import NodeLook, PlannedRun
+from orch.stacks.project import Project
+from orch.stacks.provisioning.busy_nodes import Occupant, occupants
+from orch.stacks.pulumi.operation import Listener
+from orch.stacks.records import NodeRecord, node_records
+from orch.stacks.state import StackState
+
+LOOK_S = 15.0
+"""How long a node may take to answer."""
+
+EARLIER = 20
+"""So many earlier changes tell how long a step takes."""
+
+
+def look_at(stack: StackState, names: Collection[str], connector: Connector) -> tuple[NodeLook, ...]:
+    """Nodes of a fleet as they are now, in their order."""
+    machines, fleet = machines_of(stack), fleet_of(stack)
+    # In a rehearsal some have no machine, and so cannot answer.
+    present = {node.name: node for node in stack.project.machines(fleet)}
+    nodes = [present.get(node.name, node) for node in fleet.nodes if node.name in names]
+
+    def ask(node: NodeState) -> NodeStatus:
+        return node_status(node, connector, deadline_s=LOOK_S)
+
+    looks: list[NodeLook] = []
+    for result in fan_out(nodes, ask):
+        node, status = result.node, result.value
+        looks.append(
+            NodeLook(
+                fleet.name,
+                fleet.backend,
+                node.name,
+                node.index,
+                machines.get(node.name, ""),
+                answers=status is not None and status.status != "unreachable",
+                cordon=status.cordon if status is not None else None,
+                price_hourly=hourly_price(fleet.backend, node.price_hourly),
+                pod=node.is_pod,
+                made_by=node.made_by,
+                made_for=node.made_for,
+                fleet_size=len(fleet.nodes),
+            )
+        )
+    return tuple(looks)
+
+
+def machines_of(stack: StackState) -> dict[str, str]:
+    """What tells each node of a stack from another one under its name: its id, and when it was made."""
+    return {name: _machine(record) for name, record in node_records(stack.recorded).items()}
+
+
+def _machine(record: NodeRecord) -> str:
+    made = record.created.isoformat() if record.created is not None else ""
+    return f"{record.id or ''} {made}".strip()
+
+
+def runs_on(project: Project, nodes: Mapping[str, Iterable[str]], listener: Listener) -> list[PlannedRun]:
+    """The runs on nodes (fleet -> names), each once. Raises LedgerUnusable."""
+    of_run: dict[tuple[str, str, int | None], list[str]] = {}
+    for fleet, names in nodes.items():
+        for each in occupants(StackState(project, fleet), frozenset(names), listener):
+            if not each.ended:
+                of_run.setdefault(key_of(each), []).append(each.node)
+    return [
+        PlannedRun(name, by, tuple(dict.fromkeys(here)), number, stops=False)
+        for (name, by, number), here in of_run.items()
+    ]
+
+
+def key_of(run: Occupant | PlannedRun) -> tuple[str, str, int | None]:
+    """What tells a run from others: its name, who submitted it, its id where this project has it."""
+    return (run.name if isinstance(run, PlannedRun) else run.run, run.by, run.number)
+
+
+def usual_s(changes: Changes, project: Project, verb: str, steps: Sequence[str]) -> float | None:
+    """How many seconds these steps of a node have taken together, as a rule; None where none was done yet."""
+    took: dict[tuple[int, str], float] = {}
+    for change in changes.listed(project.name, verbs=(verb,), limit=EARLIER):
+        for step in changes.steps(change.id):
+            if step.name in steps and step.status == "done" and step.ended_at is not None:
+                key = (change.id, step.host)
+                took[key] = took.get(key, 0.0) + step.ended_at - step.began_at
+    return median(took.values()) if took else None
