@@ -46,7 +46,7 @@ def passphrase(
     for name in names:
         tell(f"  {subject(name)}")
     if not yes:
-        need_terminal("orch rotate passphrase --yes")
+        need_terminal("orch rotate passphrase --yes", project)
         confirm("Rotate the passphrase?")
     with watching() as listener:
         file = rotation.rotate_passphrase(project, given, listener)

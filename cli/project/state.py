@@ -59,7 +59,7 @@ def move(
             tell(f"  {each.words}")
         tell("  orch.yml gets the new place; commit it: other clones need it")
     if not yes:
-        need_terminal(f"orch state move --to {to} --yes")
+        need_terminal(f"orch state move --to {to} --yes", project)
         confirm("Move the state?")
     with watching(as_json=as_json) as listener:
         moved = moving.move(plan, listener)

@@ -172,7 +172,7 @@ def test_what_orch_alone_records_is_brought_up_after_asking_too(
 ) -> None:
     same = (Change("same", "aws:ebs/volume:Volume", "data", f"{URN}::data"),)
     asked: list[str] = []
-    monkeypatch.setattr("orch.cli.output.review.need_terminal", lambda words: None)
+    monkeypatch.setattr("orch.cli.output.review.need_terminal", lambda words, project: None)
     monkeypatch.setattr("orch.cli.output.review.confirm", asked.append)
     monkeypatch.setattr(operations, "up_volume", lambda *given: VolumeOutcome("data", same))
     document, volume = next(iter(load_paths([folder.path / folder.write("v.yml", FILE)]).of(Volume)))
