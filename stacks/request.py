@@ -31,7 +31,8 @@ class FleetRequest:
     shall have, None: as its file and its stack say, but `at_least` so many where the file allows them.
     `more`: so many beside those that are there, containers of `image` for the run of the mark `made_for`,
     with one of `volumes`, if any. `reservation`: what a run wants the first nodes made from, where the file
-    names none. `decided`: what an approved plan decided.
+    names none. `decided`: what an approved plan decided. `only`: nodes of
+    a fleet that is up; nothing else of it is changed for now.
     """
 
     fleet: Fleet

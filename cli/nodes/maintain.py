@@ -158,7 +158,7 @@ def begin(asked: Begin, how: How, path: str | None) -> None:
         _refuse_nothing(plan)
         plan.refuse_runs()
         if not how.yes:
-            need_terminal(asked.command)
+            need_terminal(asked.command, project)
             confirm(f"Begin with {fold([each.name for each in plan.nodes])}?")
         begun: list[int] = []
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
@@ -16,7 +16,7 @@ from orch.spec.state import NodeState
 from orch.stacks.errors import Conflict
 from orch.stacks.maintenance.context import Failures, Maintenance, raise_if_over
 from orch.stacks.maintenance.errors import MaintenanceError, NotDrained
-from orch.stacks.maintenance.look import key_of, runs_on
+from orch.stacks.maintenance.look import RunKey, key_of, runs_on
 from orch.stacks.maintenance.plan import PlannedRun
 
 NODE_S = 15.0
@@ -87,7 +87,7 @@ def drain(at: Maintenance, names: Sequence[str], failures: Failures) -> None:
         return
     deadline = time.monotonic() + at.plan.wait_s
     planned = {key_of(each): each for each in at.plan.runs}
-    told = set[tuple[str, str, int | None]]()
+    told = set[RunKey]()
     present = _runs(at, left)
     pauses = iter(PAUSES_S)
     while present and time.monotonic() < deadline:
@@ -113,10 +113,9 @@ def drain(at: Maintenance, names: Sequence[str], failures: Failures) -> None:
             failures[name] = error
 
 
-def _drained(name: str, runs: Sequence[PlannedRun], planned: object) -> str:
+def _drained(name: str, runs: Sequence[PlannedRun], planned: Collection[RunKey]) -> str:
     if not runs:
         return "no run is on it"
-    assert isinstance(planned, dict)
     new = [each for each in runs if key_of(each) not in planned]
     words = "came after the plan and is not stopped" if new else "has not ended"
     raise NotDrained(

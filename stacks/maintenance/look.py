@@ -20,6 +20,9 @@ from orch.stacks.state import StackState
 LOOK_S = 15.0
 """How long a node may take to answer."""
 
+RunKey = tuple[str, str, int | None]
+"""What tells a run from others: its name, who submitted it, its id where this project has it."""
+
 EARLIER = 20
 """So many earlier changes tell how long a step takes."""
 
@@ -68,7 +71,7 @@ def _machine(record: NodeRecord) -> str:
 
 def runs_on(project: Project, nodes: Mapping[str, Iterable[str]], listener: Listener) -> list[PlannedRun]:
     """The runs on nodes (fleet -> names), each once. Raises LedgerUnusable."""
-    of_run: dict[tuple[str, str, int | None], list[str]] = {}
+    of_run: dict[RunKey, list[str]] = {}
     for fleet, names in nodes.items():
         for each in occupants(StackState(project, fleet), frozenset(names), listener):
             if not each.ended:
@@ -79,8 +82,8 @@ def runs_on(project: Project, nodes: Mapping[str, Iterable[str]], listener: List
     ]
 
 
-def key_of(run: Occupant | PlannedRun) -> tuple[str, str, int | None]:
-    """What tells a run from others: its name, who submitted it, its id where this project has it."""
+def key_of(run: Occupant | PlannedRun) -> RunKey:
+    """The key of a run that a node or the plan tells of."""
     return (run.name if isinstance(run, PlannedRun) else run.run, run.by, run.number)
 
 
