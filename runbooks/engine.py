@@ -169,7 +169,7 @@ class Run:
                 f"nobody knows whether step {step.name} is still at work",
                 where=str(step.span),
                 detail=f"{process} began it, and cannot be seen from here",
-                hint=f"look there; once it has ended, `orch runbook resume {self.number} --approve` redoes it",
+                hint=f"look there; once it has ended, `orch runbook resume {self.number} --approve` goes on",
                 code="ORCH418",
             )
 
