@@ -296,6 +296,12 @@ VERBS = (
         FLEETS,
     ),
     Verb(
+        "runbook",
+        "runbooks.runbook:app",
+        "Runbooks: steps in Markdown, planned, run, stopped where a person must decide, and gone on with.",
+        FLEETS,
+    ),
+    Verb(
         "doctor",
         "doctor:doctor",
         "What this machine has and lacks, and what to do about it.",

@@ -75,10 +75,18 @@ def here() -> str:
 
 def process_owner() -> str:
     """This process as the ledger records it as an owner; `is_dead_owner` reads it."""
-    mine = this_process()
-    if mine is None:
-        return f"{here()[:100]}:{_FORM}:{os.getpid()}:::"
-    return f"{here()[:100]}:{_FORM}:{mine.pid}:{mine.born}:{mine.boot}:{mine.namespace}"
+    return _owner(os.getpid(), this_process())
+
+
+def owner_of(pid: int) -> str:
+    """The same of another process of our namespace."""
+    return _owner(pid, process(pid))
+
+
+def _owner(pid: int, found: Process | None) -> str:
+    if found is None:
+        return f"{here()[:100]}:{_FORM}:{pid}:::"
+    return f"{here()[:100]}:{_FORM}:{found.pid}:{found.born}:{found.boot}:{found.namespace}"
 
 
 def is_dead_owner(owner: str) -> bool:

@@ -267,6 +267,16 @@ CODES = {
     "ORCH407": "A reset of the GPUs does not help",
     "ORCH408": "The GPUs are not in order after a reset",
     "ORCH409": "The change cannot be rolled out node by node",
+    # runbooks
+    "ORCH411": "A step of a runbook is not written as one",
+    "ORCH412": "Two steps of a runbook have one name",
+    "ORCH413": "A check or an undo has no step",
+    "ORCH414": "A step calls what orch does not have",
+    "ORCH415": "A value would be read as commands",
+    "ORCH416": "A value does not fit its parameter",
+    "ORCH417": "A step of a runbook failed",
+    "ORCH418": "A run of a runbook waits for a person",
+    "ORCH419": "A block has no end",
     # runs
     "ORCH420": "A node of a distributed run has no internal address",
     "ORCH421": "A variable is larger than a process may have",

@@ -21,11 +21,15 @@ SHIPPED = (
     "providers",
     "rehearsal",
     "review",
+    "runbooks",
     "stacks",
     "runner",
     "templates",
     "images",
 )
+
+DOCUMENTS = "docs/runbooks/"
+"""Documentation that orch runs."""
 
 NOT_FOR_HELP = ["pulumi", "grpc", "pydantic", "fabric", "paramiko", "docker", "sqlalchemy", "yaml"]
 
@@ -38,7 +42,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file() and not name.startswith(("tests/", "bench/", "docs/", "examples/")):
+        left_out = name.startswith(("tests/", "bench/", "docs/", "examples/"))
+        if (ROOT / name).is_file() and (not left_out or name.startswith(DOCUMENTS)):
             target = source / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes((ROOT / name).read_bytes())
@@ -51,7 +56,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path) -> None:
     listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "__init__.py", "py.typed", *SHIPPED],
+        ["git", "ls-files", "-co", "--exclude-standard", "__init__.py", "py.typed", DOCUMENTS, *SHIPPED],
         cwd=ROOT,
         capture_output=True,
         text=True,

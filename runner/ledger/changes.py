@@ -247,6 +247,12 @@ class Changes:
             values = {"status": status, "message": message, "ended_at": clock()}
             db.execute(update(_steps).where(*_of_step(lease.run_id, host, name)).values(**values))
 
+    def note_step(self, lease: Lease, host: str, name: str, message: str) -> None:
+        """Write what is known of a step that runs, such as its process. Raises LeaseLost."""
+        with self._begin() as db:
+            self._holds(db, lease)
+            db.execute(update(_steps).where(*_of_step(lease.run_id, host, name)).values(message=message))
+
     def steps(self, number: int) -> tuple[Step, ...]:
         """The journal of a change, in the order in which its steps first began."""
         with self._reading() as db:

@@ -21,7 +21,7 @@ from orch.stacks.pulumi.changes import Change
 from orch.stacks.pulumi.operation import Listener, Note
 
 if TYPE_CHECKING:
-    from orch.runner.ledger.changes import Begun, Changes, Step
+    from orch.runner.ledger.changes import Begun, Changes, Step, StepStatus
 
 T = TypeVar("T")
 
@@ -89,6 +89,21 @@ class Journal:
         do()
         self._changes.end_step(self._lease, host, name, "undone")
 
+    def begin_step(self, host: str, name: str) -> bool:
+        """Write that a step begins, for a caller that tells itself how it ends; False where it is done.
+
+        Raises LeaseLost.
+        """
+        return self._changes.begin_step(self._lease, host, name)
+
+    def note_step(self, host: str, name: str, message: str) -> None:
+        """Write what is known of a step that runs. Raises LeaseLost."""
+        self._changes.note_step(self._lease, host, name, message)
+
+    def end_step(self, host: str, name: str, status: StepStatus, message: str | None = None) -> None:
+        """Write how a step ended. Raises LeaseLost."""
+        self._changes.end_step(self._lease, host, name, status, message)
+
     def end(self, error: BaseException | None) -> None:
         """Write how the change ended. One that holds something and began a step can be gone on with, unless
         it is `final`.
@@ -122,7 +137,6 @@ def undertaken(
     LedgerUnusable, ChangeUnderWay, LeaseLost.
     """
     from orch.runner.ledger.changes import Undertaking
-    from orch.runner.ledger.lease import Renewal
     from orch.runner.ledger.ledger import open_ledger
 
     new = Undertaking(
@@ -136,16 +150,30 @@ def undertaken(
         holds=tuple(holds),
     )
     with closing(open_ledger(project.ledger_url)) as ledger:
-        changes = ledger.changes
-        begun = changes.begin(new, resume=resume)
-        journal = Journal(changes, begun)
-        try:
-            with Renewal(changes, begun.lease):
-                yield journal
-        except BaseException as error:
-            journal.end(error)
-            raise
-        journal.end(None)
+        yield from _at_work(ledger.changes, ledger.changes.begin(new, resume=resume))
+
+
+@contextmanager
+def gone_on_with(project: Project, number: int) -> Iterator[Journal]:
+    """Go on with a change that was interrupted or failed, by its number. Raises as `undertaken`."""
+    from orch.runner.ledger.ledger import open_ledger
+
+    with closing(open_ledger(project.ledger_url)) as ledger:
+        yield from _at_work(ledger.changes, ledger.changes.resume(number))
+
+
+def _at_work(changes: Changes, begun: Begun) -> Iterator[Journal]:
+    """The journal of a change while its lease is renewed; how the block ends is written."""
+    from orch.runner.ledger.lease import Renewal
+
+    journal = Journal(changes, begun)
+    try:
+        with Renewal(changes, begun.lease):
+            yield journal
+    except BaseException as error:
+        journal.end(error)
+        raise
+    journal.end(None)
 
 
 NO_CHANGES = "no changes"

@@ -1,0 +1,568 @@
+"""`orch runbook`: steps that were reviewed in daylight, planned, run, gone on with and reported."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orch.cli.context import Json, Rehearse, Yes, project_at
+from orch.cli.errors import UsageError, end, print_json, say, tell
+from orch.spec.errors import ExitCode, OrchError
+
+if TYPE_CHECKING:
+    from orch.cli.runbooks.screen import Approver
+    from orch.runbooks.engine import Run
+    from orch.runbooks.model import Runbook
+    from orch.runbooks.plan import PlannedStep, RunPlan
+    from orch.runner.ledger.changes import Change
+    from orch.runner.ledger.changes import Step as Written
+    from orch.spec.loader.text import Source
+    from orch.stacks.change_log import Journal
+    from orch.stacks.project import Project
+
+SCHEMA = 1
+
+app = typer.Typer(no_args_is_help=True)
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME|FILE", help="Of the project's runbooks/ or the library; or a file.")
+]
+Values = Annotated[
+    list[str] | None, typer.Argument(metavar="[PARAMETER=VALUE]...", help="What the runbook needs to know.")
+]
+Number = Annotated[int, typer.Argument(metavar="ID", help="Of a run: `orch runbook status` lists them.")]
+Report = Annotated[
+    str | None, typer.Option("--report", metavar="FILE", help="Write how the run went, as Markdown.")
+]
+Undo = Annotated[bool, typer.Option("--undo-on-failure", help="Take back what was done when a step fails.")]
+ApprovedBy = Annotated[
+    int | None,
+    typer.Option(
+        "--approved-by",
+        metavar="NUMBER",
+        min=1,
+        help="A pull or merge request that was approved and has the mark of the plan in its text.",
+    ),
+]
+WordsOnly = Annotated[
+    bool, typer.Option("--words-only", help="Do not ask the verbs of steps for their own plans.")
+]
+
+
+@app.command("init", epilog="Example: orch runbook init bad-node broken-lock")
+def init(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Of the library; default: all.")
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Copy runbooks of the library into the project's runbooks/, to change and review them there.
+
+    A file that was changed is never overwritten.
+    """
+    from orch.runbooks.library import FOLDER, copy
+    from orch.stacks.errors import ProjectError
+
+    project = project_at()
+    try:
+        done = copy(project.root, tuple(names or ()))
+    except OSError as error:
+        raise ProjectError(
+            "the runbooks cannot be written", where=str(project.root / FOLDER), detail=error.strerror
+        ) from error
+    if as_json:
+        print_json({"schema": SCHEMA, "runbooks": done})
+        return
+    words = {"kept": "kept as it is: it differs from the library's", "unchanged": "there already"}
+    for name, what in done.items():
+        say(f"{FOLDER}/{name}.md: {words.get(what, what)}")
+
+
+@app.command("list", epilog="Example: orch runbook list")
+def list_(*, as_json: Json = False) -> None:
+    """The runbooks of the project and of the library: the alarm, and what each does."""
+    from orch.runbooks.library import places, text_of
+    from orch.spec.loader.load import InvalidConfiguration
+
+    project = project_at()
+    rows: list[dict[str, Any]] = []
+    wrong: list[InvalidConfiguration] = []
+    for place in places(project.root).values():
+        row: dict[str, Any] = {"name": place.name, "file": str(place.path), "own": place.own}
+        try:
+            runbook = _parsed(text_of(str(place.path)))
+        except InvalidConfiguration as error:
+            wrong.append(error)
+            rows.append({**row, "summary": None, "when": None, "parameters": None, "valid": False})
+            continue
+        parameters = {name: each.type for name, each in runbook.parameters.items()}
+        more = {"summary": runbook.summary, "when": runbook.when, "parameters": parameters, "valid": True}
+        rows.append({**row, **more})
+    if as_json:
+        print_json({"schema": SCHEMA, "runbooks": rows})
+    else:
+        for row in rows:
+            words = row["summary"] or "it cannot be run: see below"
+            say(f"{row['name']:<20} {'project' if row['own'] else 'library'}  {words}")
+            if row["when"]:
+                say(f"{'':<20} when: {row['when']}")
+    for error in wrong:
+        tell(error.text())
+    end(ExitCode.CONFIG if wrong else ExitCode.OK)
+
+
+@app.command("show", epilog="Example: orch runbook show bad-node")
+def show(name: Name, *, as_json: Json = False) -> None:
+    """The text of a runbook as it is, with its parameters."""
+    from orch.runbooks.library import source_of
+    from orch.runbooks.plan import plan_json, planned
+
+    project = project_at()
+    runbook = _parsed(source_of(project.root, name))
+    if not as_json:
+        print(runbook.text, end="" if runbook.text.endswith("\n") else "\n")
+        return
+    print_json(
+        {
+            "schema": SCHEMA,
+            "name": runbook.name,
+            "summary": runbook.summary,
+            "when": runbook.when,
+            "file": runbook.file,
+            "parameters": [
+                {
+                    "name": each.name,
+                    "type": each.type,
+                    "description": each.description,
+                    "default": each.default,
+                    "choices": list(each.choices),
+                    "pattern": each.pattern,
+                }
+                for each in runbook.parameters.values()
+            ],
+            "steps": plan_json(planned(runbook, {})),
+            "text": runbook.text,
+        }
+    )
+
+
+@app.command("plan", epilog="Example: orch runbook plan bad-node node=gpu3 fleet=lab")
+def plan(
+    name: Name,
+    values: Values = None,
+    *,
+    words_only: WordsOnly = False,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Show what a run would do, step by step, with the plans of its verbs. Changes nothing."""
+    from orch.cli.runbooks.screen import plan_lines
+    from orch.runbooks.library import source_of
+    from orch.runbooks.plan import plan_json, planned
+
+    project = project_at(rehearse=rehearse)
+    runbook = _parsed(source_of(project.root, name))
+    kept = _kept(runbook, values)
+    steps = planned(runbook, kept.known)
+    plans = {} if words_only else dict(_plans_of_verbs(project, steps))
+    if as_json:
+        rows = [{**row, "plan": plans.get(row["name"])} for row in plan_json(steps)]
+        print_json(
+            {
+                "schema": SCHEMA,
+                "runbook": runbook.name,
+                "file": runbook.file,
+                "values": dict(kept.values),
+                "answers": dict(kept.answers),
+                "mark": kept.digest,
+                "steps": rows,
+            }
+        )
+        return
+    for line in plan_lines(runbook, steps, plans):
+        say(line)
+    if any(each.step.kind == "approval" for each in steps):
+        say(f"mark for an approval by pull request: {_mark(runbook, kept)}")
+
+
+@app.command("run", epilog="Example: orch runbook run bad-node node=gpu3 fleet=lab --report report.md")
+def run(
+    name: Name,
+    values: Values = None,
+    *,
+    yes: Yes = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Give up an interrupted run of the same, and begin anew.")
+    ] = False,
+    undo_on_failure: Undo = False,
+    approved_by: ApprovedBy = None,
+    words_only: WordsOnly = False,
+    report: Report = None,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Show the plan, ask, then do a runbook step by step.
+
+    The same command goes on with a run that was interrupted or failed, from where it stopped.
+    """
+    from orch.cli.output.review import confirm, need_terminal
+    from orch.cli.runbooks.screen import plan_lines
+    from orch.runbooks.library import source_of
+    from orch.runbooks.plan import RUN, RunPlan, holds, planned, subject
+    from orch.stacks.change_log import undertaken
+
+    project = project_at(rehearse=rehearse)
+    runbook = _parsed(source_of(project.root, name))
+    kept = _kept(runbook, values)
+    steps = planned(runbook, kept.known)
+    if not yes:
+        need_terminal(f"orch runbook run {name} … --yes")
+        plans = {} if words_only else dict(_plans_of_verbs(project, steps))
+        for line in plan_lines(runbook, steps, plans):
+            tell(line)
+        confirm(f"Run {runbook.name} with these {len(steps)} steps?")
+    project.prepare()
+    what, held = subject(runbook.name, kept.values), holds(runbook.name, kept.values)
+    approver = _approver(runbook, kept, approved_by, approve=False)
+
+    def begun(journal: Journal) -> Run:
+        goes_by, text = kept, runbook
+        if journal.resumed:
+            before = RunPlan.of(journal.change.plan)
+            if before.text != kept.text:
+                tell(
+                    "note: the runbook was changed since; the run goes on by the text that it was begun with"
+                )
+            goes_by = RunPlan(before.file, before.text, before.values, {**before.answers, **kept.answers})
+            text = _parsed(_source(goes_by))
+        return _run(project, text, goes_by, journal, approver, as_json=as_json)
+
+    opened = undertaken(project, RUN, what, plan=kept.as_json(), holds=held, resume=not restart)
+    undo = True if undo_on_failure else False if yes else None
+    _carry_out(project, opened, begun, undo=undo, report=report, as_json=as_json)
+
+
+@app.command("status", epilog="Example: orch runbook status 12")
+def status(
+    number: Annotated[
+        int | None,
+        typer.Argument(metavar="[ID]", help="A run, with its steps; default: all.", show_default=False),
+    ] = None,
+    *,
+    report: Report = None,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Runs of runbooks, the newest first; with ID, each step of one: done, failed, waiting."""
+    from orch.cli.runbooks.screen import status_json, status_lines
+    from orch.runbooks.plan import RUN
+    from orch.runner.ledger.ledger import open_ledger
+
+    if report is not None and number is None:
+        raise UsageError("a report is of one run", hint="`orch runbook status ID --report FILE`")
+    project = project_at(rehearse=rehearse)
+    if number is not None:
+        change, steps = _change(project, number)
+        row = status_json(change, steps, _of_change(change))
+        if report is not None:
+            _write_report(project, change, steps, report)
+        if as_json:
+            print_json({"schema": SCHEMA, "run": row})
+            return
+        for line in status_lines(row):
+            say(line)
+        return
+    path = project.local_ledger
+    rows: list[dict[str, Any]] = []
+    if path is None or path.exists():  # a look makes no ledger
+        with closing(open_ledger(project.ledger_url)) as ledger:
+            for change in ledger.changes.listed(project.name, verbs=(RUN,)):
+                rows.append(status_json(change, ledger.changes.steps(change.id), _of_change(change)))
+    if as_json:
+        print_json({"schema": SCHEMA, "runs": rows})
+        return
+    if not rows:
+        say("no runbook was run in this project")
+    for row in rows:
+        done = sum(each["status"] in ("done", "skipped") for each in row["steps"])
+        progress = f"{done}/{len(row['steps'])}"
+        say(f"{row['id']:>4}  {row['began_at']}  {row['status']:<11}  {progress:<5}  {row['subject']}")
+
+
+@app.command("resume", epilog="Example: orch runbook resume 12 --approve")
+def resume(
+    number: Number,
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUESTION=ANSWER]...", help="Answers that it waits for.")
+    ] = None,
+    *,
+    approve: Annotated[
+        bool, typer.Option("--approve", help="Approve the step that the run waits at.")
+    ] = False,
+    approved_by: ApprovedBy = None,
+    undo_on_failure: Undo = False,
+    report: Report = None,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Go on with a run that was interrupted, failed or waits; steps that are done are not done again."""
+    from orch.runbooks.parameters import values_of
+    from orch.runbooks.plan import RunPlan
+    from orch.stacks.change_log import gone_on_with
+
+    project = project_at(rehearse=rehearse)
+    change, _ = _change(project, number)
+    if change.status != "running":
+        hint = "`orch runbook run` begins another one"
+        raise UsageError(f"run {number} is {change.status}: there is nothing to go on with", hint=hint)
+    kept = RunPlan.of(change.plan)
+    runbook = _parsed(_source(kept))
+    answers = values_of(runbook.questions, tuple(values or ()))
+    kept = RunPlan(kept.file, kept.text, kept.values, {**kept.answers, **answers})
+    approver = _approver(runbook, kept, approved_by, approve=approve)
+
+    def begun(journal: Journal) -> Run:
+        return _run(project, runbook, kept, journal, approver, as_json=as_json)
+
+    undo = True if undo_on_failure else None
+    _carry_out(project, gone_on_with(project, number), begun, undo=undo, report=report, as_json=as_json)
+
+
+# What they share
+
+
+def _parsed(source: Source) -> Runbook:
+    from orch.cli.runbooks.verb_words import wrong_words
+    from orch.runbooks.parse import parse
+
+    return parse(source, wrong_words)
+
+
+def _source(kept: RunPlan) -> Source:
+    from orch.spec.loader.text import Source
+
+    return Source.of(kept.file, kept.text)
+
+
+def _of_change(change: Change) -> Runbook | None:
+    """The runbook of a run; None where this version does not read it."""
+    from orch.runbooks.parse import parse
+    from orch.runbooks.plan import RunPlan
+
+    try:
+        return parse(_source(RunPlan.of(change.plan)))
+    except (OrchError, KeyError, ValueError):
+        return None
+
+
+def _kept(runbook: Runbook, words: list[str] | None) -> RunPlan:
+    """What a run goes by: parameters with their defaults, and answers that were given with them."""
+    from orch.runbooks.parameters import bound, values_of
+    from orch.runbooks.plan import RunPlan
+
+    questions = runbook.questions
+    answers = [each for each in words or () if each.partition("=")[0] in questions]
+    values = bound(runbook.parameters, tuple(each for each in words or () if each not in answers))
+    return RunPlan(runbook.file, runbook.text, values, values_of(questions, tuple(answers)))
+
+
+def _change(project: Project, number: int) -> tuple[Change, tuple[Written, ...]]:
+    """A run by its number. Raises UsageError."""
+    from orch.runbooks.plan import RUN
+    from orch.runner.ledger.ledger import open_ledger
+
+    path = project.local_ledger
+    found = None
+    if path is None or path.exists():
+        with closing(open_ledger(project.ledger_url)) as ledger:
+            found = ledger.changes.get(number)
+            steps = ledger.changes.steps(number)
+            if found is not None and found.project == project.name and found.verb == RUN:
+                return found, steps
+    what = f"change {number} is no run of a runbook" if found is not None else f"there is no run {number}"
+    raise UsageError(what, hint="`orch runbook status` lists them")
+
+
+def _plans_of_verbs(project: Project, steps: tuple[PlannedStep, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the verbs of steps say that they would do: by the step's name, their words, code and output."""
+    import subprocess
+
+    from orch.cli.runbooks.verb_words import plan_words
+    from orch.runbooks.process import orch_words
+
+    for each in steps:
+        if each.do is None or each.do.words is None or each.do.missing or each.needed is False:
+            continue
+        if (words := plan_words(each.do.words)) is None:
+            continue
+        words = _rehearsed(words) if project.rehearsal else words
+        done = subprocess.run(
+            orch_words(words),
+            cwd=project.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        output = done.stdout.decode("utf-8", "replace")
+        yield each.step.name, {"words": ["orch", *words], "exit_code": done.returncode, "output": output}
+
+
+def _rehearsed(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a verb in a rehearsal, where it has one."""
+    from orch.cli.runbooks.verb_words import has_option
+
+    if "--rehearse" in words or not has_option(words, "--rehearse"):
+        return words
+    at = words.index("--") if "--" in words else len(words)
+    return (*words[:at], "--rehearse", *words[at:])
+
+
+def _mark(runbook: Runbook, kept: RunPlan) -> str:
+    return f"orch-runbook: {runbook.name} {kept.digest}"
+
+
+def _approver(runbook: Runbook, kept: RunPlan, approved_by: int | None, *, approve: bool) -> Approver | None:
+    """Who approves steps beside the terminal: who calls with --approve, one step; or a pull request."""
+    from orch.runner.processes import here
+
+    if approved_by is not None:
+        from orch.cli.runbooks.approvals import approved_in_pull
+
+        by = approved_in_pull(approved_by, _mark(runbook, kept))
+        return lambda _: by
+    if not approve:
+        return None
+    left = [here()]
+    return lambda _: left.pop() if left else None
+
+
+def _run(
+    project: Project,
+    runbook: Runbook,
+    kept: RunPlan,
+    journal: Journal,
+    approver: Approver | None,
+    *,
+    as_json: bool,
+) -> Run:
+    from orch.cli.runbooks.screen import Screen, terminal
+    from orch.runbooks.engine import Run
+
+    stream = sys.stderr if as_json else sys.stdout
+    screen = Screen(len(runbook.steps), stream, terminal=terminal(), approver=approver)
+    if journal.resumed:
+        done = sum(each.status in ("done", "skipped") for each in journal.steps())
+        tell(f"run {journal.change.id} goes on: {done} of {len(runbook.steps)} steps are done")
+    more = _rehearsed if project.rehearsal else _as_they_are
+    return Run(runbook, kept, journal, screen, project.root, _logs(project, journal.change.id), more)
+
+
+def _as_they_are(words: tuple[str, ...]) -> tuple[str, ...]:
+    return words
+
+
+def _logs(project: Project, number: int) -> Path:
+    return project.dot / "runbooks" / str(number)
+
+
+def _carry_out(
+    project: Project,
+    opened: AbstractContextManager[Journal],
+    begun: Callable[[Journal], Run],
+    *,
+    undo: bool | None,
+    report: str | None,
+    as_json: bool,
+) -> None:
+    """Do a run, and tell how it ended, also where it failed. `undo`: None asks, where somebody is there."""
+    made: Run | None = None
+    done = False
+    try:
+        with _ending_as_interrupted(), opened as journal:
+            made = begun(journal)
+            _do_steps(made, undo=undo)
+            done = True
+    finally:
+        if made is not None:
+            _tell_end(project, made, done=done, report=report, as_json=as_json)
+
+
+def _do_steps(made: Run, *, undo: bool | None) -> None:
+    """Raises what a step raises; what it leaves is undone where that is wished for."""
+    from orch.runbooks.engine import StepFailed
+
+    try:
+        made.go()
+    except StepFailed as error:
+        can = made.can_undo()
+        if can and (undo or (undo is None and _undo_is_wished(can, error))):
+            undone = made.undo()
+            made.journal.gives_up = True
+            error.hint = f"undone: {', '.join(undone)}; `orch runbook run` begins anew"
+        elif can:
+            error.detail = f"{error.detail}\nnothing is undone; what can be: {', '.join(can)}"
+        raise
+    made.journal.result = f"{len(made.runbook.steps)} steps"
+
+
+def _undo_is_wished(can: tuple[str, ...], error: OrchError) -> bool:
+    from orch.cli.runbooks.screen import terminal
+
+    if not terminal():
+        return False
+    tell(error.text())
+    tell(f"Undo {', '.join(can)}? [y/N] ")
+    return input().strip().lower() in ("y", "yes")
+
+
+@contextmanager
+def _ending_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does: the program of its step is told, and waited for."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell_end(project: Project, made: Run, *, done: bool, report: str | None, as_json: bool) -> None:
+    """Tell how a run ended, once that is written."""
+    from orch.cli.runbooks.screen import status_json
+
+    change, steps = _change(project, made.number)
+    if report is not None:
+        _write_report(project, change, steps, report)
+    if as_json:
+        print_json({"schema": SCHEMA, "run": status_json(change, steps, made.runbook)})
+    elif done:
+        say(f"runbook {made.runbook.name}: done, {len(made.runbook.steps)} steps (run {made.number})")
+
+
+def _write_report(project: Project, change: Change, steps: tuple[Written, ...], file: str) -> None:
+    """Raises ProjectError."""
+    from orch.cli.runbooks.screen import status_json
+    from orch.runbooks.plan import RunPlan
+    from orch.runbooks.report import report_of
+    from orch.stacks.errors import ProjectError
+
+    runbook = _of_change(change)
+    if runbook is None:
+        raise ProjectError(f"this version does not read the runbook of run {change.id}")
+    row = status_json(change, steps, runbook)
+    text = report_of(runbook, RunPlan.of(change.plan), row, _logs(project, change.id))
+    try:
+        Path(file).write_text(text)
+    except OSError as error:
+        raise ProjectError("the report cannot be written", where=file, detail=error.strerror) from error

@@ -1,0 +1,286 @@
+"""A run of a runbook: one change of the project's log, whose journal has a step for each step of the text.
+
+A step is written before it is done and after. Who goes on with a run does no step again that is done. A step
+that was in the middle is waited for while its program lives, then asked by its check whether it is done.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from orch.runbooks.model import Runbook, Step
+from orch.runbooks.parameters import Parameter
+from orch.runbooks.plan import Action, PlannedStep, RunPlan, planned_step
+from orch.runbooks.process import Program, orch_words, run, search_path
+from orch.runner.ledger.changes import Step as Written
+from orch.runner.private import private_folder
+from orch.runner.processes import is_dead_owner, owner_of
+from orch.spec.errors import ExitCode, OrchError
+from orch.stacks.change_log import Journal
+
+CHECK_AGAIN_S = 3
+
+
+class RunbookError(OrchError):
+    """The root of this package's errors."""
+
+    exit_code = ExitCode.RUN_FAILED
+
+
+class StepFailed(RunbookError):
+    """A step ended with an exit code that is none of its own, or its check does not hold."""
+
+
+class Waits(RunbookError):
+    """The run waits for a person: an approval or an answer. Nothing failed."""
+
+    exit_code = ExitCode.CHANGES
+
+
+class Audience(Protocol):
+    """Who is at the command line: sees what happens, answers and approves."""
+
+    def begins(self, at: int, step: PlannedStep, *, again: bool) -> None: ...
+
+    def shows(self, output: bytes) -> None: ...
+
+    def tells(self, text: str) -> None: ...
+
+    def answer(self, question: Parameter) -> str | None:
+        """The final form of an answer; None where there is nobody to ask."""
+        ...
+
+    def approval(self, step: Step) -> str | None:
+        """Who approved the step; None where nobody did. Raises Refused."""
+        ...
+
+
+class Refused(RunbookError):
+    """Somebody said no."""
+
+    exit_code = ExitCode.POLICY
+
+
+@dataclass
+class Run:
+    """A run that goes on. `logs`: a folder for the output of steps, `folder`: where they are done."""
+
+    runbook: Runbook
+    plan: RunPlan
+    journal: Journal
+    audience: Audience
+    folder: Path
+    logs: Path
+    more_words: Callable[[tuple[str, ...]], tuple[str, ...]] = tuple
+
+    @property
+    def number(self) -> int:
+        return self.journal.change.id
+
+    def go(self) -> None:
+        """Do all steps that are not done. Raises StepFailed, Waits, Refused, LeaseLost."""
+        private_folder(self.logs)
+        for at, step in enumerate(self.runbook.steps, 1):
+            written = {each.name: each for each in self.journal.steps()}.get(step.name)
+            if written is not None and written.status in ("done", "skipped"):
+                continue
+            self._step(at, planned_step(step, self.plan.known), written)
+
+    def _step(self, at: int, planned: PlannedStep, written: Written | None) -> None:
+        step = planned.step
+        begun = written is not None and written.status in ("running", "failed")
+        self.audience.begins(at, planned, again=begun and step.commands is not None)
+        if not planned.needed:
+            self.journal.begin_step(planned.host or "", step.name)
+            self.journal.end_step(planned.host or "", step.name, "skipped", f"only where {step.when}")
+            self.audience.tells(f"left out: it is only for where {step.when}")
+            return
+        if begun and written is not None and self._is_done_already(planned, written):
+            return
+        host = planned.host or ""
+        self.journal.begin_step(host, step.name)
+        if step.kind == "question":
+            message = self._ask(step)
+        elif step.kind == "approval":
+            message = self._approve(step)
+        else:
+            message = self._do(planned)
+        self.journal.end_step(host, step.name, "done", message)
+
+    # Steps for people
+
+    def _ask(self, step: Step) -> str:
+        question = step.question
+        assert question is not None
+        answer = self.plan.answers.get(question.name) or self.audience.answer(question)
+        if answer is None:
+            raise Waits(
+                f"runbook {self.runbook.name} waits for an answer: {question.description}",
+                detail=f"step {step.name} in {step.span}; expected is {question.expected}",
+                hint=f"`orch runbook resume {self.number} {question.name}=VALUE` goes on",
+                code="ORCH418",
+            )
+        self.plan = replace(self.plan, answers={**self.plan.answers, question.name: answer})
+        self.journal.set_plan(self.plan.as_json())
+        return answer
+
+    def _approve(self, step: Step) -> str:
+        by = self.audience.approval(step)
+        if by is None:
+            raise Waits(
+                f"runbook {self.runbook.name} waits for approval: {step.text}",
+                detail=f"step {step.name} in {step.span}",
+                hint=f"`orch runbook resume {self.number} --approve` goes on",
+                code="ORCH418",
+            )
+        return f"approved by {by}"
+
+    # Steps for programs
+
+    def _is_done_already(self, planned: PlannedStep, written: Written) -> bool:
+        """Whether a step that was begun before is done by now. What is still at work on it is waited for."""
+        step, host = planned.step, planned.host or ""
+        if step.kind not in ("orch", "shell"):
+            return False
+        owner = written.message if written.status == "running" else None
+        if owner and not is_dead_owner(owner):
+            self.audience.tells("what was begun is still at work: waiting for its end")
+            while not is_dead_owner(owner):
+                time.sleep(1)
+        if planned.check is None or not self._check(planned):
+            return False
+        self.journal.end_step(host, step.name, "done", "begun before; its check says that it is done")
+        self.audience.tells("its check says that it is done")
+        return True
+
+    def _do(self, planned: PlannedStep) -> str | None:
+        step = planned.step
+        assert planned.do is not None
+        missing = [name for each in (planned.do, planned.check) if each is not None for name in each.missing]
+        if missing:
+            self._fail(planned, f"nobody was asked for {missing[0]}: its question was left out")
+        code = self._run(planned, planned.do, "do", step.timeout_s)
+        if step.ok is not None and code not in step.ok:
+            self._fail(planned, f"it ended with exit code {code}")
+        if planned.check is not None:
+            end = time.monotonic() + planned.check.within_s
+            while not self._check(planned):
+                if time.monotonic() >= end:
+                    within = f" within {planned.check.within_s} s" if planned.check.within_s else ""
+                    self._fail(planned, f"its check does not hold{within}")
+                time.sleep(CHECK_AGAIN_S)
+        return f"exit code {code}" if code else None
+
+    def _check(self, planned: PlannedStep) -> bool:
+        assert planned.check is not None
+        return self._run(planned, planned.check, "check", planned.step.timeout_s) == 0
+
+    def _fail(self, planned: PlannedStep, why: str) -> None:
+        step = planned.step
+        self.journal.end_step(planned.host or "", step.name, "failed", why)
+        raise StepFailed(
+            f"step {step.name} failed: {why}",
+            where=str(step.span),
+            detail=f"{shown(planned)}\n{self._done()}; the output is in {self.log_of(step)}",
+            hint=f"mend it, then `orch runbook resume {self.number}` goes on from here",
+            code="ORCH417",
+        )
+
+    def _done(self) -> str:
+        done = [each.name for each in self.journal.steps() if each.status == "done"]
+        return f"done: {', '.join(done)}" if done else "no step was done before it"
+
+    def log_of(self, step: Step) -> Path:
+        return self.logs / f"{step.name}.log"
+
+    def _run(self, planned: PlannedStep, action: Action, what: str, timeout_s: int | None) -> int:
+        program = program_of(planned, action, self.folder, self.more_words, timeout_s)
+        log = self.log_of(planned.step)
+        with log.open("a") as file:
+            file.write(f"$ {what}: {shown(planned) if what == 'do' else what}\n")
+        host = planned.host or ""
+
+        def began(pid: int) -> None:
+            self.journal.note_step(host, planned.step.name, owner_of(pid))
+
+        try:
+            return run(program, log, began if what == "do" else _nobody, self.audience.shows)
+        except OSError as error:
+            self._fail(planned, f"it cannot be started: {error.strerror or error}")
+            raise
+
+    # Back
+
+    def can_undo(self) -> tuple[str, ...]:
+        """The steps that can be taken back, the last first: those that were begun and have an undo."""
+        begun = {each.name for each in self.journal.steps() if each.status in ("done", "failed", "running")}
+        return tuple(each.name for each in reversed(self.runbook.steps) if each.name in begun and each.undo)
+
+    def undo(self) -> tuple[str, ...]:
+        """Take back what was done, the last step first, and what was undone. Raises StepFailed."""
+        undone: list[str] = []
+        by_name = {each.name: each for each in self.runbook.steps}
+        for name in self.can_undo():
+            planned = planned_step(by_name[name], self.plan.known)
+            assert planned.undo is not None
+            self.audience.tells(f"undo of step {name}")
+            code = self._run(planned, planned.undo, "undo", planned.step.timeout_s)
+            if code:
+                raise StepFailed(
+                    f"the undo of step {name} failed: it ended with exit code {code}",
+                    where=str(planned.step.span),
+                    detail=f"undone before it: {', '.join(undone) or 'nothing'}; the output is in "
+                    f"{self.log_of(planned.step)}",
+                    hint=f"undo it by hand; `orch runbook status {self.number}` shows the steps",
+                    code="ORCH417",
+                )
+            self.journal.end_step(planned.host or "", name, "undone")
+            undone.append(name)
+        return tuple(undone)
+
+
+def program_of(
+    planned: PlannedStep,
+    action: Action,
+    folder: Path,
+    more_words: Callable[[tuple[str, ...]], tuple[str, ...]] = tuple,
+    timeout_s: int | None = None,
+) -> Program:
+    """The program that does it. Where sudo or a login keeps no environment, a shell gets its variables at the
+    top of its text, each quoted."""
+    if action.words is not None:
+        return Program(orch_words(more_words(action.words)), {}, folder, timeout_s)
+    variables = "".join(f"{name}={shlex.quote(value)}\n" for name, value in action.environment)
+    if planned.host is None:
+        if not planned.step.sudo:
+            environment = {**search_path(), **dict(action.environment)}
+            return Program(("/bin/sh", "-euc", action.script), environment, folder, timeout_s, group=True)
+        words = ("sudo", "-n", "/bin/sh", "-euc", variables + action.script)
+        return Program(words, {}, folder, timeout_s, group=True)
+    text = f"/bin/sh -euc {shlex.quote(variables + action.script)}"
+    limited = f"timeout -k 5 {timeout_s} {text}" if timeout_s else text
+    on_node = f"sudo -n {limited}" if planned.step.sudo else limited
+    words = more_words(("ssh", planned.host))
+    # A little longer than the node takes to end it.
+    wait = None if timeout_s is None else timeout_s + 30
+    return Program(orch_words((*words, "--", on_node)), {}, folder, wait, group=True)
+
+
+def shown(planned: PlannedStep) -> str:
+    """What a step does, as it would be typed."""
+    action = planned.do
+    if action is None:
+        return planned.step.text
+    if action.words is not None:
+        return shlex.join(["orch", *action.words])
+    lines = [f"{name}={shlex.quote(value)}" for name, value in action.environment]
+    return "\n".join([*lines, action.script.rstrip()])
+
+
+def _nobody(pid: int) -> None:
+    """A check leaves no mark: it changes nothing."""

@@ -1,0 +1,112 @@
+"""Programs that steps start. Their output goes to a file, which is shown while they run: a step outlives the
+process that began it, and who goes on with its run waits for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PAUSE_S = 0.1
+KILL_S = 10
+TIMED_OUT = 124
+"""The exit code of `timeout`, for what was ended because it took too long."""
+
+# The program begins when it is told to: by then it is written down which process it is. Where whoever would
+# tell it is killed before, the pipe ends, and nothing is done.
+_WAITING = 'IFS= read -r go < "/dev/fd/$1" || exit 125; shift; exec "$@"'
+
+
+@dataclass(frozen=True)
+class Program:
+    """`group`: it gets a process group of its own, which ends as a whole, and no terminal."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    folder: Path
+    timeout_s: int | None = None
+    group: bool = False
+
+
+def orch_words(words: Sequence[str]) -> tuple[str, ...]:
+    """The words of a program that is this orch."""
+    script = Path(sys.executable).parent / "orch"
+    if script.exists():
+        return (str(script), *words)
+    return (sys.executable, "-m", "orch.cli.main", *words)
+
+
+def search_path() -> dict[str, str]:
+    """The variable with which a shell finds this orch before any other."""
+    return {"PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))}
+
+
+def run(program: Program, log: Path, began: Callable[[int], None], show: Callable[[bytes], None]) -> int:
+    """Run a program to its end, and return its exit code, or 128 and the signal's number.
+
+    `log` gets its output, `show` pieces of it as they come, `began` its process number before it does
+    anything. An interrupt of this process is passed on, and raised when the program has ended. Raises OSError
+    when it cannot be started.
+    """
+    reading, writing = os.pipe()
+    terminal = not program.group and sys.stdin is not None and sys.stdin.isatty()
+    with log.open("ab", buffering=0) as out, log.open("rb") as shown:
+        shown.seek(0, os.SEEK_END)
+        try:
+            child = subprocess.Popen(
+                ["/bin/sh", "-c", _WAITING, "sh", str(reading), *program.words],
+                cwd=program.folder,
+                env={**os.environ, **program.environment},
+                stdin=None if terminal else subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                pass_fds=(reading,),
+                start_new_session=program.group,
+            )
+        finally:
+            os.close(reading)
+        try:
+            began(child.pid)
+            os.write(writing, b"go\n")
+        finally:
+            os.close(writing)
+        return _followed(child, program, lambda: show(shown.read()))
+
+
+def _followed(child: subprocess.Popen[bytes], program: Program, show: Callable[[], None]) -> int:
+    interrupts = 0
+    end = None if program.timeout_s is None else time.monotonic() + program.timeout_s
+    timed_out = False
+    while True:
+        try:
+            try:
+                code = child.wait(PAUSE_S)
+            except subprocess.TimeoutExpired:
+                show()
+                if end is not None and time.monotonic() > end:
+                    _signal(child, program, signal.SIGKILL if timed_out else signal.SIGTERM)
+                    timed_out, end = True, time.monotonic() + KILL_S
+                continue
+            show()
+            break
+        except KeyboardInterrupt:
+            interrupts += 1
+            _signal(child, program, signal.SIGKILL if interrupts > 2 else signal.SIGINT)
+    if interrupts:
+        raise KeyboardInterrupt
+    return TIMED_OUT if timed_out else code if code >= 0 else 128 - code
+
+
+def _signal(child: subprocess.Popen[bytes], program: Program, number: signal.Signals) -> None:
+    try:
+        if program.group:
+            os.killpg(child.pid, number)
+        else:
+            child.send_signal(number)
+    except ProcessLookupError:
+        pass
