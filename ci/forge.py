@@ -103,6 +103,10 @@ class Forge(Protocol):
         """The pull requests that brought a commit, merged ones among them."""
         ...
 
+    def approvals(self, number: int) -> Iterator[Comment]:
+        """Who approves a pull request as it is now and may write to the repository, with what they said."""
+        ...
+
     def post_check(self, check: Check) -> None: ...
 
     def issues(self, label: str) -> Iterator[Issue]:

@@ -35,6 +35,9 @@ MOST_ANNOTATIONS = 50
 MOST_SUMMARY = 65_535
 """Characters of a check's summary. Source: REST API, "Create a check run"."""
 
+_VERDICTS = ("APPROVED", "CHANGES_REQUESTED", "DISMISSED")
+"""States of a review that take the place of an earlier one; a comment does not."""
+
 PER_PAGE = 100
 TIMEOUT_S = 30
 TRIES = 5
@@ -124,6 +127,17 @@ class GitHub:
         with self._asking():
             for each in self._repository.get_commit(commit).get_pulls():
                 yield _pull(each)
+
+    def approvals(self, number: int) -> Iterator[Comment]:
+        """The last review of each person, where it approves the commit that would be merged."""
+        with self._asking(number):
+            pull = self._repository.get_pull(number)
+            last = {_login(each): each for each in pull.get_reviews() if each.state in _VERDICTS}
+            for login, each in last.items():
+                if each.state != "APPROVED" or each.commit_id != pull.head.sha or login == _login(pull):
+                    continue
+                if self._repository.get_collaborator_permission(login) in ("admin", "write"):
+                    yield Comment(each.id, login, each.body or "")
 
     def applicable(self, number: int, login: str) -> Pull:
         """A pull request that this login may have applied before it is merged.

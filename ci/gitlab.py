@@ -86,6 +86,20 @@ class GitLab:
             for each in self._project.commits.get(commit, lazy=True).merge_requests():
                 yield _pull(SimpleNamespace(**each))
 
+    def approvals(self, number: int) -> Iterator[Comment]:
+        """Those whom GitLab counts as approving, each with all that they wrote there."""
+        with self._asking(number):
+            request = self._project.mergerequests.get(number)
+            approved = request.approvals.get().approved_by
+            author = request.author["username"]
+            names = dict.fromkeys(str(each["user"]["username"]) for each in approved)
+            said: dict[str, list[str]] = {name: [] for name in names if name != author}
+            for each in self.comments(number) if said else ():
+                if each.author in said:
+                    said[each.author].append(each.body)
+            for name, bodies in said.items():
+                yield Comment(0, name, "\n".join(bodies))
+
     def post_check(self, check: Check) -> None:
         """A status of the commit; annotations are the report of code quality of the job."""
         data = {

@@ -180,6 +180,7 @@ class GitHubServer(Server):
     pulls: dict[int, Json] = field(default_factory=dict)
     issues: dict[int, Json] = field(default_factory=dict)
     checks: dict[int, Json] = field(default_factory=dict)
+    reviews: dict[int, list[Json]] = field(default_factory=dict)
     permissions: dict[str, str] = field(default_factory=lambda: {"ada": "write"})
     ids: int = 1000
     description: Description | None = GITHUB
@@ -232,6 +233,7 @@ class GitHubServer(Server):
         yield r"/issues/comments/(\d+)", "PATCH", self._edit_comment
         yield r"/issues/comments/(\d+)", "DELETE", self._delete_comment
         yield r"/pulls/(\d+)", "GET", self._pull
+        yield r"/pulls/(\d+)/reviews", "GET", self._reviews
         yield r"/pulls", "GET", self._pulls
         yield r"/commits/([0-9a-f]{40})/pulls", "GET", self._pulls_of
         yield r"/collaborators/([^/]+)/permission", "GET", self._permission
@@ -278,6 +280,20 @@ class GitHubServer(Server):
         if number not in self.pulls:
             raise Refused(404, {"message": "Not Found"})
         return 200, self.pulls[number]
+
+    def add_review(self, number: int, login: str, commit: str, *, body: str, state: str = "APPROVED") -> None:
+        self.ids += 1
+        made = self.shapes.review(number, self.ids, login) | {
+            "body": body,
+            "commit_id": commit,
+            "state": state,
+        }
+        self.reviews.setdefault(number, []).append(made)
+
+    def _reviews(self, number: int, **_: Any) -> Answer:
+        if number not in self.pulls:
+            raise Refused(404, {"message": "Not Found"})
+        return 200, list(self.reviews.get(number, []))
 
     def _pulls(self, *, query: dict[str, str], **_: Any) -> Answer:
         base, state = query.get("base"), query.get("state", "open")
@@ -403,6 +419,7 @@ class GitLabServer(Server):
     requests: dict[int, Json] = field(default_factory=dict)
     issues: dict[int, Json] = field(default_factory=dict)
     statuses: list[Json] = field(default_factory=list)
+    approved: dict[int, list[str]] = field(default_factory=dict)
     ids: int = 100
     description: Description | None = GITLAB
     default_page = 20
@@ -416,6 +433,7 @@ class GitLabServer(Server):
             "sha": sha,
             "source_branch": "change",
             "target_branch": target,
+            "author": {"id": 2, "username": "grace", "name": "grace", "state": "active"},
             "source_project_id": source,
             "target_project_id": 7,
         }
@@ -449,6 +467,11 @@ class GitLabServer(Server):
             raise Refused(404, {"message": "404 Project Not Found"})
         rest = match[2]
         data = data or {}
+        if found := re.fullmatch(r"/merge_requests/(\d+)/approvals", rest):
+            users = [
+                {"id": 1, "username": name, "name": name} for name in self.approved.get(int(found[1]), ())
+            ]
+            return 200, {"iid": int(found[1]), "approved_by": [{"user": each} for each in users]}
         if found := re.fullmatch(r"/merge_requests/(\d+)(/notes(?:/(\d+))?)?", rest):
             number = int(found[1])
             if number not in self.requests:

@@ -204,6 +204,23 @@ class Shapes:
             "author_association": "NONE",
         }
 
+    def review(self, number: int, review: int, login: str) -> Json:
+        """One that approves, of no commit, without words."""
+        page, url = f"{SITE}/{self.repo}/pull/{number}", f"{self.api}/repos/{self.repo}/pulls/{number}"
+        return {
+            "id": review,
+            "node_id": f"PRR_{review}",
+            "user": self.user(login),
+            "body": "",
+            "state": "APPROVED",
+            "commit_id": None,
+            "html_url": f"{page}#pullrequestreview-{review}",
+            "pull_request_url": url,
+            "_links": {"html": {"href": page}, "pull_request": {"href": url}},
+            "submitted_at": WHEN,
+            "author_association": "MEMBER",
+        }
+
     def issue(self, number: int, login: str, title: str, body: str, labels: list[str]) -> Json:
         url = f"{self.api}/repos/{self.repo}/issues/{number}"
         return {

@@ -164,7 +164,9 @@ def status_json(change: Change, steps: tuple[Written, ...], runbook: Runbook | N
         "id": change.id,
         "runbook": change.subject.partition(" ")[0],
         "subject": change.subject,
-        "status": "waits" if waits and not change.held else change.shown_status,
+        "status": "waits"
+        if waits and change.status == "running" and not change.held
+        else change.shown_status,
         "result": change.result,
         "by": change.by,
         "from": change.origin,

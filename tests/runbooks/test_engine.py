@@ -202,8 +202,7 @@ def go_and_undo(project: Project, body: str) -> tuple[str, ...]:
     with suppress(StepFailed), begun(project, body, Hall()) as made:
         try:
             made.go()
-        except StepFailed as error:
-            assert "done: " in error.text()
+        except StepFailed:
             undone = made.undo()
             assert made.can_undo() == ()
             made.journal.gives_up = True

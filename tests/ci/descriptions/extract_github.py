@@ -25,6 +25,7 @@ USED = {
     f"{REPO}/issues/comments/{{comment_id}}": ["get", "patch", "delete"],
     f"{REPO}/pulls": ["get"],
     f"{REPO}/pulls/{{pull_number}}": ["get"],
+    f"{REPO}/pulls/{{pull_number}}/reviews": ["get"],
     f"{REPO}/commits/{{commit_sha}}/pulls": ["get"],
     f"{REPO}/check-runs": ["post"],
     f"{REPO}/check-runs/{{check_run_id}}": ["patch"],

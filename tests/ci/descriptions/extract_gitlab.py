@@ -25,6 +25,7 @@ USED: dict[str, dict[str, tuple[str | None, str | None, str]]] = {
     "/api/v4/user": {"get": (None, "User", "200")},
     f"{PROJECT}/merge_requests": {"get": ("ListProjectMergeRequestsOptions", "[]BasicMergeRequest", "200")},
     f"{PROJECT}/merge_requests/{{merge_request}}": {"get": (None, "MergeRequest", "200")},
+    f"{PROJECT}/merge_requests/{{merge_request}}/approvals": {"get": (None, "MergeRequestApprovals", "200")},
     NOTES: {
         "get": ("ListMergeRequestNotesOptions", "[]Note", "200"),
         "post": ("CreateMergeRequestNoteOptions", "Note", "201"),

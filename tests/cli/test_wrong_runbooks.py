@@ -1,0 +1,311 @@
+"""`orch runbook` as a user calls it: wrong inputs, plans, answers, approvals, and what a copy overwrites."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from forges import GitHubServer, GitLabServer
+from support import Folder, Said
+
+HEAD, OLDER = "a" * 40, "b" * 40
+
+MINE = """---
+name: mine
+summary: A test.
+when: The bell rings
+parameters:
+  text: {description: Any text.}
+  count: {type: integer, default: 2}
+---
+```shell name=one repeat
+printf '%s\\n' ${{ params.text }} >> log
+```
+```question name=kind
+type: choice
+choices: [hard, soft]
+description: Which is it?
+```
+```approval name=go
+May I?
+```
+```shell name=two
+echo ${{ params.kind }} >> log
+```
+```check
+tail -n 1 log | grep -q ${{ params.kind }}
+```
+```undo
+echo undone >> log
+```
+"""
+
+
+@pytest.fixture
+def mine(folder: Folder) -> Folder:
+    (folder.path / "runbooks").mkdir()
+    folder.write("runbooks/mine.md", MINE)
+    return folder
+
+
+def runbook(folder: Folder, *words: str, **env: str) -> Said:
+    return folder.orch("runbook", *words, env=env)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("plan", "min", "text=x"), 2, "there is no runbook 'min'\n  neither in runbooks/ of the project"),
+        (("plan", "min", "text=x"), 2, "hint: did you mean 'mine'?"),
+        (("plan", "nowhere/mine.md"), 3, "nowhere/mine.md:1:1: error ORCH100: there is no such file"),
+        (("plan", "mine"), 2, "error ORCH416: a value is missing: text"),
+        (("plan", "mine"), 2, "text: string. Any text.\n  hint: add text=VALUE to the command"),
+        (
+            ("plan", "mine", "txt=x"),
+            2,
+            "error ORCH416: there is no parameter 'txt'\n  hint: did you mean 'text'?",
+        ),
+        (("plan", "mine", "text=x", "text=y"), 2, "text is given twice"),
+        (("plan", "mine", "x"), 2, "'x' is no parameter with a value"),
+        (("plan", "mine", "text=x", "count=many"), 2, "count: 'many' is not a whole number"),
+        (("plan", "mine", "text=x", "kind=odd"), 2, "kind: 'odd' is none of the choices"),
+        (("run", "mine", "text=x"), 2, "this asks before it acts, and there is no terminal"),
+        (("status", "7"), 2, "there is no run 7\n  hint: `orch runbook status` lists them"),
+        (("status", "--report", "r.md"), 2, "a report is of one run"),
+        (("resume", "7"), 2, "there is no run 7"),
+        (("init", "bad-nod"), 2, "the library has no runbook 'bad-nod'\n  hint: did you mean 'bad-node'?"),
+        (("run", "mine", "text=x", "--yes", "--approved-by", "5"), 2, "which repository?"),
+        (("list", "more"), 2, "Got unexpected extra argument"),
+    ],
+)
+def test_what_is_wrong_is_told_and_nothing_is_done(
+    mine: Folder, words: tuple[str, ...], code: int, says: str
+) -> None:
+    said = runbook(mine, *words, GITHUB_REPOSITORY="", GITLAB_CI="")
+    assert (said.code, says in said.err) == (code, True), said.err
+    assert "Traceback" not in said.err
+    assert not (mine.path / "log").exists()
+    assert runbook(mine, "status").out == "no runbook was run in this project\n"
+
+
+def test_a_runbook_with_mistakes_is_told_with_places_by_every_verb(mine: Folder) -> None:
+    mine.write(
+        "runbooks/other.md",
+        MINE.replace("name: mine", "name: other").replace("shell name=two", "shel name=two"),
+    )
+    place = "runbooks/other.md:20:4: error ORCH411: 'shel' is no kind of step"
+    for words in (
+        ("list",),
+        ("show", "other"),
+        ("plan", "other", "text=x"),
+        ("run", "other", "text=x", "--yes"),
+    ):
+        said = runbook(mine, *words)
+        assert (said.code, place in said.err) == (3, True), said.err
+    listed = runbook(mine, "list", "--json").json["runbooks"]
+    assert {each["name"]: each["valid"] for each in listed if each["own"]} == {"mine": True, "other": False}
+
+
+def test_a_plan_changes_nothing_and_has_the_final_words(mine: Folder) -> None:
+    said = runbook(mine, "plan", "mine", "text=a; b", "--json").json
+    assert said["values"] == {"text": "a; b", "count": "2"}
+    one, kind, go, two = said["steps"]
+    assert one["do"] == {
+        "script": "printf '%s\\n' \"${ORCH_PARAM_TEXT}\" >> log\n",
+        "environment": {"ORCH_PARAM_TEXT": "a; b"},
+        "missing": [],
+    }
+    assert (kind["text"], go["text"], two["do"]["missing"]) == ("Which is it?", "May I?", ["kind"])
+    assert not (mine.path / ".orch" / "runbooks").exists()
+    assert "ORCH_PARAM_TEXT='a; b'" in runbook(mine, "plan", "mine", "text=a; b").out
+
+
+def test_a_run_stops_for_people_and_goes_on_with_what_they_say(mine: Folder) -> None:
+    said = runbook(mine, "run", "mine", "text=a", "--yes", "--json")
+    assert (said.code, said.json["run"]["status"]) == (10, "waits")
+    assert "hint: `orch runbook resume 1 kind=VALUE` goes on" in said.err
+    said = runbook(mine, "resume", "1", "kind=soft")
+    assert said.code == 10
+    assert "waits for approval: May I?" in said.err
+    shown = runbook(mine, "status", "1").out
+    assert "3. go  waits\n" in shown
+    assert "`orch runbook resume 1 --approve` goes on" in shown
+    done = runbook(mine, "resume", "1", "--approve", "--report", "report.md", "--json")
+    assert done.code == 0
+    assert [each["status"] for each in done.json["run"]["steps"]] == ["done"] * 4
+    assert done.json["run"]["steps"][2]["message"].startswith("approved by ")
+    assert (mine.path / "log").read_text() == "a\nsoft\n"
+    assert (mine.path / "report.md").read_text().startswith("# mine: done\n")
+    again = runbook(mine, "resume", "1")
+    assert (again.code, "run 1 is done: there is nothing to go on with" in again.err) == (2, True)
+    (change,) = mine.orch("log", "--json").json["changes"]
+    assert (change["verb"], change["subject"], change["calls"]) == ("runbook run", "mine count=2 text=a", 3)
+
+
+def test_a_failure_is_undone_where_that_was_asked_for(mine: Folder) -> None:
+    mine.write("runbooks/mine.md", MINE.replace("grep -q ${{ params.kind }}", "grep -q nothing"))
+    said = runbook(mine, "run", "mine", "text=a", "kind=hard", "--yes")
+    said = runbook(mine, "resume", "1", "--approve", "--undo-on-failure", "--json")
+    assert said.code == 6
+    assert "error ORCH417: step two failed: its check does not hold" in said.err
+    assert "hint: undone: two; `orch runbook run` begins anew" in said.err
+    assert said.json["run"]["status"] == "failed"
+    assert (mine.path / "log").read_text() == "a\nhard\nundone\n"
+
+
+def test_what_is_not_undone_is_told(mine: Folder) -> None:
+    mine.write("runbooks/mine.md", MINE.replace("grep -q ${{ params.kind }}", "grep -q nothing"))
+    runbook(mine, "run", "mine", "text=a", "kind=hard", "--yes")
+    said = runbook(mine, "resume", "1", "--approve")
+    assert "nothing is undone; what can be: two" in said.err
+    assert "`orch runbook resume 1` goes on from here" in said.err
+
+
+def test_restart_gives_an_interrupted_run_up(mine: Folder) -> None:
+    assert runbook(mine, "run", "mine", "text=a", "--yes").code == 10
+    assert runbook(mine, "run", "mine", "text=a", "--yes", "--restart").code == 10
+    runs = runbook(mine, "status", "--json").json["runs"]
+    assert [(each["id"], each["status"]) for each in runs] == [(2, "waits"), (1, "abandoned")]
+
+
+def test_a_copy_never_overwrites_what_was_changed(mine: Folder) -> None:
+    assert runbook(mine, "init", "broken-lock").out == "runbooks/broken-lock.md: written\n"
+    copied = mine.path / "runbooks" / "broken-lock.md"
+    copied.write_text(copied.read_text() + "\nOurs.\n")
+    done = runbook(mine, "init", "--json").json["runbooks"]
+    assert done["broken-lock"] == "kept"
+    assert done["bad-node"] == "written"
+    assert copied.read_text().endswith("\nOurs.\n")
+    assert set(runbook(mine, "init", "--json").json["runbooks"].values()) == {"kept", "unchanged"}
+    listed = runbook(mine, "list", "--json").json["runbooks"]
+    assert all(each["own"] and each["valid"] for each in listed)
+
+
+def test_a_folder_that_cannot_be_written_is_told(folder: Folder) -> None:
+    (folder.path / "runbooks").write_text("a file")
+    said = runbook(folder, "init")
+    assert (said.code, "the runbooks cannot be written" in said.err) == (3, True), said.err
+
+
+# Approvals by pull request
+
+
+@pytest.fixture
+def github() -> Iterator[GitHubServer]:
+    with GitHubServer().running() as server:
+        assert isinstance(server, GitHubServer)
+        server.add_pull(5, HEAD)
+        server.permissions |= {"bob": "write", "eve": "read"}
+        yield server
+
+
+@pytest.fixture
+def gitlab() -> Iterator[GitLabServer]:
+    with GitLabServer().running() as server:
+        assert isinstance(server, GitLabServer)
+        server.add_request(5, HEAD)
+        yield server
+
+
+def at_github(server: GitHubServer, folder: Folder, *words: str) -> Said:
+    env = {"GITHUB_API_URL": server.url, "GITHUB_TOKEN": "person", "GITHUB_REPOSITORY": server.repo}
+    return folder.orch(
+        "runbook", *words, "--approved-by", "5", env={**env, "GITLAB_CI": "", "GITHUB_EVENT_PATH": ""}
+    )
+
+
+def at_gitlab(server: GitLabServer, folder: Folder, *words: str) -> Said:
+    env = {
+        "GITLAB_CI": "true",
+        "CI_SERVER_URL": server.url,
+        "GITLAB_TOKEN": "project-token",
+        "CI_PROJECT_ID": "7",
+    }
+    return folder.orch("runbook", *words, "--approved-by", "5", env=env)
+
+
+def mark(folder: Folder) -> str:
+    plan = runbook(folder, "plan", "mine", "text=a", "--json").json
+    return f"orch-runbook: mine {plan['mark']}"
+
+
+RUN = ("run", "mine", "text=a", "kind=soft", "--yes")
+
+
+def test_a_run_that_a_pull_request_approves_goes_through(mine: Folder, github: GitHubServer) -> None:
+    github.add_review(5, "bob", HEAD, body=f"Yes.\r\n{mark(mine)}\r\n")
+    said = at_github(github, mine, *RUN, "--json")
+    assert said.code == 0, said.err
+    assert said.json["run"]["steps"][2]["message"] == "approved by bob in acme/cluster#5"
+    assert github.problems == []
+    assert github.writes() == []
+
+
+@pytest.mark.parametrize(
+    "review",
+    [
+        ("bob", "COMMENTED", HEAD, True),
+        ("bob", "CHANGES_REQUESTED", HEAD, True),
+        ("bob", "APPROVED", OLDER, True),
+        ("bob", "APPROVED", HEAD, False),
+        ("eve", "APPROVED", HEAD, True),
+        ("ada", "APPROVED", HEAD, True),
+    ],
+    ids=["a comment", "no", "of an older commit", "without the mark", "who may not write", "its author"],
+)
+def test_what_is_no_approval_approves_nothing(
+    mine: Folder, github: GitHubServer, review: tuple[str, str, str, bool]
+) -> None:
+    login, state, commit, marked = review
+    body = mark(mine) if marked else "orch-runbook: mine 000000000000"
+    github.add_review(5, login, commit, state=state, body=body)
+    said = at_github(github, mine, *RUN)
+    assert said.code == 4, said.err
+    assert "error ORCH418: nobody has approved this run in pull request 5" in said.err
+    assert f"with the line `{mark(mine)}`" in said.err
+    assert not (mine.path / "log").exists()
+
+
+def test_a_later_no_takes_an_approval_back(mine: Folder, github: GitHubServer) -> None:
+    github.add_review(5, "bob", HEAD, body=mark(mine))
+    github.add_review(5, "bob", HEAD, body=mark(mine), state="DISMISSED")
+    assert at_github(github, mine, *RUN).code == 4
+
+
+def test_the_mark_is_of_the_text_and_the_parameters(mine: Folder) -> None:
+    before = mark(mine)
+    assert runbook(mine, "plan", "mine", "text=b", "--json").json["mark"] not in before
+    mine.write("runbooks/mine.md", MINE + "\nMore.\n")
+    assert mark(mine) != before
+
+
+def test_a_merge_request_approves_too(mine: Folder, gitlab: GitLabServer) -> None:
+    assert at_gitlab(gitlab, mine, *RUN).code == 4
+    gitlab.add_note(5, "bob", f"Fine.\n{mark(mine)}")
+    assert at_gitlab(gitlab, mine, *RUN).code == 4
+    gitlab.approved[5] = ["grace", "bob"]
+    said = at_gitlab(gitlab, mine, *RUN, "--json")
+    assert said.code == 0, said.err
+    assert said.json["run"]["steps"][2]["message"] == "approved by bob in 7#5"
+    assert gitlab.problems == []
+
+
+def test_texts_of_steps_move_no_terminal(mine: Folder) -> None:
+    mine.write(
+        "runbooks/mine.md", MINE.partition("```question")[0].replace(">> log", "; printf '\\033[2Jx\\n'")
+    )
+    said = runbook(mine, "run", "mine", "text=a\x1b[31m", "--yes")
+    assert said.code == 0, said.err
+    assert "\x1b[2J" not in said.out
+    assert "<1b>[2Jx" in said.out
+    shown = runbook(mine, "status", "1")
+    assert "\x1b[31m" not in shown.out.replace("\x1b[0m", "") or "\\u001b" in shown.out
+    json.loads(runbook(mine, "status", "--json").out)
+
+
+def test_paths_of_steps_are_of_the_project_wherever_it_is_called(mine: Folder) -> None:
+    (mine.path / "below").mkdir()
+    assert Folder(mine.path / "below").orch("runbook", "run", "mine", "text=a", "--yes").code == 10
+    assert Path(mine.path, "log").read_text() == "a\n"
