@@ -19,7 +19,7 @@ from orch.runbooks.plan import Action, PlannedStep, RunPlan, planned_step
 from orch.runbooks.process import Program, orch_words, run, search_path
 from orch.runner.ledger.changes import Step as Written
 from orch.runner.private import private_folder
-from orch.runner.processes import is_dead_owner, owner_of
+from orch.runner.processes import can_be_checked, describe_owner, is_dead_owner, owner_of
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.change_log import Journal
 
@@ -148,15 +148,30 @@ class Run:
         if step.kind not in ("orch", "shell"):
             return False
         owner = written.message if written.status == "running" else None
-        if owner and not is_dead_owner(owner):
+        if owner and can_be_checked(owner) and not is_dead_owner(owner):
             self.audience.tells("what was begun is still at work: waiting for its end")
             while not is_dead_owner(owner):
                 time.sleep(1)
         if planned.check is None or not self._check(planned):
+            if owner and not can_be_checked(owner):
+                self._require_ended(step, owner)
             return False
         self.journal.end_step(host, step.name, "done", "begun before; its check says that it is done")
         self.audience.tells("its check says that it is done")
         return True
+
+    def _require_ended(self, step: Step, owner: str) -> None:
+        """Raises Waits unless somebody says that a process of another machine has ended."""
+        process = describe_owner(owner)
+        what = f"{process}, which did step {step.name}, has ended: that machine cannot be seen from here."
+        if self.audience.approval(replace(step, text=what)) is None:
+            raise Waits(
+                f"nobody knows whether step {step.name} is still at work",
+                where=str(step.span),
+                detail=f"{process} began it, and cannot be seen from here",
+                hint=f"look there; once it has ended, `orch runbook resume {self.number} --approve` does it again",
+                code="ORCH418",
+            )
 
     def _do(self, planned: PlannedStep) -> str | None:
         step = planned.step

@@ -35,15 +35,20 @@ class Program:
 
 def orch_words(words: Sequence[str]) -> tuple[str, ...]:
     """The words of a program that is this orch."""
-    script = Path(sys.executable).parent / "orch"
-    if script.exists():
-        return (str(script), *words)
-    return (sys.executable, "-m", "orch.cli.main", *words)
+    script = _script()
+    return (sys.executable, "-m", "orch.cli.main", *words) if script is None else (str(script), *words)
+
+
+def _script() -> Path | None:
+    """The console script that this process is, or the one beside its interpreter."""
+    found = (Path(sys.argv[0]), Path(sys.executable).parent / "orch")
+    return next((each.absolute() for each in found if each.name == "orch" and each.is_file()), None)
 
 
 def search_path() -> dict[str, str]:
     """The variable with which a shell finds this orch before any other."""
-    return {"PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))}
+    folder = (_script() or Path(sys.executable)).parent
+    return {"PATH": os.pathsep.join((str(folder), os.environ.get("PATH", os.defpath)))}
 
 
 def run(program: Program, log: Path, began: Callable[[int], None], show: Callable[[bytes], None]) -> int:

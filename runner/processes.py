@@ -98,6 +98,12 @@ def is_dead_owner(owner: str) -> bool:
     return process is not None and bool(process.born) and is_dead(process)
 
 
+def can_be_checked(owner: str) -> bool:
+    """Whether an owner in the ledger is a process of our boot and namespace: those of others nobody sees."""
+    process = _parse_owner(owner)
+    return process is not None and _boot_and_namespace() == (process.boot, process.namespace)
+
+
 def describe_owner(owner: str) -> str:
     """An owner of the ledger, for people: `process 4711 of ada@laptop`."""
     process = _parse_owner(owner)

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from orch.runbooks.engine import Refused, Run, StepFailed, Waits
 from orch.runbooks.model import Step
@@ -23,6 +24,7 @@ from orch.runbooks.report import report_of
 from orch.runner.ledger.changes import Change, ChangeUnderWay
 from orch.runner.ledger.changes import Step as Written
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.schema import change_step
 from orch.runner.processes import GONE, start_time_of
 from orch.spec.loader.text import Source
 from orch.stacks.change_log import gone_on_with, undertaken
@@ -358,6 +360,23 @@ def test_a_kill_of_run_and_step_has_the_step_done_again(project: Project) -> Non
     hall = go(project, MIDDLE)
     assert hall.began == ["two again", "three"]
     assert log(project) == "one\ntwo\ntwo\nwhole\nthree\n"
+
+
+def test_what_another_machine_began_is_not_done_again_before_somebody_has_looked(project: Project) -> None:
+    with pytest.raises(StepFailed):
+        go(project, FLAKY)
+    with closing(open_ledger(project.ledger_url)) as ledger, ledger._begin() as db:
+        elsewhere = "eve@elsewhere:v2:7:12:another-boot:1"
+        db.execute(
+            update(change_step).where(change_step.c.name == "two").values(status="running", message=elsewhere)
+        )
+    (project.root / "mended").touch()
+    with pytest.raises(Waits, match="nobody knows whether step two is still at work") as caught:
+        go(project, FLAKY)
+    assert "process 7 of eve@elsewhere" in caught.value.text()
+    assert log(project) == "one\ntwo\n"
+    go(project, FLAKY, Hall(approver="ada@box"))
+    assert log(project) == "one\ntwo\ntwo\nthree\n"
 
 
 def test_a_program_that_nobody_tells_to_begin_does_nothing(tmp_path: Path) -> None:

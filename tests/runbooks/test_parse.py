@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from support import ROOT
@@ -15,6 +16,7 @@ from orch.runbooks.library import LIBRARY, places
 from orch.runbooks.model import Runbook
 from orch.runbooks.parse import KINDS, parse
 from orch.runbooks.plan import plan_json, planned
+from orch.runbooks.words import shell_text, variable
 from orch.spec.loader.load import InvalidConfiguration
 from orch.spec.loader.text import Source
 
@@ -304,6 +306,26 @@ def test_every_runbook_of_the_library_is_right(name: str) -> None:
         assert step.kind != "shell" or step.check is not None or step.repeat
         for name_ in runbook.parameters:
             assert runbook.parameters[name_].description
+
+
+def test_a_check_of_the_library_does_not_hold_because_it_cannot_look(tmp_path: Path) -> None:
+    """As where orch is not found, a host does not answer, or a state cannot be read."""
+    (tmp_path / "orch").write_text("#!/bin/sh\nexit 127\n")
+    (tmp_path / "orch").chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    looked = 0
+    for place in places(ROOT / "nowhere").values():
+        runbook = parse(Source.of(place.name, place.path.read_text()), wrong_words)
+        for step in runbook.steps:
+            if step.check is None or step.check.kind != "shell":
+                continue
+            script, names = shell_text(step.check.text)
+            environment = {**path, **{variable(name): "lab" for name in names}}
+            words = ["/bin/sh", "-euc", script]
+            done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, check=False)
+            assert done.returncode, (place.name, step.name)
+            looked += 1
+    assert looked
 
 
 def test_the_index_has_every_runbook_of_the_library() -> None:
