@@ -21,7 +21,7 @@ from orch.runner.ledger.changes import Step as Written
 from orch.runner.private import private_folder
 from orch.runner.processes import can_be_checked, describe_owner, is_dead_owner, owner_of
 from orch.spec.errors import ExitCode, OrchError
-from orch.stacks.change_log import Journal
+from orch.stacks.team.change_log import Journal
 
 CHECK_AGAIN_S = 3
 
@@ -169,7 +169,7 @@ class Run:
                 f"nobody knows whether step {step.name} is still at work",
                 where=str(step.span),
                 detail=f"{process} began it, and cannot be seen from here",
-                hint=f"look there; once it has ended, `orch runbook resume {self.number} --approve` does it again",
+                hint=f"look there; once it has ended, `orch runbook resume {self.number} --approve` goes on",
                 code="ORCH418",
             )
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from orch.runner.ledger.changes import Change
     from orch.runner.ledger.changes import Step as Written
     from orch.spec.loader.text import Source
-    from orch.stacks.change_log import Journal
     from orch.stacks.project import Project
+    from orch.stacks.team.change_log import Journal
 
 SCHEMA = 1
 
@@ -216,14 +216,14 @@ def run(
     from orch.cli.runbooks.screen import plan_lines
     from orch.runbooks.library import source_of
     from orch.runbooks.plan import RUN, RunPlan, holds, planned, subject
-    from orch.stacks.change_log import undertaken
+    from orch.stacks.team.change_log import undertaken
 
     project = project_at(rehearse=rehearse)
     runbook = _parsed(source_of(project.root, name))
     kept = _kept(runbook, values)
     steps = planned(runbook, kept.known)
     if not yes:
-        need_terminal(f"orch runbook run {name} … --yes")
+        need_terminal(f"orch runbook run {name} … --yes", project)
         plans = {} if words_only else dict(_plans_of_verbs(project, steps))
         for line in plan_lines(runbook, steps, plans):
             tell(line)
@@ -315,7 +315,7 @@ def resume(
     """Go on with a run that was interrupted, failed or waits; steps that are done are not done again."""
     from orch.runbooks.parameters import values_of
     from orch.runbooks.plan import RunPlan
-    from orch.stacks.change_log import gone_on_with
+    from orch.stacks.team.change_log import gone_on_with
 
     project = project_at(rehearse=rehearse)
     change, _ = _change(project, number)
