@@ -86,7 +86,7 @@ class Run:
         """Do all steps that are not done. Raises StepFailed, Waits, Refused, LeaseLost."""
         private_folder(self.logs)
         for at, step in enumerate(self.runbook.steps, 1):
-            written = {each.name: each for each in self.journal.steps()}.get(step.name)
+            written = {each.name: each for each in self.journal.steps}.get(step.name)
             if written is not None and written.status in ("done", "skipped"):
                 continue
             self._step(at, planned_step(step, self.plan.known), written)
@@ -207,7 +207,7 @@ class Run:
         )
 
     def _done(self) -> str:
-        done = [each.name for each in self.journal.steps() if each.status == "done"]
+        done = [each.name for each in self.journal.steps if each.status == "done"]
         return f"done: {', '.join(done)}" if done else "no step was done before it"
 
     def log_of(self, step: Step) -> Path:
@@ -233,7 +233,7 @@ class Run:
 
     def can_undo(self) -> tuple[str, ...]:
         """The steps that can be taken back, the last first: those that were begun and have an undo."""
-        begun = {each.name for each in self.journal.steps() if each.status in ("done", "failed", "running")}
+        begun = {each.name for each in self.journal.steps if each.status in ("done", "failed", "running")}
         return tuple(each.name for each in reversed(self.runbook.steps) if each.name in begun and each.undo)
 
     def undo(self) -> tuple[str, ...]:

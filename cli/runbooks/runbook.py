@@ -459,7 +459,7 @@ def _run(
     stream = sys.stderr if as_json else sys.stdout
     screen = Screen(len(runbook.steps), stream, terminal=terminal(), approver=approver)
     if journal.resumed:
-        done = sum(each.status in ("done", "skipped") for each in journal.steps())
+        done = sum(each.status in ("done", "skipped") for each in journal.steps)
         tell(f"run {journal.change.id} goes on: {done} of {len(runbook.steps)} steps are done")
     more = _rehearsed if project.rehearsal else _as_they_are
     return Run(runbook, kept, journal, screen, project.root, _logs(project, journal.change.id), more)
@@ -505,7 +505,7 @@ def _do_steps(made: Run, *, undo: bool | None) -> None:
         can = made.can_undo()
         if can and (undo or (undo is None and _undo_is_wished(can, error))):
             undone = made.undo()
-            made.journal.gives_up = True
+            made.journal.final = True
             error.hint = f"undone: {', '.join(undone)}; `orch runbook run` begins anew"
         elif can:
             error.detail = f"{error.detail}\nnothing is undone; what can be: {', '.join(can)}"

@@ -255,12 +255,12 @@ def test_a_cost_alarm_stops_a_run_only_where_that_was_decided_and_agreed(lab: Fo
     words = ("cost-alarm", f"fleet={FLEET}", "decision=stop", "run=long")
     code, waiting, err = run(lab, "run", *words, "--yes")
     assert (code, waiting["status"]) == (10, "waits"), err
-    assert [each["status"] for each in lab.orch("ps", "--json").json["runs"]] != ["stopped"]
+    assert [each["status"] for each in lab.orch("ps", "--json").json["runs"]] != ["terminated"]
     code, done, err = run(lab, "resume", str(waiting["id"]), "--approve")
     assert code == 0, err
     assert statuses(done)["stop"] == "done"
     assert statuses(done)["remove"] == "skipped"
-    assert lab.orch("ps", "--json").json["runs"] == []
+    assert [each["status"] for each in lab.orch("ps", "--json").json["runs"]] == ["terminated"]
 
 
 def test_the_end_of_a_fleet_waits_for_its_runs(lab: Folder) -> None:

@@ -207,7 +207,7 @@ def go_and_undo(project: Project, body: str) -> tuple[str, ...]:
         except StepFailed:
             undone = made.undo()
             assert made.can_undo() == ()
-            made.journal.gives_up = True
+            made.journal.final = True
             raise
     return undone
 
