@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orch.cli.verbs import VERBS, load
@@ -32,11 +32,21 @@ def wrong_words(words: tuple[Word, ...]) -> Iterator[tuple[int, Problem]]:
     command, at, path = load(words[0].literal), 1, f"orch {words[0].literal}"
     while (verbs := getattr(command, "commands", None)) is not None:
         word = words[at] if at < len(words) else None
-        if word is None or word.names or word.literal not in verbs:
-            yield (at if word else at - 1), _no_verb(word, list(verbs), path)
+        if word is None and command.invoke_without_command:
             return
+        if word is None or word.names or word.literal not in verbs:
+            if (default := _default(verbs)) is None:
+                yield (at if word else at - 1), _no_verb(word, list(verbs), path)
+                return
+            command = default
+            break
         command, path, at = verbs[word.literal], f"{path} {word.literal}", at + 1
     yield from _wrong_arguments(command, words, at, path)
+
+
+def _default(verbs: Mapping[str, Any]) -> Any:
+    """The verb of a group that is meant where none is named, as `orch offers FILE` has one."""
+    return next((each for each in verbs.values() if each.hidden), None)
 
 
 def _no_verb(word: Word | None, names: Sequence[str], path: str) -> Problem:
@@ -102,7 +112,10 @@ def has_option(words: Sequence[str], option: str) -> bool:
 def _command(words: Sequence[str]) -> Any:
     command, at = load(words[0]), 1
     while (verbs := getattr(command, "commands", None)) is not None:
-        command, at = verbs[words[at]], at + 1
+        word = words[at] if at < len(words) else ""
+        if word not in verbs:
+            return _default(verbs) or command
+        command, at = verbs[word], at + 1
     return command
 
 

@@ -231,18 +231,36 @@ def test_an_upgrade_does_not_begin_while_a_change_is_pending(lab: Folder) -> Non
     assert (lab.path / ".orch/backup/before-upgrade.tgz").stat().st_size > 1000
 
 
+def test_a_new_passphrase_and_a_new_place_of_the_state_change_nothing(lab: Folder) -> None:
+    code, waiting, err = run(lab, "run", "key-rotation", "--yes")
+    assert code == 10, err
+    (passphrase,) = lab.path.glob(".orch/*passphrase*")
+    former = passphrase.read_text()
+    code, done, err = run(lab, "resume", str(waiting["id"]), "--approve")
+    assert (code, statuses(done)["rotate"], statuses(done)["rotate-variable"]) == (0, "done", "skipped"), err
+    assert passphrase.read_text() != former
+    (lab.path / "elsewhere").mkdir()
+    to = f"to=file://{lab.path}/elsewhere"
+    code, waiting, err = run(lab, "run", "move-state", to, "files=fleet.yml", "--yes")
+    assert code == 10, err
+    code, done, err = run(lab, "resume", str(waiting["id"]), "--approve")
+    assert (code, done["status"]) == (0, "done"), err
+    assert "elsewhere" in (lab.path / "orch.yml").read_text()
+    assert lab.orch("preview", "fleet.yml", "--exit-code").code == 0
+
+
 def test_a_cost_alarm_stops_a_run_only_where_that_was_decided_and_agreed(lab: Folder) -> None:
     lab.write("long.yml", "type: task\nname: long\nimage: orch/mpi\ncommands: ['sleep 3000']\n")
     assert lab.orch("run", "long.yml", "--detach").code == 0
     words = ("cost-alarm", f"fleet={FLEET}", "decision=stop", "run=long")
     code, waiting, err = run(lab, "run", *words, "--yes")
     assert (code, waiting["status"]) == (10, "waits"), err
-    assert [each["status"] for each in lab.orch("ps", "--json").json["runs"]] != ["stopped"]
+    assert [each["status"] for each in lab.orch("ps", "--json").json["runs"]] != ["terminated"]
     code, done, err = run(lab, "resume", str(waiting["id"]), "--approve")
     assert code == 0, err
     assert statuses(done)["stop"] == "done"
     assert statuses(done)["remove"] == "skipped"
-    assert lab.orch("ps", "--json").json["runs"] == []
+    assert [each["status"] for each in lab.orch("ps", "--json").json["runs"]] == ["terminated"]
 
 
 def test_the_end_of_a_fleet_waits_for_its_runs(lab: Folder) -> None:
