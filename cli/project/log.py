@@ -125,6 +125,7 @@ def change_lines(change: Change, steps: tuple[Step, ...]) -> list[str]:
 
 
 def _plan_lines(plan: dict[str, Any]) -> list[str]:
+    """A plan in lines; texts of many lines, as a runbook's own, are told by their number of lines."""
     lines: list[str] = []
     for row in plan.get("changes", ()):
         lines.append(" ".join(str(row[key]) for key in ("op", "type", "name") if row.get(key)))
@@ -133,7 +134,9 @@ def _plan_lines(plan: dict[str, Any]) -> list[str]:
 
 
 def _in_words(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    if isinstance(value, str):
+        return value if "\n" not in value.strip() else f"{len(value.splitlines())} lines"
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def _list(changes: tuple[Change, ...], left_out: int, *, as_json: bool) -> None:

@@ -289,13 +289,8 @@ def test_verbs_that_have_a_plan_of_their_own_are_asked_for_it() -> None:
     assert plan_words(("drift", "lab")) is None
 
 
-NOT_MERGED: tuple[str, ...] = ()
-"""Runbooks of the library whose verbs are not there yet."""
-
-
 @pytest.mark.parametrize("name", sorted(each.stem for each in LIBRARY.glob("*.md") if each.stem != "README"))
 def test_every_runbook_of_the_library_is_right(name: str) -> None:
-    assert name not in NOT_MERGED
     text = (LIBRARY / f"{name}.md").read_text()
     runbook = parse(Source.of(f"{name}.md", text), wrong_words)
     assert runbook.name == name
