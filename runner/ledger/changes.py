@@ -283,13 +283,13 @@ class Changes:
             query = query.where(_table.c.began_at >= since)
         if unfinished:
             query = query.where(_table.c.status == "running")
-        if limit is not None:
+        if limit is not None and not verbs:
             query = query.limit(limit)
         with self._reading() as db:
             found = [_change(row) for row in db.execute(query.order_by(_table.c.id.desc()))]
         if verbs:
             found = [each for each in found if any(f"{each.verb} ".startswith(f"{word} ") for word in verbs)]
-        return tuple(found)
+        return tuple(found[:limit])
 
     def _unfinished(self, db: Connection, project: str, scope: str) -> Sequence[Change]:
         query = _selected().where(

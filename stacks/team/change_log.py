@@ -171,7 +171,10 @@ def _at_work(changes: Changes, begun: Begun) -> Iterator[Journal]:
         with Renewal(changes, begun.lease):
             yield journal
     except BaseException as error:
-        journal.end(error)
+        try:
+            journal.end(error)
+        except OrchError as unwritten:
+            raise error from unwritten  # what went wrong first is what a user has to know
         raise
     journal.end(None)
 

@@ -154,6 +154,23 @@ def test_a_ledger_that_cannot_be_used_keeps_nothing_from_being_done(project: Pro
     assert done == [1]
 
 
+def test_what_went_wrong_is_told_where_its_end_cannot_be_written(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unusable(*_: object) -> None:
+        raise LedgerUnusable("the ledger is gone")
+
+    monkeypatch.setattr("orch.runner.ledger.changes.Changes.end", unusable)
+    with pytest.raises(NodesBusy), undertaken(project, "node drain", "lab-0"):
+        raise NodesBusy("busy")
+    with pytest.raises(NodesBusy), logged(project, "down", "fleet lab", quiet):
+        raise NodesBusy("busy")
+    notes: list[Progress] = []
+    with logged(project, "down", "fleet lab", notes.append):
+        pass
+    assert "is not in the log: the ledger is gone" in str(notes)
+
+
 def test_a_change_that_another_process_goes_on_with_ends_here(project: Project, ledger: Ledger) -> None:
     def work() -> None:
         with undertaken(project, "node drain", "lab-0", holds=("a",)) as journal:

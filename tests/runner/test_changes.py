@@ -152,6 +152,7 @@ def test_lists(any_ledger: Ledger) -> None:
         "up",
     ]
     assert [each.verb for each in changes.listed("demo", limit=1)] == ["down"]
+    assert [each.verb for each in changes.listed("demo", verbs=["node"], limit=1)] == ["node replace"]
     assert changes.listed("demo", since=changes.listed("demo")[0].now + 60) == ()
     assert changes.listed("other") == ()
 
