@@ -157,6 +157,8 @@ def begin(asked: Begin, how: How, path: str | None) -> None:
             end(ExitCode.OK)
         _refuse_nothing(plan)
         plan.refuse_runs()
+        if how.report is not None:
+            _require_writable(how.report)
         if not how.yes:
             need_terminal(asked.command, project)
             confirm(f"Begin with {fold([each.name for each in plan.nodes])}?")
@@ -175,6 +177,19 @@ def begin(asked: Begin, how: How, path: str | None) -> None:
         finally:
             for number in begun:
                 _show_end(project, runner.ledger.changes, number, how)
+
+
+def _require_writable(report: Path) -> None:
+    """Raises UsageError before anything is done whose report could not be written."""
+    try:
+        report.touch()
+    except OSError as error:
+        raise UsageError(
+            "the report cannot be written there",
+            where=str(report),
+            detail=error.strerror or str(error),
+            hint="name another file with `--report`",
+        ) from error
 
 
 def nodes_by_fleet(project: Project, words: Sequence[str], fleet: str | None) -> list[tuple[str, NodeState]]:
@@ -257,7 +272,10 @@ def _show_end(project: Project, changes: Changes, number: int, how: How) -> None
     if how.report is not None:
         files = sorted(folder_of(project.dot, number).glob("*/*"))
         evidence = [str(each.relative_to(project.root)) for each in files]
-        how.report.write_text(report(plan, change, steps, evidence))
+        try:
+            how.report.write_text(report(plan, change, steps, evidence))
+        except OSError as error:
+            tell(f"warning: the report cannot be written: {how.report}: {error.strerror}")
     if how.as_json:
         told = [
             {
