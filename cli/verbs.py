@@ -318,7 +318,7 @@ VERBS = (
     Verb(
         "state",
         "project.state:app",
-        "The state, which records what is up: move it to another place.",
+        "The state, which records what is up: move it to another place, repair it.",
         FLEETS,
     ),
     Verb(

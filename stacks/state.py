@@ -43,7 +43,7 @@ def deployment(project: Project, stack: str) -> StackExport | None:
                 f"the recorded state of {stack} cannot be read",
                 where=str(checkpoint),
                 detail=str(error),
-                hint=f"the state before it is beside it, as {checkpoint.name}.bak",
+                hint=f"`orch state repair {stack}` puts the latest copy of it in its place",
                 code="ORCH351",
             ) from error
     engine = engines.require()

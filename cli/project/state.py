@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orch.cli.context import Json, Yes, project_at
+from orch.cli.context import FileOrName, Json, Rehearse, Yes, project_at
 from orch.cli.errors import print_json, say, tell
 
 SCHEMA = 1
@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def state() -> None:
-    """The state, which records what is up: move it to another place."""
+    """The state, which records what is up: move it to another place, repair it."""
 
 
 @app.command(
@@ -68,3 +68,44 @@ def move(
         print_json({"schema": SCHEMA, "from": project.state_url, "to": moved.state_url, "stacks": rows})
         return
     say(f"moved: the state of {project.name} is at {moved.state_url}")
+
+
+@app.command("repair", epilog="Example: orch state repair pretrain")
+def repair(
+    target: FileOrName, *, yes: Yes = False, as_json: Json = False, rehearse: Rehearse = False
+) -> None:
+    """Repair the record of a fleet or volume, after showing what is wrong with it.
+
+    Clears locks and operations of calls that were killed, as `up` does; a state file that cannot be read, or
+    is gone, is replaced by the latest copy of it that is there.
+    """
+    from orch.cli.fleets.targets import stacks_of
+    from orch.cli.output.progress import watching
+    from orch.cli.output.review import confirm, need_terminal
+    from orch.stacks.pulumi.locks import subject
+    from orch.stacks.state import StackState
+    from orch.stacks.team.repair import damage_of
+    from orch.stacks.team.repair import repair as mend
+
+    rows: list[dict[str, object]] = []
+    for project, name in stacks_of(target, rehearse=rehearse):
+        project.prepare()
+        stack = StackState(project, name)
+        damage = damage_of(stack)
+        for words in damage.found:
+            tell(f"{subject(name)}: {words}")
+        if damage.copy is not None:
+            tell(f"{subject(name)}: it is replaced by {damage.copy.words}")
+        if not yes:
+            need_terminal(f"orch state repair {target} --yes", project)
+            confirm(f"Repair the record of the {subject(name)}?")
+        with watching(as_json=as_json) as listener:
+            done = mend(stack, damage, listener)
+        rows.append({"stack": name, "found": list(damage.found), "done": list(done)})
+        if as_json:
+            continue
+        say(f"{subject(name)}: {'; '.join(done) or 'nothing was wrong'}")
+        if damage.copy is not None:
+            tell("note: what was made since that copy is not recorded; `orch gc` and `orch preview` tell it")
+    if as_json:
+        print_json({"schema": SCHEMA, "stacks": rows})

@@ -182,6 +182,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "log": ("log", "--all", "--json"),
     "log of a change": ("log", "1"),
     "rotation of the passphrase": ("rotate", "passphrase", "--yes"),
+    "repair of the state": ("state", "repair", "nest", "--yes", "--json"),
     "move of the state": ("state", "move", "--to", "file://elsewhere", "--yes", "--json"),
     "cordon": ("cordon", "gpu9", "--reason", "fan"),
     "drain": ("node", "drain", "gpu9", "--yes", "--json", "--report", "drain.md"),
@@ -246,6 +247,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("up of a takeover after",),
     ("preview when it is taken over after",),
     ("rotation of the passphrase",),
+    ("repair of the state",),
     ("move of the state",),
     ("down of hosts",),
 )

@@ -129,6 +129,52 @@ def test_another_clone_needs_the_new_passphrase_and_nothing_else(lab: Folder, tm
     unchanged(clone)
 
 
+def checkpoint_of(folder: Folder) -> Path:
+    found = find(folder.path).checkpoint("moved")
+    assert found is not None
+    return found
+
+
+def test_a_state_that_cannot_be_read_or_is_gone_is_repaired_from_its_copies(lab: Folder) -> None:
+    said = lab.orch("up", "fleet.yml", "--yes")
+    assert said.code == 0, said.err
+    checkpoint = checkpoint_of(lab)
+    whole = checkpoint.read_text()
+    checkpoint.write_text(whole[:1000])
+    said = lab.orch("preview", "fleet.yml")
+    assert (said.code, "ORCH351" in said.err) == (5, True), said.err
+    assert "orch state repair moved" in said.err
+    said = lab.orch("state", "repair", "moved")
+    assert (said.code, "the state file cannot be read" in said.err) == (2, True), said.err
+    said = lab.orch("state", "repair", "moved", "--yes")
+    assert (said.code, "the state file is " in said.out) == (0, True), said.err
+    unchanged(lab)
+    assert checkpoint.with_name(f"{checkpoint.name}.broken").read_text() == whole[:1000]
+    checkpoint.unlink()
+    said = lab.orch("state", "repair", "moved", "--yes", "--json")
+    assert said.code == 0, said.err
+    assert said.json["stacks"][0]["found"] == ["the state file cannot be read: it is not there"]
+    unchanged(lab)
+    said = lab.orch("state", "repair", "moved", "--yes")
+    assert (said.code, said.out) == (0, "fleet moved: nothing was wrong\n")
+    said = lab.orch("state", "repair", "another", "--yes")
+    assert (said.code, "ORCH353" in said.err) == (3, True), said.err
+
+
+def test_a_state_that_somebody_holds_is_not_repaired(lab: Folder) -> None:
+    folder = checkpoint_of(lab).parents[2] / "locks" / "organization" / "moves" / "moved"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = folder / "held.json"
+    lock.write_text(
+        '{"pid": 1, "username": "ada", "hostname": "elsewhere", "timestamp": "2026-01-01T00:00:00Z"}'
+    )
+    try:
+        said = lab.orch("state", "repair", "moved", "--yes")
+    finally:
+        lock.unlink()
+    assert (said.code, "ada@elsewhere" in said.err) == (9, True), said.err
+
+
 def killed_after(folder: Folder, words: tuple[str, ...], seconds: float) -> None:
     """Begin a call, and kill it and its engine at some moment."""
     with folder.start(*words) as process:
