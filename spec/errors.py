@@ -33,6 +33,8 @@ class OrchError(Exception):
     subclass of that."""
 
     exit_code: ExitCode = ExitCode.BUG
+    # Whether its detail may be kept: it never has what a program of the user's wrote, which may be secret.
+    detail_is_ours: bool = False
 
     def __init__(
         self,

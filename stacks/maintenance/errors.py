@@ -10,6 +10,7 @@ class MaintenanceError(StackError):
     """A step on a node failed. The root of this package's errors."""
 
     exit_code = ExitCode.HOSTS
+    detail_is_ours = True
 
 
 class NothingToDo(MaintenanceError):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from orch.runner.errors import LedgerUnusable, error_text
 from orch.runner.upload.git import run_git
+from orch.spec.confidential import hidden
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.project import Project, ledger_scope
 from orch.stacks.pulumi.changes import Change
@@ -65,7 +66,7 @@ class Journal:
             result = do()
         except OrchError as error:
             if error.exit_code != ExitCode.INTERRUPTED:
-                self._changes.end_step(self._lease, host, name, "failed", error_text(error))
+                self._changes.end_step(self._lease, host, name, "failed", _told(error))
             raise
         self._changes.end_step(self._lease, host, name, "done", result if isinstance(result, str) else None)
         return result
@@ -114,7 +115,7 @@ class Journal:
             self._changes.end(self._lease, "done", self.result, int(ExitCode.OK))
             return
         own = isinstance(error, OrchError)
-        words = error_text(error) if own else type(error).__name__
+        words = _told(error) if own else type(error).__name__
         code = error.exit_code if own else ExitCode.INTERRUPTED
         goes_on = bool(self.change.holds and self.steps and not self.final)
         self._changes.end(self._lease, "interrupted" if goes_on else "failed", words, int(code))
@@ -240,6 +241,12 @@ def logged(project: Project, verb: str, subject: str, listener: Listener) -> Ite
 
 def _unlogged(verb: str, subject: str, error: OrchError) -> str:
     return f"`orch {verb}` of {subject} is not in the log: {error_text(error)}"
+
+
+def _told(error: OrchError) -> str:
+    """An error as the log keeps it. What steps of `init` and other programs of the user wrote, as details of
+    the engine's errors have it, is not kept."""
+    return error_text(error) if error.detail_is_ours else hidden(error.summary)
 
 
 def command_line(argv: Sequence[str]) -> str:

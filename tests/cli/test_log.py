@@ -16,7 +16,8 @@ from orch.runner.ledger import schema
 from orch.runner.ledger.changes import Undertaking
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.stacks.errors import Interrupted
+from orch.stacks.errors import EngineFailed, Interrupted
+from orch.stacks.maintenance.errors import MaintenanceError
 from orch.stacks.project import Project, find
 from orch.stacks.pulumi.changes import Change, Op
 from orch.stacks.pulumi.operation import Note, Progress
@@ -84,7 +85,19 @@ def test_a_change_that_failed_tells_of_what(folder: Folder, project: Project) ->
     assert [(each["status"], each["exit_code"], each["result"]) for each in rows] == [
         ("failed", 130, "KeyboardInterrupt"),
         ("failed", 130, "the user stopped it"),
-        ("failed", 9, "runs are on lab-0: train-1"),
+        ("failed", 9, "runs are on lab-0"),
+    ]
+
+
+def test_what_a_users_program_wrote_is_not_kept(folder: Folder, project: Project) -> None:
+    failed = EngineFailed("up failed for fleet lab", errors={}, detail="init step said geheim")
+    with pytest.raises(EngineFailed), logged(project, "up", "fleet lab", quiet):
+        raise failed
+    with pytest.raises(MaintenanceError), logged(project, "node drain", "nodes lab-0", quiet):
+        raise MaintenanceError("not in order", detail="disk is full")
+    assert [each["result"] for each in folder.orch("log", "--json").json["changes"]] == [
+        "not in order: disk is full",
+        "up failed for fleet lab",
     ]
 
 
