@@ -18,7 +18,7 @@ from orch.runbooks.parameters import Parameter
 from orch.runbooks.plan import Action, PlannedStep, RunPlan, planned_step
 from orch.runbooks.process import Program, orch_words, run, search_path
 from orch.runner.ledger.changes import Step as Written
-from orch.runner.private import private_folder
+from orch.runner.private import private_file, private_folder
 from orch.runner.processes import can_be_checked, describe_owner, is_dead_owner, owner_of
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.team.change_log import Journal
@@ -216,7 +216,7 @@ class Run:
     def _run(self, planned: PlannedStep, action: Action, what: str, timeout_s: int | None) -> int:
         program = program_of(planned, action, self.folder, self.more_words, timeout_s)
         log = self.log_of(planned.step)
-        with log.open("a") as file:
+        with private_file(log).open("a") as file:
             file.write(f"$ {what}: {shown(planned) if what == 'do' else what}\n")
         host = planned.host or ""
 

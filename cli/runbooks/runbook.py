@@ -127,7 +127,7 @@ def show(name: Name, *, as_json: Json = False) -> None:
     project = project_at()
     runbook = _parsed(source_of(project.root, name))
     if not as_json:
-        print(runbook.text, end="" if runbook.text.endswith("\n") else "\n")
+        say(runbook.text.rstrip("\n"))
         return
     print_json(
         {

@@ -18,6 +18,7 @@ from orch.runner.private import stage_file
 from orch.spec.suggest import counted
 from orch.stacks.errors import StackError
 from orch.stacks.fleets import not_up
+from orch.stacks.project import is_stack_name
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import locks, stack_locked, subject
 from orch.stacks.pulumi.operation import Listener, plain
@@ -56,6 +57,8 @@ def damage_of(stack: StackState) -> Damage:
     StackError where it cannot be read and no copy of it can.
     """
     project, name = stack.project, stack.name
+    if not is_stack_name(name):
+        raise not_up(project, name)
     held = locks(project, name)
     if alive := [lock for lock in held if not lock.dead]:
         raise stack_locked(name, str(alive[0]))

@@ -53,8 +53,8 @@ def change_settings(root: Path, given: Mapping[str, str | None]) -> tuple[Projec
         changed = with_settings(text or "", given)
         if changed == text:
             return find(root), False
-        file.write_text(changed, "utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        file.write_bytes(changed.encode("utf-8"))  # what has no such form is told before the file is opened
+    except (OSError, UnicodeError) as error:
         words = getattr(error, "strerror", None) or str(error)
         raise ProjectError(
             "orch.yml cannot be changed", where=str(file), detail=words, code="ORCH302"

@@ -57,6 +57,7 @@ state: s3://bucket?endpoint=evil.example
 ledger: postgresql://evil.example/runs
 backends:
   - {type: aws, endpoint_url: "https://evil.example", creds: {type: default, profile: runs-commands}}
+project: hostile
 """,
 }
 HARMLESS = {

@@ -57,6 +57,8 @@ def test_a_file_that_would_not_be_valid_stays(tmp_path: Path) -> None:
     file.write_text("project: demo\n")
     with pytest.raises(OrchError):
         change_settings(tmp_path, {"project": "Not A Name"})
+    with pytest.raises(OrchError):
+        change_settings(tmp_path, {"ledger": "sqlite:///\udcff"})
     assert file.read_text() == "project: demo\n"
     project, changed = change_settings(tmp_path, {"state": f"file://{tmp_path}/s"})
     assert changed
