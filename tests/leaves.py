@@ -58,6 +58,7 @@ BESIDE: dict[str, tuple[dict[str, object], ...]] = {
     "DevEnvironment": ({}, {"ide": "vscode"}, {"max_duration": "1h"}),
     "Fleet": ({"nodes": "1"}, {}, {"nodes": "1", "resources": {"gpu": "H100:8"}}),
     "Volume": ({}, {"size": "100GB", "region": "r"}, {"volume_id": "v", "region": "r"}, {"region": "r"}),
+    "ProjectSettings": ({}, {"project": "demo"}),
 }
 HEADS: dict[str, dict[str, object]] = {
     "fleet": {"type": "fleet", "name": "lab"},

@@ -141,6 +141,7 @@ def test_no_listed_code_is_told_by_nobody() -> None:
             "runner",
             "providers",
             "catalog",
+            "runbooks",
             "cli",
         )
         for path in (root / folder).rglob("*")
