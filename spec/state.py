@@ -202,6 +202,11 @@ class NodeState(_Frozen):
     scratch: NodeScratch | None = None
 
     @property
+    def published_port(self) -> int:
+        """The port of this machine that leads to it, where it is a container here."""
+        return self.ssh.port
+
+    @property
     def is_pod(self) -> bool:
         """Whether it is a container that its cloud made, without a host of ours: a job is a process there."""
         return self.runtime == "process"

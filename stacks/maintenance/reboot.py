@@ -120,12 +120,12 @@ def _restart_container(node: NodeState) -> None:
     """A container has no reboot of its own: this machine's Docker starts it anew. It is the one that is
     reached at the node's port."""
     client = connect()
-    for container in client.containers.list(all=True, filters={"publish": str(node.ssh.port)}):
+    for container in client.containers.list(all=True, filters={"publish": str(node.published_port)}):
         container.restart(timeout=10)
         return
     raise MaintenanceError(
         f"no container of this machine is node {node.name}",
-        detail=f"none is reached at port {node.ssh.port}",
+        detail=f"none is reached at port {node.published_port}",
         hint=f"`orch node replace {node.name}` makes it anew",
         code="ORCH402",
     )
