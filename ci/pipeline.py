@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from orch.ci.forge import Forge
+from orch.ci.forge import Forge, NotAllowed
 from orch.ci.github import GitHub
 from orch.ci.gitlab import GitLab
 from orch.spec.errors import ExitCode, OrchError
@@ -177,3 +178,21 @@ def _event(path: str | None) -> dict[str, Any]:
             hint="GITHUB_EVENT_PATH names it; unset it and give --repo and --pr",
         ) from error
     return data if isinstance(data, dict) else {}
+
+
+def approved_in_pull(number: int, mark: str) -> str:
+    """Who approved a pull or merge request with this mark. Raises NotAllowed, NoPipeline, ForgeError."""
+    where = pipeline(os.environ)
+    forge = where.forge()
+    approvals = tuple(forge.approvals(number))
+    for each in approvals:
+        if any(line.strip() == mark for line in each.body.split("\n")):
+            return f"{each.author} in {where.repo}#{number}"
+    others = ", ".join(dict.fromkeys(each.author for each in approvals))
+    raise NotAllowed(
+        f"nobody has approved this run in {forge.noun} {number}",
+        where=where.repo,
+        detail=f"approved without its mark: {others}" if others else "it has no approval that counts",
+        hint=f"somebody who may write there approves it, with the line `{mark}`",
+        code="ORCH418",
+    )

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
+SERIAL = "1,10%,25%"
+"""Sizes of waves: one node to see whether it works, then ever more."""
+
 Nodes = Annotated[
     list[str],
     typer.Argument(

@@ -8,6 +8,7 @@ import typer
 
 from orch.cli.context import Json, Rehearse, Yes
 from orch.cli.nodes.maintain import (
+    SERIAL,
     Fleet,
     How,
     MaxFail,
@@ -23,8 +24,6 @@ from orch.cli.nodes.maintain import (
 )
 
 app = typer.Typer(no_args_is_help=True)
-
-SERIAL = "1,10%,25%"
 
 
 @app.command("drain", epilog='Example: orch node drain "gpu[1-4]" --wait 2h --reason "fan broken"')

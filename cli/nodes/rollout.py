@@ -9,6 +9,7 @@ import typer
 from orch.cli.context import Json, Rehearse, Yes
 from orch.cli.errors import UsageError, say
 from orch.cli.nodes.maintain import (
+    SERIAL,
     Begin,
     How,
     MaxFail,
@@ -37,7 +38,7 @@ def rollout(
     upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
     stop_runs: StopRuns = False,
     wait: Wait = None,
-    serial: Serial = "1,10%,25%",
+    serial: Serial = SERIAL,
     max_fail: MaxFail = "0",
     reason: Reason = "",
     plan_only: PlanOnly = False,

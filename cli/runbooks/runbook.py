@@ -434,7 +434,7 @@ def _approver(runbook: Runbook, kept: RunPlan, approved_by: int | None, *, appro
     from orch.runner.processes import here
 
     if approved_by is not None:
-        from orch.cli.runbooks.approvals import approved_in_pull
+        from orch.ci.pipeline import approved_in_pull
 
         by = approved_in_pull(approved_by, _mark(runbook, kept))
         return lambda _: by

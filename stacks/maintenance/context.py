@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,13 +11,14 @@ from orch.runner.node.connector import Connector, fan_out
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.state import NodeState
-from orch.stacks.errors import StackLocked
 from orch.stacks.fleets import fleet_state
 from orch.stacks.maintenance.errors import MaintenanceError
 from orch.stacks.maintenance.plan import MaintenancePlan
 from orch.stacks.project import Project
 from orch.stacks.pulumi.operation import Listener, Note
+from orch.stacks.pulumi.recovery import when_free
 from orch.stacks.request import FleetRequest
+from orch.stacks.state import StackState
 from orch.stacks.team.change_log import Journal
 
 T = TypeVar("T")
@@ -31,7 +31,6 @@ Health = Callable[[str, Collection[str]], Mapping[str, str]]
 
 LOCKED_S = 600.0
 """How long another operation of the engine on the same stack is waited for."""
-LOCKED_PAUSE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,11 @@ class Maintenance:
     @property
     def title(self) -> str:
         return f"orch {self.plan.title}"
+
+    def when_free(self, fleet: str, change: Callable[[], T]) -> T:
+        """Change a fleet, after waiting for another operation of the engine on it. Raises StackLocked."""
+        stack = StackState(self.project, fleet)
+        return when_free(stack, self.listener, change, patience_s=LOCKED_S)
 
     def tell(self, text: str) -> None:
         self.listener(Note(text))
@@ -112,19 +116,3 @@ def raise_if_over(error: OrchError) -> None:
     """Raises errors after which nothing goes on: another process has the change, or the user stopped it."""
     if isinstance(error, LeaseLost) or error.exit_code == ExitCode.INTERRUPTED:
         raise error
-
-
-def when_free(do: Callable[[], T], listener: Listener) -> T:
-    """Do something with a stack; while somebody else's operation is at work on it, wait. Raises StackLocked
-    after ten minutes."""
-    deadline, told = time.monotonic() + LOCKED_S, False
-    while True:
-        try:
-            return do()
-        except StackLocked as error:
-            if time.monotonic() > deadline:
-                raise
-            if not told:
-                listener(Note(f"{error.summary} ({error.where}): waiting for its end, at most 10 minutes"))
-            told = True
-        time.sleep(LOCKED_PAUSE_S)

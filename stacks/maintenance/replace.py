@@ -11,7 +11,7 @@ from orch.spec.suggest import few
 from orch.stacks import operations
 from orch.stacks.errors import Conflict
 from orch.stacks.fleets import find_fleet
-from orch.stacks.maintenance.context import Failures, Maintenance, raise_if_over, when_free
+from orch.stacks.maintenance.context import Failures, Maintenance, raise_if_over
 from orch.stacks.maintenance.drain import put_mark
 from orch.stacks.maintenance.errors import CannotReplace, MaintenanceError
 from orch.stacks.maintenance.look import machines_of
@@ -97,7 +97,7 @@ def _remove(at: Maintenance, fleet: str, names: Sequence[str]) -> str:
         operations.remove_nodes(at.project, fleet, [each.index for each in old], at.listener)
         return f"removed {fold(each.name for each in old)}"
 
-    return when_free(work, at.listener)
+    return at.when_free(fleet, work)
 
 
 def _make(at: Maintenance, fleet: str, names: Sequence[str], count: int) -> str:
@@ -107,7 +107,7 @@ def _make(at: Maintenance, fleet: str, names: Sequence[str], count: int) -> str:
         operations.up(at.project, request, at.listener, plan=plan)
         return f"made {fold(names)}"
 
-    return when_free(work, at.listener)
+    return at.when_free(fleet, work)
 
 
 def _may_change(at: Maintenance, fleet: str) -> set[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from orch.spec.errors import OrchError
 from orch.spec.suggest import few
 from orch.stacks import operations
-from orch.stacks.maintenance.context import Failures, Maintenance, raise_if_over, when_free
+from orch.stacks.maintenance.context import Failures, Maintenance, raise_if_over
 from orch.stacks.maintenance.errors import CannotReplace, MaintenanceError
 from orch.stacks.maintenance.look import machines_of
 from orch.stacks.maintenance.plan import LIMIT_S
@@ -90,7 +90,7 @@ def _roll(at: Maintenance, fleet: str, names: Sequence[str]) -> str:
         operations.up(at.project, replace(request, only=tuple(old or names)), at.listener)
         return f"made {fold(names)} anew"
 
-    return when_free(work, at.listener)
+    return at.when_free(fleet, work)
 
 
 def bring_up_rest(at: Maintenance) -> None:
@@ -111,4 +111,4 @@ def bring_up_rest(at: Maintenance) -> None:
             operations.up(at.project, request, at.listener, plan=plan)
         return "brought up" if plan.pending else "nothing to do"
 
-    at.journal.step("", REST, lambda: when_free(work, at.listener))
+    at.journal.step("", REST, lambda: at.when_free(request.name, work))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.registry import backends_of, delete_orphans, may_have_orphans
@@ -22,6 +22,8 @@ from orch.stacks.secrets.values import backends_with_secrets
 from orch.stacks.state import StackExport, StackState
 
 # Others hold a stack that fleets share while they create networks, for a minute or two.
+T = TypeVar("T")
+
 PATIENCE_S = 300.0
 PAUSE_S = 1.0
 
@@ -166,9 +168,11 @@ def _half_written_files(project: Project, stack: str) -> list[Path]:
     return files
 
 
-def when_free(stack: StackState, listener: Listener, change: Callable[[], None]) -> None:
+def when_free(
+    stack: StackState, listener: Listener, change: Callable[[], T], *, patience_s: float | None = None
+) -> T:
     """Change a stack, after waiting for another call that holds it. Raises StackLocked."""
-    ends, noted = time.monotonic() + PATIENCE_S, False
+    ends, noted = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s), False
     while True:
         try:
             return change()

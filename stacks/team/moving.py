@@ -164,7 +164,7 @@ def move(plan: Move, listener: Listener) -> Project:
         except OrchError:
             for stack in taken:
                 if lease_of(stack) is not None:
-                    for step in ("lease", "copy"):
+                    for step in ("lease", "copy", "key of"):
                         journal.undo("", f"{step} {stack.name}", lambda: None)
                     release(stack, source.owner, listener)
             raise

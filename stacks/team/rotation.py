@@ -62,9 +62,10 @@ def rotate_passphrase(project: Project, given: str | None, listener: Listener) -
         )
     names = plan_rotation(project)
     own = _as_rotation(project)
-    new = given if given is not None else _prepared(project)
-    words = project.name
-    with undertaken(project, "rotate passphrase", words, holds=("state",)) as journal:
+    with undertaken(project, "rotate passphrase", project.name, holds=("state",)) as journal:
+        if given is None:
+            journal.step("", "new passphrase", lambda: _make(project))
+        new = given if given is not None else _made(project)
         for name in names:
             stack = StackState(own, name)
             listener(Activity(f"encrypting the {subject(name)} anew"))
@@ -80,12 +81,16 @@ def _as_rotation(project: Project) -> Project:
     return replace(project, owner="the rotation of the passphrase")
 
 
-def _prepared(project: Project) -> str:
-    """The new passphrase, kept beside the old one until all is encrypted with it."""
+def _make(project: Project) -> None:
+    """Make the new passphrase, kept beside the old one until all is encrypted with it."""
+    if not new_file(project).exists():
+        write_private(new_file(project), secrets.token_urlsafe(32))
+
+
+def _made(project: Project) -> str:
+    """The new passphrase. A call that was killed at its very end had put it in the place of the old one."""
     file = new_file(project)
-    if not file.exists():
-        write_private(file, secrets.token_urlsafe(32))
-    return file.read_text("utf-8")
+    return (file if file.exists() else project.passphrase_file).read_text("utf-8")
 
 
 def _keep(project: Project) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from support import Folder, fleet_yaml
 
-from orch.stacks.project import find
+from orch.stacks.project import Project, find
 from orch.stacks.secrets.values import ProjectSecrets
+from orch.stacks.team import rotation
+from orch.stacks.team.passphrase import new_file
 
 pytestmark = pytest.mark.usefixtures("passphrase")
 
@@ -114,6 +116,27 @@ def test_a_rotation_that_was_killed_is_gone_on_with(lab: Folder, after_s: float)
     state = find(lab.path).local_state
     assert state is not None
     assert in_clear(state) == []
+
+
+def test_a_rotation_that_was_killed_at_its_very_end_keeps_its_passphrase(
+    lab: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new passphrase is in its place, and nobody has written that it is."""
+    project = find(lab.path)
+
+    def killed(at: Project) -> None:
+        new_file(at).replace(at.passphrase_file)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rotation, "_keep", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rotation.rotate_passphrase(project, None, lambda _: None)
+    kept = project.passphrase_file.read_text()
+    said = lab.orch("rotate", "passphrase", "--yes")
+    assert said.code == 0, said.err
+    assert project.passphrase_file.read_text() == kept
+    assert not new_file(project).exists()
+    unchanged(lab)
 
 
 def test_another_clone_needs_the_new_passphrase_and_nothing_else(lab: Folder, tmp_path: Path) -> None:
