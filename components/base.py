@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from orch.components.cloud.marked import MarkedResource, Survey
-from orch.components.deployment import Deployment
+from orch.components.deployment import Deployment, Room
 from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.node_count import own_pins
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
@@ -188,6 +188,20 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
         """Where nodes may go that the place where the fleet is has no room for; nothing where all nodes of a
         fleet are in one place."""
         return ()
+
+    def spreads(self, request: PlanRequest, kept: Place) -> bool:
+        """Whether a fleet that is up can have nodes in other places of its region."""
+        return False
+
+    def zone_names(self, request: PlanRequest, region: str) -> Mapping[str, str] | None:
+        """The zones of a region by all their names in small letters, each with the name that candidates and
+        nodes have; None where nodes have no zones. Raises what asking the backend raises."""
+        return None
+
+    def room(self, request: PlanRequest, count: int, mark: str) -> Room | None:
+        """Where there is room for so many nodes of a fleet that leaves its place, asked without making any;
+        None where the backend does not tell. `mark`: of the stack. Raises what asking the backend raises."""
+        return None
 
     def listed(self, fleet: Fleet, settings: Any) -> Sequence[Place]:
         """The candidates as far as the file and the catalogue tell, nobody asked: for files of strangers.

@@ -57,6 +57,14 @@ class Queue:
 
 
 @dataclass(frozen=True)
+class Room:
+    """Where there is room for nodes: a place in words, None for nowhere. `full`: places without, with why."""
+
+    place: str | None
+    full: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class PricedNodes:
     """Nodes of a plan that are of one type, in one place and at one price.
 

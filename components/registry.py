@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
@@ -21,7 +21,8 @@ from orch.catalog.load import folder_of
 from orch.components.base import Backend, Candidate
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot
-from orch.components.deployment import Deployment, Place
+from orch.components.deployment import Deployment, Place, Room
+from orch.components.evacuation import outside_evacuated
 from orch.components.idleness import ended_reason, may_end
 from orch.components.lifetime import is_over
 from orch.components.node_count import as_template, is_template, recorded_minimum, with_node_count
@@ -174,7 +175,7 @@ def candidates_of(request: PlanRequest) -> tuple[Candidate, ...]:
     at = request.at
     for name in sorted(request.backends, key=lambda each: each != at):  # where it is before all others
         try:
-            lists.append(_known(name).candidates(request))
+            lists.append(outside_evacuated(request, _known(name).candidates(request)))
         except OrchError as error:
             if name == at:
                 raise  # a mistake in the file takes no fleet from its backend
@@ -296,6 +297,23 @@ def _none(request: PlanRequest) -> OrchError:
         path="backends",
         hint=backends_hint(each.type for each in request.settings),
     )
+
+
+def moves_singly(request: PlanRequest) -> bool:
+    """Whether nodes of a fleet that is up can be moved to another zone one by one."""
+    request = with_node_count(with_hosts(request))
+    first = candidates_of(request)[0]
+    return first.kept and backend(first.backend).spreads(request, first)
+
+
+def room(request: PlanRequest, name: str, count: int, mark: str) -> Room | None:
+    """See `Backend.room`."""
+    return _known(name).room(with_node_count(with_hosts(request)), count, mark)
+
+
+def zone_names(request: PlanRequest, name: str, region: str) -> Mapping[str, str] | None:
+    """See `Backend.zone_names`."""
+    return _known(name).zone_names(request, region)
 
 
 def tunnel_environment(settings: Iterable[BackendSettings]) -> dict[str, str]:

@@ -192,6 +192,8 @@ class PlanRequest:
     `made_for`, with one of `volumes`, if any. `reservation`: what a run wants the first nodes made from,
     where the file names none. `own_pins`: what every plan of it records. `created`: when the fleet was, or is
     just now, in seconds since the epoch. `spent`: what it has cost so far, where its budget bounds that.
+    `evacuated`: zones where no new node goes. `leaving`: indices of nodes that leave such a zone now, whose
+    new machines are made before the old ones go; `moves`: all of the fleet leaves it.
     """
 
     fleet: Fleet
@@ -215,6 +217,9 @@ class PlanRequest:
     own_pins: Mapping[str, str] = field(default_factory=dict[str, str])
     created: int = 0
     spent: Spent | None = None
+    evacuated: frozenset[str] = frozenset()
+    leaving: frozenset[int] = frozenset()
+    moves: bool = False
     # The fleet's other nodes, where these are a part of it: an object of the backend's own.
     other_groups: Any = None
 
@@ -243,8 +248,14 @@ class PlanRequest:
         """The backend where the fleet is, or began to be."""
         return self.previous.backend or self.previous.unfinished.get("backend")
 
+    @property
+    def leaves_its_place(self) -> bool:
+        """Whether all of the fleet leaves the zone where it is, or where an interrupted `up` began it."""
+        decided = self.previous.pins or self.previous.unfinished
+        return self.moves and decided.get("zone") in self.evacuated
+
     def of_nodes(
-        self, previous: PriorState, indices: tuple[int, ...], other_groups: Any = None
+        self, previous: PriorState, indices: tuple[int, ...] | None, other_groups: Any = None
     ) -> PlanRequest:
         """The same for some nodes of the fleet. `previous`: what was decided for them."""
         part = replace(self, previous=previous, indices=indices, other_groups=other_groups)

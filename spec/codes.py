@@ -267,6 +267,11 @@ CODES = {
     "ORCH407": "A reset of the GPUs does not help",
     "ORCH408": "The GPUs are not in order after a reset",
     "ORCH409": "The change cannot be rolled out node by node",
+    "ORCH425": "No new node goes to a zone",
+    "ORCH426": "The fleet has no other zone",
+    "ORCH427": "A cluster lacks nodes in a zone where none is made",
+    "ORCH428": "There is no such zone to leave",
+    "ORCH429": "What the fleet has cannot leave the zone",
     # runbooks
     "ORCH411": "A step of a runbook is not written as one",
     "ORCH412": "Two steps of a runbook have one name",

@@ -16,6 +16,7 @@ from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, scope_of
+from orch.stacks.provisioning.evacuated import evacuated_zones
 from orch.stacks.provisioning.node_accounts import spent_by
 from orch.stacks.records import parse_time
 from orch.stacks.saved_plans.record import Decisions
@@ -32,7 +33,8 @@ class FleetRequest:
     `more`: so many beside those that are there, containers of `image` for the run of the mark `made_for`,
     with one of `volumes`, if any. `reservation`: what a run wants the first nodes made from, where the file
     names none. `decided`: what an approved plan decided. `only`: nodes of
-    a fleet that is up; nothing else of it is changed for now.
+    a fleet that is up; nothing else of it is changed for now. `avoids`: a zone that counts as evacuated
+    already; `leaving`: indices of nodes that leave such a zone, `moves`: all of the fleet does.
     """
 
     fleet: Fleet
@@ -48,6 +50,9 @@ class FleetRequest:
     reservation: str | None = None
     decided: Decisions | None = None
     only: tuple[str, ...] = ()
+    avoids: str | None = None
+    leaving: frozenset[int] = frozenset()
+    moves: bool = False
 
     @property
     def name(self) -> str:
@@ -62,6 +67,15 @@ class FleetRequest:
 
 def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     """Plan a fleet with its stack's recorded decisions. Raises PlanError, Conflict (a newer orch's state)."""
+    wanted = plan_request(stack, request)
+    deployment = registry.compile_fleet(wanted)
+    return check(request.fleet, wanted.previous, deployment, request.approvals.lose_data)
+
+
+def plan_request(stack: StackState, request: FleetRequest) -> PlanRequest:
+    """What is to be planned: a fleet, with its stack's recorded decisions.
+
+    Raises Conflict (a newer orch's state), and what asking for nodes that ended raises."""
     project, decided = stack.project, request.decided
     previous = replace(
         PriorState.of_outputs(stack.outputs),
@@ -95,10 +109,12 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
         made_for=request.made_for,
         volumes=request.volumes,
         reservation=request.reservation,
+        evacuated=evacuated_zones(stack) | ({request.avoids} if request.avoids else frozenset()),
+        leaving=request.leaving,
+        moves=request.moves,
     )
     settings = backends_with_secrets(project, wanted.backends)
-    deployment = registry.compile_fleet(replace(wanted, settings=settings))
-    return check(request.fleet, previous, deployment, request.approvals.lose_data)
+    return replace(wanted, settings=settings)
 
 
 def with_hosts(project: Project, fleet: Fleet, folder: Path) -> Fleet:

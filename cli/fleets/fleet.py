@@ -11,6 +11,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import Force, Indices, Json, Rehearse, Yes, project_at
 from orch.cli.errors import coloured, print_json, say, tell
+from orch.cli.nodes.evacuate import evacuate
 
 SCHEMA = 1
 
@@ -95,6 +96,9 @@ def fleet_delete(
 
     fleets = [(project_at(rehearse=rehearse), name)]
     remove(name, fleets, indices or (), yes=yes, force=force, as_json=as_json)
+
+
+app.command("evacuate", epilog="Example: orch fleet evacuate lab --zone us-east-1a --wait 2h")(evacuate)
 
 
 def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> None:

@@ -13,6 +13,7 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.aws.account import errors, gather_facts, marked, orphans
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import Lookups, needed_lookups
+from orch.components.aws.account.room import find_room
 from orch.components.aws.candidates import candidates, in_written_zones, with_known_zone
 from orch.components.aws.explain import EXPLAINED, traits
 from orch.components.aws.network import in_network_of
@@ -24,7 +25,7 @@ from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud_errors import CloudError
-from orch.components.deployment import Queue
+from orch.components.deployment import Queue, Room
 from orch.components.explain import Explained, Traits
 from orch.components.init_steps import scripts
 from orch.components.request import PlanRequest, PriorState
@@ -63,7 +64,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
             request.fleet,
             self.settings_of(request),
             load_catalog(),
-            previous=self.prior(request),
+            previous=self.placed(request),
             zones=self._named_zones(request),
             reservation=self._reservation(request),
             other_backends=request.backends,
@@ -90,7 +91,11 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         def offered(region: str, types: Collection[str]) -> Mapping[str, Sequence[str]]:
             return request.once((self.name, "offered", region, frozenset(types)), lambda: ask(region, types))
 
-        fits = in_written_zones(fleet, settings, load_catalog(), self._named_zones(request))
+        written = in_written_zones(fleet, settings, load_catalog(), self._named_zones(request))
+
+        def fits(each: CloudCandidate) -> bool:
+            return written(each) and each.zone not in request.evacuated
+
         return with_known_zone(fleet, candidates, offered, fits)
 
     def facts(self, request: PlanRequest, candidate: CloudCandidate) -> AwsFacts:
@@ -149,6 +154,27 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
 
     def traits(self, request: PlanRequest, candidate: CloudCandidate, plan: AwsPlan) -> Traits:
         return traits(request.fleet, plan)
+
+    def zone_names(self, request: PlanRequest, region: str) -> Mapping[str, str]:
+        """By names of this account, and by ids."""
+        endpoint = self.settings_of(request).endpoint_url
+        zones = gather_facts.zones(self.session(request), [region], endpoint).get(region, ())
+        return {name.lower(): each.id for each in zones for name in (each.name, each.id)}
+
+    def room(self, request: PlanRequest, count: int, mark: str) -> Room | None:
+        """Capacity of the spot market cannot be reserved."""
+        places = [each for each in self.candidates(request) if each.zone not in request.evacuated]
+        if not places or places[0].spot:
+            return None
+        known = [each for place in places for each in self._known(request, place)]
+        endpoint = self.settings_of(request).endpoint_url
+        return find_room(self.session(request), endpoint, known, count, mark)
+
+    def _known(self, request: PlanRequest, place: CloudCandidate) -> Sequence[CloudCandidate]:
+        try:
+            return self.settle(request, (place,))
+        except PlanErrors:
+            return ()
 
     def refused_region(self, error: OrchError, candidate: CloudCandidate) -> str | None:
         of_region = (

@@ -203,6 +203,7 @@ class AwsFleet(pulumi.ComponentResource):
             opts=self._resources.with_options(
                 ignore_changes=["userDataBase64", "launchTemplate"] if plan.layout_unchanged else None,
                 replace_on_changes=['tags["orch:layout"]'],
+                delete_before_replace=node.name not in plan.moved,
                 # The provider returns the user data of the template.
                 additional_secret_outputs=["userData"] if plan.confidential else None,
             ),

@@ -17,7 +17,9 @@ from orch.components.cloud.node_groups import (
     free_number,
     joined,
     keep_and_missing,
+    leaving_aside,
     may_spread,
+    moved_on,
     node_groups,
     prior_of_group,
     reasons,
@@ -29,7 +31,8 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Deployment, PricedNodes, Queue, SharedNetworks
-from orch.components.node_count import live_indices, own_pins
+from orch.components.evacuation import no_other_zone, not_split
+from orch.components.node_count import all_there, live_indices, own_pins
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
@@ -96,15 +99,40 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         return joined(first, [self.in_network_of(first, each) for each in others])
 
     def deployment(self, request: PlanRequest, candidate: CloudCandidate) -> Deployment:
-        return self.deploy(request, candidate, self._of_groups(request, candidate))
+        prior = self.prior(request)
+        if not (candidate.kept or candidate.additional):
+            return self.deploy(request, candidate, self._plan_at(request, candidate)[0])
+        if not may_spread(request.fleet):
+            if candidate.zone in request.evacuated and not all_there(request.fleet, prior):
+                raise PlanErrors([not_split(request, candidate.zone)])
+            return self.deploy(request, candidate, self._plan_at(request, candidate)[0])
+        leaving = request.leaving | moved_on(prior, request.previous.unfinished, request.evacuated)
+        request = request.of_nodes(leaving_aside(request.previous, leaving), request.indices)
+        groups, missing = keep_and_missing(request.fleet, self.prior(request))
+        unfinished = request.previous.unfinished
+        groups, missing = with_unfinished(groups, missing, unfinished, request.evacuated)
+        if missing and candidate.kept and candidate.zone in request.evacuated:
+            candidate = self._other_place(request, candidate)
+        plan = self._of_groups(request, candidate, groups, missing, leaving)
+        return self.deploy(request, candidate, plan)
 
-    def _of_groups(self, request: PlanRequest, candidate: CloudCandidate) -> Plan:
+    def _other_place(self, request: PlanRequest, kept: CloudCandidate) -> CloudCandidate:
+        """The first place for nodes that may not be made where the fleet is. Raises PlanErrors."""
+        places = self.more_places(request, kept)
+        if not places:
+            raise PlanErrors([no_other_zone(request)])
+        return self.settle(request, places)[0]
+
+    def _of_groups(
+        self,
+        request: PlanRequest,
+        candidate: CloudCandidate,
+        groups: Sequence[NodeGroup],
+        missing: tuple[int, ...],
+        leaving: Collection[int],
+    ) -> Plan:
         """The fleet in its node groups, nodes that are missing at the candidate."""
         prior = self.prior(request)
-        if not (candidate.kept or candidate.additional) or not may_spread(request.fleet):
-            return self._plan_at(request, candidate)[0]
-        groups, missing = keep_and_missing(request.fleet, prior)
-        groups, missing = with_unfinished(groups, missing, request.previous.unfinished)
         places: list[tuple[NodeGroup, CloudCandidate]] = []
         for group in groups:
             place, *_ = self.candidates(request.of_nodes(prior_of_group(group, prior), group.indices))
@@ -118,7 +146,9 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         for position, (group, place) in enumerate(places):
             later = sum(len(each.indices) for each, _ in places[position + 1 :])
             other_groups = OtherGroups(tuple(planned), later)
-            planned.append(self._of_group(request, prior, group, place, other_groups))
+            each = self._of_group(request, prior, group, place, other_groups)
+            names = frozenset(node.name for node in each.plan.nodes if node.index in leaving)
+            planned.append(replace(each, plan=replace(each.plan, moved=names)))
         plans = [each.plan for each in planned]
         return plans[0] if len(plans) == 1 else self.join(plans)
 
@@ -163,7 +193,11 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
             candidates = self.candidates(request.of_nodes(PriorState(), ()))
         except PlanErrors:
             return ()
-        others = (each for each in candidates if each.region == kept.region and not each.same_place(kept))
+        others = (
+            each
+            for each in candidates
+            if each.region == kept.region and not each.same_place(kept) and each.zone not in request.evacuated
+        )
         return tuple(replace(each, additional=True) for each in others)
 
     def stages(
@@ -231,7 +265,8 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         }
 
     def _one(self, request: PlanRequest, candidate: CloudCandidate, plan: Plan) -> Deployment:
-        whole = request.fleet.gang == "all-or-nothing"
+        # Nodes that move are there until those in their place are.
+        whole = request.fleet.gang == "all-or-nothing" or bool(request.leaving)
         return replace(
             super().deploy(request, candidate, plan),
             pins={**plan.pins, **own_pins(request, len(plan.all_nodes))},
@@ -260,6 +295,11 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
             int(group.gpus.get("count") or 0),
             str(group.gpus.get("name") or ""),
         )
+
+    def placed(self, request: PlanRequest) -> PriorState:
+        """What says where the fleet is and stays; nothing for one that leaves its place as a whole."""
+        prior = self.prior(request)
+        return PriorState(file_systems=prior.file_systems) if request.leaves_its_place else prior
 
     def prior(self, request: PlanRequest) -> PriorState:
         """Decisions to keep: pins of the last finished `up`, else those recorded by an interrupted one.

@@ -7,7 +7,7 @@ began, and where that has no room left, nodes that are still missing go to the n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -109,12 +109,53 @@ def free_number(groups: Iterable[NodeGroup]) -> int | None:
     return next((number for number in range(1, MOST) if number not in taken), None)
 
 
+def leaving_aside(previous: PriorState, leaving: Collection[int]) -> PriorState:
+    """What the stack has decided, but for the places of nodes that leave theirs: they count as missing."""
+    if not leaving or "indices" not in previous.pins:
+        return previous
+    pins = dict(previous.pins)
+
+    def left(indices: str) -> str:
+        return folded([index for index in unfolded(indices) if index not in leaving])
+
+    pins["indices"] = left(pins["indices"])
+    if PIN in pins:
+        rows = [{**row, "indices": left(row["indices"])} for row in json.loads(pins[PIN])]
+        pins[PIN] = json.dumps(rows, sort_keys=True)
+    return replace(previous, pins=pins)
+
+
+def moved_on(
+    previous: PriorState, unfinished: Mapping[str, str], evacuated: Collection[str]
+) -> frozenset[int]:
+    """Nodes in evacuated zones that an interrupted `up` began to make elsewhere."""
+    if not evacuated:
+        return frozenset()
+
+    def zones(pins: Mapping[str, str]) -> dict[int, str]:
+        groups = node_groups(PriorState(dict(pins)))
+        return {index: each.pins.get("zone", "") for each in groups for index in each.indices}
+
+    before, begun = zones(previous.pins), zones(unfinished)
+    return frozenset(
+        index
+        for index, zone in before.items()
+        if zone in evacuated and begun.get(index, zone) not in evacuated
+    )
+
+
 def with_unfinished(
-    groups: Sequence[NodeGroup], missing: tuple[int, ...], pins: Mapping[str, str]
+    groups: Sequence[NodeGroup],
+    missing: tuple[int, ...],
+    pins: Mapping[str, str],
+    evacuated: Collection[str] = (),
 ) -> tuple[tuple[NodeGroup, ...], tuple[int, ...]]:
-    """Assign missing nodes to the groups where an interrupted `up` was creating them (`pins`)."""
+    """Assign missing nodes to the groups where an interrupted `up` was creating them (`pins`), but for groups
+    in `evacuated` zones."""
     result = list(groups)
     for other in node_groups(PriorState(dict(pins)))[1:]:
+        if other.pins.get("zone") in evacuated:
+            continue
         indices = tuple(index for index in missing if index in other.indices)
         position = next((index for index, each in enumerate(result) if each.number == other.number), None)
         if not indices or (position is not None and not other.same_place(result[position])):

@@ -54,7 +54,8 @@ class CloudPlan(ABC):
     same. `cloud_init`: the user data of all nodes, with marks for values that are known later.
     `idle`: when its nodes end themselves; `lifetime`: when all of its machines do.
     `file_systems`: those that are created with the fleet. `hourly`: the price of everything, `unpriced`: what
-    costs money besides. Prices are in US dollars an hour.
+    costs money besides. Prices are in US dollars an hour. `moved`: nodes that come from another zone, made
+    before their old machines go.
     """
 
     fleet: str
@@ -92,6 +93,7 @@ class CloudPlan(ABC):
     reasons: tuple[str, ...]
     warnings: tuple[Finding, ...]
     number: int = 0
+    moved: frozenset[str] = frozenset()
     others: tuple[CloudPlan, ...] = ()
 
     @property

@@ -70,7 +70,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
             request.fleet,
             self.settings_of(request),
             load_catalog(),
-            previous=self.prior(request),
+            previous=self.placed(request),
             reservation=self._reservation(request),
             other_backends=request.backends,
             network=self._shared_networks(request),
@@ -107,6 +107,10 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         managed group are in its zone."""
         fleet = request.fleet
         return may_spread(fleet) and not flex_start(fleet) and not shape_of(fleet, kept).profile
+
+    def zone_names(self, request: PlanRequest, region: str) -> Mapping[str, str]:
+        zones = {offer.zone for offer in load_catalog().lists["gcp"].offers if offer.region == region}
+        return {zone.lower(): zone for zone in zones if zone}
 
     def stages(
         self, request: PlanRequest, candidate: CloudCandidate, plan: GcpPlan, running: Mapping[int, int]

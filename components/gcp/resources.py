@@ -220,6 +220,7 @@ class GcpFleet(pulumi.ComponentResource):
             opts=resources.with_options(
                 ignore_changes=ignored,
                 replace_on_changes=['labels["orch-layout"]'],
+                delete_before_replace=node.name not in plan.moved,
                 # The provider returns the metadata of the template.
                 additional_secret_outputs=["metadata"] if plan.confidential else None,
                 transformations=[_without_secret_labels],

@@ -22,6 +22,7 @@ from orch.stacks.maintenance.drain import (
     uncordon,
 )
 from orch.stacks.maintenance.errors import MaintenanceError, NodesFailed, NotHelped
+from orch.stacks.maintenance.evacuate import move, record
 from orch.stacks.maintenance.gpu_reset import EVIDENCE, RESET, VERIFY, evidence, judge, reset
 from orch.stacks.maintenance.plan import Verb
 from orch.stacks.maintenance.reboot import READY, REBOOT, reboot
@@ -38,6 +39,7 @@ STEPS: Mapping[Verb, tuple[str, ...]] = {
     "replace": (REPLACED, READY, CHECK),
     "reset-gpu": (EVIDENCE, RESET, VERIFY, CHECK),
     "rollout": (REPLACED, READY, CHECK),
+    "evacuate": (REPLACED, READY, CHECK),
 }
 """Steps of a node that take the time of a verb."""
 
@@ -49,6 +51,7 @@ def phases(verb: Verb) -> tuple[Phase, ...]:
         "reboot": (cordon, drain, reboot, check, uncordon),
         "replace": (evidence, cordon, drain, replace, check, uncordon),
         "rollout": (cordon, drain, roll, check, uncordon),
+        "evacuate": (cordon, drain, move, check, uncordon),
         # Evidence before runs are stopped: where no reset helps, none is.
         "reset-gpu": (evidence, judge, cordon, drain, reset, check, uncordon),
     }
@@ -62,6 +65,8 @@ def carry_out(at: Maintenance) -> None:
     """
     last = UNCORDON if at.plan.verb != "drain" else DRAIN
     failed: Failures = {}
+    if at.plan.verb == "evacuate":
+        record(at)
     for number, wave in enumerate(at.plan.waves, 1):
         todo = [name for name in wave if not at.journal.is_done(name, last)]
         if not todo:

@@ -15,15 +15,22 @@ from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict
 from orch.stacks.maintenance.serial import NONE, Share, in_turn
 
-Verb = Literal["drain", "reboot", "replace", "reset-gpu", "rollout"]
+Verb = Literal["drain", "reboot", "replace", "reset-gpu", "rollout", "evacuate"]
 
 
 def title_of(verb: Verb) -> str:
     """The words of a verb on the command line, without `orch`."""
-    return "rollout" if verb == "rollout" else f"node {verb}"
+    return {"rollout": "rollout", "evacuate": "fleet evacuate"}.get(verb, f"node {verb}")
 
 
-LIMIT_S: Mapping[Verb, int] = {"drain": 0, "reboot": 1800, "replace": 1800, "reset-gpu": 900, "rollout": 1800}
+LIMIT_S: Mapping[Verb, int] = {
+    "drain": 0,
+    "reboot": 1800,
+    "replace": 1800,
+    "reset-gpu": 900,
+    "rollout": 1800,
+    "evacuate": 1800,
+}
 """How long a node may take from when its runs have ended until it is back, at most."""
 
 
@@ -105,7 +112,8 @@ class LeftAlone:
 class MaintenancePlan:
     """What a verb is going to do. `usual_s`: what a node has usually taken; None where nothing is known.
 
-    `notes`: what a reader must know besides.
+    `notes`: what a reader must know besides. Of an evacuation, `zone` is what the nodes leave; `whole`: the
+    fleet does as one.
     """
 
     verb: Verb
@@ -119,6 +127,8 @@ class MaintenancePlan:
     reason: str = ""
     usual_s: float | None = None
     notes: tuple[str, ...] = ()
+    zone: str = ""
+    whole: bool = False
 
     @property
     def title(self) -> str:
@@ -212,6 +222,9 @@ class MaintenancePlan:
             return "the nodes do no work meanwhile; what an hour of them costs is not known"
         if not hourly:
             return "nothing: the nodes are your own"
+        if self.verb == "evacuate" and not self.whole:
+            dearest = max(sum(self.node(name).price_hourly or 0 for name in wave) for wave in self.waves)
+            return f"old and new machines of a wave are paid for minutes both, ${dearest:.2f} an hour more"
         return f"the nodes do no work meanwhile, ${hourly:.2f} an hour for all of them; none is paid twice"
 
     @property
@@ -301,6 +314,6 @@ def left_alone(verb: Verb, look: NodeLook, me: str) -> LeftAlone | None:
     if look.pod and verb in ("reboot", "reset-gpu"):
         words = "a pod cannot be rebooted" if verb == "reboot" else "a pod cannot reset the GPUs of its host"
         return LeftAlone(look.name, words, "stop its run: the next one gets another pod")
-    if not look.answers and verb not in ("replace", "rollout"):
+    if not look.answers and verb not in ("replace", "rollout", "evacuate"):
         return LeftAlone(look.name, "it does not answer", f"`orch node replace {look.name}` makes it anew")
     return None

@@ -53,12 +53,12 @@ def refuse_irreplaceable(project: Project, looks: Sequence[NodeLook], listener: 
                 code="ORCH355",
             )
     for fleet in dict.fromkeys(each.fleet for each in looks):
-        _refuse_gaps(project, fleet)
+        refuse_gaps(project, fleet)
         names = [each.name for each in looks if each.fleet == fleet]
         _planned(project, fleet, names, len(StackState(project, fleet).nodes), listener)
 
 
-def _refuse_gaps(project: Project, fleet: str) -> None:
+def refuse_gaps(project: Project, fleet: str) -> None:
     """A new node of a fleet whose number of nodes may change gets the lowest free index: with gaps below a
     node's, that would be another one."""
     _, written = find_fleet(project.root, fleet)

@@ -15,7 +15,9 @@ from orch.components.cloud.node_groups import (
     NodeGroup,
     free_number,
     keep_and_missing,
+    leaving_aside,
     may_spread,
+    moved_on,
     node_groups,
     prior_of_group,
     spreads,
@@ -117,3 +119,31 @@ def test_a_fleet_whose_bastion_leads_to_one_network_alone_stays_in_it() -> None:
     assert spreads(fleet(2), PriorState())
     assert not spreads(fleet(2), PriorState(pins("0-1")))
     assert spreads(fleet(2), PriorState(pins("0-1", spreads="true")))
+
+
+def test_nodes_that_leave_their_place_are_missing_and_the_others_stay() -> None:
+    prior = PriorState(pins("0-3", other(1, "2-3")), existing_nodes=frozenset(f"pool-{i}" for i in range(4)))
+    assert leaving_aside(prior, ()) is prior
+    groups, missing = keep_and_missing(fleet(4), leaving_aside(prior, {0, 3}))
+    assert [(each.number, each.indices) for each in groups] == [(0, (1,)), (1, (2,))]
+    assert missing == (0, 3)
+    # Where the fleet began stays, though no node is there any more: its network is.
+    groups, missing = keep_and_missing(fleet(4), leaving_aside(prior, {0, 1}))
+    assert [(each.number, each.indices) for each in groups] == [(0, ()), (1, (2, 3))]
+    assert missing == (0, 1)
+
+
+def test_a_node_that_a_call_which_was_killed_began_to_move_goes_on_and_never_back() -> None:
+    before, begun = pins("0-1"), pins("0-1", other(1, "0"))
+    left = {"use1-az1"}
+    assert moved_on(PriorState(before), begun, left) == {0}
+    assert moved_on(PriorState(before), begun, ()) == frozenset()
+    assert moved_on(PriorState(begun), begun, left) == frozenset()
+    assert moved_on(PriorState(before), {}, left) == frozenset()
+    aside = leaving_aside(PriorState(before, existing_nodes=frozenset({"pool-0", "pool-1"})), {0})
+    groups, missing = keep_and_missing(fleet(2), aside)
+    groups, missing = with_unfinished(groups, missing, begun, left)
+    assert [(each.number, each.indices) for each in groups] == [(0, (1,)), (1, (0,))]
+    assert missing == ()
+    # A group of the zone that is left takes none.
+    assert with_unfinished(groups, (7,), pins("0-7", other(2, "7", zone="use1-az1")), left) == (groups, (7,))

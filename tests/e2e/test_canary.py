@@ -190,6 +190,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "reboot that is only planned": ("node", "reboot", "gpu9", "--plan-only", "--json"),
     "replacement": ("node", "replace", "gpu9", "--yes"),
     "rollout": ("rollout", "hosts.yml", "--plan-only"),
+    "evacuation of no zone": ("fleet", "evacuate", "nest", "--zone", "a", "--yes", "--json"),
     "reset of no GPU": ("node", "reset-gpu", "gpu9", "--yes", "--json"),
     "run without a key": ("run", "job.yml"),
     "stop": ("stop", "long", "--json"),
@@ -237,7 +238,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("reconcile", "controller"),
     ("drain", "reboot that is only planned"),
     ("drain that is taken back", "replacement"),
-    ("reset of no GPU", "rollout"),
+    ("reset of no GPU", "rollout", "evacuation of no zone"),
     ("cordon", "stop"),
     ("attach", "preview of a change"),
     ("preview of a change, as data",),
@@ -266,7 +267,7 @@ FAILING = {
         "runbook of the past",
     ),
     *("run that fails", "exec that fails", "run without a key", "logs of none"),
-    *("replacement", "reset of no GPU"),
+    *("replacement", "reset of no GPU", "evacuation of no zone"),
 }
 DEPENDING = {"doctor", "check", "offers"}
 """What they end with is the machine's matter."""

@@ -195,3 +195,18 @@ def test_a_life_of_a_machine_has_a_number() -> None:
     assert len(told) == 2
     assert told[0] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert told[1] == Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
+
+
+def test_an_evacuation_tells_what_is_paid_twice_and_what_it_takes_along() -> None:
+    plan = planned(verb="evacuate", serial=parse_serial("1,3"))
+    plan = replace(plan, zone="use1-az2", notes=("no new node goes there",))
+    assert plan.title == "fleet evacuate"
+    assert MaintenancePlan.parse(plan.text()) == plan
+    text = "\n".join(plan.lines())
+    assert "orch fleet evacuate: 4 nodes in 2 waves" in text
+    assert "  no new node goes there\n" in text
+    assert "paid for minutes both, $7.50 an hour more" in text
+    whole = replace(plan, whole=True, waves=(plan.names,))
+    assert "none is paid twice" in "\n".join(whole.lines())
+    # A node of a zone that fails may not answer.
+    assert planned(look(0, answers=False), verb="evacuate").left_alone == ()

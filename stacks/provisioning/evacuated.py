@@ -1,0 +1,54 @@
+"""Zones that a fleet was moved out of: no new node goes there until somebody takes the zone back.
+
+They are a tag of the fleet's stack, so that they lie beside any state, for every machine. What is there stays
+there: `orch fleet evacuate` moves it.
+"""
+
+from __future__ import annotations
+
+from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding
+from orch.stacks.pulumi.tags import read_tags, remove_tag, set_tag
+from orch.stacks.state import StackState
+
+TAG = "orch:evacuated"
+CODE = "ORCH425"
+
+
+def evacuated_zones(stack: StackState) -> frozenset[str]:
+    """The zones as they are now. Raises StackError."""
+    return frozenset(read_tags(stack).get(TAG, "").split())
+
+
+def avoid(stack: StackState, zone: str) -> None:
+    """Keep new nodes out of a zone. Raises StackError."""
+    set_tag(stack, TAG, " ".join(sorted(evacuated_zones(stack) | {zone})))
+
+
+def take_back(stack: StackState, zone: str) -> bool:
+    """Let new nodes go to a zone again; False where they may already. Raises StackError."""
+    zones = evacuated_zones(stack)
+    if zone not in zones:
+        return False
+    if others := zones - {zone}:
+        set_tag(stack, TAG, " ".join(sorted(others)))
+    else:
+        remove_tag(stack, TAG)
+    return True
+
+
+def evacuated_finding(stack: StackState) -> tuple[Finding, ...]:
+    """What a plan says of them: nothing where there is none."""
+    zones = sorted(evacuated_zones(stack))
+    if not zones:
+        return ()
+    ways = " ".join(f"--zone {zone}" for zone in zones[:1])
+    return (
+        Finding(
+            CODE,
+            "name",
+            f"no new node goes to {', '.join(zones)}: the fleet was moved out of there",
+            hint=f"`orch fleet evacuate {stack.name} {ways} --undo` takes the zone back",
+            severity=Severity.NOTE,
+        ),
+    )
