@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse, Yes, project_at
+from orch.cli.context import Json, Rehearse, Yes
 from orch.cli.errors import end, print_json, say, tell
 from orch.cli.nodes.maintain import (
     SCHEMA,
@@ -81,12 +81,12 @@ def evacuate(
         chosen = {fleet: found.names}
         waves = replace(options, serial=(Share(100, percent=True),)) if found.whole else options
         made = planned_for(runner, project, "evacuate", chosen, options=waves, listener=listener)
-        return replace(made, notes=found.notes, zone=found.zone, whole=found.whole)
+        return replace(
+            made, notes=found.notes, zone=found.zone, zone_names=found.zone_names, whole=found.whole
+        )
 
     def same(plan: MaintenancePlan) -> bool:
-        from orch.stacks.maintenance.evacuate import zone_of
-
-        return plan.fleets == (fleet,) and plan.zone == zone_of(project_at(rehearse=rehearse), fleet, zone)
+        return plan.leaves(fleet, zone)
 
     begin(Begin("evacuate", options, same, planned, command), how, None)
 
@@ -116,15 +116,14 @@ def _take_back(fleet: str, zone: str, *, rehearse: bool) -> None:
     """Let new nodes go to a zone again, and give up an evacuation of it that was interrupted."""
     from orch.cli.runs.opening import open_runner
     from orch.runner.launch.environment import fold
-    from orch.stacks.maintenance.evacuate import give_up, let_back, zone_of
+    from orch.stacks.maintenance.evacuate import give_up, let_back
 
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
-        known = zone_of(project, fleet, zone)
-        for change, names in give_up(project, runner, fleet, known):
+        for change, names in give_up(project, runner, fleet, zone):
             say(f"change {change.id} (`orch {change.verb}` of {change.subject}) is given up")
             if names:
                 say(f"{fold(names)}: may take jobs again")
-        if let_back(project, fleet, known):
-            say(f"new nodes of {fleet} may go to {known} again; what has moved stays where it is")
+        if (taken := let_back(project, fleet, zone)) is not None:
+            say(f"new nodes of {fleet} may go to {taken} again; what has moved stays where it is")
         else:
-            say(f"new nodes of {fleet} may go to {known} already")
+            say(f"new nodes of {fleet} may go to {zone} already")

@@ -86,17 +86,16 @@ class Maintenance:
     def on_each(
         self, names: Sequence[str], step: str, do: Callable[[NodeState], object], failures: Failures
     ) -> None:
-        """Do a step on each node that has not failed, at the same time; what fails is added to `failures`.
+        """Do a step on each node that has not failed, at the same time; what fails is added to `failures`. A
+        node that is being replaced is gone for a while: it is not looked for where the step is done.
 
         Raises LeaseLost, and the error of an interrupt."""
-        left = [name for name in names if name not in failures]
+        left = [name for name in names if name not in failures and not self.journal.is_done(name, step)]
         present = self.nodes(left)
         for name in set(left) - {node.name for node in present}:
-            # A node that is being replaced is gone for a while, after its first steps.
-            if not self.journal.is_done(name, step):
-                failures[name] = MaintenanceError(
-                    f"node {name} is not there", hint="`orch fleet` lists the nodes that are", code="ORCH405"
-                )
+            failures[name] = MaintenanceError(
+                f"node {name} is not there", hint="`orch fleet` lists the nodes that are", code="ORCH405"
+            )
 
         def one(node: NodeState) -> None:
             self.journal.step(node.name, step, lambda: do(node))

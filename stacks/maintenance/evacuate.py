@@ -24,14 +24,16 @@ from orch.stacks.fleets import find_fleet, fleet_of
 from orch.stacks.maintenance.context import Failures, Maintenance, mark_of, raise_if_over
 from orch.stacks.maintenance.drain import CORDON, DRAIN, NODE_S
 from orch.stacks.maintenance.errors import CannotReplace
-from orch.stacks.maintenance.look import machines_of
+from orch.stacks.maintenance.look import machine
 from orch.stacks.maintenance.plan import LIMIT_S, MaintenancePlan, title_of
 from orch.stacks.maintenance.reboot import READY, wait_ready
 from orch.stacks.maintenance.replace import REPLACED, refuse_gaps, replaced
 from orch.stacks.project import Project, ledger_scope
-from orch.stacks.provisioning.evacuated import avoid, take_back
+from orch.stacks.provisioning.evacuated import avoid, evacuated_zones, take_back
+from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.leases import refuse_leased
 from orch.stacks.pulumi.operation import Activity, Listener
+from orch.stacks.records import NodeRecord, parse_time
 from orch.stacks.request import FleetRequest, plan_request
 from orch.stacks.state import StackState
 from orch.stacks.summary import fold
@@ -49,12 +51,13 @@ _OF_A_ZONE = ("fsx-lustre", "filestore")
 class Evacuation:
     """What it takes to move a fleet out of a zone.
 
-    `zone`: as the fleet's nodes name it; `names`: the nodes that move, in their order. `whole`: they move
-    together, what the fleet has only once with them, and their machines go before there are others.
-    `notes`: what a reader of the plan must know.
+    `zone`: as the fleet's nodes name it, `zone_names`: all its names; `names`: the nodes that move, in their
+    order. `whole`: they move together, what the fleet has only once with them, and their machines go before
+    there are others. `notes`: what a reader of the plan must know.
     """
 
     zone: str
+    zone_names: tuple[str, ...]
     names: tuple[str, ...]
     whole: bool
     notes: tuple[str, ...]
@@ -70,7 +73,8 @@ def plan_evacuation(
     """
     stack = StackState(project, fleet)
     state, request = fleet_of(stack), request_of(project, fleet)
-    zone = _zone_named(stack, plan_request(stack, request), state.backend, zone)
+    zone_names = _names_of(stack, plan_request(stack, request), state.backend, zone)
+    zone = zone_names[0]
     own = [node for node in state.nodes if node.zone == zone]
     _refuse_bound(stack, request.fleet, here=bool(own))
     plan = operations.preview(project, request, listener)
@@ -102,7 +106,7 @@ def plan_evacuation(
         registry.compile_fleet(plan_request(stack, replace(request, avoids=zone)))
     notes = _notes(stack, state, zone, moved=len(leaving), whole=whole, single=single)
     names = tuple(node.name for node in sorted(leaving, key=lambda each: each.index))
-    return Evacuation(zone, names, whole, tuple(notes))
+    return Evacuation(zone, zone_names, names, whole, tuple(notes))
 
 
 def request_of(project: Project, fleet: str) -> FleetRequest:
@@ -115,8 +119,9 @@ def request_of(project: Project, fleet: str) -> FleetRequest:
     return FleetRequest(written, document.directory.absolute(), file=file, count=count)
 
 
-def _zone_named(stack: StackState, request: PlanRequest, backend: str, written: str) -> str:
-    """A zone as nodes name it. Raises CannotReplace for a backend without zones, and an unknown one."""
+def _names_of(stack: StackState, request: PlanRequest, backend: str, written: str) -> tuple[str, ...]:
+    """All names of a zone, that which nodes have first. Raises CannotReplace for a backend without zones, and
+    an unknown one."""
     fleet, nodes = stack.name, fleet_of(stack).nodes
     if made_with_runs([backend]):
         raise CannotReplace(
@@ -147,7 +152,7 @@ def _zone_named(stack: StackState, request: PlanRequest, backend: str, written: 
             hint=hint_for(written, sorted(zones)) or "name a zone of the fleet's region",
             code="ORCH428",
         )
-    return found
+    return tuple(dict.fromkeys([found, *(name for name, each in zones.items() if each == found)]))
 
 
 def _refuse_bound(stack: StackState, fleet: Fleet, *, here: bool) -> None:
@@ -204,13 +209,6 @@ def _notes(
             yield f"the volume {volume.name} stays in {zone}: runs that mount it find no node there"
 
 
-def zone_of(project: Project, fleet: str, written: str) -> str:
-    """A zone as a fleet's nodes name it. Raises CannotReplace."""
-    stack = StackState(project, fleet)
-    backend = fleet_of(stack).backend
-    return _zone_named(stack, plan_request(stack, request_of(project, fleet)), backend, written)
-
-
 # The record of the zone
 
 
@@ -223,18 +221,24 @@ def keep_out(project: Project, fleet: str, zone: str) -> None:
         journal.result = f"no new node goes to {zone}"
 
 
-def let_back(project: Project, fleet: str, zone: str) -> bool:
-    """Let new nodes go to a zone again; False where they may already. Raises Conflict, StackError."""
+def let_back(project: Project, fleet: str, written: str) -> str | None:
+    """Let new nodes go to a zone again, by any of its names; its name, None where they may already.
+
+    Raises CannotReplace, Conflict, StackError."""
     stack = StackState(project, fleet)
     refuse_leased(stack)
+    zone = written
+    if zone not in evacuated_zones(stack):
+        backend = fleet_of(stack).backend
+        zone = _names_of(stack, plan_request(stack, request_of(project, fleet)), backend, written)[0]
     with undertaken(project, f"{title_of('evacuate')} --undo", f"fleet {fleet} from {zone}") as journal:
         taken = take_back(stack, zone)
         journal.result = f"new nodes may go to {zone} again" if taken else NO_CHANGES
-    return taken
+    return zone if taken else None
 
 
 def give_up(
-    project: Project, runner: RunnerContext, fleet: str, zone: str
+    project: Project, runner: RunnerContext, fleet: str, written: str
 ) -> Iterator[tuple[Change, tuple[str, ...]]]:
     """Give up evacuations of a zone that were interrupted; each with the nodes that may take jobs again."""
     changes = runner.ledger.changes
@@ -242,14 +246,14 @@ def give_up(
         plan = MaintenancePlan.parse(each.plan) if each.holds else None
         if plan is None or each.held or each.scope != ledger_scope(project):
             continue
-        if (plan.fleets, plan.zone) != ((fleet,), zone):
+        if not plan.leaves(fleet, written):
             continue
         changes.abandon(each.id)
         machines = project.machines(fleet_of(StackState(project, fleet)))
         nodes = [node for node in machines if node.name in plan.names]
-        mark = mark_of(each.id, project.name)
-        results = unmark_of(nodes, runner.connector, mark, deadline_s=NODE_S)
-        yield each, tuple(result.node.name for result in results if result.error is None and not result.value)
+        results = unmark_of(nodes, runner.connector, mark_of(each.id, project.name), deadline_s=NODE_S)
+        back = [result.node.name for result in results if result.error is None and not result.value]
+        yield each, tuple(back)
 
 
 # Carrying it out
@@ -330,20 +334,21 @@ def _as_written(at: Maintenance, fleet: str) -> FleetRequest:
 
 
 def _old(at: Maintenance, fleet: str, names: Sequence[str]) -> list[str]:
-    """The nodes that have the machine of the plan still."""
-    present = machines_of(StackState(at.project, fleet))
-    return [name for name in names if present.get(name) == at.plan.node(name).machine]
+    """The nodes that have the machine of the plan still. The resources tell: an `up` that failed has told
+    nothing of the nodes."""
+    present = {
+        name_of(each["urn"]): NodeRecord(each["id"], parse_time(each.get("created")), spot=False)
+        for each in StackState(at.project, fleet).resources
+        if each.get("custom") and each.get("id") and not each.get("delete")
+    }
+    return [
+        name for name in names if name in present and machine(present[name]) == at.plan.node(name).machine
+    ]
 
 
 def _stay(at: Maintenance, fleet: str, names: Sequence[str]) -> None:
-    """Take away what was made for nodes that found no room, and let those that stayed take jobs again."""
-
-    def tidy() -> None:
-        operations.up(at.project, _as_written(at, fleet), at.listener)
-
+    """Let nodes that found no room take jobs again: they are where they were."""
     try:
-        if not at.plan.whole:
-            at.when_free(fleet, tidy)
         for node in at.nodes(_old(at, fleet, names)):
             if at.journal.is_done(node.name, CORDON):
                 for step in (DRAIN, CORDON):

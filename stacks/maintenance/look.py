@@ -61,10 +61,11 @@ def look_at(stack: StackState, names: Collection[str], connector: Connector) -> 
 
 def machines_of(stack: StackState) -> dict[str, str]:
     """What tells each node of a stack from another one under its name: its id, and when it was made."""
-    return {name: _machine(record) for name, record in node_records(stack.recorded).items()}
+    return {name: machine(record) for name, record in node_records(stack.recorded).items()}
 
 
-def _machine(record: NodeRecord) -> str:
+def machine(record: NodeRecord) -> str:
+    """What tells a node from another one under its name."""
     made = record.created.isoformat() if record.created is not None else ""
     return f"{record.id or ''} {made}".strip()
 

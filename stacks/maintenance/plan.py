@@ -112,8 +112,8 @@ class LeftAlone:
 class MaintenancePlan:
     """What a verb is going to do. `usual_s`: what a node has usually taken; None where nothing is known.
 
-    `notes`: what a reader must know besides. Of an evacuation, `zone` is what the nodes leave; `whole`: the
-    fleet does as one.
+    `notes`: what a reader must know besides. Of an evacuation, `zone` is what the nodes leave, with all its
+    `zone_names`; `whole`: the fleet does as one.
     """
 
     verb: Verb
@@ -128,6 +128,7 @@ class MaintenancePlan:
     usual_s: float | None = None
     notes: tuple[str, ...] = ()
     zone: str = ""
+    zone_names: tuple[str, ...] = ()
     whole: bool = False
 
     @property
@@ -145,6 +146,10 @@ class MaintenancePlan:
     @property
     def fleets(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(each.fleet for each in self.nodes))
+
+    def leaves(self, fleet: str, zone: str) -> bool:
+        """Whether it moves this fleet out of a zone, by any of the zone's names."""
+        return self.fleets == (fleet,) and zone.lower() in self.zone_names
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -181,6 +186,7 @@ class MaintenancePlan:
         data["waves"] = tuple(tuple(each) for each in data["waves"])
         data["runs"] = tuple(PlannedRun(**{**each, "nodes": tuple(each["nodes"])}) for each in data["runs"])
         data["notes"] = tuple(data["notes"])
+        data["zone_names"] = tuple(data.get("zone_names", ()))
         data["left_alone"] = tuple(LeftAlone(**each) for each in data["left_alone"])
         return cls(**data)
 

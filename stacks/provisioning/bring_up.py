@@ -59,6 +59,8 @@ def bring_up(
     if is_range(request.fleet.nodes):
         request = replace(request, count=len(first.nodes))  # what is planned again asks for as many
     data = frozenset(each.urn for each in stack.file_systems)
+    # Compiled while the record tells where the nodes are that may find no other place.
+    unmoved = compile_for(stack, replace(request, leaving=frozenset())) if request.leaving else None
     before = {node: maker for node, maker in stack.makers.items() if node not in first.ended}
     gang = Gang(stack, request, listener, before, first.answer, data, guard, LeaseFence(stack))
     if first.only is None and not first.elsewhere:
@@ -118,7 +120,7 @@ def bring_up(
         else:
             failed = failed or _all_failed(request, call)
             plan_again = _may_spread(gang, answer) and not set(gang.before) <= set(existing)
-            remains = _roll_back(gang, compiled, lost=plan_again)
+            remains = _roll_back(gang, unmoved or compiled, lost=plan_again, moving=unmoved is not None)
         if answer is None or not answer.elsewhere:
             if partial is not None:
                 tried.append(Attempt(where, answer.reason if answer else "it was refused"))
@@ -168,16 +170,20 @@ def _may_spread(gang: Gang, answer: CloudAnswer | None) -> bool:
     return no_room and bool(gang.before) and may_spread(gang.request.fleet)
 
 
-def _roll_back(gang: Gang, compiled: Deployment, *, lost: bool = False) -> str:
+def _roll_back(gang: Gang, compiled: Deployment, *, lost: bool = False, moving: bool = False) -> str:
     """Restore what existed before: nothing, or the fleet with its former nodes and file systems. Returns the
     result in words.
 
-    `lost`: some of the former nodes are gone; they are recorded as gone.
+    `lost`: some of the former nodes are gone; they are recorded as gone. `moving`: they are there, and what
+    was made for them elsewhere goes; `compiled` is the fleet where it was.
     """
     gang.listener(Activity(f"rolling back the fleet {gang.request.name}"))
     if not gang.stays:
         gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
         return "nothing of it is left"
+    if moving:
+        gang.keep_only(compiled, [name for name in gang.existing(compiled) if name in gang.before])
+        return "existing nodes are where they were"
     if set(compiled.nodes) <= set(gang.before) and not lost:
         return "existing nodes are kept"
     remaining = [name for name in gang.existing(compiled) if name in gang.before]

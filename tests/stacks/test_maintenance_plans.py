@@ -199,7 +199,11 @@ def test_a_life_of_a_machine_has_a_number() -> None:
 
 def test_an_evacuation_tells_what_is_paid_twice_and_what_it_takes_along() -> None:
     plan = planned(verb="evacuate", serial=parse_serial("1,3"))
-    plan = replace(plan, zone="use1-az2", notes=("no new node goes there",))
+    names = ("use1-az2", "us-east-1a")
+    plan = replace(plan, zone=names[0], zone_names=names, notes=("no new node goes there",))
+    assert plan.leaves("lab", "US-east-1a")
+    assert not plan.leaves("lab", "us-east-1b")
+    assert not plan.leaves("other", "use1-az2")
     assert plan.title == "fleet evacuate"
     assert MaintenancePlan.parse(plan.text()) == plan
     text = "\n".join(plan.lines())
