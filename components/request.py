@@ -109,7 +109,8 @@ class PriorState:
     machine must not move a running cluster. `backend`: where its nodes are, None while it has none.
     `unfinished`: the pins of an `up` that was interrupted; `locked`: those of the project's lock file.
     `existing_nodes`: names of the nodes that the state records; `file_systems`: those that it records;
-    None where it was not read. `ended`: names of nodes of it that ended themselves.
+    None where it was not read. `ended`: names of nodes of it that ended themselves. `layouts`: the layout
+    that each machine was made with, by its node: it tells which node an interrupted `up` has made anew.
     """
 
     pins: dict[str, str] = field(default_factory=dict)
@@ -120,6 +121,7 @@ class PriorState:
     existing_nodes: frozenset[str] | None = None
     file_systems: tuple[RecordedFileSystem, ...] | None = None
     ended: frozenset[str] = frozenset()
+    layouts: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of_outputs(cls, outputs: dict[str, Any]) -> PriorState:

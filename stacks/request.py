@@ -87,6 +87,7 @@ def plan_request(stack: StackState, request: FleetRequest) -> PlanRequest:
         },
         existing_nodes=stack.node_names,
         ended=ended_nodes(stack),
+        layouts=stack.layouts,
     )
     budget = request.fleet.budget
     wanted = PlanRequest(

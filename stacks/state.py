@@ -123,6 +123,18 @@ class StackState:
         return frozenset({*self.makers, *filter(pattern.fullmatch, made)})
 
     @property
+    def layouts(self) -> dict[str, str]:
+        """The mark of the layout that each machine of a cloud was made with, by its node."""
+        found: dict[str, str] = {}
+        for each in self.resources:
+            inputs = each.get("inputs") or {}
+            marks = {**(inputs.get("labels") or {}), **(inputs.get("tags") or {})} if each.get("id") else {}
+            layout = marks.get("orch:layout") or marks.get("orch-layout")
+            if layout and not each.get("delete"):
+                found[str(each["urn"]).rsplit("::", 1)[-1]] = str(layout)
+        return found
+
+    @property
     def file_systems(self) -> tuple[RecordedFileSystem, ...]:
         """The file systems that were created with the fleet and are recorded."""
         from orch.components.file_systems import recorded

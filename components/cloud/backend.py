@@ -106,11 +106,16 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
             if candidate.zone in request.evacuated and not all_there(request.fleet, prior):
                 raise PlanErrors([not_split(request, candidate.zone)])
             return self.deploy(request, candidate, self._plan_at(request, candidate)[0])
-        leaving = request.leaving | moved_on(prior, request.previous.unfinished, request.evacuated)
+        unfinished, evacuated = request.previous.unfinished, request.evacuated
+        moved = moved_on(request.fleet, prior, unfinished, evacuated)
+        leaving = request.leaving | moved
         request = request.of_nodes(leaving_aside(request.previous, leaving), request.indices)
         groups, missing = keep_and_missing(request.fleet, self.prior(request))
-        unfinished = request.previous.unfinished
-        groups, missing = with_unfinished(groups, missing, unfinished, request.evacuated)
+        # Where an interrupted `up` was about to have those that leave binds nobody: there may be no room.
+        free = tuple(index for index in missing if index in leaving and index not in moved)
+        begun = tuple(index for index in missing if index not in free)
+        groups, begun = with_unfinished(groups, begun, unfinished, evacuated)
+        missing = tuple(sorted((*begun, *free)))
         if missing and candidate.kept and candidate.zone in request.evacuated:
             candidate = self._other_place(request, candidate)
         plan = self._of_groups(request, candidate, groups, missing, leaving)

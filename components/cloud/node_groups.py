@@ -126,21 +126,24 @@ def leaving_aside(previous: PriorState, leaving: Collection[int]) -> PriorState:
 
 
 def moved_on(
-    previous: PriorState, unfinished: Mapping[str, str], evacuated: Collection[str]
+    fleet: Fleet, previous: PriorState, unfinished: Mapping[str, str], evacuated: Collection[str]
 ) -> frozenset[int]:
-    """Nodes in evacuated zones that an interrupted `up` began to make elsewhere."""
+    """Nodes in evacuated zones whose machines an interrupted `up` has made elsewhere: by their layouts, in
+    which the zone is."""
     if not evacuated:
         return frozenset()
 
-    def zones(pins: Mapping[str, str]) -> dict[int, str]:
-        groups = node_groups(PriorState(dict(pins)))
-        return {index: each.pins.get("zone", "") for each in groups for index in each.indices}
+    def groups(pins: Mapping[str, str]) -> dict[int, NodeGroup]:
+        return {index: each for each in node_groups(PriorState(dict(pins))) for index in each.indices}
 
-    before, begun = zones(previous.pins), zones(unfinished)
+    before, begun = groups(previous.pins), groups(unfinished)
     return frozenset(
         index
-        for index, zone in before.items()
-        if zone in evacuated and begun.get(index, zone) not in evacuated
+        for index, group in before.items()
+        if group.pins.get("zone") in evacuated
+        and index in begun
+        and begun[index].pins.get("zone") not in evacuated
+        and begun[index].pins.get("layout") == previous.layouts.get(f"{fleet.name}-{index}")
     )
 
 

@@ -133,15 +133,17 @@ def test_nodes_that_leave_their_place_are_missing_and_the_others_stay() -> None:
     assert missing == (0, 1)
 
 
-def test_a_node_that_a_call_which_was_killed_began_to_move_goes_on_and_never_back() -> None:
+def test_a_node_that_a_call_which_was_killed_has_moved_never_goes_back() -> None:
     before, begun = pins("0-1"), pins("0-1", other(1, "0"))
-    left = {"use1-az1"}
-    assert moved_on(PriorState(before), begun, left) == {0}
-    assert moved_on(PriorState(before), begun, ()) == frozenset()
-    assert moved_on(PriorState(begun), begun, left) == frozenset()
-    assert moved_on(PriorState(before), {}, left) == frozenset()
-    aside = leaving_aside(PriorState(before, existing_nodes=frozenset({"pool-0", "pool-1"})), {0})
-    groups, missing = keep_and_missing(fleet(2), aside)
+    left, pool = {"use1-az1"}, fleet(2)
+    names = frozenset({"pool-0", "pool-1"})
+    made = PriorState(before, existing_nodes=names, layouts={"pool-0": "two", "pool-1": "one"})
+    assert moved_on(pool, made, begun, left) == {0}
+    assert moved_on(pool, made, begun, ()) == frozenset()
+    assert moved_on(pool, made, {}, left) == frozenset()
+    # Its machine was not made yet: it is where it was.
+    assert moved_on(pool, replace(made, layouts={"pool-0": "one"}), begun, left) == frozenset()
+    groups, missing = keep_and_missing(pool, leaving_aside(made, {0}))
     groups, missing = with_unfinished(groups, missing, begun, left)
     assert [(each.number, each.indices) for each in groups] == [(0, (1,)), (1, (0,))]
     assert missing == ()

@@ -24,12 +24,12 @@ SMALL = "m7i.large"
 PLAIN: dict[str, Any] = {"bastion": False, "interconnect": "ethernet"}
 
 
-def lab(path: Path, **room: int) -> Rehearsed:
+def lab(path: Path, placement: str = "any", **room: int) -> Rehearsed:
     """Two nodes on AWS that run as containers, with room for so many in each zone."""
     machines = NodeScenario(image=stocked("mpi"), placeholders=False)
     there: Rehearsed = Rehearsed.make(path, capacity=capacity(**room), nodes=machines)
     zones = [f"us-east-1{letter}" for letter in "abc"]
-    there.fleet(2, placement="any", instance_types=[SMALL], network=PLAIN, availability_zones=zones)
+    there.fleet(2, placement=placement, instance_types=[SMALL], network=PLAIN, availability_zones=zones)
     return there
 
 
@@ -68,7 +68,6 @@ def test_nodes_leave_a_zone_of_aws_though_calls_find_no_room_and_are_killed(tmp_
     assert "ORCH428" in unknown.err
     full = evacuate(there, "us-east-1a")
     assert full.code == 7, full.err
-    print(full.err)
     assert "ORCH325" in full.err
     assert there.nodes(SMALL) == before
     assert there.unrecorded() == {}
@@ -111,6 +110,32 @@ def test_nodes_leave_a_zone_of_aws_though_calls_find_no_room_and_are_killed(tmp_
     assert "no node of p5 is in use1-az2" in nothing.out
     assert there.down().code == 0
     assert there.cloud.everything() == {}
+
+
+def test_a_cluster_leaves_a_zone_of_aws_as_a_whole_where_there_is_room_for_all(tmp_path: Path) -> None:
+    there = lab(tmp_path, placement="cluster", a=2, b=1, c=0)
+    assert there.up().code == 0
+    before = there.nodes(SMALL)
+    assert set(before.values()) == {"a"}
+    full = evacuate(there, "us-east-1a")
+    assert full.code == 5, full.err
+    assert "ORCH325" in full.err
+    assert there.nodes(SMALL) == before
+    assert statuses(there) == {"idle"}
+
+    # Killed when the old nodes are gone, and gone on with.
+    there.cloud.turn(capacity=capacity(a=2, b=2, c=0))
+    there.killed_at({"action": "DeleteVpc"}, "fleet", "evacuate", "p5", "--zone", "us-east-1a")
+    assert there.nodes(SMALL) == {}
+    said = evacuate(there, "us-east-1a")
+    assert said.code == 0, said.err
+    assert sorted(there.nodes(SMALL).values()) == ["b", "b"]
+    assert there.names(SMALL) == ["p5-0", "p5-1"]
+    assert there.unrecorded() == {}
+    assert statuses(there) == {"idle"}
+    assert there.preview("p5.yml", "--exit-code").code == 0
+    reserved = there.cloud.things("capacity-reservation").values()
+    assert [doc["AvailabilityZone"] for doc in reserved if doc["State"] == "active"] == ["us-east-1b"]
 
 
 def test_nodes_of_gcp_are_drained_replaced_and_leave_a_zone(tmp_path: Path) -> None:
