@@ -267,6 +267,13 @@ CODES = {
     "ORCH407": "A reset of the GPUs does not help",
     "ORCH408": "The GPUs are not in order after a reset",
     "ORCH409": "The change cannot be rolled out node by node",
+    # keys of fleets
+    "ORCH438": "The keys of the fleet are not orch's",
+    "ORCH439": "The key cannot be changed while the machine is there",
+    "ORCH440": "Nodes cannot get a new key",
+    "ORCH441": "The keys are not rotated",
+    "ORCH442": "A new key would change nodes",
+    "ORCH443": "The old key is let in still",
     # runbooks
     "ORCH411": "A step of a runbook is not written as one",
     "ORCH412": "Two steps of a runbook have one name",
