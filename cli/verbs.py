@@ -324,7 +324,7 @@ VERBS = (
     Verb(
         "rotate",
         "project.rotate:app",
-        "New keys in place of old ones: the passphrase of the state.",
+        "New keys in place of old ones: the SSH keys of fleets, the passphrase of the state.",
         FLEETS,
     ),
     Verb(

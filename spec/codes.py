@@ -272,6 +272,13 @@ CODES = {
     "ORCH427": "A cluster lacks nodes in a zone where none is made",
     "ORCH428": "There is no such zone to leave",
     "ORCH429": "What the fleet has cannot leave the zone",
+    # keys of fleets
+    "ORCH438": "The keys of the fleet are not orch's",
+    "ORCH439": "The key cannot be changed while the machine is there",
+    "ORCH440": "Nodes cannot get a new key",
+    "ORCH441": "The keys are not rotated",
+    "ORCH442": "A new key would change nodes",
+    "ORCH443": "The old key is let in still",
     # runbooks
     "ORCH411": "A step of a runbook is not written as one",
     "ORCH412": "Two steps of a runbook have one name",

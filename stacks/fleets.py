@@ -20,6 +20,7 @@ from orch.stacks.errors import NoSuchFleet, StackError
 from orch.stacks.project import Project, find, is_stack_name
 from orch.stacks.records import is_spot_throughout
 from orch.stacks.state import StackState, deployment, outputs, secret_output, stacks
+from orch.stacks.team.key_pairs import public_key
 
 if TYPE_CHECKING:
     from orch.spec.loader.load import Document, Loaded
@@ -68,7 +69,7 @@ def fleet_of(stack: StackState) -> FleetState:
     if is_spot_throughout(stack.recorded):
         nodes = tuple(node.model_copy(update={"spot": True}) for node in nodes)
     if recorded.get("identity") is not None:
-        identity = str(_identity_file(project, name, state))
+        identity = str(_identity_file(stack, state))
         nodes = tuple(_with_access(node, node.access.with_key(identity)) for node in nodes)
     return project.with_routes(
         state.model_copy(
@@ -123,17 +124,19 @@ def _hint_of_names(name: str, others: Sequence[str], *, removing: bool) -> str:
     return f"{'name one that is up, or ' if others else ''}bring it up first: `orch up fleet.yml`"
 
 
-def _identity_file(project: Project, stack: str, state: FleetState) -> Path:
+def _identity_file(stack: StackState, state: FleetState) -> Path:
     """The client's private key file.
 
-    Written from the encrypted state when it is missing, or belongs to an earlier fleet of this name.
+    Written from the encrypted state when it is missing, belongs to an earlier fleet of this name, or is an
+    earlier key of this one: it may have been rotated from another clone.
     """
-    key = project.dot / "keys" / stack
-    owner = key.with_name(f"{stack}.of")
-    generation = state.nodes[0].access.machine if state.nodes else ""
+    key = stack.project.dot / "keys" / stack.name
+    owner = key.with_name(f"{stack.name}.of")
+    machine = state.nodes[0].access.machine if state.nodes else ""
+    generation = f"{machine}\n{public_key(stack.recorded) or ''}"
     if key.exists() and owner.exists() and owner.read_text() == generation:
         return key
-    private = secret_output(project, stack, "identity", "the key")
+    private = secret_output(stack.project, stack.name, "identity", "the key")
     private_folder(key.parent)
     write_private(key, private.strip() + "\n")
     write_private(owner, generation)

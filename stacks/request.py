@@ -14,6 +14,7 @@ from orch.components.request import NO_CONSENT, Approvals, NodeVolume, PlanReque
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
+from orch.stacks.fleets import find_fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.evacuated import evacuated_zones
@@ -63,6 +64,13 @@ class FleetRequest:
         scripts = [self.folder / Path(step.file).expanduser() for step in self.fleet.init if step.file]
         files = (project.root / "orch.yml", project.lock_file, self.file, *scripts)
         return {str(file): _stamp(file) for file in files if file is not None}
+
+
+def request_of(project: Project, name: str) -> FleetRequest:
+    """What the file of a fleet asks for now. Raises NoSuchFleet where no file describes it, or several."""
+    document, fleet = find_fleet(project.root, name)
+    document.effective()
+    return FleetRequest(fleet, document.directory.absolute(), file=document.file.absolute())
 
 
 def compile_for(stack: StackState, request: FleetRequest) -> Deployment:

@@ -7,15 +7,104 @@ from typing import Annotated
 
 import typer
 
-from orch.cli.context import Yes, project_at
-from orch.cli.errors import UsageError, say, tell
+from orch.cli import completion
+from orch.cli.context import Json, Rehearse, Yes, project_at
+from orch.cli.errors import UsageError, end, print_json, say, tell
+from orch.spec.errors import ExitCode
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def rotate() -> None:
-    """New keys in place of old ones: the passphrase of the state."""
+    """New keys in place of old ones: the SSH keys of fleets, the passphrase of the state."""
+
+
+@app.command("ssh-keys", epilog="Example: orch rotate ssh-keys lab")
+def ssh_keys(
+    *,
+    fleets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FLEET...]",
+            help="Fleets; default: all that have keys of orch.",
+            show_default=False,
+            autocompletion=completion.fleets,
+        ),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="NODE",
+            help="A node that keeps the old key, as one that is gone; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan-only", help="Show the plan, and change nothing.")
+    ] = False,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+    yes: Yes = False,
+) -> None:
+    """Open the nodes of fleets with new SSH keys, and no longer with the old ones. No run stops."""
+    from orch.cli.hosts.node_names import nodes_named
+    from orch.cli.output.progress import watching
+    from orch.cli.output.review import confirm, need_terminal
+    from orch.cli.runs.opening import connector_of, open_runner
+    from orch.stacks.fleets import fleet_of, known_fleets
+    from orch.stacks.state import StackState
+    from orch.stacks.team import key_plan
+    from orch.stacks.team.key_rotation import rotate_keys
+
+    names = list(dict.fromkeys(fleets or ()))
+    with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
+        changes = runner.ledger.changes
+        left_out: set[str] = set()
+        if without:
+            up = {name: StackState(project, name) for name in names} or known_fleets(project)
+            states = {name: fleet_of(stack) for name, stack in up.items()}
+            left_out = {node.name for node in nodes_named(without, states)}
+        earlier = key_plan.interrupted(changes, project, names)
+        if earlier is not None:
+            plan = key_plan.KeyPlan.parse(earlier.plan).leaving_out(left_out)
+            tell(f"going on with change {earlier.id} of {earlier.by}, by its plan")
+        else:
+            with watching(as_json=as_json) as listener:
+                usual = key_plan.usual_s(changes, project)
+                plan = key_plan.plan_keys(
+                    project, names, left_out, lambda: connector_of(project), listener, usual=usual
+                )
+        for line in () if as_json else plan.lines():
+            (say if plan_only else tell)(line)
+        if plan_only or not plan.fleets:
+            if as_json:
+                print_json({"schema": 1, "plan": plan.as_json()})
+            elif not plan.fleets:
+                say("no fleet here has keys of orch: nothing was done")
+            end(ExitCode.OK)
+        if not yes:
+            need_terminal(" ".join(["orch rotate ssh-keys", *names, *_options(without), "--yes"]), project)
+            confirm("Rotate the keys?")
+        with watching(as_json=as_json) as listener:
+            plan = rotate_keys(project, plan, lambda: connector_of(project), listener)
+        if as_json:
+            print_json({"schema": 1, "rotated": plan.as_json()["fleets"]})
+        else:
+            for each in plan.fleets:
+                say(f"fleet {each.name}: the new key opens {_counted(each.nodes)}, the old one none of them")
+        tell("note: another clone gets the new key from the state with its next command")
+
+
+def _options(without: list[str] | None) -> list[str]:
+    return [word for node in without or () for word in ("--without", node)]
+
+
+def _counted(nodes: tuple[str, ...]) -> str:
+    from orch.spec.suggest import counted
+
+    return counted(len(nodes), "node")
 
 
 @app.command("passphrase", epilog="Example: orch rotate passphrase")

@@ -270,14 +270,18 @@ class NetworkResources:
         )
 
     def template_name(self, plan: GcpPlan) -> pulumi.Input[str]:
-        """The name of the template of a group: it changes with what its nodes mount."""
-        if not self._sources:
-            return plan.template
+        """The name of the template of a group: it changes with what its nodes mount, and with their key once
+        that was rotated."""
 
-        def named(sources: dict[str, str]) -> str:
-            return f"{plan.base}-{fingerprint(plan.template, sorted(sources.items()))[:8]}"
+        def named(values: Sequence[Any]) -> str:
+            key, sources = values
+            rotated = key.split()[2:]  # the first pair of a fleet has no comment
+            if not sources and not rotated:
+                return plan.template
+            parts = (plan.template, sorted(sources.items()), *([key] if rotated else []))
+            return f"{plan.base}-{fingerprint(*parts)[:8]}"
 
-        return pulumi.Output.all(**self._sources).apply(named)
+        return pulumi.Output.all(self.keys.client_public_key, self._sources).apply(named)
 
     def labels(self, token: str, name: str, **more: str) -> dict[str, str]:
         return {**self.plan.labels, **self.marks.labels(token, name), **more}

@@ -2,7 +2,8 @@
 
 The client's key pair, and a seed from which each node's host key follows (`host_key`). One resource serves
 any number of
-nodes: growing a fleet by a node changes nothing that is there.
+nodes: growing a fleet by a node changes nothing that is there. While the pair is rotated another one lies
+beside it, which `stacks/team/key_pairs.py` writes into the state and takes out again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from orch.providers.orch.handler import Inputs, State
 
 class KeysHandler:
     computed: ClassVar[frozenset[str]] = frozenset({"client_private_key", "client_public_key", "host_seed"})
-    secrets: ClassVar[frozenset[str]] = frozenset({"client_private_key", "host_seed"})
+    secrets: ClassVar[frozenset[str]] = frozenset(
+        {"client_private_key", "host_seed", "next_private_key", "former_private_key"}
+    )
     tools: ClassVar[frozenset[str]] = frozenset()
 
     def check(self, inputs: Inputs) -> list[tuple[str, str]]:
@@ -42,10 +45,14 @@ class KeysHandler:
         }
 
     def read(self, resource_id: str, state: State) -> State | None:
-        return {key: state[key] for key in self.computed}
+        return _kept(state)
 
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
-        return {key: state[key] for key in self.computed}
+        return _kept(state)
 
     def delete(self, resource_id: str, state: State) -> None:
         return
+
+
+def _kept(state: State) -> State:
+    return {key: value for key, value in state.items() if key.endswith("_key") or key == "host_seed"}

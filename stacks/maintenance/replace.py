@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 
 from orch.components.node_count import is_range
@@ -21,7 +22,7 @@ from orch.stacks.plan import Plan
 from orch.stacks.project import Project
 from orch.stacks.provisioning.nodes_for_runs import other_changes
 from orch.stacks.pulumi.operation import Listener
-from orch.stacks.request import FleetRequest
+from orch.stacks.request import FleetRequest, request_of
 from orch.stacks.state import StackState
 from orch.stacks.summary import fold
 
@@ -137,11 +138,10 @@ def _planned(
     """What making nodes of a fleet anew comes to, by its file as it is now.
 
     Raises Conflict where it changes more than these nodes, NoSuchFleet where no file describes the fleet."""
-    document, written = find_fleet(project.root, fleet)
-    document.effective()
-    ranged = written.nodes is not None and is_range(written.nodes)
-    file = document.file.absolute()
-    request = FleetRequest(written, document.directory.absolute(), file=file, count=count if ranged else None)
+    request = request_of(project, fleet)
+    written, file = request.fleet.nodes, request.file
+    if written is not None and is_range(written):
+        request = dataclasses.replace(request, count=count)
     plan = operations.preview(project, request, listener)
     if others := other_changes(plan, names, StackState(project, fleet)):
         raise Conflict(

@@ -72,7 +72,12 @@ def write_sealed(stack: StackState, clear: Mapping[str, Any], seal: Seal) -> Non
     if not stack.exists:
         init(stack)
     deployment = {**clear["deployment"], "secrets_providers": seal.provider}
-    plain(stack, ["stack", "import"], stdin=json.dumps({**clear, "deployment": deployment}))
+    write_clear(stack, {**clear, "deployment": deployment})
+
+
+def write_clear(stack: StackState, clear: Mapping[str, Any]) -> None:
+    """Write a state under the key that it names. Raises StackError."""
+    plain(stack, ["stack", "import"], stdin=json.dumps(clear))
 
 
 def require_equal(stack: StackState, clear: Mapping[str, Any]) -> None:

@@ -313,6 +313,11 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "host-container.sh.j2": images,
     "host-facts.sh.j2": lambda v: iter([{"limit_s": 1}]),
     "host-init.sh.j2": sent_init,
+    "host-key-change.sh.j2": lambda v: (
+        dict.fromkeys(("user", "present", "other", "line"), v)
+        | {"what": what, "others": (v,), "lacks": 44, "alone": 45}
+        for what in ("look", "add", "remove")
+    ),
     "host-listen.sh.j2": lambda v: iter([{"address": v, "lives_s": 1}]),
     "host-reach.sh.j2": lambda v: iter([{"at_once": 2}]),
     "host-register.sh.j2": host(),
