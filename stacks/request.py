@@ -10,7 +10,14 @@ from orch.components import registry
 from orch.components.deployment import Deployment
 from orch.components.file_systems import check
 from orch.components.lifetime import CREATED, ends_of, is_over, lifetime, runs_on
-from orch.components.request import NO_CONSENT, Approvals, NodeVolume, PlanRequest, PriorState
+from orch.components.request import (
+    NO_CONSENT,
+    Approvals,
+    NodeVolume,
+    PlanRequest,
+    PriorState,
+    RecoveredFleet,
+)
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
@@ -32,7 +39,8 @@ class FleetRequest:
     `more`: so many beside those that are there, containers of `image` for the run of the mark `made_for`,
     with one of `volumes`, if any. `reservation`: what a run wants the first nodes made from, where the file
     names none. `decided`: what an approved plan decided. `only`: nodes of
-    a fleet that is up; nothing else of it is changed for now.
+    a fleet that is up; nothing else of it is changed for now. `recovered`: what its cloud tells of one whose
+    state was lost.
     """
 
     fleet: Fleet
@@ -48,6 +56,7 @@ class FleetRequest:
     reservation: str | None = None
     decided: Decisions | None = None
     only: tuple[str, ...] = ()
+    recovered: RecoveredFleet | None = None
 
     @property
     def name(self) -> str:
@@ -62,6 +71,13 @@ class FleetRequest:
 
 def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     """Plan a fleet with its stack's recorded decisions. Raises PlanError, Conflict (a newer orch's state)."""
+    wanted = plan_request(stack, request)
+    deployment = registry.compile_fleet(wanted)
+    return check(request.fleet, wanted.previous, deployment, request.approvals.lose_data)
+
+
+def plan_request(stack: StackState, request: FleetRequest) -> PlanRequest:
+    """A request with all that its stack recorded. Raises Conflict (a newer orch's state)."""
     project, decided = stack.project, request.decided
     previous = replace(
         PriorState.of_outputs(stack.outputs),
@@ -74,6 +90,9 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
         existing_nodes=stack.node_names,
         ended=ended_nodes(stack),
     )
+    if request.recovered is not None:
+        found = request.recovered
+        previous = replace(previous, unfinished=dict(found.pins), existing_nodes=found.nodes)
     budget = request.fleet.budget
     wanted = PlanRequest(
         with_secrets(project, request.fleet),
@@ -96,9 +115,7 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
         volumes=request.volumes,
         reservation=request.reservation,
     )
-    settings = backends_with_secrets(project, wanted.backends)
-    deployment = registry.compile_fleet(replace(wanted, settings=settings))
-    return check(request.fleet, previous, deployment, request.approvals.lose_data)
+    return replace(wanted, settings=backends_with_secrets(project, wanted.backends))
 
 
 def with_hosts(project: Project, fleet: Fleet, folder: Path) -> Fleet:
