@@ -318,7 +318,7 @@ VERBS = (
     Verb(
         "state",
         "project.state:app",
-        "The state, which records what is up: move it to another place, repair it.",
+        "The state, which records what is up: move it, repair it, rebuild one that was lost.",
         FLEETS,
     ),
     Verb(

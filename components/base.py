@@ -22,7 +22,7 @@ from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.deployment import Deployment, Room
 from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.node_count import own_pins
-from orch.components.request import CloudAnswer, PlanRequest, PriorState
+from orch.components.request import CloudAnswer, PlanRequest, PriorState, RecoveredFleet
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.spec.models.backends import entry_of
@@ -244,6 +244,24 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
         Raises what asking the backend raises.
         """
         return ()
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a fleet whose state was lost can be told from the marks of its resources: where the backend
+        has a module `recovery`."""
+        return self.module_name("recovery") is not None
+
+    def recover(self, request: PlanRequest, found: Sequence[MarkedResource]) -> RecoveredFleet:
+        """What the marked resources of a stack tell of the fleet, where the backend `recovers` one.
+
+        Raises PlanErrors where they tell of no one fleet, and what asking the backend raises.
+        """
+        return self.module("recovery").recover(self, request, found)
+
+    def unmarked_id(self, request: PlanRequest, kind: str, inputs: Mapping[str, Any]) -> str | None:
+        """The id, as `pulumi import` takes it, of a resource without a mark, by what it is made with; None
+        where it is not known. Raises what asking the backend raises."""
+        return self.module("recovery").unmarked_id(self, request, kind, inputs)
 
     def ended_nodes(
         self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]

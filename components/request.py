@@ -155,7 +155,8 @@ class Approvals:
     keys shown and accepted, by host. `unseen`: which others are accepted without a look: none, those of
     `rekeyed`, all that are new. `upgrade`: pinned images are looked up anew.
     `force`: nodes may go while runs are on them. `lose_data`: paths of created file systems that may be
-    deleted, or made anew where they are gone.
+    deleted, or made anew where they are gone. `another`: the fleet may be made although another state has
+    made one of its name.
     """
 
     accept_drift: bool = False
@@ -165,6 +166,7 @@ class Approvals:
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     unseen: Literal["none", "named", "all"] = "none"
     lose_data: frozenset[str] = frozenset()
+    another: bool = False
 
 
 NO_CONSENT = Approvals()
@@ -180,6 +182,21 @@ class Spent:
     dollars: float | None
     unpriced_hours: float = 0.0
     problem: str | None = None
+
+
+@dataclass(frozen=True)
+class RecoveredFleet:
+    """What a cloud tells of a fleet whose state was lost.
+
+    `pins`: where it is and what it is made from, as an interrupted `up` records them; `nodes`: the names of
+    those that are there; `created`: when the fleet was, in seconds since the epoch; `told`: what a person has
+    to know of it.
+    """
+
+    pins: Mapping[str, str]
+    nodes: frozenset[str]
+    created: int
+    told: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,11 @@ class RehearsalProject(Project):
             return None
         return _hooks(backend).session(self.cloud(backend), self.backends)
 
+    def may_hold_more(self, backend: str) -> bool:
+        """An account is the rehearsal's alone: before anything is in it, nobody has to look."""
+        made = backend in clouds() and self.account_of(backend).is_file()
+        return made and bool(self.cloud(backend).everything())
+
     def with_routes(self, state: FleetState) -> FleetState:
         """The state with the addresses of local nodes; an instance without one cannot be reached."""
         if state.backend not in clouds():

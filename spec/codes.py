@@ -255,6 +255,11 @@ CODES = {
     "ORCH398": "What no file describes cannot be removed",
     # states
     "ORCH424": "Another state has stacks of this project",
+    "ORCH430": "The state is not lost",
+    "ORCH431": "Nothing in the cloud bears the marks of the fleet",
+    "ORCH432": "It is not clear which resources are the fleet's",
+    "ORCH433": "The state of the fleet cannot be rebuilt from its marks",
+    "ORCH434": "Another state has made a fleet of this name",
     # maintenance of nodes
     "ORCH399": "Nodes failed in a maintenance",
     "ORCH400": "The node is left alone",

@@ -40,6 +40,7 @@ from orch.stacks.saved_plans.guard import Guard
 from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.state import StackExport, StackState
 from orch.stacks.team.change_log import NO_CHANGES, logged
+from orch.stacks.team.other_states import other_fleets, refuse_other_fleets
 from orch.stacks.variables import clear_text_names, remove_clear_text, unreadable_copies
 
 
@@ -58,7 +59,7 @@ def preview(
     stack = StackState(project, request.name)
     if (ended := over_since(stack, request.fleet)) is not None:
         return _over(request.name, ended)
-    leased = lease_finding(stack)
+    leased = (*lease_finding(stack), *other_fleets(stack, request.fleet, listener))
     listener(Activity(f"planning the fleet {request.name}"))
     compiled = compile_for(stack, request)
     unprotect_agreed(stack, request.approvals.lose_data)
@@ -112,6 +113,8 @@ def up(
         if (ended := over_since(stack, request.fleet)) is not None:
             return _over(request.name, ended)
         refuse_leased(stack)
+        if not request.approvals.another:
+            refuse_other_fleets(other_fleets(stack, request.fleet, listener))
         # Before planning: what a killed call left counts against quotas and capacity.
         recover(stack, listener)
         listener(Activity(f"planning the fleet {request.name}"))

@@ -59,6 +59,8 @@ class Project:
     force: bool = False
     # Who changes stacks, as leases name them.
     owner: str = field(default_factory=here)
+    # What the engine finds in its environment beside what every call has.
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @cached_property
     def policies(self) -> PolicySettings:
@@ -111,6 +113,10 @@ class Project:
     def session(self, backend: str) -> Any:
         """The session for requests to a backend's cloud; None for the user's own account."""
         return None
+
+    def may_hold_more(self, backend: str) -> bool:
+        """Whether a backend's cloud may hold what this project's state does not record."""
+        return True
 
     def with_routes(self, state: FleetState) -> FleetState:
         """The fleet with the routes to its nodes from this machine; a rehearsal leads to its containers."""
@@ -183,6 +189,7 @@ class Project:
             "PULUMI_BACKEND_URL": self._engine_url,
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             **({FORCED: "1"} if self.force else {}),
+            **self.variables,
         }
         if self.local_state:
             variables["PULUMI_HOME"] = str(home().parent / "pulumi-home")

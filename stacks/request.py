@@ -10,7 +10,14 @@ from orch.components import registry
 from orch.components.deployment import Deployment
 from orch.components.file_systems import check
 from orch.components.lifetime import CREATED, ends_of, is_over, lifetime, runs_on
-from orch.components.request import NO_CONSENT, Approvals, NodeVolume, PlanRequest, PriorState
+from orch.components.request import (
+    NO_CONSENT,
+    Approvals,
+    NodeVolume,
+    PlanRequest,
+    PriorState,
+    RecoveredFleet,
+)
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
@@ -34,8 +41,9 @@ class FleetRequest:
     `more`: so many beside those that are there, containers of `image` for the run of the mark `made_for`,
     with one of `volumes`, if any. `reservation`: what a run wants the first nodes made from, where the file
     names none. `decided`: what an approved plan decided. `only`: nodes of
-    a fleet that is up; nothing else of it is changed for now. `avoids`: a zone that counts as evacuated
-    already; `leaving`: indices of nodes that leave such a zone, `moves`: all of the fleet does.
+    a fleet that is up; nothing else of it is changed for now. `recovered`: what its cloud tells of one whose
+    state was lost. `avoids`: a zone that counts as evacuated already; `leaving`: indices of nodes that leave
+    such a zone, `moves`: all of the fleet does.
     """
 
     fleet: Fleet
@@ -54,6 +62,7 @@ class FleetRequest:
     avoids: str | None = None
     leaving: frozenset[int] = frozenset()
     moves: bool = False
+    recovered: RecoveredFleet | None = None
 
     @property
     def name(self) -> str:
@@ -97,6 +106,9 @@ def plan_request(stack: StackState, request: FleetRequest) -> PlanRequest:
         ended=ended_nodes(stack),
         layouts=stack.layouts,
     )
+    if request.recovered is not None:
+        found = request.recovered
+        previous = replace(previous, unfinished=dict(found.pins), existing_nodes=found.nodes)
     budget = request.fleet.budget
     wanted = PlanRequest(
         with_secrets(project, request.fleet),
@@ -122,8 +134,7 @@ def plan_request(stack: StackState, request: FleetRequest) -> PlanRequest:
         leaving=request.leaving,
         moves=request.moves,
     )
-    settings = backends_with_secrets(project, wanted.backends)
-    return replace(wanted, settings=settings)
+    return replace(wanted, settings=backends_with_secrets(project, wanted.backends))
 
 
 def with_hosts(project: Project, fleet: Fleet, folder: Path) -> Fleet:

@@ -97,6 +97,13 @@ def up(
             help="Delete the file system created at this path, or make it anew where it is gone; repeatable.",
         ),
     ] = None,
+    make_another: Annotated[
+        bool,
+        typer.Option(
+            "--make-another",
+            help="Make a fleet also where another state of the project has made one of its name.",
+        ),
+    ] = False,
     verbose: Verbose = False,
     rehearse: Rehearse = False,
     owner: Owner = None,
@@ -135,6 +142,7 @@ def up(
             "--accept-drift": accept_drift,
             "--upgrade": upgrade,
             "--lose-data": lose_data,
+            "--make-another": make_another,
             "--prune": prune,
         }
         for word, is_given in changing.items():
@@ -168,6 +176,7 @@ def up(
             force,
             unseen="all" if accept_new_host_keys else "none",
             lose_data=frozenset(lose_data or ()),
+            another=make_another,
         ),
         UpMeans(yes, as_json, verbose, parallel, not no_check, prune),
         accept_host_keys=accept_host_key or (),

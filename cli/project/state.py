@@ -1,13 +1,19 @@
-"""`orch state`: where the record of what is up lies, and what to do when it has to move or is damaged."""
+"""`orch state`: where the record of what is up lies; when it has to move, is damaged or was lost."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import FileOrName, Json, Rehearse, Yes, project_at
+from orch.cli.context import File, FileOrName, Json, Rehearse, Yes, project_at
 from orch.cli.errors import print_json, say, tell
+
+if TYPE_CHECKING:
+    from orch.spec.loader.load import Document
+    from orch.spec.models import Fleet
+    from orch.stacks.project import Project
+    from orch.stacks.team.importing import Rebuilt
 
 SCHEMA = 1
 
@@ -16,7 +22,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def state() -> None:
-    """The state, which records what is up: move it to another place, repair it."""
+    """The state, which records what is up: move it, repair it, rebuild one that was lost."""
 
 
 @app.command(
@@ -109,3 +115,98 @@ def repair(
             tell("note: what was made since that copy is not recorded; `orch gc` and `orch preview` tell it")
     if as_json:
         print_json({"schema": SCHEMA, "stacks": rows})
+
+
+@app.command("import", epilog="Example: orch state import pretrain.yml")
+def import_state(
+    file: File,
+    *,
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            "--stack",
+            metavar="MARK",
+            help="Whose resources they are, PROJECT/STACK/SCOPE as `orch gc` lists them, where that is not "
+            "clear.",
+        ),
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Rebuild the state of a fleet that was lost, from the marks of what is in the cloud.
+
+    Shows what was found, what was not, and what is new; makes and removes nothing in the cloud. A state that
+    is there, and what is not clear, is refused.
+    """
+    from orch.cli.fleets.targets import FleetFile
+
+    fleets = list(FleetFile(file, launch=("fleet",), rehearse=rehearse, mixed=True).fleets())
+    rows = [_import(file, each, stack, yes=yes, as_json=as_json) for each in fleets]
+    if as_json:
+        print_json({"schema": SCHEMA, "stacks": rows})
+
+
+def _import(
+    file: str, described: tuple[Project, Document, Fleet], mark: str | None, *, yes: bool, as_json: bool
+) -> dict[str, Any]:
+    from orch.cli.output.plan import counts
+    from orch.cli.output.progress import watching
+    from orch.cli.output.review import confirm, need_terminal
+    from orch.spec.findings import PlanError
+    from orch.stacks import operations
+    from orch.stacks.request import FleetRequest
+    from orch.stacks.state import StackState
+    from orch.stacks.team import importing
+
+    project, document, fleet = described
+    project.prepare()
+    request = FleetRequest(fleet, document.directory, file=None if file == "-" else document.file)
+    stack, rebuilt = StackState(project, fleet.name), None
+    try:
+        if importing.is_written(stack):
+            with watching(as_json=as_json) as listener:
+                importing.finish(stack, listener)
+        else:
+            with watching(as_json=as_json) as listener:
+                rebuilt = importing.rebuild(project, request, mark, listener)
+            if not as_json or not yes:
+                _show(rebuilt)
+            if not yes:
+                of = [] if mark is None else ["--stack", mark]
+                need_terminal(" ".join(["orch state import", file, *of, "--yes"]), project)
+                confirm(f"Write the state of the fleet {fleet.name}?")
+            with watching(as_json=as_json) as listener:
+                importing.write(rebuilt, listener)
+        with watching(as_json=as_json) as listener:
+            plan = operations.preview(project, request, listener)
+    except PlanError as error:
+        raise error.placed(document) from error
+    if not as_json:
+        say(f"fleet {fleet.name}: its state is written")
+        say(f"the next preview shows: {counts(plan.changes, moves=plan.headline.moves)}")
+    return {
+        "stack": fleet.name,
+        "mark": None if rebuilt is None else rebuilt.mark,
+        "found": [] if rebuilt is None else [vars(each) for each in rebuilt.found],
+        "missing": [] if rebuilt is None else [vars(each) for each in rebuilt.missing],
+        "new": [] if rebuilt is None else [vars(each) for each in rebuilt.made],
+        "notes": [] if rebuilt is None else list(rebuilt.told),
+        "pending": plan.pending,
+    }
+
+
+def _show(rebuilt: Rebuilt) -> None:
+    """The plan: what of the fleet is there, what is not, and what is new."""
+    from orch.stacks.pulumi.kinds import kind_of
+
+    tell(f"fleet {rebuilt.stack.name}: {len(rebuilt.found)} resources of the mark {rebuilt.mark} are there")
+    for each in rebuilt.found:
+        tell(f"  found: {kind_of(each.type)} {each.name}: {each.id}")
+    for each in rebuilt.missing:
+        tell(f"  gone: {kind_of(each.type)} {each.name}; `orch up` makes it anew")
+    for each in rebuilt.made:
+        tell(f"  new in the state alone: {kind_of(each.type)} {each.name}")
+    for text in rebuilt.told:
+        tell(f"  note: {text}")
+    tell("  nothing is made or removed in the cloud")

@@ -70,7 +70,7 @@ class MarkedResource:
     `kind`: as its cloud calls it; `id`: as the engine records it; `name`: in its stack. `part_of`: the id of
     what made it and removes it. `hourly`: US dollars an hour, None where it is not known. `holds_data`:
     nothing else has what is on it; `mounted_as`: how mounts of it name it. `sure`: False where its mark may
-    be another project's.
+    be another project's. `type`: as the engine calls it, "" where the mark does not tell.
     """
 
     backend: str
@@ -85,6 +85,7 @@ class MarkedResource:
     part_of: str | None = None
     mounted_as: tuple[str, ...] = ()
     sure: bool = True
+    type: str = ""
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,15 @@ class SimulatedResources(ABC):
             observed = kind.read(self.api(state), resource_id, state)
         return None if observed is None else self.outputs(schema, state, observed)
 
+    def imported_id(self, token: str, resource_id: str) -> str:
+        """The id of a resource that is imported; some are named in another way there. Raises
+        SimulationError."""
+        translate = getattr(self._kinds[token], "imported_id", None)
+        if translate is None:
+            return resource_id
+        with self._refusals_as_errors(f"reading {self.label(token)} ({resource_id})"):
+            return translate(self.api({}), resource_id)
+
     def update(self, token: str, resource_id: str, state: Props, inputs: Props) -> Props:
         """Change a resource in place: its outputs. Raises SimulationError, also when it is gone."""
         schema, kind, properties = self.schema(token), self._kinds[token], without_defaults(inputs)

@@ -95,15 +95,17 @@ class CloudProvider(api.Provider, Generic[R]):
         return api.CreateResponse(resource_id=resource_id, properties=_merged(request.properties, outputs))
 
     async def read(self, request: api.ReadRequest) -> api.ReadResponse:
-        token = _token(request.type)
+        token, resource_id = _token(request.type), request.resource_id
+        if not request.properties:
+            resource_id = await asyncio.to_thread(self.resources.imported_id, token, resource_id)
         outputs = await asyncio.to_thread(
-            self.resources.read, token, request.resource_id, plain_map(request.properties)
+            self.resources.read, token, resource_id, plain_map(request.properties)
         )
         if outputs is None:
             return api.ReadResponse(resource_id="")
         inputs = self.resources.inputs_after_read(token, plain_map(request.inputs), outputs)
         return api.ReadResponse(
-            resource_id=request.resource_id,
+            resource_id=resource_id,
             properties=_merged(request.properties, outputs, whole=True),
             inputs=_merged(request.inputs, inputs, whole=True),
         )

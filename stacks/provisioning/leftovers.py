@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 
 from orch.components import registry
 from orch.components.cloud.marked import (
@@ -33,6 +34,7 @@ from orch.stacks.provisioning.kept_data import is_protected
 from orch.stacks.provisioning.node_accounts import accounted
 from orch.stacks.provisioning.nodes_with_runs import remove_unused
 from orch.stacks.pulumi.changes import name_of
+from orch.stacks.pulumi.leases import lease_of, refuse_leased
 from orch.stacks.pulumi.locks import break_dead_locks, locks
 from orch.stacks.pulumi.operation import (
     Activity,
@@ -94,7 +96,7 @@ def find_leftovers(project: Project) -> Found:
     for each in states:
         each.invalidate()
     recorded = _merged(project, states).ids
-    holders = {each.name: str(live[0]) for each in states if (live := _live_locks(project, each.name))}
+    holders = {each.name: who for each in states if (who := _holder(each)) is not None}
     sorted_out = leftovers(survey.resources, owners, recorded, holders)
     in_use = _mounted(project, states, (*sorted_out.data, *sorted_out.held))
     return Found(sorted_out, survey, owners, holders, in_use, looked)
@@ -136,6 +138,15 @@ def _owners(states: list[StackState]) -> dict[str, str]:
 
 def _live_locks(project: Project, stack: str) -> list[object]:
     return [lock for lock in locks(project, stack) if not lock.dead]
+
+
+def _holder(stack: StackState) -> str | None:
+    """Who changes a stack at this moment, or has a lease of it that keeps this caller from that."""
+    if live := _live_locks(stack.project, stack.name):
+        return str(live[0])
+    lease = lease_of(stack)
+    binds = lease is not None and lease.binds(stack.project.owner, datetime.now(timezone.utc))
+    return lease.words if lease is not None and binds else None
 
 
 def _tells_where(kind: str) -> bool:
@@ -200,6 +211,7 @@ def _telling(listener: Listener) -> Callable[[str], None]:
 def _delete_of_stack(
     stack: StackState, own: Leftovers, listener: Listener, done: Deleted, *, data: bool
 ) -> None:
+    refuse_leased(stack)
     break_dead_locks(stack.project, stack.name)
     repair_files(stack.project, stack.name)
 

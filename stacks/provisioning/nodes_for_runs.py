@@ -25,6 +25,7 @@ from orch.stacks.fleets import find_fleet
 from orch.stacks.provisioning.nodes_with_runs import are_made_with_runs, new_mark
 from orch.stacks.request import FleetRequest, ended_nodes_if_told, over_since
 from orch.stacks.state import StackState
+from orch.stacks.team.other_states import refuse_other_fleets
 from orch.stacks.volumes.attaching import usable_volumes
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ def plan_growth(project: Project, growth: Growth, listener: Listener, *, asked: 
     nodes; NoFit when its new nodes would not fit the run, and what `operations.preview` raises.
     """
     plan = operations.preview(project, growth.request, listener)
+    refuse_other_fleets(plan.findings)
     name = growth.state.name
     if plan.lost_nodes:
         raise _not_brought_up(growth, f"they remove or replace {', '.join(sorted(plan.lost_nodes))}")

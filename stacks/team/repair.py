@@ -76,7 +76,8 @@ def damage_of(stack: StackState) -> Damage:
                     f"the state of {name} cannot be read, and no copy of it is there",
                     where=str(checkpoint),
                     detail=broken,
-                    hint="put a backup of your own in its place; `orch gc` finds what clouds have of it",
+                    hint="put a backup of your own in its place; without one, move that file away, and "
+                    "`orch state import` rebuilds it from what the cloud has",
                     code="ORCH351",
                 )
             found.append(f"the state file cannot be read: {broken}")

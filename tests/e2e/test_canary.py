@@ -184,6 +184,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "rotation of the SSH keys": ("rotate", "ssh-keys", "nest", "--yes", "--json"),
     "rotation of the passphrase": ("rotate", "passphrase", "--yes"),
     "repair of the state": ("state", "repair", "nest", "--yes", "--json"),
+    "import of a state": ("state", "import", "cloud.yml", "--rehearse", "--json"),
     "move of the state": ("state", "move", "--to", "file://elsewhere", "--yes", "--json"),
     "cordon": ("cordon", "gpu9", "--reason", "fan"),
     "drain": ("node", "drain", "gpu9", "--yes", "--json", "--report", "drain.md"),
@@ -249,7 +250,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("up of a takeover after",),
     ("preview when it is taken over after", "rotation of the SSH keys"),
     ("rotation of the passphrase",),
-    ("repair of the state",),
+    ("repair of the state", "import of a state"),
     ("down of hosts",),
 )
 """Verbs of one step are called two at a time; the first ones look at files alone."""
@@ -268,7 +269,7 @@ FAILING = {
         "runbook of the past",
     ),
     *("run that fails", "exec that fails", "run without a key", "logs of none"),
-    *("replacement", "reset of no GPU", "evacuation of no zone"),
+    *("replacement", "reset of no GPU", "evacuation of no zone", "import of a state"),
 }
 DEPENDING = {"doctor", "check", "offers"}
 """What they end with is the machine's matter."""

@@ -88,8 +88,9 @@ def _plain(tagged: Tagged, kind: str, region: RegionClient) -> Iterator[MarkedRe
 def _resource(
     identifier: str, kind: str, region: str, tags: Mapping[str, str], **more: Any
 ) -> MarkedResource:
-    name = tags.get("orch:urn", "").rpartition("::")[2] or tags.get("Name", "")
-    return MarkedResource("aws", tags["orch:stack"], kind, identifier, name, region, **more)
+    token, _, name = tags.get("orch:urn", "").rpartition("::")
+    name = name or tags.get("Name", "")
+    return MarkedResource("aws", tags["orch:stack"], kind, identifier, name, region, type=token, **more)
 
 
 def _chunks(ids: Iterable[str]) -> Iterator[list[str]]:

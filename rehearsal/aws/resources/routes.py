@@ -130,6 +130,17 @@ class RouteTableAssociation:
         )
         return response["AssociationId"]
 
+    def imported_id(self, api: Api, resource_id: str) -> str:
+        """An association is imported as `SUBNET/TABLE`. Source: registry.terraform.io,
+        aws_route_table_association, "Import"."""
+        subnet, _, table = resource_id.partition("/")
+        filters = [{"Name": "association.subnet-id", "Values": [subnet]}]
+        doc = first(api, "DescribeRouteTables", "RouteTables", (), Filters=filters)
+        for one in (doc or {}).get("Associations") or ():
+            if (one.get("SubnetId"), one["RouteTableId"]) == (subnet, table):
+                return str(one["RouteTableAssociationId"])
+        return resource_id
+
     def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
         filters = [{"Name": "association.route-table-association-id", "Values": [resource_id]}]
         doc = first(api, "DescribeRouteTables", "RouteTables", (), Filters=filters)
