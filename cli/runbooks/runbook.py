@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from orch.stacks.team.change_log import Journal
 
 SCHEMA = 1
+SHOWN = 50
+"""How many runs are shown where nobody asks for more."""
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -263,6 +265,9 @@ def status(
         ),
     ] = None,
     *,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help=f"All runs, not the latest {SHOWN}.")
+    ] = False,
     report: Report = None,
     as_json: Json = False,
     rehearse: Rehearse = False,
@@ -288,12 +293,16 @@ def status(
         return
     path = project.local_ledger
     rows: list[dict[str, Any]] = []
+    left_out = 0
     if path is None or path.exists():  # a look makes no ledger
         with closing(open_ledger(project.ledger_url)) as ledger:
-            for change in ledger.changes.listed(project.name, verbs=(RUN,)):
+            found = ledger.changes.listed(project.name, verbs=(RUN,))
+            shown = found if everything else found[:SHOWN]
+            left_out = len(found) - len(shown)
+            for change in shown:
                 rows.append(status_json(change, ledger.changes.steps(change.id), _of_change(change)))
     if as_json:
-        print_json({"schema": SCHEMA, "runs": rows})
+        print_json({"schema": SCHEMA, "runs": rows, "left_out": left_out})
         return
     if not rows:
         say("no runbook was run in this project")
@@ -301,6 +310,8 @@ def status(
         done = sum(each["status"] in ("done", "skipped") for each in row["steps"])
         progress = f"{done}/{len(row['steps'])}"
         say(f"{row['id']:>4}  {row['began_at']}  {row['status']:<11}  {progress:<5}  {row['subject']}")
+    if left_out:
+        say(f"… and {left_out} earlier: `orch runbook status --all`")
 
 
 @app.command("resume", epilog="Example: orch runbook resume 12 --approve")

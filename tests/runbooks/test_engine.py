@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -416,6 +417,22 @@ def test_a_report_has_what_was_done_and_cannot_be_broken_out_of(project: Project
     assert "| one |  | failed |" in text
     assert "\x1b" not in text
     assert "`````text" in text
+
+
+def test_a_report_takes_the_end_of_an_output_however_long(project: Project) -> None:
+    body = "```shell name=one repeat\nyes a long line | head -c 3000000; printf '\\nlast\\r\\n'\n```\n"
+    with begun(project, body, Hall()) as made:
+        made.go()
+    change, steps = written(project)
+    from orch.cli.runbooks.screen import Screen, status_json
+
+    row = status_json(change, tuple(steps.values()), made.runbook)
+    text = report_of(made.runbook, made.plan, row, made.logs)
+    assert "\na long line\n" in text
+    assert len(text) < 10_000
+    shown = io.StringIO()
+    Screen(1, shown, terminal=False, approver=None).shows(b"refused\r\n")
+    assert shown.getvalue() == "refused\n"
 
 
 def test_gone_on_with_by_number(project: Project) -> None:
