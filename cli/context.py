@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from orch.cli import completion
-from orch.cli.errors import tell
+from orch.cli.errors import rehearsal_begins, tell
 
 if TYPE_CHECKING:
     from orch.stacks.project import Project
@@ -80,11 +80,22 @@ Allow = Annotated[
         "--allow", metavar="NAME", help="A variable or path that they may name; it is not read. Repeatable."
     ),
 ]
+REHEARSE = "ORCHCTL_REHEARSE"
+"""The variable that is as `--rehearse`: shells of a rehearsed runbook have it, so that each `orch` in them is
+rehearsed."""
 Rehearse = Annotated[
-    bool, typer.Option("--rehearse", help="On a simulated cloud, with local nodes for its instances.")
+    bool,
+    typer.Option(
+        "--rehearse",
+        envvar=REHEARSE,
+        show_envvar=False,
+        help="On a simulated cloud, with local nodes for its instances.",
+    ),
 ]
 
 
+MOST = 2**63 - 1
+"""The largest number that a ledger counts."""
 MOST_OWNER = 120
 """Characters of an owner's name: Pulumi Cloud takes 256 for the tag that has it."""
 
@@ -111,6 +122,7 @@ def project_at(
         return project
     from orch.rehearsal.project import rehearse as begin
 
+    rehearsal_begins()
     tell("rehearsal: the cloud is simulated, nothing is made there and nothing costs")
     return begin(project).project
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from orch.spec.diagnostics import Diagnostic
     from orch.spec.loader.load import Document, Loaded
     from orch.spec.models.backends.base import BackendSettings
+
+SKIPPED_FOLDERS = {"node_modules", "__pycache__", "venv"}
+# A hint is worth a moment: folders that are walked, bytes that are read of a file, folders that are named.
+WALKED_FOLDERS = 1000
+READ_BYTES = 1 << 16
+SHOWN_FOLDERS = 5
 
 
 def load(
@@ -200,3 +207,42 @@ def _policies(documents: tuple[Document, ...], *, untrusted: bool) -> Iterator[D
         yield from check(document, today()) if document.kind == "project" else ()
         if isinstance(document.model, Task):
             yield from task_violations(document, *settings(document.draft.source.file), today())
+
+
+def tell_of_folders_below(paths: Sequence[str]) -> None:
+    """Tell of folders with configurations that are not read, for they are in a folder that is."""
+    if below := _below(paths):
+        few = " ".join(shlex.quote(each) for each in below[:SHOWN_FOLDERS])
+        more = f" and {len(below) - SHOWN_FOLDERS} more" if len(below) > SHOWN_FOLDERS else ""
+        tell(f"note: folders in a folder are not read; configurations are in {few}{more}")
+
+
+def _below(paths: Sequence[str]) -> tuple[str, ...]:
+    """Folders below `paths` with configurations that only a command with their own name would read."""
+    requested = {os.path.realpath(path) for path in paths}
+    matches: list[str] = []
+    walked = 0
+    for path in paths:
+        for folder, folders_inside, names in os.walk(path):
+            folders_inside[:] = sorted(
+                each for each in folders_inside if each[0] != "." and each not in SKIPPED_FOLDERS
+            )
+            walked += 1
+            if walked > WALKED_FOLDERS:
+                return tuple(matches)
+            files = (os.path.join(folder, name) for name in names if name.endswith((".yml", ".yaml")))
+            if os.path.realpath(folder) not in requested and any(map(_is_configuration, files)):
+                matches.append(folder)
+    return tuple(dict.fromkeys(matches))
+
+
+def _is_configuration(file: str) -> bool:
+    from orch.spec.loader.load import is_configuration
+
+    try:
+        if not os.path.isfile(file):
+            return False
+        with open(file, "rb") as opened:
+            return is_configuration(opened.read(READ_BYTES).decode(errors="replace"))
+    except OSError:
+        return False

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
 from orch.cli.output.redaction import masked
@@ -58,17 +61,43 @@ def coloured(stream: IO[str]) -> bool:
 
 def tell(text: str) -> None:
     """A line for people, on stderr: stdout is for data. In one write: several threads tell something."""
-    print(f"{visible_lines(hidden(text))}\n", end="", file=sys.stderr, flush=True)
+    print(f"{visible_lines(hidden(_as_typed(text)))}\n", end="", file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
     """The same on stdout: an answer that people read. What programs read is printed as it is."""
-    print(visible_lines(hidden(text)))
+    print(visible_lines(hidden(_as_typed(text))))
 
 
-def run(app: Callable[[], object]) -> NoReturn:
-    """Call `app` (not in its standalone mode) and leave with an exit code of the table in docs/reference."""
+@dataclass
+class _Commands:
+    """How commands in texts, as `orch unlock lab`, are completed: in a rehearsal they stay one."""
+
+    complete: Callable[[str], str] | None = None
+    rehearsed: bool = False
+
+
+_commands = _Commands()
+
+
+def rehearsal_begins() -> None:
+    """From now on commands in texts are those of a rehearsal."""
+    _commands.rehearsed = True
+
+
+def _as_typed(text: str) -> str:
+    if _commands.rehearsed and _commands.complete is not None and "`orch " in text:
+        return _commands.complete(text)
+    return text
+
+
+def run(app: Callable[[], object], rehearsed: Callable[[str], str] | None = None) -> NoReturn:
+    """Call `app` (not in its standalone mode) and leave with an exit code of the table in docs/reference.
+
+    `rehearsed`: a text for people with its commands as a rehearsal has them.
+    """
     code: object = 0
+    _commands.complete = rehearsed
     mask_threads()
     try:
         code = app()
@@ -98,6 +127,24 @@ def run(app: Callable[[], object]) -> NoReturn:
         tell(f"  the full trace is in {trace}; please report it with that file")
         sys.exit(int(ExitCode.BUG))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, so that the terminal is restored and the end is told. While the
+    engine runs, the signal is the engine's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _typer() -> Any:

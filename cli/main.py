@@ -26,7 +26,13 @@ def main() -> None:
 
     from orch.cli.errors import run
 
-    run(lambda: _run(early=early, heeds_interrupts=heeds))
+    run(lambda: _run(early=early, heeds_interrupts=heeds), _rehearsed)
+
+
+def _rehearsed(text: str) -> str:
+    from orch.cli.runbooks.verb_words import rehearsed_commands
+
+    return rehearsed_commands(text)
 
 
 def _stand_by(link: Link) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -17,13 +15,6 @@ from orch.cli.output.findings import report
 
 if TYPE_CHECKING:
     from orch.spec.diagnostics import Diagnostic
-
-
-SKIPPED_FOLDERS = {"node_modules", "__pycache__", "venv"}
-# A hint is worth a moment: folders that are walked, bytes that are read of a file, folders that are named.
-WALKED_FOLDERS = 1000
-READ_BYTES = 1 << 16
-SHOWN_FOLDERS = 5
 
 
 class Format(str, Enum):
@@ -64,7 +55,7 @@ def validate(
 
     People read diagnostics on stderr and a summary on stdout; programs read one document on stdout.
     """
-    from orch.cli.diagnostics import found_in, settings_near
+    from orch.cli.diagnostics import found_in, settings_near, tell_of_folders_below
     from orch.spec.diagnostics import Severity, render_human, render_json
     from orch.spec.diagnostics import strict as as_errors
     from orch.spec.errors import ExitCode
@@ -86,10 +77,8 @@ def validate(
         if diagnostics:
             tell(render_human(diagnostics))
         say(_summary(diagnostics, len(loaded.documents)))
-        if below := () if untrusted is not None else _below(paths):
-            few = " ".join(shlex.quote(each) for each in below[:SHOWN_FOLDERS])
-            more = f" and {len(below) - SHOWN_FOLDERS} more" if len(below) > SHOWN_FOLDERS else ""
-            tell(f"note: folders in a folder are not read; configurations are in {few}{more}")
+        if untrusted is None:
+            tell_of_folders_below(paths)
     return ExitCode.CONFIG if failed else ExitCode.OK
 
 
@@ -106,37 +95,6 @@ def _known_secrets(paths: list[str]) -> frozenset[str] | None:
         return None
     names = [each for each in known if each is not None]
     return frozenset[str]().union(*names) if len(names) == len(known) else None
-
-
-def _below(paths: list[str]) -> tuple[str, ...]:
-    """Folders below `paths` with configurations that only `orch validate FOLDER` would read."""
-    requested = {os.path.realpath(path) for path in paths}
-    matches: list[str] = []
-    walked = 0
-    for path in paths:
-        for folder, folders_inside, names in os.walk(path):
-            folders_inside[:] = sorted(
-                each for each in folders_inside if each[0] != "." and each not in SKIPPED_FOLDERS
-            )
-            walked += 1
-            if walked > WALKED_FOLDERS:
-                return tuple(matches)
-            files = (os.path.join(folder, name) for name in names if name.endswith((".yml", ".yaml")))
-            if os.path.realpath(folder) not in requested and any(map(_is_configuration, files)):
-                matches.append(folder)
-    return tuple(dict.fromkeys(matches))
-
-
-def _is_configuration(file: str) -> bool:
-    from orch.spec.loader.load import is_configuration
-
-    try:
-        if not os.path.isfile(file):
-            return False
-        with open(file, "rb") as opened:
-            return is_configuration(opened.read(READ_BYTES).decode(errors="replace"))
-    except OSError:
-        return False
 
 
 def _summary(diagnostics: tuple[Diagnostic, ...], documents: int) -> str:

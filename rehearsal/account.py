@@ -166,6 +166,12 @@ class SimulatedAccount(ABC):
     def create(cls: type[A], path: Path | str, *, seed: str = "0", knobs: Knobs | None = None) -> A:
         """A new, empty account. `seed` decides its ids."""
         target = Path(path)
+        if target.is_dir():
+            raise SimulationError(
+                "a folder is in the place of the simulated cloud's file",
+                where=str(target),
+                hint="remove it, or move it away: the next rehearsal makes the file",
+            )
         private_folder(target.parent)
         staged = target.with_name(f"{target.name}.{secrets.token_hex(8)}")
         store = Store(staged, create=True)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from orch.runbooks.model import Runbook, Step
 from orch.runbooks.parameters import Parameter
-from orch.runbooks.plan import Action, PlannedStep, RunPlan, planned_step
+from orch.runbooks.plan import Action, PlannedStep, RunPlan, in_words, planned_step
 from orch.runbooks.process import Program, orch_words, run, search_path
 from orch.runner.ledger.changes import Step as Written
 from orch.runner.private import private_file, private_folder
@@ -68,7 +69,8 @@ class Refused(RunbookError):
 
 @dataclass
 class Run:
-    """A run that goes on. `logs`: a folder for the output of steps, `folder`: where they are done."""
+    """A run that goes on. `logs`: a folder for the output of steps, `folder`: where they are done;
+    `more_words` completes commands of orch, `environment` is what shells on this machine have besides."""
 
     runbook: Runbook
     plan: RunPlan
@@ -77,6 +79,7 @@ class Run:
     folder: Path
     logs: Path
     more_words: Callable[[tuple[str, ...]], tuple[str, ...]] = tuple
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def number(self) -> int:
@@ -85,11 +88,36 @@ class Run:
     def go(self) -> None:
         """Do all steps that are not done. Raises StepFailed, Waits, Refused, LeaseLost."""
         private_folder(self.logs)
+        self._take_answers()
         for at, step in enumerate(self.runbook.steps, 1):
             written = {each.name: each for each in self.journal.steps}.get(step.name)
-            if written is not None and written.status in ("done", "skipped"):
+            planned = self._planned(step)
+            status = None if written is None else written.status
+            if status == "done" or (status == "skipped" and not planned.needed):
                 continue
-            self._step(at, planned_step(step, self.plan.known), written)
+            self._step(at, planned, written)
+
+    def _take_answers(self) -> None:
+        """Write the answers that came with this call. Where one is another one now, what was approved after
+        it was approved for something else, and is asked again."""
+        written = {each.name: each for each in self.journal.steps}
+        changed = ""
+        for step in self.runbook.steps:
+            row = written.get(step.name)
+            if row is None or row.status != "done":
+                continue
+            answer = self.plan.answers.get(step.name) if step.kind == "question" else None
+            if answer is not None and answer != row.message:
+                changed = step.name
+                self.journal.end_step(row.host, step.name, "done", answer)
+                self.audience.tells(f"{step.name} is {answer} now, and was {row.message}")
+            elif changed and step.kind == "approval":
+                self.journal.end_step(row.host, step.name, "undone", f"{changed} was answered anew")
+        if self.plan.as_json() != self.journal.change.plan:
+            self.journal.set_plan(self.plan.as_json())
+
+    def _planned(self, step: Step) -> PlannedStep:
+        return in_words(planned_step(step, self.plan.known), self.more_words)
 
     def _step(self, at: int, planned: PlannedStep, written: Written | None) -> None:
         step = planned.step
@@ -214,7 +242,9 @@ class Run:
         return self.logs / f"{step.name}.log"
 
     def _run(self, planned: PlannedStep, action: Action, what: str, timeout_s: int | None) -> int:
-        program = program_of(planned, action, self.folder, self.more_words, timeout_s)
+        program = program_of(
+            planned, action, self.folder, self.more_words, timeout_s, environment=self.environment
+        )
         log = self.log_of(planned.step)
         with private_file(log).open("a") as file:
             file.write(f"$ {what}: {shown(planned) if what == 'do' else what}\n")
@@ -241,7 +271,7 @@ class Run:
         undone: list[str] = []
         by_name = {each.name: each for each in self.runbook.steps}
         for name in self.can_undo():
-            planned = planned_step(by_name[name], self.plan.known)
+            planned = self._planned(by_name[name])
             assert planned.undo is not None
             self.audience.tells(f"undo of step {name}")
             code = self._run(planned, planned.undo, "undo", planned.step.timeout_s)
@@ -265,17 +295,20 @@ def program_of(
     folder: Path,
     more_words: Callable[[tuple[str, ...]], tuple[str, ...]] = tuple,
     timeout_s: int | None = None,
+    *,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Program:
     """The program that does it. Where sudo or a login keeps no environment, a shell gets its variables at the
-    top of its text, each quoted."""
+    top of its text, each quoted. `environment`: what shells on this machine have besides."""
     if action.words is not None:
-        return Program(orch_words(more_words(action.words)), {}, folder, timeout_s)
+        return Program(orch_words(action.words), {}, folder, timeout_s)
     variables = "".join(f"{name}={shlex.quote(value)}\n" for name, value in action.environment)
     if planned.host is None:
         if not planned.step.sudo:
-            environment = {**search_path(), **dict(action.environment)}
-            return Program(("/bin/sh", "-euc", action.script), environment, folder, timeout_s, group=True)
-        words = ("sudo", "-n", "/bin/sh", "-euc", variables + action.script)
+            own = {**search_path(), **environment, **dict(action.environment)}
+            return Program(("/bin/sh", "-euc", action.script), own, folder, timeout_s, group=True)
+        more = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+        words = ("sudo", "-n", "/bin/sh", "-euc", more + variables + action.script)
         return Program(words, {}, folder, timeout_s, group=True)
     text = f"/bin/sh -euc {shlex.quote(variables + action.script)}"
     limited = f"timeout -k 5 {timeout_s} {text}" if timeout_s else text

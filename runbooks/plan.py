@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orch.runbooks.model import Commands, Runbook, Step
@@ -62,6 +62,19 @@ def planned_step(step: Step, values: Mapping[str, str]) -> PlannedStep:
         raise WrongValue(
             f"step {step.name}: {problem.summary}", where=str(step.span), hint=problem.hint, code=problem.code
         ) from problem
+
+
+def in_words(planned: PlannedStep, complete: Callable[[tuple[str, ...]], tuple[str, ...]]) -> PlannedStep:
+    """A step whose commands of orch are completed, so that what is shown is what is done."""
+
+    def completed(action: Action | None) -> Action | None:
+        if action is None or action.words is None:
+            return action
+        return replace(action, words=complete(action.words))
+
+    return replace(
+        planned, do=completed(planned.do), check=completed(planned.check), undo=completed(planned.undo)
+    )
 
 
 def _action(commands: Commands | None, values: Mapping[str, str]) -> Action | None:

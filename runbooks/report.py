@@ -12,6 +12,7 @@ from orch.spec.errors import visible_lines
 
 LAST_LINES = 20
 MOST_CHARACTERS = 4000
+READ_BYTES = 1 << 20
 
 
 def report_of(runbook: Runbook, plan: RunPlan, run: dict[str, Any], logs: Path) -> str:
@@ -43,11 +44,13 @@ def report_of(runbook: Runbook, plan: RunPlan, run: dict[str, Any], logs: Path) 
 
 def _tail(log: Path) -> str:
     try:
-        text = log.read_text("utf-8", "replace")
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - READ_BYTES))
+            text = hidden(file.read().decode("utf-8", "replace"))  # before a cut leaves a part of a secret
     except OSError:
         return ""
     last = "\n".join(text.rstrip("\n").split("\n")[-LAST_LINES:])[-MOST_CHARACTERS:]
-    return visible_lines(hidden(last))
+    return visible_lines(last)
 
 
 def _fence(text: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from pydantic import ValidationError
 from orch.components.request import whole
 from orch.runner.private import private_folder, write_private
 from orch.spec.grammar.values import shown
+from orch.spec.loader.text import MAX_BYTES
 from orch.spec.models import Fleet, Volume
 from orch.spec.state import SCHEMA, Access, FleetState, NodeState
 from orch.spec.suggest import few, hint_for
@@ -185,14 +188,23 @@ def documents_of(root: Path, model: type[Named], noun: str) -> Iterator[tuple[Do
 
 def described_fleets(root: Path) -> tuple[frozenset[str], tuple[Path, ...]]:
     """The names of all fleets in the YAML files under `root`, and those files with a fleet that have errors;
-    other tools' files are none of them."""
+    other tools' files are none of them. Nobody knows what a file describes that cannot be read, or a link
+    that leads nowhere: it counts as one with errors."""
     names: set[str] = set()
-    broken: list[Path] = []
+    broken: list[Path] = [path for path in _yaml_files(root) if not _is_readable(path)]
     for path, loaded in _files_with(root, "fleet"):
         names.update(each.name for each in loaded.fleets)
-        if loaded.failed and _FLEET.search(path.read_text(errors="replace")):
+        if loaded.failed and _has_fleet(path):
             broken.append(path)
     return frozenset(names), tuple(broken)
+
+
+def _has_fleet(path: Path) -> bool:
+    """Whether a text says that it has a fleet, or is gone by now."""
+    try:
+        return _FLEET.search(path.read_bytes().replace(b"\0", b"").decode(errors="replace")) is not None
+    except OSError:
+        return True
 
 
 def _files_with(root: Path, noun: str) -> Iterator[tuple[Path, Loaded]]:
@@ -202,14 +214,39 @@ def _files_with(root: Path, noun: str) -> Iterator[tuple[Path, Loaded]]:
 
     settings = root / "orch.yml"
     common = Common.in_file(str(settings)) if settings.is_file() else None
-    for path in sorted([*root.rglob("*.yml"), *root.rglob("*.yaml")]):
-        if SKIPPED_FOLDERS & set(path.relative_to(root).parts) or not _mentions(noun, path):
-            continue
-        yield path, load_paths([path], common=lambda _: common)
+    for path in _yaml_files(root):
+        if _mentions(noun, path):
+            yield path, load_paths([path], common=lambda _: common)
+
+
+def _yaml_files(root: Path) -> list[Path]:
+    """The YAML files under `root`, also in folders that links lead to; each folder once."""
+    found: list[Path] = []
+    seen: set[str] = set()
+    for folder, inside, names in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        inside[:] = [] if real in seen else sorted(each for each in inside if each not in SKIPPED_FOLDERS)
+        if real not in seen:
+            found += [Path(folder, name) for name in names if name.endswith((".yml", ".yaml"))]
+        seen.add(real)
+    return sorted(found)
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether what a name leads to can be read; a pipe or a device is no file with a fleet."""
+    try:
+        if stat.S_ISREG(path.stat().st_mode):
+            path.open("rb").close()
+    except OSError:
+        return False
+    return True
 
 
 def _mentions(noun: str, path: Path) -> bool:
     try:
-        return path.is_file() and path.stat().st_size <= 1 << 20 and noun.encode() in path.read_bytes()
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return False
+        data = path.read_bytes()
     except OSError:
         return False
+    return noun.encode() in data or noun.encode("utf-16-le") in data or noun.encode("utf-16-be") in data

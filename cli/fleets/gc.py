@@ -69,7 +69,7 @@ def gc(
         _show(found)
     refuse_mounted(found, chosen)
     if chosen and not yes:
-        if as_json and not sys.stdin.isatty():
+        if as_json and (sys.stdin is None or not sys.stdin.isatty()):
             print_json(_as_json(found, done))
         need_terminal(" ".join(["orch gc", *(f"--stack {each}" for each in sorted(marks)), "--yes"]), project)
         confirm(_question(chosen))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from orch.cli.context import Allow, File, Json, NewKeys, Owner, Rehearse, Untrusted, Verbose, strangers
-from orch.cli.errors import coloured, end, print_json, say, tell
+from orch.cli.errors import coloured, end, print_json, say, tell, terminated_as_interrupted
 from orch.cli.fleets import volumes
 from orch.cli.fleets.prune import told
 from orch.cli.fleets.targets import FleetFile
@@ -216,6 +216,7 @@ def preview(
     end(_preview_file(source, approvals, as_json=as_json, verbose=verbose, exit_code=exit_code))
 
 
+@terminated_as_interrupted()
 def _preview_file(
     source: FleetFile, approvals: Approvals, *, as_json: bool, verbose: bool, exit_code: bool
 ) -> ExitCode:
@@ -261,6 +262,7 @@ def _preview_file(
     return ExitCode.CHANGES if exit_code and pending else ExitCode.OK
 
 
+@terminated_as_interrupted()
 def _preview_all(
     file: str,
     wanted: Wanted,

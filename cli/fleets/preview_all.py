@@ -118,7 +118,7 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
     Raises ProjectError when it has neither a fleet nor a volume, UsageError for a file that is one of those
     that are read.
     """
-    from orch.cli.diagnostics import read
+    from orch.cli.diagnostics import read, tell_of_folders_below
     from orch.cli.fleets.saved_plans import terms_of
     from orch.spec.diagnostics import render_human
     from orch.spec.models import Fleet, Volume
@@ -128,6 +128,8 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
     loaded = read(target, backends=[each.type for each in project.backends])
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))
+    if os.path.isdir(target):
+        tell_of_folders_below([target])
     jobs = [
         Job("fleet" if isinstance(each.model, Fleet) else "volume", each.model.name, each)
         for each in loaded.documents

@@ -56,10 +56,12 @@ class FleetFile:
         documents = load(
             self.file, launch=self.launch, environ=self.environ, backends=backends, profile=self.profile
         )
-        others = sum(not isinstance(document.model, (Fleet, Volume)) for document in documents)
+        # The project's own file lies in its folder; nobody starts it.
+        own = [document for document in documents if document.kind != "project"]
+        others = sum(not isinstance(document.model, (Fleet, Volume)) for document in own)
         if others and not self.mixed:
-            tell(f"note: {others} of {len(documents)} documents are no fleets; start tasks with `orch run`")
-        if others == len(documents):
+            tell(f"note: {others} of {len(own)} documents are no fleets; start tasks with `orch run`")
+        if others == len(own):
             raise ProjectError(
                 "there is no fleet in it", where=self.file, hint="a fleet begins with `type: fleet`"
             )

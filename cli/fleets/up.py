@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from orch.cli.context import ALSO, Force, Json, NewKeys, Owner, Rehearse, Verbose, Yes, lease_seconds
-from orch.cli.errors import UsageError, as_bug, end, print_json, say, tell
+from orch.cli.diagnostics import tell_of_folders_below
+from orch.cli.errors import UsageError, as_bug, end, print_json, say, tell, terminated_as_interrupted
 from orch.cli.fleets import side_by_side, volumes
 from orch.cli.fleets.provision import remove
 from orch.cli.fleets.prune import Undescribed, found_undescribed, refuse_protected, told, undescribed
@@ -183,6 +184,7 @@ def up(
     )
 
 
+@terminated_as_interrupted()
 def bring_up(
     source: FleetFile,
     approvals: Approvals,
@@ -199,6 +201,8 @@ def bring_up(
         # With `--yes` nobody sees a key; on a terminal each is shown before it is used.
         approvals = replace(approvals, unseen="named")
     project, documents = source.read()
+    if os.path.isdir(source.file):
+        tell_of_folders_below([source.file])
     stacks = in_waves(project, documents)
     refuse_missing(stacks)
     obsolete: tuple[Undescribed, ...] = ()

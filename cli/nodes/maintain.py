@@ -11,6 +11,7 @@ import typer
 
 from orch.cli import completion
 from orch.cli.errors import UsageError, end, print_json, say, tell
+from orch.cli.output.files import require_writable
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -160,8 +161,7 @@ def begin(asked: Begin, how: How, path: str | None) -> None:
             end(ExitCode.OK)
         _refuse_nothing(plan)
         plan.refuse_runs()
-        if how.report is not None:
-            _require_writable(how.report)
+        require_writable(how.report)
         if not how.yes:
             need_terminal(asked.command, project)
             confirm(f"Begin with {fold([each.name for each in plan.nodes])}?")
@@ -180,19 +180,6 @@ def begin(asked: Begin, how: How, path: str | None) -> None:
         finally:
             for number in begun:
                 _show_end(project, runner.ledger.changes, number, how)
-
-
-def _require_writable(report: Path) -> None:
-    """Raises UsageError before anything is done whose report could not be written."""
-    try:
-        report.touch()
-    except OSError as error:
-        raise UsageError(
-            "the report cannot be written there",
-            where=str(report),
-            detail=error.strerror or str(error),
-            hint="name another file with `--report`",
-        ) from error
 
 
 def nodes_by_fleet(project: Project, words: Sequence[str], fleet: str | None) -> list[tuple[str, NodeState]]:

@@ -55,6 +55,20 @@ def print_or_write(text: str, out: str | None) -> None:
     tell(f"written: {out}")
 
 
+def require_writable(report: Path | None) -> None:
+    """Raises UsageError before anything is done whose report could not be written."""
+    try:
+        if report is not None:
+            report.touch()
+    except OSError as error:
+        raise UsageError(
+            "the report cannot be written there",
+            where=str(report),
+            detail=error.strerror or str(error),
+            hint="name another file with `--report`",
+        ) from error
+
+
 def _is_stream(path: Path) -> bool:
     """Whether it is a pipe, a device or a name of one, such as /dev/stdout. Any other link may be a
     stranger's, who chose where it leads: it is replaced."""

@@ -7,7 +7,6 @@ erased at the end; plain lines name them after ten seconds without output.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.errors import tell
+from orch.cli.errors import tell, terminated_as_interrupted
 from orch.cli.output import ticking
 from orch.cli.output.ticking import clock
 from orch.spec.errors import visible
@@ -42,7 +41,7 @@ def is_live(*, as_json: bool = False) -> bool:
 def watching(*, as_json: bool = False) -> Iterator[Listener]:
     """A listener for one operation on a fleet. On exit, also by an error, it prints what has finished."""
     printer = _Printer(Tally(time.monotonic()), heartbeat=not is_live(as_json=as_json))
-    with _terminated_as_interrupted(), ticking.ticking(printer.tick):
+    with terminated_as_interrupted(), ticking.ticking(printer.tick):
         try:
             if printer.heartbeat:
                 yield printer.hear
@@ -51,24 +50,6 @@ def watching(*, as_json: bool = False) -> Iterator[Listener]:
                     yield printer.hear
         finally:
             printer.end()
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, so that the terminal is restored. While the engine runs, the signal
-    is the engine's."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class _Printer:

@@ -143,7 +143,7 @@ def _quiet(event: Progress) -> None:
 
 def need_terminal(instead: str, project: Project) -> None:
     """`instead`: the command that does not ask; in a rehearsal it stays one."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         rehearse = " --rehearse" if project.rehearsal else ""
         raise UsageError(
             "this asks before it acts, and there is no terminal to ask on",

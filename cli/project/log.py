@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import Json, Rehearse, project_at
+from orch.cli.context import MOST, Json, Rehearse, project_at
 from orch.cli.errors import UsageError, coloured, print_json, say
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ SHOWN = 50
 def log(
     number: Annotated[
         int | None,
-        typer.Argument(metavar="[ID]", help="A change, with its plan and its steps.", show_default=False),
+        typer.Argument(
+            metavar="[ID]", min=1, max=MOST, help="A change, with its plan and its steps.", show_default=False
+        ),
     ] = None,
     *,
     verb: Annotated[

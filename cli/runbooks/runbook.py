@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import signal
+import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import Json, Rehearse, Yes, project_at
-from orch.cli.errors import UsageError, end, print_json, say, tell
+from orch.cli.context import MOST, REHEARSE, Json, Rehearse, Yes, project_at
+from orch.cli.errors import UsageError, end, print_json, say, tell, terminated_as_interrupted
+from orch.cli.output.files import require_writable
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from orch.stacks.team.change_log import Journal
 
 SCHEMA = 1
+SHOWN = 50
+"""How many runs are shown where nobody asks for more."""
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -36,9 +39,12 @@ Name = Annotated[
 Values = Annotated[
     list[str] | None, typer.Argument(metavar="[PARAMETER=VALUE]...", help="What the runbook needs to know.")
 ]
-Number = Annotated[int, typer.Argument(metavar="ID", help="Of a run: `orch runbook status` lists them.")]
+Number = Annotated[
+    int, typer.Argument(metavar="ID", min=1, max=MOST, help="Of a run: `orch runbook status` lists them.")
+]
 Report = Annotated[
-    str | None, typer.Option("--report", metavar="FILE", help="Write how the run went, as Markdown.")
+    Path | None,
+    typer.Option("--report", metavar="FILE", help="Write how the run went, as Markdown.", dir_okay=False),
 ]
 Undo = Annotated[bool, typer.Option("--undo-on-failure", help="Take back what was done when a step fails.")]
 ApprovedBy = Annotated[
@@ -170,7 +176,7 @@ def plan(
     project = project_at(rehearse=rehearse)
     runbook = _parsed(source_of(project.root, name))
     kept = _kept(runbook, values)
-    steps = planned(runbook, kept.known)
+    steps = _in_words(project, planned(runbook, kept.known))
     plans = {} if words_only else dict(_plans_of_verbs(project, steps))
     if as_json:
         rows = [{**row, "plan": plans.get(row["name"])} for row in plan_json(steps)]
@@ -221,13 +227,14 @@ def run(
     project = project_at(rehearse=rehearse)
     runbook = _parsed(source_of(project.root, name))
     kept = _kept(runbook, values)
-    steps = planned(runbook, kept.known)
+    steps = _in_words(project, planned(runbook, kept.known))
     if not yes:
-        need_terminal(f"orch runbook run {name} … --yes", project)
+        need_terminal(shlex.join(("orch", "runbook", "run", name, *(values or ()), "--yes")), project)
         plans = {} if words_only else dict(_plans_of_verbs(project, steps))
         for line in plan_lines(runbook, steps, plans):
             tell(line)
         confirm(f"Run {runbook.name} with these {len(steps)} steps?")
+    require_writable(report)
     project.prepare()
     what, held = subject(runbook.name, kept.values), holds(runbook.name, kept.values)
     approver = _approver(runbook, kept, approved_by, approve=False)
@@ -253,9 +260,14 @@ def run(
 def status(
     number: Annotated[
         int | None,
-        typer.Argument(metavar="[ID]", help="A run, with its steps; default: all.", show_default=False),
+        typer.Argument(
+            metavar="[ID]", min=1, max=MOST, help="A run, with its steps; default: all.", show_default=False
+        ),
     ] = None,
     *,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help=f"All runs, not the latest {SHOWN}.")
+    ] = False,
     report: Report = None,
     as_json: Json = False,
     rehearse: Rehearse = False,
@@ -281,12 +293,16 @@ def status(
         return
     path = project.local_ledger
     rows: list[dict[str, Any]] = []
+    left_out = 0
     if path is None or path.exists():  # a look makes no ledger
         with closing(open_ledger(project.ledger_url)) as ledger:
-            for change in ledger.changes.listed(project.name, verbs=(RUN,)):
+            found = ledger.changes.listed(project.name, verbs=(RUN,))
+            shown = found if everything else found[:SHOWN]
+            left_out = len(found) - len(shown)
+            for change in shown:
                 rows.append(status_json(change, ledger.changes.steps(change.id), _of_change(change)))
     if as_json:
-        print_json({"schema": SCHEMA, "runs": rows})
+        print_json({"schema": SCHEMA, "runs": rows, "left_out": left_out})
         return
     if not rows:
         say("no runbook was run in this project")
@@ -294,6 +310,8 @@ def status(
         done = sum(each["status"] in ("done", "skipped") for each in row["steps"])
         progress = f"{done}/{len(row['steps'])}"
         say(f"{row['id']:>4}  {row['began_at']}  {row['status']:<11}  {progress:<5}  {row['subject']}")
+    if left_out:
+        say(f"… and {left_out} earlier: `orch runbook status --all`")
 
 
 @app.command("resume", epilog="Example: orch runbook resume 12 --approve")
@@ -325,6 +343,7 @@ def resume(
     kept = RunPlan.of(change.plan)
     runbook = _parsed(_source(kept))
     answers = values_of(runbook.questions, tuple(values or ()))
+    require_writable(report)
     kept = RunPlan(kept.file, kept.text, kept.values, {**kept.answers, **answers})
     approver = _approver(runbook, kept, approved_by, approve=approve)
 
@@ -394,7 +413,7 @@ def _plans_of_verbs(project: Project, steps: tuple[PlannedStep, ...]) -> Iterato
     """What the verbs of steps say that they would do: by the step's name, their words, code and output."""
     import subprocess
 
-    from orch.cli.runbooks.verb_words import plan_words
+    from orch.cli.runbooks.verb_words import plan_words, rehearsed
     from orch.runbooks.process import orch_words
 
     for each in steps:
@@ -402,7 +421,7 @@ def _plans_of_verbs(project: Project, steps: tuple[PlannedStep, ...]) -> Iterato
             continue
         if (words := plan_words(each.do.words)) is None:
             continue
-        words = _rehearsed(words) if project.rehearsal else words
+        words = rehearsed(words) if project.rehearsal else words
         done = subprocess.run(
             orch_words(words),
             cwd=project.root,
@@ -415,14 +434,12 @@ def _plans_of_verbs(project: Project, steps: tuple[PlannedStep, ...]) -> Iterato
         yield each.step.name, {"words": ["orch", *words], "exit_code": done.returncode, "output": output}
 
 
-def _rehearsed(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of a verb in a rehearsal, where it has one."""
-    from orch.cli.runbooks.verb_words import has_option
+def _in_words(project: Project, steps: tuple[PlannedStep, ...]) -> tuple[PlannedStep, ...]:
+    """The steps as they are done in the project."""
+    from orch.cli.runbooks.verb_words import rehearsed
+    from orch.runbooks.plan import in_words
 
-    if "--rehearse" in words or not has_option(words, "--rehearse"):
-        return words
-    at = words.index("--") if "--" in words else len(words)
-    return (*words[:at], "--rehearse", *words[at:])
+    return tuple(in_words(each, rehearsed) for each in steps) if project.rehearsal else steps
 
 
 def _mark(runbook: Runbook, kept: RunPlan) -> str:
@@ -454,6 +471,7 @@ def _run(
     as_json: bool,
 ) -> Run:
     from orch.cli.runbooks.screen import Screen, terminal
+    from orch.cli.runbooks.verb_words import rehearsed
     from orch.runbooks.engine import Run
 
     stream = sys.stderr if as_json else sys.stdout
@@ -461,12 +479,11 @@ def _run(
     if journal.resumed:
         done = sum(each.status in ("done", "skipped") for each in journal.steps)
         tell(f"run {journal.change.id} goes on: {done} of {len(runbook.steps)} steps are done")
-    more = _rehearsed if project.rehearsal else _as_they_are
-    return Run(runbook, kept, journal, screen, project.root, _logs(project, journal.change.id), more)
-
-
-def _as_they_are(words: tuple[str, ...]) -> tuple[str, ...]:
-    return words
+    logs = _logs(project, journal.change.id)
+    if not project.rehearsal:
+        return Run(runbook, kept, journal, screen, project.root, logs)
+    more = {REHEARSE: "1"}
+    return Run(runbook, kept, journal, screen, project.root, logs, rehearsed, more)
 
 
 def _logs(project: Project, number: int) -> Path:
@@ -479,14 +496,14 @@ def _carry_out(
     begun: Callable[[Journal], Run],
     *,
     undo: bool | None,
-    report: str | None,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Do a run, and tell how it ended, also where it failed. `undo`: None asks, where somebody is there."""
     made: Run | None = None
     done = False
     try:
-        with _ending_as_interrupted(), opened as journal:
+        with terminated_as_interrupted(), opened as journal:
             made = begun(journal)
             _do_steps(made, undo=undo)
             done = True
@@ -523,34 +540,24 @@ def _undo_is_wished(can: tuple[str, ...], error: OrchError) -> bool:
     return input().strip().lower() in ("y", "yes")
 
 
-@contextmanager
-def _ending_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does: the program of its step is told, and waited for."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _tell_end(project: Project, made: Run, *, done: bool, report: str | None, as_json: bool) -> None:
+def _tell_end(project: Project, made: Run, *, done: bool, report: Path | None, as_json: bool) -> None:
     """Tell how a run ended, once that is written."""
     from orch.cli.runbooks.screen import status_json
+    from orch.stacks.errors import ProjectError
 
     change, steps = _change(project, made.number)
     if report is not None:
-        _write_report(project, change, steps, report)
+        try:
+            _write_report(project, change, steps, report)
+        except ProjectError as error:  # what became of the run is what counts
+            tell(error.text().replace("error", "warning", 1))
     if as_json:
         print_json({"schema": SCHEMA, "run": status_json(change, steps, made.runbook)})
     elif done:
         say(f"runbook {made.runbook.name}: done, {len(made.runbook.steps)} steps (run {made.number})")
 
 
-def _write_report(project: Project, change: Change, steps: tuple[Written, ...], file: str) -> None:
+def _write_report(project: Project, change: Change, steps: tuple[Written, ...], file: Path) -> None:
     """Raises ProjectError."""
     from orch.cli.runbooks.screen import status_json
     from orch.runbooks.plan import RunPlan
@@ -563,6 +570,6 @@ def _write_report(project: Project, change: Change, steps: tuple[Written, ...], 
     row = status_json(change, steps, runbook)
     text = report_of(runbook, RunPlan.of(change.plan), row, _logs(project, change.id))
     try:
-        Path(file).write_text(text)
+        file.write_text(text)
     except OSError as error:
-        raise ProjectError("the report cannot be written", where=file, detail=error.strerror) from error
+        raise ProjectError("the report cannot be written", where=str(file), detail=error.strerror) from error

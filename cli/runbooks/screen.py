@@ -43,7 +43,7 @@ class Screen:
 
         if not output:
             return
-        text = output.decode("utf-8", "replace")
+        text = output.decode("utf-8", "replace").replace("\r\n", "\n")
         self._stream.write(
             "".join(f"{visible_lines(hidden(each))}" for each in text.splitlines(keepends=True))
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from orch.runbooks.words import Word, reaches_a_shell
 from orch.spec.grammar.values import Problem, shown
 from orch.spec.suggest import hint_for
 
+_COMMAND = re.compile(rf"`orch ((?:{'|'.join(re.escape(each.name) for each in VERBS)})(?: [^`\n]*)?)`")
 # What these verbs take after their first argument, a shell on a node reads.
 _TO_A_SHELL = {"exec": "command", "ssh": "arguments"}
 # A run of a runbook is one change; one inside another would wait for itself.
@@ -107,6 +109,19 @@ def _wrong_arguments(
 def has_option(words: Sequence[str], option: str) -> bool:
     """Whether the verb of a command, which is right, has an option."""
     return any(option in each.opts for each in _command(words).params)
+
+
+def rehearsed(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a verb in a rehearsal, where it has one."""
+    if "--rehearse" in words or not has_option(words, "--rehearse"):
+        return words
+    at = words.index("--") if "--" in words else len(words)
+    return (*words[:at], "--rehearse", *words[at:])
+
+
+def rehearsed_commands(text: str) -> str:
+    """A text for people whose commands, in backticks, are those of a rehearsal."""
+    return _COMMAND.sub(lambda match: f"`orch {' '.join(rehearsed(tuple(match[1].split(' '))))}`", text)
 
 
 def _command(words: Sequence[str]) -> Any:

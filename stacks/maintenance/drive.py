@@ -83,7 +83,10 @@ def carry_out(at: Maintenance) -> None:
             left = fold([name for each in rest for name in each])
             raise _failed(at, failed, f"the next wave does not begin: {left}")
     if failed:
-        raise _failed(at, failed, f"the others of {counted(len(at.plan.nodes), 'node')} are done")
+        others = [node.name for node in at.plan.nodes if node.name not in failed]
+        raise _failed(
+            at, failed, f"{fold(others)} {'is' if len(others) == 1 else 'are'} done" if others else ""
+        )
     if at.plan.verb == "rollout":
         bring_up_rest(at)
     at.journal.result = f"{counted(len(at.plan.nodes), 'node')} done"
@@ -119,7 +122,7 @@ def _failed(at: Maintenance, failed: Mapping[str, OrchError], what: str) -> Node
     if not at.journal.final:
         hints.append(f"the same command goes on; `orch log {at.journal.change.id} --abandon` gives it up")
     return NodesFailed(
-        f"{at.title} failed on {fold(list(failed))}: {what}",
+        f"{at.title} failed on {fold(list(failed))}{f': {what}' if what else ''}",
         detail="\n".join(f"{name}: {_words(error)}" for name, error in failed.items()),
         hint="\n".join(hints),
         code="ORCH399",

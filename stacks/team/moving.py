@@ -5,6 +5,7 @@ The stacks stay where they were, leased to the move: whoever has the old `orch.y
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable
 from contextlib import closing
@@ -67,7 +68,7 @@ def plan_move(project: Project, url: str, provider: str | None) -> Move:
     no key for it), Conflict (ORCH424: other stacks of this project are there; somebody has a lease).
     """
     url = _absolute(project, url)
-    if url == project.state_url:
+    if _place(url) == _place(project.state_url):
         raise ProjectError("the state is there already", where=url, code="ORCH301")
     _require_name(project)
     kept = provider if provider is not None else project.secrets_provider
@@ -114,6 +115,11 @@ def _absolute(project: Project, url: str) -> str:
     return (
         url.rstrip("/") if not url.startswith("file:///") else f"file://{Path(url.removeprefix('file://'))}"
     )
+
+
+def _place(url: str) -> str:
+    """Where a state is, whichever links lead there."""
+    return os.path.realpath(url.removeprefix("file://")) if url.startswith("file://") else url
 
 
 def _goes_on(source: Project, target: Project) -> bool:

@@ -147,6 +147,31 @@ def test_a_file_with_errors_keeps_all_that_is_up(folder: Folder) -> None:
     assert "fleets/b.yml" in refused.value.detail
 
 
+def test_a_file_that_cannot_be_read_keeps_all_that_is_up(folder: Folder) -> None:
+    """What a link leads to may be on a disk that is not there now, and may describe the fleet."""
+    folder.write("fleets/a.yml", fleet("here"))
+    recorded(folder, "there")
+    assert [each.name for each in undescribed(find(folder.path))] == ["there"]
+    (folder.path / "fleets" / "b.yml").symlink_to("/nonexistent/b.yml")
+    (folder.path / "fleets" / "c.yml").symlink_to("c.yml")
+    with pytest.raises(ProjectError) as refused:
+        undescribed(find(folder.path))
+    assert refused.value.code == "ORCH398"
+    assert refused.value.detail == "fleets/b.yml, fleets/c.yml"
+
+
+def test_fleets_behind_a_link_and_in_utf_16_are_described(folder: Folder, tmp_path_factory: Any) -> None:
+    elsewhere = tmp_path_factory.mktemp("shared")
+    (elsewhere / "a.yml").write_text(fleet("shared"))
+    (elsewhere / "loop").symlink_to(elsewhere)
+    (folder.path / "fleets" / "prod").symlink_to(elsewhere)
+    (folder.path / "fleets" / "up").symlink_to("..")
+    (folder.path / "fleets" / "b.yml").write_bytes(fleet("wide").encode("utf-16"))
+    for name in ("shared", "wide", "gone"):
+        recorded(folder, name)
+    assert [each.name for each in undescribed(find(folder.path))] == ["gone"]
+
+
 def test_a_protected_fleet_refuses_before_anything_is_changed(folder: Folder) -> None:
     folder.write("fleets/a.yml", fleet("here"))
     recorded(folder, "kept", protect=True)
@@ -188,3 +213,12 @@ def test_options_that_do_not_go_together(folder: Folder, words: tuple[str, ...],
     said = folder.orch("up", *words)
     assert said.code == 2
     assert told in " ".join(said.err.split())
+
+
+def test_folders_in_a_folder_are_told_and_not_read(folder: Folder) -> None:
+    (folder.path / "fleets" / "prod").mkdir()
+    folder.write("fleets/prod/a.yml", fleet("deep"))
+    folder.write("fleets/b.yml", fleet("top", "depends_on: nowhere\n"))
+    said = folder.orch("up", "fleets", "--yes")
+    assert said.code == 3
+    assert "note: folders in a folder are not read; configurations are in fleets/prod\n" in said.err

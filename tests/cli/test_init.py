@@ -74,3 +74,13 @@ def test_what_is_up_here_is_not_lost_sight_of(folder: Folder) -> None:
     assert (said.code, "would be lost sight of: lab" in said.err) == (2, True)
     assert "orch state move --to" in said.err
     assert not (folder.path / "old" / "orch.yml").exists()
+
+
+def test_a_state_is_not_moved_to_where_it_is_by_way_of_a_link(folder: Folder) -> None:
+    folder.write("orch.yml", "project: lab\n")
+    (folder.path / "link").symlink_to(folder.path)
+    for place in (f"file://{folder.path}/.orch/state/", "file://link/.orch/state"):
+        said = folder.orch("state", "move", "--to", place, "--yes")
+        assert said.code == 3
+        assert "error ORCH301: the state is there already" in said.err
+    assert (folder.path / "orch.yml").read_text() == "project: lab\n"

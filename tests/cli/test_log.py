@@ -210,6 +210,21 @@ def test_a_long_list_says_what_it_leaves_out(folder: Folder, ledger: Ledger) -> 
     assert len(folder.orch("log", "--all", "--json").json["changes"]) == SHOWN + 5
 
 
+def test_a_long_list_of_runbooks_says_what_it_leaves_out(folder: Folder, ledger: Ledger) -> None:
+    changes = ledger.changes
+    kept = '{"schema": 1, "file": "a.md", "text": "", "values": {}, "answers": {}}'
+    begun = changes.begin(Undertaking("tests", "", "runbook run", "mine", plan=kept))
+    changes.end(begun.lease, "done", "1 step", 0)
+    with ledger._begin() as db:
+        row = dict(db.execute(select(schema.change)).one()._mapping)
+        del row["id"]
+        db.execute(insert(schema.change), [row] * (SHOWN + 4))
+    said = folder.orch("runbook", "status")
+    assert said.out.endswith("… and 5 earlier: `orch runbook status --all`\n")
+    assert folder.orch("runbook", "status", "--json").json["left_out"] == 5
+    assert len(folder.orch("runbook", "status", "--all", "--json").json["runs"]) == SHOWN + 5
+
+
 def test_wrong_words(folder: Folder) -> None:
     said = folder.orch("log", "7")
     assert (said.code, said.out) == (2, "")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
-from support import ROOT, Folder, verbs
+from support import ORCH, ROOT, Folder, verbs
 
 from orch import __version__
 from orch.stacks.project import find
@@ -110,3 +111,16 @@ def test_the_short_option_for_help_is_taken_everywhere(tmp_path: Path, words: tu
     short, long = folder.orch(*words, "-h"), folder.orch(*words, "--help")
     assert (short.code, short.out) == (0, long.out)
     assert "Usage: orch" in short.out
+
+
+def test_an_input_that_is_closed_is_no_terminal(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    closed = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$0" rotate passphrase <&-', *ORCH],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert closed.returncode == 2, closed.stderr
+    assert "hint: write `orch rotate passphrase --yes`" in closed.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from rehearsals import LAMBDA_H100, RehearsedLambda
+from support import Folder
 
 HEAD = "type: fleet\nname: lab\nnodes: 2\nplacement: cluster\nbackends: [lambda]\n"
 OF_H100 = f'{HEAD}instance_types: [{LAMBDA_H100}]\nresources: {{gpu: "H100:8"}}\n'
@@ -144,3 +145,12 @@ def test_an_account_that_lets_nobody_in_is_told_and_one_that_lets_in_the_world(t
     told = there.orch("preview", "lab.yml", "--rehearse")
     assert told.code == 0, told.err
     assert "warning ORCH224: no firewall rules hold in us-south-1" in told.err
+
+
+def test_a_folder_in_the_place_of_the_account_is_told(tmp_path: Path) -> None:
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    (tmp_path / ".orch" / "rehearsal" / "lambda.db").mkdir(parents=True)
+    (tmp_path / "lab.yml").write_text(OF_H100)
+    said = Folder(tmp_path).orch("preview", "lab.yml", "--rehearse")
+    assert said.code == 5
+    assert "lambda.db: error: a folder is in the place of the simulated cloud's file" in said.err

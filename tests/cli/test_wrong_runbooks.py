@@ -10,6 +10,8 @@ import pytest
 from forges import GitHubServer, GitLabServer
 from support import Folder, Said
 
+from orch.cli.runbooks.verb_words import rehearsed_commands
+
 HEAD, OLDER = "a" * 40, "b" * 40
 
 MINE = """---
@@ -309,3 +311,52 @@ def test_paths_of_steps_are_of_the_project_wherever_it_is_called(mine: Folder) -
     (mine.path / "below").mkdir()
     assert Folder(mine.path / "below").orch("runbook", "run", "mine", "text=a", "--yes").code == 10
     assert Path(mine.path, "log").read_text() == "a\n"
+
+
+def test_a_report_that_cannot_be_written_is_told_before_a_step_is_done(mine: Folder) -> None:
+    said = runbook(mine, "run", "mine", "text=x", "--yes", "--report", "nowhere/report.md")
+    assert (said.code, said.out) == (2, "")
+    assert "nowhere/report.md: error: the report cannot be written there" in said.err
+    assert not (mine.path / "log").exists()
+
+
+def test_the_command_that_does_not_ask_can_be_typed_as_it_is_told(mine: Folder) -> None:
+    said = runbook(mine, "run", "mine", "text=$(id) é")
+    assert said.code == 2
+    assert "hint: write `orch runbook run mine 'text=$(id) é' --yes`" in said.err
+
+
+def test_numbers_that_no_ledger_counts_are_refused(folder: Folder) -> None:
+    for words in (("log",), ("runbook", "status"), ("runbook", "resume"), ("log", "--abandon")):
+        for number in (str(2**63), "0"):
+            said = folder.orch(*words, number)
+            assert said.code == 2, said.err
+            assert "error: Invalid value for" in said.err
+
+
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        ("hint: `orch unlock lab`", "hint: `orch unlock lab --rehearse`"),
+        (
+            "`orch fleet`, or `orch log 3 --abandon`",
+            "`orch fleet --rehearse`, or `orch log 3 --abandon --rehearse`",
+        ),
+        ("`orch exec lab -- ls -l`", "`orch exec lab --rehearse -- ls -l`"),
+        ("`orch up FILE --rehearse`", "`orch up FILE --rehearse`"),
+        ("`orch secret set x`, `orch --help`, `orch lab`", "`orch secret set x`, `orch --help`, `orch lab`"),
+    ],
+)
+def test_commands_of_a_rehearsal_stay_in_it(text: str, typed: str) -> None:
+    assert rehearsed_commands(text) == typed
+
+
+def test_a_rehearsed_run_tells_how_it_goes_on(mine: Folder) -> None:
+    said = runbook(mine, "run", "mine", "text=x", "kind=hard", "--yes", "--rehearse")
+    assert said.code == 10, said.err
+    assert "`orch runbook resume 1 --approve --rehearse` goes on" in said.err
+    assert (
+        "`orch runbook resume 1 --approve --rehearse` goes on"
+        in runbook(mine, "status", "1", "--rehearse").out
+    )
+    assert runbook(mine, "resume", "1", "--approve", "--rehearse").code == 0

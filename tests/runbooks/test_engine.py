@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -418,9 +419,77 @@ def test_a_report_has_what_was_done_and_cannot_be_broken_out_of(project: Project
     assert "`````text" in text
 
 
+def test_a_report_takes_the_end_of_an_output_however_long(project: Project) -> None:
+    body = "```shell name=one repeat\nyes a long line | head -c 3000000; printf '\\nlast\\r\\n'\n```\n"
+    with begun(project, body, Hall()) as made:
+        made.go()
+    change, steps = written(project)
+    from orch.cli.runbooks.screen import Screen, status_json
+
+    row = status_json(change, tuple(steps.values()), made.runbook)
+    text = report_of(made.runbook, made.plan, row, made.logs)
+    assert "\na long line\n" in text
+    assert len(text) < 10_000
+    shown = io.StringIO()
+    Screen(1, shown, terminal=False, approver=None).shows(b"refused\r\n")
+    assert shown.getvalue() == "refused\n"
+
+
 def test_gone_on_with_by_number(project: Project) -> None:
     with pytest.raises(Waits):
         go(project, ASKING)
     with gone_on_with(project, 1) as journal:
         assert journal.resumed
         assert RunPlan.of(journal.change.plan).values == {"text": "x"}
+
+
+VERDICT = (
+    "```question name=verdict\ntype: choice\nchoices: [reset, reboot]\ndescription: What?\n```\n"
+    '```approval name=gentle when="verdict=reboot"\nMay it be rebooted?\n```\n'
+    "```approval name=agreed\nMay it be done?\n```\n"
+    '```shell name=reset when="verdict=reset" repeat\necho reset >> log\nfalse\n```\n'
+    '```shell name=reboot when="verdict=reboot" repeat\necho reboot >> log\ntest -e mended\n```\n'
+)
+
+
+def go_on(project: Project, hall: Hall, **answers: str) -> None:
+    """As `orch runbook resume 1 NAME=ANSWER`."""
+    with gone_on_with(project, 1) as journal:
+        kept = RunPlan.of(journal.change.plan)
+        kept = RunPlan(kept.file, kept.text, kept.values, {**kept.answers, **answers})
+        runbook = parse(Source.of(kept.file, kept.text))
+        Run(runbook, kept, journal, hall, project.root, project.dot / "runbooks" / "1").go()
+
+
+def test_another_answer_is_written_and_asks_for_approval_again(project: Project) -> None:
+    with pytest.raises(StepFailed, match="step reset failed"):
+        go(project, VERDICT, Hall({"verdict": "reset"}, approver="ada@box"))
+    assert statuses(project)["gentle"] == "skipped"
+    with pytest.raises(Waits, match="May it be rebooted"):
+        go_on(project, Hall(), verdict="reboot")
+    steps = written(project)[1]
+    assert (steps["verdict"].message, steps["agreed"].status) == ("reboot", "undone")
+    with pytest.raises(StepFailed, match="step reboot failed"):
+        go_on(project, Hall(approver="eve@box"))
+    assert log(project) == "reset\nreboot\n"
+    assert written(project)[1]["agreed"].message == "approved by eve@box"
+    (project.root / "mended").touch()
+    hall = Hall()
+    go_on(project, hall)
+    assert hall.began == ["reboot again"]
+    assert statuses(project)["reset"] == "skipped"
+
+
+def test_what_is_shown_and_done_is_what_a_rehearsal_does(project: Project) -> None:
+    """A reader who types a shown command must not reach the real fleet, and neither must a shell."""
+    body = (
+        "```shell name=look repeat\necho rehearse=$ORCHCTL_REHEARSE >> log\n```\n"
+        "```orch name=down\norch down nothing\n```\n"
+    )
+    with begun(project, body, Hall()) as made:
+        made.more_words = lambda words: (*words, "--rehearse")
+        made.environment = {"ORCHCTL_REHEARSE": "1"}
+        with pytest.raises(StepFailed) as failed:
+            made.go()
+    assert log(project) == "rehearse=1\n"
+    assert "\n  orch down nothing --rehearse\n" in failed.value.text()

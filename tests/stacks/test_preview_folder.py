@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -175,6 +176,20 @@ def test_sigterm_ends_all_engines_and_writes_nothing(folder: Rehearsed) -> None:
     assert "Traceback" not in told
     assert not (folder.path / "stopped.md").exists()
     until(lambda: not folder.at_work("--non-interactive"), 30, "no engine is left")
+
+
+def test_sigterm_of_one_stack_is_told(folder: Rehearsed) -> None:
+    """A folder of one stack is planned in the process itself, and a signal may come between two engines."""
+    (folder.path / "one").mkdir()
+    shutil.copy(folder.path / "calm.yml", folder.path / "one")
+    process = Folder(folder.path).start("preview", "one", "--rehearse")
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    out, told = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, ""), told
+    assert "rehearsal: " in first
+    assert told.splitlines()[-1] == "interrupted"
 
 
 @pytest.mark.skipif(
