@@ -214,6 +214,10 @@ class LedgerUnusable(RunnerError):
     exit_code = ExitCode.CONFIG
 
 
+class LedgerReadOnly(LedgerUnusable):
+    """The ledger's database lets this login only read."""
+
+
 class NewerLedger(RunConflict):
     """The ledger was written by a newer orch."""
 

@@ -30,7 +30,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.schema import CreateColumn
 
-from orch.runner.errors import LedgerUnusable, NewerLedger
+from orch.runner.errors import LedgerReadOnly, LedgerUnusable, NewerLedger
 from orch.runner.ledger import schema
 from orch.runner.private import private_file, private_folder
 
@@ -225,13 +225,28 @@ def _version(engine: Engine) -> int | None:
     return None if value is None else int(value)
 
 
+def may_only_read(error: BaseException) -> bool:
+    """Whether PostgreSQL refused a write: to this login, or because the server is a copy of another one.
+
+    Source: PostgreSQL manual, appendix A, error codes."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) in ("42501", "25006")
+
+
 def unusable(where: str, error: BaseException) -> LedgerUnusable:
     """The error for a database that refused us, in its own first line."""
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    detail = lines[0] if lines else type(error).__name__
+    if may_only_read(error):
+        return LedgerReadOnly(
+            "this login may only read the run ledger",
+            where=where,
+            detail=detail,
+            hint="who changes fleets or runs jobs must be able to write there: docs/how-to/teams.md",
+        )
     return LedgerUnusable(
         "the run ledger cannot be used",
         where=where,
-        detail=lines[0] if lines else type(error).__name__,
+        detail=detail,
         hint="is the server up, and may this user write there?"
         if where.startswith("postgresql")
         else "is its folder writable, and is there space on the disk?",

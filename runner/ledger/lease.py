@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, delete, func, insert, literal, or_, select, update
-from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, ProgrammingError
 
 from orch.runner.errors import LedgerUnusable, RunConflict, RunnerError
 from orch.runner.ledger import schema
-from orch.runner.ledger.database import only_reading, unusable
+from orch.runner.ledger.database import may_only_read, only_reading, unusable
 from orch.runner.ledger.records import Lease, Waiting
 from orch.runner.ledger.schema import clock
 from orch.runner.processes import is_dead_owner
@@ -214,6 +214,10 @@ class Leases:
                 yield db
         except (OperationalError, InterfaceError, InternalError, sqlite3.OperationalError) as error:
             raise unusable(self._url, error) from error
+        except ProgrammingError as error:
+            if may_only_read(error):
+                raise unusable(self._url, error) from error
+            raise
 
 
 def waiting_values(waiting: Waiting) -> dict[str, Any]:

@@ -114,6 +114,8 @@ def record_all(project: Project, ledger: Ledger, ended: Callable[[StackState], C
 
     `ended` tells which of a fleet's recorded nodes ended themselves. Raises LedgerUnusable.
     """
+    from orch.runner.errors import LedgerReadOnly
+
     recorded, own = Recorded(), ledger_scope(project)
     open_fleets = ledger.fleets_with_nodes(project.name, own)
     try:
@@ -133,7 +135,10 @@ def record_all(project: Project, ledger: Ledger, ended: Callable[[StackState], C
         if look.ends is not None:
             recorded.ends[name] = look.ends
         if look.present or name in open_fleets:
-            ledger.record_nodes(project.name, own, look)
+            try:
+                ledger.record_nodes(project.name, own, look)
+            except LedgerReadOnly as error:  # what others recorded can be told all the same
+                recorded.problems.append(_unrecorded(name, error))
     return recorded
 
 

@@ -22,7 +22,7 @@ from postgres import Postgres
 from sqlalchemy import event, insert, select, text
 from support import fork_server, until
 
-from orch.runner.errors import LedgerUnusable, NewerLedger, RunConflict, UnknownRun
+from orch.runner.errors import LedgerReadOnly, LedgerUnusable, NewerLedger, RunConflict, UnknownRun
 from orch.runner.ledger import database, metric_samples, schema
 from orch.runner.ledger import lease as leases
 from orch.runner.ledger import ledger as module
@@ -447,6 +447,31 @@ def test_a_submission_that_was_killed_does_not_keep_its_name(ledger_url: str):
     assert ledger.runs() == ()
     assert new(ledger) == 2, "the number of the one before is not given twice"
     ledger.close()
+
+
+def test_a_login_that_may_only_read_sees_all_and_is_told_that_it_changes_nothing(postgres: Postgres):
+    with postgres.database() as url:
+        ledger = open_ledger(url)
+        number = new(ledger)
+        ledger.close()
+        role = f"r{url.partition('@/')[2].partition('?')[0]}"
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(f"CREATE ROLE {role} LOGIN".encode())
+            admin.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}".encode())
+        try:
+            reader = open_ledger(url.replace("tests@", f"{role}@"))
+            assert [row.id for row in reader.runs()] == [number]
+            assert reader.changes.listed("lab") == ()
+            with pytest.raises(LedgerReadOnly, match="may only read") as caught:
+                reader.set_desired(number, "stop")
+            assert "permission denied" in (caught.value.detail or "")
+            with pytest.raises(LedgerReadOnly):
+                new(reader)
+            reader.close()
+        finally:
+            with psycopg.connect(url, autocommit=True) as admin:
+                admin.execute(f"DROP OWNED BY {role}".encode())
+                admin.execute(f"DROP ROLE {role}".encode())
 
 
 @pytest.mark.sqlite
