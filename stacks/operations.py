@@ -253,7 +253,8 @@ def remove_nodes(
     else:
         run = EngineCall(listener, planning=False)
         targets = [word for index in sorted(chosen) for word in ("--target", existing[index])]
-        with accounted(stack, listener, verb="down") as account:
+        only = [nodes[index] for index in sorted(chosen)]
+        with accounted(stack, listener, verb="down", only=only) as account:
             engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
             account.call = run
     after = stack.hourly

@@ -23,6 +23,7 @@ from orch.stacks.pulumi.changes import changes, name_of
 from orch.stacks.pulumi.operation import EngineCall, Listener, Note
 from orch.stacks.records import NodeRecord, node_records, parse_time
 from orch.stacks.state import StackState, stacks
+from orch.stacks.summary import fold
 from orch.stacks.team.change_log import logged
 
 if TYPE_CHECKING:
@@ -50,18 +51,20 @@ def accounted(
     *,
     verb: str,
     ended: Collection[str] = (),
+    only: Collection[str] = (),
 ) -> Iterator[Account]:
     """Record which nodes are there once the block has changed a fleet's stack, however it ends; nobody waits
     any more for what runs have left on machines that are gone. The change is logged as one of `verb`.
 
     `tags`: those of the fleet, None where the block does not bring its file up. `ended`: nodes that had ended
-    themselves before.
+    themselves before. `only`: the nodes that the block changes, where those are not all.
     """
     makers, ends = stack.makers, ends_of(stack.outputs.get("pins") or {})
     machines = _machines(stack)
     account = Account()
     try:
-        with logged(stack.project, verb, f"fleet {stack.name}", listener) as outcome:
+        of = f"nodes {fold(only)} of " if only else ""
+        with logged(stack.project, verb, f"{of}fleet {stack.name}", listener) as outcome:
             yield account
             if account.call is not None:
                 outcome.made(changes(account.call.events))

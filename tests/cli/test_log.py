@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import insert, select
-from support import Folder
+from support import Folder, record_fleet
 
 from orch.cli.project.log import SHOWN
 from orch.runner.errors import LedgerUnusable, NodesBusy
@@ -19,8 +19,10 @@ from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.stacks.errors import EngineFailed, Interrupted
 from orch.stacks.maintenance.errors import MaintenanceError
 from orch.stacks.project import Project, find
+from orch.stacks.provisioning.node_accounts import accounted
 from orch.stacks.pulumi.changes import Change, Op
 from orch.stacks.pulumi.operation import Note, Progress
+from orch.stacks.state import StackState
 from orch.stacks.team.change_log import command_line, logged, origin, undertaken
 
 
@@ -208,6 +210,15 @@ def test_a_long_list_says_what_it_leaves_out(folder: Folder, ledger: Ledger) -> 
     assert said.out.endswith("… and 5 earlier: `orch log --all`\n")
     assert folder.orch("log", "--json").json["left_out"] == 5
     assert len(folder.orch("log", "--all", "--json").json["changes"]) == SHOWN + 5
+
+
+def test_single_nodes_that_are_removed_are_no_end_of_their_fleet(project: Project, folder: Folder) -> None:
+    record_fleet(folder, "lab")
+    stack = StackState(project, "lab")
+    with accounted(stack, lambda _: None, verb="down", only=("lab-1", "lab-2")):
+        pass
+    (change,) = folder.orch("log", "--json").json["changes"]
+    assert (change["verb"], change["subject"]) == ("down", "nodes lab-[1-2] of fleet lab")
 
 
 def test_a_long_list_of_runbooks_says_what_it_leaves_out(folder: Folder, ledger: Ledger) -> None:
