@@ -13,6 +13,7 @@ from orch.runner.ledger.changes import Change
 from orch.runner.node.cordon import unmark_of
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
+from orch.spec.findings import PlanError
 from orch.spec.grammar.values import shown
 from orch.spec.models import Fleet
 from orch.spec.models.backends import made_with_runs, title
@@ -69,8 +70,16 @@ def plan_evacuation(
     """What moving a fleet out of a zone comes to. Changes nothing. `whole`: all of the fleet is to leave.
 
     Raises CannotReplace where the backend has no such zone, or what the fleet has cannot leave it; Conflict
-    where its file has changes that are not brought up; PlanErrors where its file permits no other zone.
+    where its file has changes that are not brought up; an error at its line where it permits no other zone.
     """
+    document, _ = find_fleet(project.root, fleet)
+    try:
+        return _planned(project, fleet, zone, listener, whole=whole)
+    except PlanError as error:
+        raise error.placed(document) from error
+
+
+def _planned(project: Project, fleet: str, zone: str, listener: Listener, *, whole: bool) -> Evacuation:
     stack = StackState(project, fleet)
     state, request = fleet_of(stack), request_of(project, fleet)
     zone_names = _names_of(stack, plan_request(stack, request), state.backend, zone)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from support import until
 
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.node.cordon import CLOUD, Cordon
+from orch.spec.models import Fleet
 from orch.stacks.errors import Conflict
 from orch.stacks.maintenance.plan import (
     MaintenancePlan,
@@ -24,6 +26,7 @@ from orch.stacks.maintenance.plan import (
 from orch.stacks.maintenance.reboot import BOOT_ID, REBOOT_TEXT
 from orch.stacks.maintenance.report import report
 from orch.stacks.maintenance.serial import DEFAULT, Share, in_turn, parse_serial
+from orch.stacks.maintenance.spares import spares_of
 
 pytestmark = pytest.mark.quick
 
@@ -214,3 +217,26 @@ def test_an_evacuation_tells_what_is_paid_twice_and_what_it_takes_along() -> Non
     assert "none is paid twice" in "\n".join(whole.lines())
     # A node of a zone that fails may not answer.
     assert planned(look(0, answers=False), verb="evacuate").left_alone == ()
+
+
+def test_spare_nodes_come_where_the_file_allows_more_and_not_all_at_once() -> None:
+    stack: Any = SimpleNamespace(
+        nodes=[{"index": index} for index in range(3)],
+        node_names=frozenset(f"lab-{index}" for index in range(3)),
+    )
+
+    def spares(nodes: object, waves: tuple[tuple[str, ...], ...], **more: object) -> tuple[str, ...]:
+        fleet = Fleet.model_validate({"type": "fleet", "name": "lab", "nodes": nodes, **more})
+        return spares_of(fleet, stack, waves)[0]
+
+    waves = (("lab-0",), ("lab-1", "lab-2"))
+    assert spares("3..8", waves) == ("lab-3", "lab-4")
+    assert spares("0..4", waves) == ("lab-3",)
+    assert spares("3..8", waves[:1]) == ("lab-3",)
+    assert spares(3, waves) == spares("0..3", waves) == ()
+    assert spares("3..8", waves, placement="cluster") == ()
+    assert spares("3..8", waves, gang="all-or-nothing") == ()
+    plan = replace(planned(verb="rollout"), spares=("lab-4",))
+    assert MaintenancePlan.parse(plan.text()) == plan
+    assert "lab/lab-4" in plan.holds
+    assert "the spare ones are paid beside them, $2.50 an hour" in "\n".join(plan.lines())
