@@ -121,6 +121,7 @@ def test_nodes_leave_a_zone_of_aws_though_calls_find_no_room_and_are_killed(tmp_
     assert there.cloud.everything() == {}
 
 
+@pytest.mark.soak
 def test_a_cluster_leaves_a_zone_of_aws_as_a_whole_where_there_is_room_for_all(tmp_path: Path) -> None:
     there = lab(tmp_path, placement="cluster", a=2, b=1, c=0)
     assert there.up().code == 0

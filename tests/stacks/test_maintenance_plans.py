@@ -16,7 +16,10 @@ from orch.runner.ledger.changes import Change, Step
 from orch.runner.node.cordon import CLOUD, Cordon
 from orch.spec.models import Fleet
 from orch.stacks.errors import Conflict
+from orch.stacks.maintenance.errors import CannotReplace
+from orch.stacks.maintenance.evacuate import refuse_split
 from orch.stacks.maintenance.plan import (
+    LeftAlone,
     MaintenancePlan,
     NodeLook,
     Options,
@@ -214,6 +217,12 @@ def test_an_evacuation_tells_what_is_paid_twice_and_what_it_takes_along() -> Non
     assert "  no new node goes there\n" in text
     assert "paid for minutes both, $7.50 an hour more" in text
     whole = replace(plan, whole=True, waves=(plan.names,))
+    refuse_split(whole)
+    alone = (LeftAlone("lab-1", "somebody else cordoned it", "ask them"),)
+    refuse_split(replace(plan, left_alone=alone))
+    with pytest.raises(CannotReplace) as refused:
+        refuse_split(replace(whole, left_alone=alone))
+    assert refused.value.code == "ORCH429"
     assert "none is paid twice" in "\n".join(whole.lines())
     # A node of a zone that fails may not answer.
     assert planned(look(0, answers=False), verb="evacuate").left_alone == ()
