@@ -250,7 +250,8 @@ def remove_nodes(
         run = EngineCall(listener, planning=False)
         targets = [word for index in sorted(chosen) for word in ("--target", existing[index])]
         with accounted(stack, listener, verb="down") as account:
-            engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
+            # A refresh would forget a node that is gone already, as after a kill, and miss it as a target.
+            engine(stack, ["destroy", "--yes", "--skip-preview", "--refresh=false", *targets], run)
             account.call = run
     after = stack.hourly
     return Plan(name, name, changes(run.events), (), hourly=after, delta=money(after - before))
