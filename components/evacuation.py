@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from orch.components.base import Candidate
 from orch.components.request import PlanRequest
+from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, PlanErrors
 
 
@@ -23,6 +24,22 @@ def outside_evacuated(request: PlanRequest, candidates: Sequence[Candidate]) -> 
     if candidates and not left:
         raise PlanErrors([no_other_zone(request)])
     return left
+
+
+def evacuated_note(request: PlanRequest) -> tuple[Finding, ...]:
+    """What a plan says of such zones: nothing where there is none."""
+    fleet, zones = request.fleet.name, sorted(request.evacuated)
+    if not zones:
+        return ()
+    return (
+        Finding(
+            "ORCH425",
+            "name",
+            f"no new node goes to {', '.join(zones)}: the fleet was moved out of there",
+            hint=f"`orch fleet evacuate {fleet} --zone {zones[0]} --undo` takes the zone back",
+            severity=Severity.NOTE,
+        ),
+    )
 
 
 def no_other_zone(request: PlanRequest) -> Finding:

@@ -22,7 +22,7 @@ from orch.components.base import Backend, Candidate
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place, Room
-from orch.components.evacuation import outside_evacuated
+from orch.components.evacuation import evacuated_note, outside_evacuated
 from orch.components.idleness import ended_reason, may_end
 from orch.components.lifetime import is_over
 from orch.components.node_count import as_template, is_template, recorded_minimum, with_node_count
@@ -123,7 +123,7 @@ def compile_fleet(request: PlanRequest) -> Deployment:
     return replace(
         deployment,
         reasons=(*deployment.reasons, *reasons),
-        findings=(*deployment.findings, *warnings, *findings),
+        findings=(*deployment.findings, *warnings, *findings, *evacuated_note(request)),
         ended=ended,
     )
 

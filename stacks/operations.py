@@ -17,7 +17,6 @@ from orch.stacks.plan import Plan, PreparedPlan, money, plan_of, prior_fleet
 from orch.stacks.project import Project
 from orch.stacks.provisioning.bring_up import bring_up
 from orch.stacks.provisioning.busy_nodes import refuse_occupied, refuse_replaced
-from orch.stacks.provisioning.evacuated import evacuated_finding
 from orch.stacks.provisioning.gang import parallel
 from orch.stacks.provisioning.kept_data import compare, is_protected, unprotect, unprotect_agreed
 from orch.stacks.provisioning.node_accounts import accounted, fleet_tags
@@ -69,7 +68,7 @@ def preview(
     recorded = stack.recorded
     violations = compared(stack, request, compiled, run, words=recorder.words if recorder is not None else ())
     plan = with_policies(plan_of(request.name, before, compiled, run), violations)
-    plan = replace(plan, findings=(*plan.findings, *leased, *evacuated_finding(stack)))
+    plan = replace(plan, findings=(*plan.findings, *leased))
     return replace(plan, prepared=PreparedPlan(stack, recorded, compiled, files, matches_record(run.events)))
 
 
@@ -255,7 +254,8 @@ def remove_nodes(
         targets = [word for index in sorted(chosen) for word in ("--target", existing[index])]
         only = [nodes[index] for index in sorted(chosen)]
         with accounted(stack, listener, verb="down", only=only) as account:
-            engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
+            # A refresh would forget a node that is gone already, as after a kill, and miss it as a target.
+            engine(stack, ["destroy", "--yes", "--skip-preview", "--refresh=false", *targets], run)
             account.call = run
     after = stack.hourly
     return Plan(name, name, changes(run.events), (), hourly=after, delta=money(after - before))

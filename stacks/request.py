@@ -137,6 +137,15 @@ def plan_request(stack: StackState, request: FleetRequest) -> PlanRequest:
     return replace(wanted, settings=backends_with_secrets(project, wanted.backends))
 
 
+def compile_there(stack: StackState, before: PlanRequest) -> Deployment:
+    """Plan a fleet with each node where its machine is, after a call that moved some and failed.
+
+    `before`: what was to be planned by the record before that call. Raises PlanError.
+    """
+    now = replace(before.previous, unfinished=unfinished_pins(stack.recorded), layouts=stack.layouts)
+    return registry.compile_fleet(replace(before, previous=now))
+
+
 def with_hosts(project: Project, fleet: Fleet, folder: Path) -> Fleet:
     """The same, with hosts where its file, in `folder`, names a cluster that is there already.
 

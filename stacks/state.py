@@ -128,9 +128,12 @@ class StackState:
         found: dict[str, str] = {}
         for each in self.resources:
             inputs = each.get("inputs") or {}
-            marks = {**(inputs.get("labels") or {}), **(inputs.get("tags") or {})} if each.get("id") else {}
-            layout = marks.get("orch:layout") or marks.get("orch-layout")
-            if layout and not each.get("delete"):
+            # `tags` of GCP are a list, for its firewalls.
+            marks = [one for one in (inputs.get("labels"), inputs.get("tags")) if isinstance(one, dict)]
+            layout = next(
+                (one[key] for one in marks for key in ("orch:layout", "orch-layout") if key in one), ""
+            )
+            if layout and each.get("id") and not each.get("delete"):
                 found[str(each["urn"]).rsplit("::", 1)[-1]] = str(layout)
         return found
 

@@ -72,7 +72,7 @@ def evacuate(
         from dataclasses import replace
 
         from orch.cli.nodes.maintain import planned_for
-        from orch.stacks.maintenance.evacuate import plan_evacuation
+        from orch.stacks.maintenance.evacuate import plan_evacuation, refuse_split
         from orch.stacks.maintenance.serial import Share
 
         found = plan_evacuation(project, fleet, zone, listener, whole=whole)
@@ -81,9 +81,11 @@ def evacuate(
         chosen = {fleet: found.names}
         waves = replace(options, serial=(Share(100, percent=True),)) if found.whole else options
         made = planned_for(runner, project, "evacuate", chosen, options=waves, listener=listener)
-        return replace(
+        made = replace(
             made, notes=found.notes, zone=found.zone, zone_names=found.zone_names, whole=found.whole
         )
+        refuse_split(made)
+        return made
 
     def same(plan: MaintenancePlan) -> bool:
         return plan.leaves(fleet, zone)
@@ -119,7 +121,8 @@ def _take_back(fleet: str, zone: str, *, rehearse: bool) -> None:
     from orch.stacks.maintenance.evacuate import give_up, let_back
 
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
-        for change, names in give_up(project, runner, fleet, zone):
+        for change, zone_of_nodes, names in give_up(project, runner, fleet, zone):
+            zone = zone_of_nodes
             say(f"change {change.id} (`orch {change.verb}` of {change.subject}) is given up")
             if names:
                 say(f"{fold(names)}: may take jobs again")

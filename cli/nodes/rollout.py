@@ -72,6 +72,7 @@ def rollout(
         from orch.stacks import operations
         from orch.stacks.fleets import require_up
         from orch.stacks.maintenance.rollout import outdated_nodes, rest_of
+        from orch.stacks.maintenance.spares import spares_of
         from orch.stacks.state import StackState
 
         stack = StackState(project, fleet.name)
@@ -84,7 +85,8 @@ def rollout(
         made = planned_for(
             runner, project, "rollout", {fleet.name: names}, options=options, listener=listener
         )
-        return replace(made, notes=(rest_of(plan, names, stack),))
+        spares, words = spares_of(fleet, stack, made.waves)
+        return replace(made, notes=(words, rest_of(plan, names, stack)), spares=spares)
 
     def same(plan: MaintenancePlan) -> bool:
         return plan.fleets == (fleet.name,)

@@ -28,6 +28,7 @@ from orch.stacks.maintenance.plan import Verb
 from orch.stacks.maintenance.reboot import READY, REBOOT, reboot
 from orch.stacks.maintenance.replace import REPLACED, replace
 from orch.stacks.maintenance.rollout import bring_up_rest, roll
+from orch.stacks.maintenance.spares import make_spares, remove_spares
 
 CHECK = "check"
 
@@ -67,6 +68,8 @@ def carry_out(at: Maintenance) -> None:
     failed: Failures = {}
     if at.plan.verb == "evacuate":
         record(at)
+    if at.plan.spares:
+        make_spares(at)
     for number, wave in enumerate(at.plan.waves, 1):
         todo = [name for name in wave if not at.journal.is_done(name, last)]
         if not todo:
@@ -88,6 +91,8 @@ def carry_out(at: Maintenance) -> None:
             at, failed, f"{fold(others)} {'is' if len(others) == 1 else 'are'} done" if others else ""
         )
     if at.plan.verb == "rollout":
+        if at.plan.spares:
+            remove_spares(at)
         bring_up_rest(at)
     at.journal.result = f"{counted(len(at.plan.nodes), 'node')} done"
 

@@ -13,6 +13,7 @@ from orch.runner.ledger.changes import Change
 from orch.runner.node.cordon import unmark_of
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
+from orch.spec.findings import PlanError
 from orch.spec.grammar.values import shown
 from orch.spec.models import Fleet
 from orch.spec.models.backends import made_with_runs, title
@@ -23,7 +24,7 @@ from orch.stacks.errors import Conflict, NoCapacity
 from orch.stacks.fleets import find_fleet, fleet_of
 from orch.stacks.maintenance.context import Failures, Maintenance, mark_of, raise_if_over
 from orch.stacks.maintenance.drain import CORDON, DRAIN, NODE_S
-from orch.stacks.maintenance.errors import CannotReplace
+from orch.stacks.maintenance.errors import CannotReplace, NotDrained
 from orch.stacks.maintenance.look import machine
 from orch.stacks.maintenance.plan import LIMIT_S, MaintenancePlan, title_of
 from orch.stacks.maintenance.reboot import READY, wait_ready
@@ -69,8 +70,16 @@ def plan_evacuation(
     """What moving a fleet out of a zone comes to. Changes nothing. `whole`: all of the fleet is to leave.
 
     Raises CannotReplace where the backend has no such zone, or what the fleet has cannot leave it; Conflict
-    where its file has changes that are not brought up; PlanErrors where its file permits no other zone.
+    where its file has changes that are not brought up; an error at its line where it permits no other zone.
     """
+    document, _ = find_fleet(project.root, fleet)
+    try:
+        return _planned(project, fleet, zone, listener, whole=whole)
+    except PlanError as error:
+        raise error.placed(document) from error
+
+
+def _planned(project: Project, fleet: str, zone: str, listener: Listener, *, whole: bool) -> Evacuation:
     stack = StackState(project, fleet)
     state, request = fleet_of(stack), request_of(project, fleet)
     zone_names = _names_of(stack, plan_request(stack, request), state.backend, zone)
@@ -107,6 +116,17 @@ def plan_evacuation(
     notes = _notes(stack, state, zone, moved=len(leaving), whole=whole, single=single)
     names = tuple(node.name for node in sorted(leaving, key=lambda each: each.index))
     return Evacuation(zone, zone_names, names, whole, tuple(notes))
+
+
+def refuse_split(plan: MaintenancePlan) -> None:
+    """Raises CannotReplace where a fleet moves as a whole, and some of its nodes are left alone."""
+    if plan.whole and plan.left_alone:
+        raise CannotReplace(
+            "a fleet that moves as a whole leaves no node alone",
+            detail="\n".join(f"{each.name}: {each.why}" for each in plan.left_alone),
+            hint="\n".join(dict.fromkeys(each.hint for each in plan.left_alone if each.hint)) or None,
+            code="ORCH429",
+        )
 
 
 def request_of(project: Project, fleet: str) -> FleetRequest:
@@ -239,8 +259,9 @@ def let_back(project: Project, fleet: str, written: str) -> str | None:
 
 def give_up(
     project: Project, runner: RunnerContext, fleet: str, written: str
-) -> Iterator[tuple[Change, tuple[str, ...]]]:
-    """Give up evacuations of a zone that were interrupted; each with the nodes that may take jobs again."""
+) -> Iterator[tuple[Change, str, tuple[str, ...]]]:
+    """Give up evacuations of a zone that were interrupted; each with the zone as nodes name it, and the nodes
+    that may take jobs again."""
     changes = runner.ledger.changes
     for each in changes.listed(project.name, verbs=(title_of("evacuate"),), unfinished=True):
         plan = MaintenancePlan.parse(each.plan) if each.holds else None
@@ -249,11 +270,12 @@ def give_up(
         if not plan.leaves(fleet, written):
             continue
         changes.abandon(each.id)
-        machines = project.machines(fleet_of(StackState(project, fleet)))
+        stack = StackState(project, fleet)
+        machines = project.machines(fleet_of(stack)) if "fleet" in stack.outputs else ()
         nodes = [node for node in machines if node.name in plan.names]
         results = unmark_of(nodes, runner.connector, mark_of(each.id, project.name), deadline_s=NODE_S)
         back = [result.node.name for result in results if result.error is None and not result.value]
-        yield each, tuple(back)
+        yield each, plan.zone, tuple(back)
 
 
 # Carrying it out
@@ -278,6 +300,14 @@ def move(at: Maintenance, names: Sequence[str], failures: Failures) -> None:
 
     Where there is no room the nodes stay as they were, and take jobs again.
     """
+    if at.plan.whole and (left := [each.name for each in at.plan.nodes if each.name not in names]):
+        error = NotDrained(
+            f"{fold(left)}: not ready to go, and the fleet moves as a whole: nothing is moved",
+            hint="the same command goes on when they are",
+            code="ORCH401",
+        )
+        failures |= dict.fromkeys(names, error)
+        return
     for fleet, here in at.by_fleet(names).items():
         try:
             at.journal.step("", f"move {fold(here)}", lambda f=fleet, h=here: _move(at, f, h))

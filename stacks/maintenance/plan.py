@@ -113,7 +113,8 @@ class MaintenancePlan:
     """What a verb is going to do. `usual_s`: what a node has usually taken; None where nothing is known.
 
     `notes`: what a reader must know besides. Of an evacuation, `zone` is what the nodes leave, with all its
-    `zone_names`; `whole`: the fleet does as one.
+    `zone_names`; `whole`: the fleet does as one. `spares`: nodes that a rollout makes first, and removes at
+    last.
     """
 
     verb: Verb
@@ -130,6 +131,7 @@ class MaintenancePlan:
     zone: str = ""
     zone_names: tuple[str, ...] = ()
     whole: bool = False
+    spares: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -164,7 +166,8 @@ class MaintenancePlan:
     @property
     def holds(self) -> tuple[str, ...]:
         """What no other change may hold meanwhile."""
-        return tuple(sorted(f"{each.fleet}/{each.name}" for each in self.nodes))
+        spares = (f"{fleet}/{name}" for fleet in self.fleets for name in self.spares)
+        return tuple(sorted([*(f"{each.fleet}/{each.name}" for each in self.nodes), *spares]))
 
     @property
     def hourly(self) -> float | None:
@@ -186,7 +189,8 @@ class MaintenancePlan:
         data["waves"] = tuple(tuple(each) for each in data["waves"])
         data["runs"] = tuple(PlannedRun(**{**each, "nodes": tuple(each["nodes"])}) for each in data["runs"])
         data["notes"] = tuple(data["notes"])
-        data["zone_names"] = tuple(data.get("zone_names", ()))
+        for key in ("zone_names", "spares"):
+            data[key] = tuple(data.get(key, ()))
         data["left_alone"] = tuple(LeftAlone(**each) for each in data["left_alone"])
         return cls(**data)
 
@@ -231,7 +235,11 @@ class MaintenancePlan:
         if self.verb == "evacuate" and not self.whole:
             dearest = max(sum(self.node(name).price_hourly or 0 for name in wave) for wave in self.waves)
             return f"old and new machines of a wave are paid for minutes both, ${dearest:.2f} an hour more"
-        return f"the nodes do no work meanwhile, ${hourly:.2f} an hour for all of them; none is paid twice"
+        words = f"the nodes do no work meanwhile, ${hourly:.2f} an hour for all of them"
+        if self.spares:
+            dearest = max(each.price_hourly or 0 for each in self.nodes) * len(self.spares)
+            return f"{words}; the spare ones are paid beside them, ${dearest:.2f} an hour"
+        return f"{words}; none is paid twice"
 
     @property
     def _stops_at(self) -> str:

@@ -13,7 +13,7 @@ from orch.components.cloud.node_groups import may_spread
 from orch.components.deployment import Deployment, Place
 from orch.components.file_systems import words_of
 from orch.components.node_count import is_range
-from orch.components.request import CloudAnswer, NodeWarning, RecordedFileSystem
+from orch.components.request import CloudAnswer, NodeWarning, PlanRequest, RecordedFileSystem
 from orch.spec.errors import OrchError
 from orch.spec.rules.unsupported import acted_on
 from orch.spec.suggest import counted
@@ -24,7 +24,7 @@ from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.leases import LeaseFence
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note
 from orch.stacks.pulumi.process import Event
-from orch.stacks.request import FleetRequest, compile_for
+from orch.stacks.request import FleetRequest, compile_for, compile_there, plan_request
 from orch.stacks.saved_plans.guard import Guard
 from orch.stacks.state import StackState
 
@@ -59,8 +59,8 @@ def bring_up(
     if is_range(request.fleet.nodes):
         request = replace(request, count=len(first.nodes))  # what is planned again asks for as many
     data = frozenset(each.urn for each in stack.file_systems)
-    # Compiled while the record tells where the nodes are that may find no other place.
-    unmoved = compile_for(stack, replace(request, leaving=frozenset())) if request.leaving else None
+    # Made while the record tells where the nodes are that may find no other place.
+    unmoved = plan_request(stack, replace(request, leaving=frozenset())) if request.leaving else None
     before = {node: maker for node, maker in stack.makers.items() if node not in first.ended}
     gang = Gang(stack, request, listener, before, first.answer, data, guard, LeaseFence(stack))
     if first.only is None and not first.elsewhere:
@@ -120,7 +120,7 @@ def bring_up(
         else:
             failed = failed or _all_failed(request, call)
             plan_again = _may_spread(gang, answer) and not set(gang.before) <= set(existing)
-            remains = _roll_back(gang, unmoved or compiled, lost=plan_again, moving=unmoved is not None)
+            remains = _roll_back(gang, compiled, lost=plan_again, unmoved=unmoved)
         if answer is None or not answer.elsewhere:
             if partial is not None:
                 tried.append(Attempt(where, answer.reason if answer else "it was refused"))
@@ -170,20 +170,23 @@ def _may_spread(gang: Gang, answer: CloudAnswer | None) -> bool:
     return no_room and bool(gang.before) and may_spread(gang.request.fleet)
 
 
-def _roll_back(gang: Gang, compiled: Deployment, *, lost: bool = False, moving: bool = False) -> str:
+def _roll_back(
+    gang: Gang, compiled: Deployment, *, lost: bool = False, unmoved: PlanRequest | None = None
+) -> str:
     """Restore what existed before: nothing, or the fleet with its former nodes and file systems. Returns the
     result in words.
 
-    `lost`: some of the former nodes are gone; they are recorded as gone. `moving`: they are there, and what
-    was made for them elsewhere goes; `compiled` is the fleet where it was.
+    `lost`: some of the former nodes are gone; they are recorded as gone. `unmoved`: they were to move; those
+    that could not are where that says, and what was made for them elsewhere goes.
     """
     gang.listener(Activity(f"rolling back the fleet {gang.request.name}"))
     if not gang.stays:
         gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
         return "nothing of it is left"
-    if moving:
-        gang.keep_only(compiled, [name for name in gang.existing(compiled) if name in gang.before])
-        return "existing nodes are where they were"
+    if unmoved is not None:
+        there = compile_there(gang.stack, unmoved)
+        gang.keep_only(there, [name for name in gang.existing(there) if name in gang.before])
+        return "existing nodes are kept"
     if set(compiled.nodes) <= set(gang.before) and not lost:
         return "existing nodes are kept"
     remaining = [name for name in gang.existing(compiled) if name in gang.before]

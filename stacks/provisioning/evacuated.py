@@ -6,13 +6,10 @@ there: `orch fleet evacuate` moves it.
 
 from __future__ import annotations
 
-from orch.spec.diagnostics import Severity
-from orch.spec.findings import Finding
 from orch.stacks.pulumi.tags import read_tags, remove_tag, set_tag
 from orch.stacks.state import StackState
 
 TAG = "orch:evacuated"
-CODE = "ORCH425"
 
 
 def evacuated_zones(stack: StackState) -> frozenset[str]:
@@ -35,20 +32,3 @@ def take_back(stack: StackState, zone: str) -> bool:
     else:
         remove_tag(stack, TAG)
     return True
-
-
-def evacuated_finding(stack: StackState) -> tuple[Finding, ...]:
-    """What a plan says of them: nothing where there is none."""
-    zones = sorted(evacuated_zones(stack))
-    if not zones:
-        return ()
-    ways = " ".join(f"--zone {zone}" for zone in zones[:1])
-    return (
-        Finding(
-            CODE,
-            "name",
-            f"no new node goes to {', '.join(zones)}: the fleet was moved out of there",
-            hint=f"`orch fleet evacuate {stack.name} {ways} --undo` takes the zone back",
-            severity=Severity.NOTE,
-        ),
-    )

@@ -111,7 +111,9 @@ class Gang:
                 bring_shared(self.stack, compiled.shared, call)
             for step in (*compiled.before, compiled):
                 call = EngineCall(self.listener, planning=False, isolated=step.isolated, events=call.events)
-                words, code = up_arguments(step, skip_refresh=skip_refresh), program(step)
+                # A refresh takes no target that the stack does not have yet.
+                new = not are_recorded(self.stack, self.request.only)
+                words, code = up_arguments(step, skip_refresh=skip_refresh or new), program(step)
                 words += targets(self.stack, self.request.only)
                 if self.guard is not None:
                     words, code = self.guard.guarded(words, code)
@@ -288,6 +290,12 @@ def targets(stack: StackState, nodes: Collection[str]) -> list[str]:
             )
         words += ["--target", urn]
     return [*words, "--target-dependents"]
+
+
+def are_recorded(stack: StackState, nodes: Collection[str]) -> bool:
+    """Whether a stack has the resources that make these nodes."""
+    known, makers = {name_of(each["urn"]) for each in stack.resources}, stack.makers
+    return all(makers.get(node, node) in known for node in nodes)
 
 
 def parallel(compiled: Deployment) -> list[str]:

@@ -18,6 +18,7 @@ from orch.spec.grammar.values import Problem, check_name
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, ProjectError
 from orch.stacks.project import Project
+from orch.stacks.provisioning.evacuated import avoid, evacuated_zones
 from orch.stacks.pulumi.leases import MOVED, lease_of, refuse_leased, release, take
 from orch.stacks.pulumi.locks import subject
 from orch.stacks.pulumi.operation import Activity, Listener
@@ -204,6 +205,8 @@ def _copy(stack: StackState, target: Project) -> str:
     copied = StackState(staged, stack.name)
     write_sealed(copied, clear, new_seal(staged, stack.name))
     require_equal(copied, clear)
+    for zone in sorted(evacuated_zones(stack)):
+        avoid(copied, zone)
     return counted(len(resources_of(clear)), "resource")
 
 

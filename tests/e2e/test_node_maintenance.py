@@ -284,7 +284,9 @@ def test_what_the_file_changes_comes_to_one_wave_after_the_other(care: Folder) -
     same = care.orch("rollout", "fleet.yml", "--yes")
     assert same.code == 0, same.err
     assert "no node differs" in same.out
-    care.write("fleet.yml", FLEET.replace("{memory: 512MB}", "{cpu: 1..}"))
+    # Of the four nodes that it may have by then, one is a spare.
+    more = FLEET.replace("nodes: 3", "nodes: {min: 3, target: 3, max: 4}")
+    care.write("fleet.yml", more.replace("{memory: 512MB}", "{cpu: 1..}"))
     submit(care, "busy", 1)
     before = [each.split()[0] for each in lives(care)]
     refused = care.orch("rollout", "fleet.yml", "--yes")
@@ -301,7 +303,8 @@ def test_what_the_file_changes_comes_to_one_wave_after_the_other(care: Folder) -
     change, steps = latest(care)
     assert (change.verb, change.status, change.calls) == ("rollout", "done", 2)
     assert [name for host, name in done(steps) if not host] == [
-        *("roll care-0", "stop run busy (5)", "roll care-[1-2]", "bring up the rest")
+        *("make spare care-3", "roll care-0", "stop run busy (5)", "roll care-[1-2]"),
+        *("remove spare care-3", "bring up the rest"),
     ]
     after = [each.split()[0] for each in lives(care)]
     assert [a == b for a, b in zip(before, after, strict=True)] == [False] * 3

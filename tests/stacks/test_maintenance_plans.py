@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,12 @@ from support import until
 
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.node.cordon import CLOUD, Cordon
+from orch.spec.models import Fleet
 from orch.stacks.errors import Conflict
+from orch.stacks.maintenance.errors import CannotReplace
+from orch.stacks.maintenance.evacuate import refuse_split
 from orch.stacks.maintenance.plan import (
+    LeftAlone,
     MaintenancePlan,
     NodeLook,
     Options,
@@ -24,6 +29,7 @@ from orch.stacks.maintenance.plan import (
 from orch.stacks.maintenance.reboot import BOOT_ID, REBOOT_TEXT
 from orch.stacks.maintenance.report import report
 from orch.stacks.maintenance.serial import DEFAULT, Share, in_turn, parse_serial
+from orch.stacks.maintenance.spares import spares_of
 
 pytestmark = pytest.mark.quick
 
@@ -211,6 +217,35 @@ def test_an_evacuation_tells_what_is_paid_twice_and_what_it_takes_along() -> Non
     assert "  no new node goes there\n" in text
     assert "paid for minutes both, $7.50 an hour more" in text
     whole = replace(plan, whole=True, waves=(plan.names,))
+    refuse_split(whole)
+    alone = (LeftAlone("lab-1", "somebody else cordoned it", "ask them"),)
+    refuse_split(replace(plan, left_alone=alone))
+    with pytest.raises(CannotReplace) as refused:
+        refuse_split(replace(whole, left_alone=alone))
+    assert refused.value.code == "ORCH429"
     assert "none is paid twice" in "\n".join(whole.lines())
     # A node of a zone that fails may not answer.
     assert planned(look(0, answers=False), verb="evacuate").left_alone == ()
+
+
+def test_spare_nodes_come_where_the_file_allows_more_and_not_all_at_once() -> None:
+    stack: Any = SimpleNamespace(
+        nodes=[{"index": index} for index in range(3)],
+        node_names=frozenset(f"lab-{index}" for index in range(3)),
+    )
+
+    def spares(nodes: object, waves: tuple[tuple[str, ...], ...], **more: object) -> tuple[str, ...]:
+        fleet = Fleet.model_validate({"type": "fleet", "name": "lab", "nodes": nodes, **more})
+        return spares_of(fleet, stack, waves)[0]
+
+    waves = (("lab-0",), ("lab-1", "lab-2"))
+    assert spares("3..8", waves) == ("lab-3", "lab-4")
+    assert spares("0..4", waves) == ("lab-3",)
+    assert spares("3..8", waves[:1]) == ("lab-3",)
+    assert spares(3, waves) == spares("0..3", waves) == ()
+    assert spares("3..8", waves, placement="cluster") == ()
+    assert spares("3..8", waves, gang="all-or-nothing") == ()
+    plan = replace(planned(verb="rollout"), spares=("lab-4",))
+    assert MaintenancePlan.parse(plan.text()) == plan
+    assert "lab/lab-4" in plan.holds
+    assert "the spare ones are paid beside them, $2.50 an hour" in "\n".join(plan.lines())

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from orch.stacks.errors import StackError
-from orch.stacks.provisioning.gang import targets
+from orch.stacks.provisioning.gang import are_recorded, targets
 
 pytestmark = pytest.mark.quick
 
@@ -32,3 +32,10 @@ def test_a_node_that_is_gone_for_a_while_is_never_all_of_them() -> None:
     with pytest.raises(StackError) as caught:
         targets(stack("lab-keys", nodes=()), ["lab-1"])
     assert "none is recorded" in str(caught.value.detail or caught.value.summary)
+
+
+def test_a_node_that_comes_to_the_fleet_is_in_no_stack_that_could_be_refreshed() -> None:
+    assert are_recorded(stack("lab-0", "lab-1"), ())
+    assert are_recorded(stack("lab-0", "lab-1"), ["lab-1"])
+    assert not are_recorded(stack("lab-0", "lab-1"), ["lab-1", "lab-2"])
+    assert not are_recorded(stack("lab-0"), ["lab-1"])
