@@ -206,9 +206,7 @@ def _fleet(
     listener(Activity(f"looking at the nodes of the fleet {name}"))
     connector = connect()
     try:
-        refuse_unfit(
-            name, look_at(with_machines(stack.project, chosen, state), connector, lambda _: (key, key))
-        )
+        refuse_unfit(name, look_at(with_machines(stack.project, chosen, state), connector, key))
     finally:
         connector.close()
     changes = made_with_key(stack.recorded)
@@ -224,13 +222,11 @@ def with_machines(project: Project, nodes: Sequence[NodeState], state: FleetStat
     return tuple(present.get(each.name, each) for each in nodes)
 
 
-def look_at(
-    nodes: Sequence[NodeState], connector: Connector, keys: Callable[[NodeState], tuple[str, str]]
-) -> dict[str, str]:
-    """Why nodes are not fit to get a key, by name. `keys`: two of which each node has to let one in."""
+def look_at(nodes: Sequence[NodeState], connector: Connector, key: str) -> dict[str, str]:
+    """Why nodes are not fit to get a new key, by name. `key`: the public one that they let in now."""
 
     def ask(node: NodeState) -> Completed:
-        command = authorized_keys.look(connector.address(node).user, *keys(node))
+        command = authorized_keys.look(connector.address(node).user, key)
         return connector.run(node, command, deadline_s=LOOK_S)
 
     reasons: dict[str, str] = {}

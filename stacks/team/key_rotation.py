@@ -274,13 +274,15 @@ class Rotation:
             if is_over(error):
                 raise
             self._undo()
-            raise KeyRotationError(
+            told = KeyRotationError(
                 f"the keys of the fleet {self.fleet.name} were not rotated, all is as before",
                 where=error.where,
                 detail=error_text(error),
                 hint=error.hint,
                 code=error.code or "ORCH441",
-            ) from error
+            )
+            told.detail_is_ours = error.detail_is_ours
+            raise told from error
 
     def _make(self) -> str:
         """Make the new pair, sealed in the state; its public key. One that is there already is the one."""
@@ -366,13 +368,15 @@ class Rotation:
         except OrchError as error:
             if is_over(error):
                 raise
-            raise KeyRotationError(
+            told = KeyRotationError(
                 f"the new key of the fleet {self.fleet.name} is in use, and the rotation is not at its end",
                 where=error.where,
                 detail=error_text(error),
                 hint=f"`orch {VERB} {self.fleet.name}` goes on; `--without NODE` leaves out one that is gone",
                 code=error.code or "ORCH441",
-            ) from error
+            )
+            told.detail_is_ours = error.detail_is_ours
+            raise told from error
         self._forget()
 
     def _apply(self) -> str:
