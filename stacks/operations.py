@@ -19,7 +19,7 @@ from orch.stacks.provisioning.bring_up import bring_up
 from orch.stacks.provisioning.busy_nodes import refuse_occupied, refuse_replaced
 from orch.stacks.provisioning.gang import parallel
 from orch.stacks.provisioning.kept_data import compare, is_protected, unprotect, unprotect_agreed
-from orch.stacks.provisioning.node_accounts import accounted, fleet_tags
+from orch.stacks.provisioning.node_accounts import accounted, bastion_of, fleet_tags
 from orch.stacks.provisioning.nodes_with_runs import remove_marked
 from orch.stacks.provisioning.policies import compared, refuse_violations, with_policies
 from orch.stacks.provisioning.shared_networks import (
@@ -34,6 +34,7 @@ from orch.stacks.pulumi.lock_holders import delete_stale_marks
 from orch.stacks.pulumi.locks import locks, subject
 from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
+from orch.stacks.records import bastion_machine
 from orch.stacks.request import FleetRequest, compile_for, ended_nodes_if_told, over_since
 from orch.stacks.saved_plans.guard import Guard
 from orch.stacks.saved_plans.recorder import Recorder
@@ -169,7 +170,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     project.prepare()
     refuse_leased(stack)
     before = stack.hourly
-    _refuse_protected(stack)
+    refuse_protected(stack)
     recover(stack, listener, removing=True)
     makers = stack.makers
     if not force:
@@ -231,7 +232,7 @@ def remove_nodes(
     project.prepare()
     refuse_leased(stack)
     before = stack.hourly
-    _refuse_protected(stack)
+    refuse_protected(stack)
     recover(stack, listener)
     if not force:
         refuse_occupied(stack, [nodes[index] for index in chosen], listener)
@@ -259,6 +260,29 @@ def remove_nodes(
             account.call = run
     after = stack.hourly
     return Plan(name, name, changes(run.events), (), hourly=after, delta=money(after - before))
+
+
+def remove_bastion(project: Project, name: str, listener: Listener) -> None:
+    """Remove the bastion that a fleet has of its own, if any: the next `up` makes it anew, with the keys that
+    the fleet has then.
+
+    Raises NoSuchFleet, Conflict, StackError.
+    """
+    stack = StackState(project, name)
+    require_up(stack)
+    project.prepare()
+    refuse_leased(stack)
+    refuse_protected(stack)
+    recover(stack, listener)
+    urns = bastion_machine(stack.recorded, bastion_of(name))
+    if not urns:
+        return
+    listener(Activity(f"removing the bastion of the fleet {name}"))
+    run = EngineCall(listener, planning=False)
+    targets = [word for urn in urns for word in ("--target", urn)]
+    with accounted(stack, listener, verb="down") as account:
+        engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
+        account.call = run
 
 
 def drift(project: Project, name: str, listener: Listener) -> tuple[PropertyDrift, ...]:
@@ -326,7 +350,8 @@ def unlock(project: Project, name: str, listener: Listener) -> None:
             plain(StackState(project, name), ["cancel", "--yes"])
 
 
-def _refuse_protected(stack: StackState) -> None:
+def refuse_protected(stack: StackState) -> None:
+    """Raises StackError for a fleet whose resources are not to be removed."""
     if is_protected(stack):
         raise StackError(
             f"the fleet {stack.name} is protected",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from orch.stacks.errors import StackError
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.state import StackExport, existing_nodes, outputs
 
@@ -43,6 +44,28 @@ def node_records(recorded: StackExport | None) -> dict[str, NodeRecord]:
         spot = bool(node.get("spot", all_spot))
         records[node["name"]] = NodeRecord(node_id, parse_time(resource.get("created")), spot)
     return records
+
+
+def bastion_machine(recorded: StackExport | None, name: str) -> tuple[str, ...]:
+    """The urns of a fleet's own bastion, and of what stands on that machine, such as a rule that lets in to
+    it; () where it has none.
+
+    Other resources have the bastion's name too, as its security group, on which nodes stand. Raises
+    StackError where they stand on the machine.
+    """
+    resources = [each for each in (recorded or {}).get("resources") or () if not each.get("delete")]
+    chosen = [
+        str(each["urn"])
+        for each in resources
+        if name_of(str(each["urn"])) == name and str(each.get("type")).endswith(":Instance")
+    ]
+    for each in resources if chosen else ():  # the engine records what stands on something after it
+        if set(chosen) & {*(each.get("dependencies") or ()), each.get("parent")}:
+            chosen.append(str(each["urn"]))
+    nodes = {node.get("made_by") or node["name"] for node in existing_nodes(recorded)}
+    if {name_of(urn) for urn in chosen} & nodes:
+        raise StackError(f"{name} cannot be made anew alone: nodes stand on it", code="ORCH439")
+    return tuple(chosen)
 
 
 def is_spot_throughout(recorded: StackExport | None) -> bool:

@@ -18,7 +18,10 @@ from orch.providers.orch.handler import Inputs, State
 
 
 class KeysHandler:
-    computed: ClassVar[frozenset[str]] = frozenset({"client_private_key", "client_public_key", "host_seed"})
+    computed: ClassVar[frozenset[str]] = frozenset(
+        {f"{name}_{half}_key" for name in ("client", "next", "former") for half in ("private", "public")}
+        | {"host_seed"}
+    )
     secrets: ClassVar[frozenset[str]] = frozenset(
         {"client_private_key", "host_seed", "next_private_key", "former_private_key"}
     )
@@ -55,4 +58,4 @@ class KeysHandler:
 
 
 def _kept(state: State) -> State:
-    return {key: value for key, value in state.items() if key.endswith("_key") or key == "host_seed"}
+    return {key: value for key, value in state.items() if key in KeysHandler.computed}

@@ -18,9 +18,9 @@ _OTHERS = ("/etc/orch/authorized_keys", "/var/lib/orch/ssh/authorized_keys")
 """Where nodes that are containers have theirs: their sshd is told so on its command line."""
 
 
-def look(user: str, present: str, other: str) -> Command:
-    """Whether a node lets one of these public keys in as this login: exit code 0, or LACKS."""
-    return _command("look", "look for the key", user, present, other)
+def look(user: str, present: str) -> Command:
+    """Whether a file of a node has this public key for this login: exit code 0, or LACKS."""
+    return _command("look", "look for the key", user, present, present)
 
 
 def add(user: str, present: str, new: str) -> Command:

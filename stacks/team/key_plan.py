@@ -20,9 +20,9 @@ from orch.stacks.fleets import fleet_of, known_fleets, not_up
 from orch.stacks.plan import Plan
 from orch.stacks.project import Project, ledger_scope
 from orch.stacks.provisioning.node_accounts import bastion_of
-from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.leases import refuse_leased
 from orch.stacks.pulumi.operation import Activity, Listener
+from orch.stacks.records import bastion_machine
 from orch.stacks.request import request_of
 from orch.stacks.state import StackState
 from orch.stacks.summary import fold
@@ -55,12 +55,13 @@ class NotOurKeys(StackError):
 @dataclass(frozen=True)
 class FleetKeys:
     """A fleet whose keys are rotated. `nodes`: those that get the new one; `without`: those that keep the old
-    one. `changes`: resources of which new nodes are made."""
+    one. `changes`: resources of which new nodes are made. `bastion`: it has one, which is made anew."""
 
     name: str
     nodes: tuple[str, ...]
     without: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
+    bastion: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,7 @@ class KeyPlan:
         )
 
     def as_json(self) -> dict[str, Any]:
-        fleets = [
-            {key: list(value) if key != "name" else value for key, value in asdict(each).items()}
-            for each in self.fleets
-        ]
+        fleets = [asdict(each) for each in self.fleets]
         left = [{"name": name, "why": why} for name, why in self.left_alone]
         return {"fleets": fleets, "left_alone": left, "usual_s": self.usual_s}
 
@@ -101,7 +99,11 @@ class KeyPlan:
     def parse(cls, text: str) -> KeyPlan:
         data = json.loads(text)
         fleets = tuple(
-            FleetKeys(each["name"], *(tuple(each[key]) for key in ("nodes", "without", "changes")))
+            FleetKeys(
+                each["name"],
+                *(tuple(each[key]) for key in ("nodes", "without", "changes")),
+                bastion=each["bastion"],
+            )
             for each in data["fleets"]
         )
         left = tuple((each["name"], each["why"]) for each in data["left_alone"])
@@ -125,6 +127,11 @@ class KeyPlan:
             shown.append(f"fleet {each.name}: a new key pair for {nodes}")
             if each.changes:
                 shown.append(f"  what new nodes are made with changes: {few(each.changes, 5)}")
+            if each.bastion:
+                shown.append(
+                    "  its bastion is made anew: nobody has a shell there; connections through it end, and "
+                    "are made again"
+                )
             if each.without:
                 shown.append(
                     f"  {fold(each.without)} keeps the old key and cannot be logged in to from then on; "
@@ -133,7 +140,8 @@ class KeyPlan:
         shown += [f"left alone: fleet {name}: {why}" for name, why in self.left_alone]
         if self.fleets:
             took = "a minute or two" if self.usual_s is None else f"about {max(1, round(self.usual_s))} s"
-            shown.append(f"no run stops, and no connection ends; takes {took}")
+            also = "" if any(each.bastion for each in self.fleets) else ", and no connection ends"
+            shown.append(f"no run stops{also}; takes {took}")
         return shown
 
 
@@ -153,7 +161,7 @@ def plan_keys(
     clouds.
 
     Raises NoSuchFleet, NotOurKeys, KeyRotationError (nodes that do not answer), Conflict (a file that is not
-    brought up, pods, a bastion), Leased, StackError.
+    brought up, pods), Leased, StackError.
     """
     known = known_fleets(project)
     for name in names:
@@ -190,28 +198,22 @@ def _fleet(
             hint="they go with their runs: rotate the keys when these have ended",
             code="ORCH439",
         )
-    if bastion_of(name) in {name_of(str(each["urn"])) for each in stack.resources}:
-        raise Conflict(
-            f"the fleet {name} is reached through a bastion of its own, whose key cannot be changed",
-            detail="a bastion passes connections on and has no shell: its keys are those it was made with",
-            hint=f"`orch down {name}` and `orch up` make another pair",
-            code="ORCH439",
-        )
+    bastion = bool(bastion_machine(stack.recorded, bastion_of(name)))
+    if bastion:
+        operations.refuse_protected(stack)
     chosen = [each for each in state.nodes if each.name not in without]
     key = public_key(stack.recorded) or ""
     listener(Activity(f"looking at the nodes of the fleet {name}"))
     connector = connect()
     try:
-        refuse_unfit(
-            name, look_at(with_machines(stack.project, chosen, state), connector, lambda _: (key, key))
-        )
+        refuse_unfit(name, look_at(with_machines(stack.project, chosen, state), connector, key))
     finally:
         connector.close()
     changes = made_with_key(stack.recorded)
     if changes:
         refuse_pending(stack, planned(stack, listener))
     kept = tuple(each.name for each in state.nodes if each.name in without)
-    return FleetKeys(name, tuple(each.name for each in chosen), kept, changes)
+    return FleetKeys(name, tuple(each.name for each in chosen), kept, changes, bastion)
 
 
 def with_machines(project: Project, nodes: Sequence[NodeState], state: FleetState) -> tuple[NodeState, ...]:
@@ -220,13 +222,11 @@ def with_machines(project: Project, nodes: Sequence[NodeState], state: FleetStat
     return tuple(present.get(each.name, each) for each in nodes)
 
 
-def look_at(
-    nodes: Sequence[NodeState], connector: Connector, keys: Callable[[NodeState], tuple[str, str]]
-) -> dict[str, str]:
-    """Why nodes are not fit to get a key, by name. `keys`: two of which each node has to let one in."""
+def look_at(nodes: Sequence[NodeState], connector: Connector, key: str) -> dict[str, str]:
+    """Why nodes are not fit to get a new key, by name. `key`: the public one that they let in now."""
 
     def ask(node: NodeState) -> Completed:
-        command = authorized_keys.look(connector.address(node).user, *keys(node))
+        command = authorized_keys.look(connector.address(node).user, key)
         return connector.run(node, command, deadline_s=LOOK_S)
 
     reasons: dict[str, str] = {}

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from orch.runner.errors import LoginRefused, error_text
+from orch.runner.errors import HostUnreachable, LoginRefused, error_text
 from orch.runner.hosts import authorized_keys
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.node.commands import Command
@@ -37,11 +37,11 @@ from orch.stacks.summary import fold
 from orch.stacks.team.change_log import Journal, undertaken
 from orch.stacks.team.key_pairs import (
     FORMER,
+    KEYS,
     NEXT,
     KeyPair,
     State,
     exchanged,
-    made_with_key,
     pairs_of,
     with_next,
     without,
@@ -64,13 +64,18 @@ from orch.stacks.team.sealing import read_clear, write_clear
 # As long as a rotation may take at most: a lease of it that nobody releases is over then.
 _LEASE_S = 1800
 
+READY_S = 600.0
+"""How long a bastion may take to boot."""
+PAUSE_S = 3.0
+
 ADD, LOG_IN = "let the new key in", "log in with the new key"
+THROUGH = "log in through the new bastion"
 REMOVE, REFUSED = "take the old key away", "the old key is refused"
 
 
 def rotate_keys(project: Project, plan: KeyPlan, connect: Connect, listener: Listener) -> KeyPlan:
-    """Rotate the keys of fleets, one after the other, and return the plan that was carried out: the same call
-    goes on with one that was killed.
+    """Rotate the keys of fleets, one after the other: the same call goes on with one that was killed. Returns
+    the plan with the nodes that were there at its end.
 
     Raises KeyRotationError, ChangeUnderWay, LeaseLost, Leased, StackLocked, StackError.
     """
@@ -78,14 +83,17 @@ def rotate_keys(project: Project, plan: KeyPlan, connect: Connect, listener: Lis
     with undertaken(project, VERB, plan.subject, plan=plan.text(), holds=plan.holds) as journal:
         plan = KeyPlan.parse(journal.change.plan).leaving_out(left_out)
         journal.set_plan(plan.text())
+        done: list[FleetKeys] = []
         for fleet in plan.fleets:
             place = FleetPlace(project, fleet.name, listener)
-            Rotation(place, fleet, journal, connect, listener).carry_out()
-        nodes = sum(len(each.nodes) for each in plan.fleets)
+            rotation = Rotation(place, fleet, journal, connect, listener)
+            rotation.carry_out()
+            done.append(replace(fleet, nodes=rotation.opened))
+        nodes = sum(len(each.nodes) for each in done)
         kept = [node for each in plan.fleets for node in each.without]
         also = f"; {fold(kept)} has the old key" if kept else ""
         journal.result = f"{counted(len(plan.fleets), 'pair')} for {counted(nodes, 'node')}{also}"
-    return plan
+    return replace(plan, fleets=tuple(done))
 
 
 class KeyPlace(Protocol):
@@ -107,12 +115,16 @@ class KeyPlace(Protocol):
         """The nodes as they are now, reached with the fleet's own key."""
         ...
 
-    def planned(self) -> Plan | None:
-        """What bringing the fleet up would change; None where nothing is made with the key."""
+    def planned(self) -> Plan:
+        """What bringing the fleet up would change."""
         ...
 
     def bring_up(self, plan: Plan) -> None:
         """Apply a plan."""
+        ...
+
+    def remove_bastion(self) -> None:
+        """Remove the fleet's own bastion: bringing the fleet up makes it anew."""
         ...
 
     def key_file(self, name: str, pair: KeyPair) -> AbstractContextManager[str]:
@@ -158,14 +170,19 @@ class FleetPlace:
         state = fleet_of(self._stack)
         return with_machines(self._project, state.nodes, state)
 
-    def planned(self) -> Plan | None:
+    def planned(self) -> Plan:
         """See `KeyPlace.planned`."""
-        return planned(self._stack, self._listener) if made_with_key(self._stack.recorded) else None
+        return planned(self._stack, self._listener)
 
     def bring_up(self, plan: Plan) -> None:
         """See `KeyPlace.bring_up`."""
         request = request_of(self._project, self._stack.name)
         operations.up(self._project, request, self._listener, plan=plan)
+
+    def remove_bastion(self) -> None:
+        """See `KeyPlace.remove_bastion`."""
+        operations.remove_bastion(self._project, self._stack.name, self._listener)
+        self._stack.invalidate()
 
     @contextmanager
     def key_file(self, name: str, pair: KeyPair) -> Iterator[str]:
@@ -186,6 +203,8 @@ class Rotation:
     ) -> None:
         self.place, self.fleet, self.journal = place, fleet, journal
         self.connect, self.listener = connect, listener
+        self.opened = fleet.nodes
+        """The nodes that the new key opens, and the old one does not."""
 
     # What steps of the fleet as a whole are called in the journal
 
@@ -196,6 +215,10 @@ class Rotation:
     @property
     def keeping(self) -> str:
         return f"keep the new pair of {self.fleet.name}"
+
+    @property
+    def removing(self) -> str:
+        return f"remove the bastion of {self.fleet.name}"
 
     @property
     def applying(self) -> str:
@@ -251,13 +274,15 @@ class Rotation:
             if is_over(error):
                 raise
             self._undo()
-            raise KeyRotationError(
+            told = KeyRotationError(
                 f"the keys of the fleet {self.fleet.name} were not rotated, all is as before",
                 where=error.where,
                 detail=error_text(error),
                 hint=error.hint,
                 code=error.code or "ORCH441",
-            ) from error
+            )
+            told.detail_is_ours = error.detail_is_ours
+            raise told from error
 
     def _make(self) -> str:
         """Make the new pair, sealed in the state; its public key. One that is there already is the one."""
@@ -278,12 +303,18 @@ class Rotation:
 
     def _refuse_replacing(self) -> None:
         """Raises KeyRotationError where the new key would change nodes: they stay as they are."""
-        plan = self.place.planned()
-        if plan is None:
+        if not self.fleet.changes:
             return
+        plan = self.place.planned()
+        self._require_kept(plan)
+
+    def _require_kept(self, plan: Plan) -> None:
+        """Raises KeyRotationError where a plan changes nodes, or makes other keys."""
         nodes = {word for each in self.place.nodes() for word in (each.name, each.made_by)}
         others = [
-            f"{each.op} {each.name}" for each in plan.changes if each.op != "same" and each.name in nodes
+            f"{each.op} {each.name}"
+            for each in plan.changes
+            if each.op != "same" and (each.name in nodes or each.type == KEYS)
         ]
         if plan.lost_nodes or others:
             raise KeyRotationError(
@@ -320,28 +351,39 @@ class Rotation:
         assert pairs.former is not None
         old, new = pairs.former, pairs.client
         try:
-            self._again("", self.applying, self._apply)
+            if self.fleet.bastion:
+                # Its keys are those it was made with. Until the next step has made it anew nobody gets in.
+                self.journal.step("", self.removing, self.place.remove_bastion)
+            if self.fleet.changes:
+                self._again("", self.applying, self._apply)
+            if self.fleet.bastion:
+                with self._connected() as connector:
+                    self._on_each(THROUGH, lambda node: _reach(connector, node))
             self._say(f"taking the old key off {counted(len(self.fleet.nodes), 'node')}")
             with self._connected() as connector:
                 self._on_each(REMOVE, lambda node: _remove(connector, node, old, new))
             with self._connected() as connector, self.place.key_file(FORMER, old) as file:
                 self._on_each(REFUSED, lambda node: _refused(connector, node.reached(identity=file)))
+            self.opened = tuple(each.name for each in self._nodes())
         except OrchError as error:
             if is_over(error):
                 raise
-            raise KeyRotationError(
+            told = KeyRotationError(
                 f"the new key of the fleet {self.fleet.name} is in use, and the rotation is not at its end",
                 where=error.where,
                 detail=error_text(error),
                 hint=f"`orch {VERB} {self.fleet.name}` goes on; `--without NODE` leaves out one that is gone",
                 code=error.code or "ORCH441",
-            ) from error
+            )
+            told.detail_is_ours = error.detail_is_ours
+            raise told from error
         self._forget()
 
     def _apply(self) -> str:
         plan = self.place.planned()
-        if plan is None or not plan.pending:
+        if not plan.pending:
             return "they are"
+        self._require_kept(plan)
         self.place.bring_up(plan)
         return few(pending(plan), 5)
 
@@ -400,6 +442,21 @@ _NOTHING = Command("true", "log in", timeout_s=30.0)
 
 def _told(_: object) -> None:
     """What a step on a node returns is not what the journal keeps."""
+
+
+def _reach(connector: Connector, node: NodeState) -> None:
+    """Wait until a node is reached through a bastion that boots. Raises what the last try raised."""
+    ends = time.monotonic() + READY_S
+    while True:
+        try:
+            connector.run(node, _NOTHING, deadline_s=LOOK_S)
+        except HostUnreachable:
+            # Also where it refuses the key: it answers before its user is there.
+            if time.monotonic() > ends:
+                raise
+            time.sleep(PAUSE_S)
+        else:
+            return
 
 
 def _add(connector: Connector, node: NodeState, old: KeyPair, new: KeyPair) -> None:

@@ -1,4 +1,5 @@
-"""The state of a real fleet moves to another place, and its passphrase is rotated: also by killed calls."""
+"""The state of a real fleet moves to another place, its passphrase and its keys are rotated: also by killed
+calls."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import Folder, fleet_yaml
+from labmachine import docker
+from support import Folder, fleet_yaml, until
 
+from orch.runner.ledger.ledger import open_ledger
 from orch.stacks.project import Project, find
 from orch.stacks.secrets.values import ProjectSecrets
 from orch.stacks.team import rotation
@@ -150,6 +153,85 @@ def test_another_clone_needs_the_new_passphrase_and_nothing_else(lab: Folder, tm
     assert f"{lab.path}/.orch/passphrase" in said.err
     shutil.copy(lab.path / ".orch" / "passphrase", clone.path / ".orch" / "passphrase")
     unchanged(clone)
+
+
+@pytest.mark.timeout(900)
+def test_the_ssh_keys_of_a_fleet_are_rotated_under_a_run_and_by_a_killed_call(
+    lab: Folder, tmp_path: Path
+) -> None:
+    lab.write("long.yml", "type: task\nname: long\nimage: orch/mpi\ncommands: ['sleep 3000']\n")
+    assert lab.orch("run", "long.yml", "--detach").code == 0
+    clone = Folder(tmp_path / "clone")
+    shutil.copytree(lab.path, clone.path)
+    clone.write("orch.yml", f"project: moves\nstate: {find(lab.path).state_url}\n")
+    key, theirs = lab.path / ".orch" / "keys" / "moved", "ssh-ed25519 AAAAtheirs ada@desk"
+    former = let_in(lab)
+    assert lab.orch("exec", "moved", "--", f"echo {theirs} >> /etc/orch/authorized_keys").code == 0
+    shutil.copy(key, tmp_path / "former")
+    said = lab.orch("rotate", "ssh-keys", "moved", "--plan-only", "--json")
+    assert said.json["plan"]["fleets"][0]["nodes"] == ["moved-0"]
+    assert lab.orch("rotate", "ssh-keys", "moved").code == 2, "no terminal can be asked"
+    begun = "keep the new pair of moved"
+    killed_when(lab, ("rotate", "ssh-keys", "--yes"), lambda: begun in steps(lab))
+    unchanged(lab)
+    said = lab.orch("rotate", "ssh-keys", "--yes")
+    assert said.code == 0, said.err
+    assert "going on with change" in said.err
+    assert set(steps(lab).values()) == {"done"}
+    present = let_in(lab)
+    assert (len(former), len(present), theirs in present) == (1, 2, True)
+    assert not set(former) & set(present)
+    assert sorted(each.name for each in key.parent.iterdir()) == ["moved", "moved.of"]
+    assert key.read_text() != (tmp_path / "former").read_text()
+    unchanged(clone)
+    assert [each["status"] for each in lab.orch("ps", "--json").json["runs"]] == ["running"]
+    # The one that was there before opens nothing any more.
+    keep = key.read_text()
+    shutil.copy(tmp_path / "former", key)
+    said = lab.orch("exec", "moved", "--", "true")
+    key.write_text(keep)
+    assert said.code == 7, said.err
+    assert lab.orch("stop", "long", "--abort").code == 0
+    state = find(lab.path).local_state
+    assert state is not None
+    assert in_clear(state) == []
+
+
+def test_ssh_keys_are_not_rotated_while_a_node_is_silent_unless_it_is_left_out(lab: Folder) -> None:
+    (container,) = lab.orch("fleet", "ids", "moved").out.split()
+    docker("stop", "--time", "0", container)
+    try:
+        said = lab.orch("rotate", "ssh-keys", "--yes")
+        assert said.code == 7, said.err
+        assert "ORCH440" in said.err
+        assert "--without moved-0" in said.err
+        said = lab.orch("rotate", "ssh-keys", "--without", "moved-0", "--plan-only")
+        assert "moved-0 keeps the old key" in said.out
+    finally:
+        docker("start", container)
+    said = lab.orch("up", "fleet.yml", "--yes")
+    assert said.code == 0, said.err
+
+
+def let_in(folder: Folder) -> list[str]:
+    said = folder.orch("exec", "moved", "--json", "--", "cat", "/etc/orch/authorized_keys")
+    return said.json["nodes"][0]["stdout"].splitlines()
+
+
+def steps(folder: Folder) -> dict[str, str]:
+    """How far the latest rotation of keys is, by the ledger."""
+    project = find(folder.path)
+    with contextlib.closing(open_ledger(project.ledger_url)) as ledger:
+        found = ledger.changes.listed(project.name, verbs=("rotate ssh-keys",), limit=1)
+        return {each.name: each.status for change in found for each in ledger.changes.steps(change.id)}
+
+
+def killed_when(folder: Folder, words: tuple[str, ...], came: Callable[[], bool]) -> None:
+    """Begin a call, and kill it and its engine once something has come."""
+    with folder.start(*words) as process:
+        until(came, 120, "the moment at which it is killed")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def checkpoint_of(folder: Folder) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pulumi.provider.experimental.property_value import Computed, PropertyValue
 
 from orch.providers.orch.handler import OBSERVED, Difference, differences, now_secret
+from orch.providers.orch.keys import KeysHandler
 from orch.providers.orch.local_node import LocalNodeHandler
 from orch.providers.orch.values import UNKNOWN, plain_map, sendable, wire_map
 
@@ -71,3 +72,16 @@ def test_a_value_that_is_recorded_in_clear_and_is_a_secret_now_is_a_change() -> 
     assert [d.path for d in now_secret(clear, hidden)] == ["env.A"]
     assert now_secret(hidden, hidden) == []
     assert now_secret(hidden, clear) == []
+
+
+def test_keys_with_another_pair_beside_them_are_no_change_and_keep_it() -> None:
+    """As they are while they are rotated: another pair made then would lock everybody out."""
+    handler = KeysHandler()
+    name, made = handler.create({"name": "lab-keys"})
+    state = {"name": name, **made}
+    for which in ("next", "former"):
+        state |= {f"{which}_private_key": "private", f"{which}_public_key": "public"}
+    assert differences(handler, state, {"name": name}) == []
+    assert handler.read(name, state) == {key: value for key, value in state.items() if key != "name"}
+    assert handler.read(name, {"name": name, **made}) == made
+    assert {"next_private_key", "former_private_key"} < handler.secrets

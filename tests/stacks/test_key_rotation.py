@@ -22,8 +22,10 @@ from orch.runner.node.commands import Command
 from orch.runner.node.connector import Address, Completed
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
+from orch.stacks.errors import StackError
 from orch.stacks.plan import Plan
 from orch.stacks.pulumi.changes import Change
+from orch.stacks.records import bastion_machine
 from orch.stacks.team.change_log import Journal
 from orch.stacks.team.key_pairs import (
     KeyPair,
@@ -121,6 +123,33 @@ def test_the_pairs_of_a_state_change_together_with_all_that_records_the_key() ->
     assert "private" not in repr(pairs_of(kept))
 
 
+def test_the_machine_of_a_bastion_goes_and_not_what_has_its_name() -> None:
+    """A security group has it too, and nodes stand on that."""
+    urn = "urn:pulumi:lab::p::orch:fleet:Aws$aws:ec2/{}::{}".format
+    machine, rule = urn("instance:Instance", "lab-bastion"), urn("rule:Rule", "lab-bastion-ssh")
+    fleet = {"fleet": {"nodes": [{"name": "lab-0"}]}}
+    resources: list[dict[str, Any]] = [
+        {"type": "pulumi:pulumi:Stack", "urn": "urn:pulumi:lab::p::pulumi:pulumi:Stack::p", "outputs": fleet},
+        {"type": "aws:ec2/group:Group", "urn": urn("group:Group", "lab-bastion")},
+        {
+            "type": "aws:ec2/instance:Instance",
+            "urn": machine,
+            "dependencies": [urn("group:Group", "lab-bastion")],
+        },
+        {"type": "aws:ec2/rule:Rule", "urn": rule, "dependencies": [machine]},
+        {
+            "type": "aws:ec2/instance:Instance",
+            "urn": urn("instance:Instance", "lab-0"),
+            "dependencies": [urn("group:Group", "lab-bastion")],
+        },
+    ]
+    assert bastion_machine({"resources": resources}, "lab-bastion") == (machine, rule)
+    assert bastion_machine({"resources": resources[:2]}, "lab-bastion") == ()
+    resources[-1]["dependencies"] = [rule]
+    with pytest.raises(StackError, match="nodes stand on it"):
+        bastion_machine({"resources": resources}, "lab-bastion")
+
+
 def test_what_new_nodes_are_made_with_is_what_stands_on_the_keys() -> None:
     assert made_with_key(state()["deployment"]) == ()
     assert made_with_key(state(cloud=True)["deployment"]) == ("lab-template",)
@@ -151,6 +180,7 @@ class Lab:
     after: bool = False
     moments: int = 0
     applied: int = 0
+    bastion: str | None = None
     pairs: set[str] = field(default_factory=set)
     privates: dict[str, str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -195,11 +225,19 @@ class Lab:
     def nodes(self) -> tuple[NodeState, ...]:
         return tuple(node(name, "fleet") for name in self.opens)
 
-    def planned(self) -> Plan | None:
+    def planned(self) -> Plan:
+        assert self.plan is not None
         return self.plan
 
     def bring_up(self, plan: Plan) -> None:
         self.applied += 1
+        self.bastion = pairs_of(self.clear).client.public
+
+    def remove_bastion(self) -> None:
+        def remove() -> None:
+            self.bastion = ""
+
+        self.act(remove)
 
     @contextmanager
     def key_file(self, name: str, pair: KeyPair) -> Iterator[str]:
@@ -209,6 +247,8 @@ class Lab:
     # The connector
 
     def run(self, node: NodeState, command: Command, **_: object) -> Completed:
+        if self.bastion is not None and self.bastion != pairs_of(self.clear).client.public:
+            raise LoginRefused("none of our keys", where="the bastion")
         if node.name in self.down:
             raise HostUnreachable(f"node {node.name} does not answer", where=node.name)
         identity = node.ssh.identity or ""
@@ -263,7 +303,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def rotate(lab: Lab, ledger: Ledger, scope: str = "s") -> Journal:
     """One call of the command, as far as it comes: the journal has what it did."""
-    fleet = FleetKeys("lab", tuple(name for name in NAMES if name not in lab.out), tuple(lab.out))
+    nodes = tuple(each for each in NAMES if each not in lab.out)
+    changes = ("lab-template",) if lab.plan is not None else ()
+    fleet = FleetKeys("lab", nodes, tuple(lab.out), changes, bastion=lab.bastion is not None)
     plan = KeyPlan((fleet,))
     new = Undertaking("p", scope, "rotate ssh-keys", plan.subject, plan=plan.text(), holds=plan.holds)
     journal = Journal(ledger.changes, ledger.changes.begin(new))
@@ -296,8 +338,7 @@ def test_a_new_pair_takes_the_place_of_the_old_one(ledger: Ledger) -> None:
     assert all(each.status == "done" for each in journal.steps)
     assert {name for _, name in steps} == {
         *("make a pair for lab", "let the new key in", "log in with the new key", "keep the new pair of lab"),
-        *("make new nodes of lab with the new key", "take the old key away", "the old key is refused"),
-        "forget the old pair of lab",
+        *("take the old key away", "the old key is refused", "forget the old pair of lab"),
     }
     assert "private" not in "".join(each.message or "" for each in journal.steps)
 
@@ -395,6 +436,22 @@ def test_what_new_nodes_are_made_with_is_brought_up_and_no_node_is_changed(ledge
     assert caught.value.code == "ORCH442"
     assert (lab.clear, lab.applied) == (before, 0)
     assert list(lab.opens.values()) == [[blob("theirs"), blob("one")]] * 3
+
+
+def test_a_bastion_is_made_anew_when_all_nodes_have_the_new_key(ledger: Ledger) -> None:
+    plan = Plan("lab", "lab", (change("create", "lab-bastion"),), (), 0.0, 0.0)
+    whole = Lab(plan=plan, bastion=FIRST.public)
+    rotate(whole, ledger, "whole")
+    require_done(whole)
+    assert whole.bastion == pairs_of(whole.clear).client.public
+    for moment in range(1, whole.moments + 1):
+        lab = Lab(plan=plan, bastion=FIRST.public, dies_at=moment, after=True)
+        with pytest.raises(Killed):
+            rotate(lab, ledger, str(moment))
+        lab.dies_at = -1
+        rotate(lab, ledger, str(moment))
+        require_done(lab)
+        assert (lab.bastion, lab.applied > 0) == (pairs_of(lab.clear).client.public, True)
 
 
 def test_a_state_that_an_older_one_took_the_place_of_is_not_rotated_again(ledger: Ledger) -> None:
