@@ -13,6 +13,7 @@ from orch.components.aws.account.client_errors import translate_errors
 from orch.components.aws.account.existing import instances_of
 from orch.components.aws.account.lookups import ImageLookup, bastion_image, image_lookup
 from orch.components.cloud.marked import MarkedResource
+from orch.components.cloud.node_groups import SPREADS, may_spread
 from orch.components.lifetime import TAG
 from orch.components.node_count import indices_of
 from orch.components.request import PlanRequest, PriorState, RecoveredFleet
@@ -60,6 +61,8 @@ def recover(backend: AwsBackend, request: PlanRequest, found: Sequence[MarkedRes
         "instance_type": types.pop(),
         "spot": "true" if markets.pop() else "false",
     }
+    if may_spread(request.fleet):
+        pins[SPREADS] = "true"
     images = Counter(str(row["ImageId"]) for row in machines)
     told: list[str] = []
     if len(images) > 1:

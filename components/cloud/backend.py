@@ -314,7 +314,9 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         recorded = request.previous
         keys = (*PLACE, *self.image_pins)
         unfinished = {key: recorded.unfinished[key] for key in keys if key in recorded.unfinished}
-        begun = PriorState(unfinished, file_systems=recorded.file_systems)
+        begun = PriorState(
+            unfinished, file_systems=recorded.file_systems, existing_nodes=recorded.existing_nodes
+        )
         previous = recorded if recorded.pins else begun
         pinned = {**recorded.locked, **previous.pins}
         images = {key: value for key, value in pinned.items() if key in self.image_pins}

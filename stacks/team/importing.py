@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives import serialization
 from orch.components import registry
 from orch.components.cloud.marked import MarkedResource, Survey, stack_of
 from orch.components.deployment import Deployment
-from orch.components.node_count import is_range
 from orch.components.request import RecoveredFleet
 from orch.components.request import whole as as_numbers
 from orch.runner.ledger.ledger import open_ledger
@@ -253,7 +252,7 @@ def resources_of(
 def _with_nodes(request: FleetRequest, found: RecoveredFleet) -> FleetRequest:
     """The same for the nodes that are there, however many the file asks for."""
     nodes, count = request.fleet.nodes, len(found.nodes)
-    if nodes is None or is_range(nodes) or nodes.target == count:
+    if nodes is None or (nodes.min <= count and (nodes.max is None or count <= nodes.max)):
         return replace(request, count=count)
     there = nodes.model_copy(update={"min": count, "target": count, "max": count})
     return replace(request, fleet=request.fleet.model_copy(update={"nodes": there}))
@@ -271,7 +270,7 @@ def _refuse_another(
             [_not_described(request, f"the nodes are at {', '.join(differ)}, which it excludes")]
         )
     if set(nodes) != set(found.nodes):
-        raise PlanErrors([_not_described(request, f"{counted(len(found.nodes), 'node')} are there")])
+        raise PlanErrors([_not_described(request, f"it has {counted(len(found.nodes), 'node')}")])
 
 
 def _is_place(pin: str) -> bool:

@@ -35,9 +35,10 @@ def survey_of_fleet(project: Project, fleet: Fleet) -> Survey:
 
     Raises what asking them raises, where nothing of one could be looked at.
     """
+    configured = tuple(each.type for each in project.backends)
     names = [
         name
-        for name in effective(fleet.written_backends, tuple(each.type for each in project.backends))
+        for name in (effective(fleet.written_backends, configured) if fleet.ssh_config is None else ())
         if isinstance(backend(name), CloudBackend) and project.may_hold_more(name)
     ]
     if not names:

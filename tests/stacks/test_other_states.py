@@ -102,6 +102,14 @@ def test_a_cloud_that_does_not_answer_is_a_note_and_holds_nothing_up(project: Re
     refuse_other_fleets([found])
 
 
+def test_nobody_looks_for_a_fleet_of_hosts_that_are_there(project: RehearsalProject) -> None:
+    run(project, "infra/train/ffffff")
+    before = len(project.cloud("aws").calls)
+    hosts = Fleet.model_validate({"name": "train", "ssh_config": {"hosts": ["gpu1"]}})
+    assert other_fleets(StackState(project, "train"), hosts, lambda _: None) == ()
+    assert len(project.cloud("aws").calls) == before
+
+
 def test_nobody_looks_where_the_state_knows_the_fleet_or_nothing_can_be_there(
     project: RehearsalProject,
 ) -> None:
