@@ -228,14 +228,14 @@ def _version(engine: Engine) -> int | None:
 def unusable(where: str, error: BaseException) -> LedgerUnusable:
     """The error for a database that refused us, in its own first line."""
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return LedgerUnusable(
-        "the run ledger cannot be used",
-        where=where,
-        detail=lines[0] if lines else type(error).__name__,
-        hint="is the server up, and may this user write there?"
-        if where.startswith("postgresql")
-        else "is its folder writable, and is there space on the disk?",
-    )
+    detail = lines[0] if lines else type(error).__name__
+    if where.startswith("postgresql"):
+        hint = "is the server up, and may this user write there?"
+    elif "locked" in detail:
+        hint = "another process holds it: `fuser` with its file names that one; try again when it is done"
+    else:
+        hint = "is its folder writable, and is there space on the disk?"
+    return LedgerUnusable("the run ledger cannot be used", where=where, detail=detail, hint=hint)
 
 
 # As the kernel calls them. FUSE stands for sshfs, gluster, s3fs and whatever else is not known to be local.
