@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -42,6 +43,9 @@ do."""
 def worst(codes: Iterable[ExitCode]) -> ExitCode:
     found = set(codes)
     return next((each for each in WORST if each in found), ExitCode.OK)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def print_json(data: dict[str, Any]) -> None:
@@ -122,6 +126,11 @@ def run(app: Callable[[], object], rehearsed: Callable[[str], str] | None = None
             tell(f"{usage}error: {message}\n  hint: `{_command(context)} --help` shows what can be written")
         sys.exit(int(ExitCode.USAGE))
     except Exception as error:  # noqa: BLE001 - the border: a bug is told in one line, its trace goes to a file
+        if isinstance(error, OSError) and error.errno in _FULL:
+            place = f"{error.filename}: " if error.filename else ""
+            tell(f"{place}error: nothing can be written: {error.strerror}")
+            tell("  hint: make room (`df -h . /tmp`), then the same command again")
+            sys.exit(int(ExitCode.CONFIG))
         tell(f"error: this is a bug in orch: {type(error).__name__}: {masked(str(error))}")
         trace = written_trace()
         tell(f"  the full trace is in {trace}; please report it with that file")

@@ -243,14 +243,13 @@ def unusable(where: str, error: BaseException) -> LedgerUnusable:
             detail=detail,
             hint="who changes fleets or runs jobs must be able to write there: docs/how-to/teams.md",
         )
-    return LedgerUnusable(
-        "the run ledger cannot be used",
-        where=where,
-        detail=detail,
-        hint="is the server up, and may this user write there?"
-        if where.startswith("postgresql")
-        else "is its folder writable, and is there space on the disk?",
-    )
+    if where.startswith("postgresql"):
+        hint = "is the server up, and may this user write there?"
+    elif "locked" in detail:
+        hint = "another process holds it: `fuser` with its file names that one; try again when it is done"
+    else:
+        hint = "is its folder writable, and is there space on the disk?"
+    return LedgerUnusable("the run ledger cannot be used", where=where, detail=detail, hint=hint)
 
 
 # As the kernel calls them. FUSE stands for sshfs, gluster, s3fs and whatever else is not known to be local.

@@ -120,14 +120,20 @@ def _broken(checkpoint: Path) -> str | None:
         _resources(checkpoint)
     except FileNotFoundError:
         return "it is not there"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         return str(error) or type(error).__name__
+    except (KeyError, TypeError, AttributeError):
+        return "it is JSON, and no state of the engine"
     return None
 
 
 def _resources(file: Path) -> list[Any]:
+    """Raises OSError, ValueError, KeyError, TypeError, AttributeError."""
     latest = json.loads(file.read_text("utf-8"))["checkpoint"].get("latest") or {}
-    return list(latest.get("resources") or ())
+    resources = latest.get("resources") or []
+    if not isinstance(resources, list) or not all(isinstance(each["urn"], str) for each in resources):
+        raise TypeError
+    return resources
 
 
 def _copies(stack: StackState, checkpoint: Path) -> Iterator[tuple[tuple[bool, float], Copy]]:

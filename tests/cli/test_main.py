@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from support import ORCH, ROOT, Folder, verbs
 
 from orch import __version__
+from orch.cli.errors import run
 from orch.stacks.project import find
 
 
@@ -124,3 +126,15 @@ def test_an_input_that_is_closed_is_no_terminal(tmp_path: Path) -> None:
     )
     assert closed.returncode == 2, closed.stderr
     assert "hint: write `orch rotate passphrase --yes`" in closed.stderr
+
+
+def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/var/x")
+
+    with pytest.raises(SystemExit) as ended:
+        run(full)
+    assert ended.value.code == 3
+    assert capsys.readouterr().err.startswith(
+        "/var/x: error: nothing can be written: No space left on device\n"
+    )

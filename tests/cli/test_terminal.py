@@ -193,8 +193,8 @@ def test_every_verb_says_what_it_says_so() -> None:
                     raw.append(f"{file.name}: {what}")
     assert raw == [
         "doctor.py: f'export {key}={shlex.quote(value)}'",  # for a shell
-        r"errors.py: f'{visible_lines(hidden(text))}\n'",
-        "errors.py: visible_lines(hidden(text))",
+        r"errors.py: f'{visible_lines(hidden(_as_typed(text)))}\n'",
+        "errors.py: visible_lines(hidden(_as_typed(text)))",
         "up.py: done.printed",  # what `say` printed in a process of its own
         "files.py: text",  # a review, whose text is escaped, or JSON
         "live.py: text",  # a job's log

@@ -59,7 +59,7 @@ def test_until_it_is_released_its_owner_alone_changes_the_fleet(lab: Rehearsed) 
         said = lab.orch(*words, "--rehearse")
         assert said.code == 9, (words, said.out, said.err)
         assert "ORCH395: the fleet p5 is leased to PR #12" in said.err
-        assert "`orch lease release p5 --force`" in said.err
+        assert "`orch lease release p5 --force --rehearse`" in said.err
     assert lab.names(KIND) == []
     said = lab.orch("preview", "p5.yml", "--rehearse", "--markdown", *THEIRS)
     top = said.out.splitlines()[:12]

@@ -239,7 +239,7 @@ def test_pods_stay_while_their_run_is_on_them_whatever_is_asked_for(
 
     said = there.orch("down", "lab", "-i", "0", "--force", "--yes", "--rehearse")
     assert "made for one run together with node 1" in said.err
-    assert "`orch down lab -i 0 -i 1`" in said.err
+    assert "`orch down lab -i 0 -i 1 --rehearse`" in said.err
     assert kinds(made) == {"pod": 2, "cluster": 1}
     again = copied(there, tmp_path / "again")
     said = there.orch("down", "lab", "-i", "0", "-i", "1", "--force", "--yes", "--rehearse")

@@ -746,3 +746,18 @@ def test_samples_are_bounded(any_ledger: Ledger, monkeypatch: pytest.MonkeyPatch
     assert any_ledger.samples(other, 0) == ()
     assert len(any_ledger.samples(number, 0)) == 100
     assert any_ledger.samples(number, 0)[-1].readings == "[1]"
+
+
+@pytest.mark.parametrize(
+    ("where", "told", "hint"),
+    [
+        ("sqlite:////x/ledger.db", "database is locked", "another process holds it"),
+        ("sqlite:////x/ledger.db", "unable to open database file", "is its folder writable"),
+        ("postgresql://db/orch", "connection refused", "is the server up"),
+    ],
+)
+def test_a_ledger_that_cannot_be_used_says_what_to_do(where: str, told: str, hint: str) -> None:
+    error = database.unusable(where, RuntimeError(f"{told}\nmore"))
+    assert (error.where, error.detail) == (where, told)
+    assert error.hint is not None
+    assert error.hint.startswith(hint)
