@@ -23,7 +23,7 @@ from orch.rehearsal.kubernetes.programs import Programs
 from orch.spec.errors import ExitCode, OrchError
 
 READY_WITHIN_S = 180.0
-ENDS_WITHIN_S = 10.0
+ENDS_WITHIN_S = 2.0
 SERVICES = "10.96.0.0/16"
 
 GANGS = ("GenericWorkload=true", "GangScheduling=true")

@@ -54,7 +54,7 @@ def test_quantities(text: object, number: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "8 GiB", "GPU", "1X"])
 def test_what_is_no_quantity(text: str) -> None:
-    with pytest.raises(ValueError, match="no quantity|could not convert"):
+    with pytest.raises(ValueError, match=r"no quantity|could not convert"):
         quantity(text)
 
 

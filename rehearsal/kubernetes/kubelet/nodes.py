@@ -157,6 +157,8 @@ class Nodes:
                 {"type": "InternalIP", "address": "127.0.0.1"},
                 {"type": "Hostname", "address": spec.name},
             ],
+            # Else the API server would translate a client's WebSocket to SPDY (KEP-4006).
+            "declaredFeatures": ["ExtendWebSocketsToKubelet"],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
             "nodeInfo": {
                 "architecture": "amd64",
