@@ -146,7 +146,7 @@ def _download(folder: Path) -> str | None:
             ETCD_DOWNLOADS.format(version=ETCD_VERSION),
             f"etcd-v{ETCD_VERSION}-linux-{arch}.tar.gz",
         )
-        sums = dict(reversed(line.split()) for line in _get(f"{base}/SHA256SUMS").decode().splitlines())
+        sums = {line.split()[1]: line.split()[0] for line in _get(f"{base}/SHA256SUMS").decode().splitlines()}
         content = _get(f"{base}/{archive}")
         _compare(archive, content, sums[archive])
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:

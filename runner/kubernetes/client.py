@@ -264,7 +264,7 @@ class KubernetesClient:
         except ApiException as error:
             answer: Any = {}
             with suppress(ValueError, TypeError):
-                answer = json.loads(error.body)
+                answer = json.loads(error.body or "")
             raise self._refused(
                 method, path, int(error.status or 0), answer if isinstance(answer, dict) else {}
             ) from error

@@ -439,7 +439,7 @@ class PodWorker(threading.Thread):
                 )
             mode = source.get("defaultMode", row.get("mode", 0o644))
             data = contents(plural, document)
-            items = source.get("items") or [{"key": key, "path": key} for key in data]
+            items: list[Doc] = source.get("items") or [{"key": key, "path": key} for key in data]
             for item in items:
                 yield item["path"], (data[item["key"]], item.get("mode", mode))
             return
