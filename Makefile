@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all a newcomer needs; both set the machine up first and do nothing twice.
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak fuzz docs check bench clean distclean set-up-demo set-up-test
+.PHONY: help demo test test-kubernetes soak fuzz docs check bench clean distclean set-up-demo set-up-test
 SHELL := /bin/bash
 BIN := .venv/bin
 FLEET := examples/quickstart/fleet.yml
@@ -24,6 +24,11 @@ soak: set-up-test ## the trials that repeat what a test of the suite shows once,
 	$(BIN)/python -m orch.images node job mpi
 	$(BIN)/pytest -n 4 -m soak $(ARGS)
 	$(if $(ARGS),,ORCHCTL_TEST_LEDGER=postgresql $(BIN)/pytest -n 4 $(OF_RUNS))
+
+test-kubernetes: set-up-test ## tests on a real Kubernetes control plane of this machine, which is built first where it cannot be downloaded
+	$(BIN)/python -m orch.images node job
+	$(BIN)/python -m orch.rehearsal.kubernetes --install
+	$(BIN)/pytest -n0 -m kubernetes tests/kubernetes $(ARGS)
 
 fuzz: set-up-test ## 100,000 mutated documents through `orch validate`
 	ORCHCTL_FUZZ_RUNS=100000 $(BIN)/pytest tests/spec/test_fuzz.py --timeout 0

@@ -214,7 +214,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
     parts = item.nodeid.startswith(NOT_QUICK) or not PARTS.isdisjoint(getattr(item, "fixturenames", ()))
-    if not parts and not _on_postgres(item) and item.get_closest_marker("soak") is None:
+    stage = item.get_closest_marker("soak") or item.get_closest_marker("kubernetes")
+    if not parts and not _on_postgres(item) and stage is None:
         item.add_marker(pytest.mark.quick)
 
 

@@ -1,0 +1,1 @@
+"""What an administrator would have installed in a rehearsed cluster, each written from its own documents."""
