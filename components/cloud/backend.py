@@ -152,7 +152,7 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
             later = sum(len(each.indices) for each, _ in places[position + 1 :])
             other_groups = OtherGroups(tuple(planned), later)
             each = self._of_group(request, prior, group, place, other_groups)
-            names = frozenset(node.name for node in each.plan.nodes if node.index in leaving)
+            names = tuple(node.name for node in each.plan.nodes if node.index in leaving)
             planned.append(replace(each, plan=replace(each.plan, moved=names)))
         plans = [each.plan for each in planned]
         return plans[0] if len(plans) == 1 else self.join(plans)

@@ -93,7 +93,7 @@ class CloudPlan(ABC):
     reasons: tuple[str, ...]
     warnings: tuple[Finding, ...]
     number: int = 0
-    moved: frozenset[str] = frozenset()
+    moved: tuple[str, ...] = ()
     others: tuple[CloudPlan, ...] = ()
 
     @property
