@@ -153,9 +153,10 @@ class Project:
                     make_passphrase(self.passphrase_file, self.keeper_file)
             stage_file(self.dot / "probe", "").unlink(missing_ok=True)
         except OSError as error:
+            place = Path(error.filename or self.dot)
             raise ProjectError(
                 "cannot write the project's state folder",
-                where=str(self.dot),
+                where=str(self.dot if place.is_relative_to(self.dot) else place),
                 detail=error.strerror or str(error),
                 hint="make it writable for this user, or give the state another place: `state:` in orch.yml",
                 code="ORCH302",

@@ -139,7 +139,7 @@ def _occupied(target: Project, names: Iterable[str]) -> Conflict:
         f"that state has other stacks of the project {target.name}: {', '.join(map(subject, names))}",
         where=target.state_url,
         hint="another project, or another clone of this one, is there: give this one another `project`, "
-        "or join it by `orch init --state`",
+        "or join it by `orch init --state`; copies that a move from there left are yours to put away first",
         code=OCCUPIED,
     )
 

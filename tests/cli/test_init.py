@@ -84,3 +84,11 @@ def test_a_state_is_not_moved_to_where_it_is_by_way_of_a_link(folder: Folder) ->
         assert said.code == 3
         assert "error ORCH301: the state is there already" in said.err
     assert (folder.path / "orch.yml").read_text() == "project: lab\n"
+
+
+def test_a_place_that_cannot_be_written_is_named(folder: Folder) -> None:
+    folder.write("orch.yml", "project: lab\n")
+    said = folder.orch("state", "move", "--to", "file:///proc/sys/orch", "--yes")
+    assert said.code == 3
+    assert "/proc/sys/orch: error ORCH302: cannot write the project's state folder" in said.err
+    assert (folder.path / "orch.yml").read_text() == "project: lab\n"
