@@ -19,10 +19,10 @@ from typing import Any
 
 from orch.catalog.load import folder_of
 from orch.components.base import Backend, Candidate
+from orch.components.cloud.evacuation import evacuated_note, outside_evacuated
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place, Room
-from orch.components.evacuation import evacuated_note, outside_evacuated
 from orch.components.idleness import ended_reason, may_end
 from orch.components.lifetime import is_over
 from orch.components.node_count import as_template, is_template, recorded_minimum, with_node_count

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from orch.components.base import Backend, Facts
 from orch.components.cloud.candidates import CloudCandidate
+from orch.components.cloud.evacuation import no_other_zone, not_split
 from orch.components.cloud.node_groups import (
     SPREADS,
     NodeGroup,
@@ -31,7 +32,6 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Deployment, PricedNodes, Queue, SharedNetworks
-from orch.components.evacuation import no_other_zone, not_split
 from orch.components.node_count import all_there, live_indices, own_pins
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import PlanErrors
