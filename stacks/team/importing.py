@@ -312,9 +312,10 @@ def _key_here(stack: StackState) -> tuple[str, str] | None:
 
 
 def _opens(stack: StackState, whole: Mapping[str, Any]) -> bool:
-    """Whether the copy of the key is of the fleet that is there: a note beside it tells one of its nodes."""
+    """Whether the copy of the key is of the fleet that is there: a note beside it tells one of its nodes, and
+    in another line the public key."""
     try:
-        owner = _key_file(stack).with_name(f"{stack.name}.of").read_text("utf-8")
+        owner, *_ = _key_file(stack).with_name(f"{stack.name}.of").read_text("utf-8").split("\n")
         fleet = FleetState.model_validate(as_numbers(outputs(whole["deployment"])["fleet"]))
     except (OSError, KeyError, ValueError):
         return False

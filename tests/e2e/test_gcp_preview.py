@@ -138,7 +138,7 @@ def test_a_fleet_that_cannot_be_is_refused_at_its_place_in_the_file(tmp_path: Pa
     assert words in said.err
     # Nothing was begun.
     asked = {call.action.rpartition(".")[2] for call in there.cloud.calls[calls:]}
-    assert asked <= {"get", "list", "getFromFamily", "getGuestAttributes"}
+    assert asked <= {"get", "list", "aggregatedList", "getFromFamily", "getGuestAttributes"}
     assert there.cloud.instances() == {}
 
 
