@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import L4, Rehearsed, RehearsedGcp
+from rehearsals import KILL_ALL, L4, Rehearsed, RehearsedGcp
 from stocked import stocked
 from support import Said
 
@@ -186,3 +186,44 @@ def test_nodes_of_gcp_are_drained_replaced_and_leave_a_zone(tmp_path: Path) -> N
     assert "ORCH426" in last.err
     assert "lab.yml:" in last.err
     assert set(there.nodes().values()) == {"b"}
+
+
+@pytest.mark.soak
+def test_the_runbook_of_a_full_zone_leaves_it_though_calls_find_no_room_and_are_killed(
+    tmp_path: Path,
+) -> None:
+    there: Rehearsed = lab(tmp_path, a=2, b=0, c=0)
+    assert there.up().code == 0
+    before = there.nodes(SMALL)
+    words = ("full-zone", "fleet=p5", "file=p5.yml", "zone=us-east-1a", "decision=leave")
+
+    code, waiting, err = in_runbook(there, "run", *words, "--yes")
+    assert (code, waiting["status"]) == (10, "waits"), err
+    number = str(waiting["id"])
+    # Before: no room anywhere.
+    code, failed, err = in_runbook(there, "resume", number, "--approve")
+    assert code == 6, err
+    assert {each["name"]: each["status"] for each in failed["steps"]}["evacuate"] == "failed"
+    assert there.nodes(SMALL) == before
+    # In the middle: the first machine in the other zone is there.
+    there.cloud.turn(
+        capacity=capacity(a=2, b=0, c=9),
+        hooks=[{"action": "RunInstances", "when": "after", "command": KILL_ALL}],
+    )
+    code, killed, err = in_runbook(there, "resume", number)
+    assert code == 6, err
+    there.cloud.turn(hooks=[])
+    code, done, err = in_runbook(there, "resume", number)
+    assert (code, done["status"], done["id"]) == (0, "done", killed["id"]), err
+    # After: all are in the other zone, once, and stay there.
+    assert list(there.nodes(SMALL).values()) == ["c", "c"]
+    assert there.names(SMALL) == ["p5-0", "p5-1"]
+    assert there.unrecorded() == {}
+    assert there.preview("p5.yml", "--exit-code").code == 0
+    assert there.down().code == 0
+
+
+def in_runbook(there: Rehearsed, *words: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the run as data, and what was told."""
+    said = there.orch("runbook", *words, "--json", "--rehearse", timeout=900)
+    return said.code, said.json["run"] if said.out.startswith("{") else {}, said.err

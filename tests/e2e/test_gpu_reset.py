@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 from hostlab import Client, Room
@@ -118,6 +120,50 @@ def test_one_gpu_is_reset_once_though_the_call_was_killed_and_a_reset_failed(
     assert [each.name for each in steps if each.status == "done"] == [
         *("evidence", "triage", "cordon", "drain", "reset", "verify", "check", "uncordon")
     ]
+
+
+@pytest.mark.soak
+def test_the_runbook_resets_once_and_stops_where_a_reset_fails(pool: Client, room: Room) -> None:
+    server = room.servers[0]
+    words = ("gpu-fault", "fleet=pool", "node=gpu1", "--yes", "--report", "gpu.md")
+    try:
+        server.run("echo 3 > /etc/accelerators/ecc; touch /etc/accelerators/reset-fails")
+        with told(server, "0000:28:00 48"):
+            # Before: evidence comes first, nothing is reset without a verdict and an approval.
+            code, waiting, err = in_runbook(pool, "run", *words)
+            assert (code, waiting["status"]) == (10, "waits"), err
+            assert resets(server) == []
+            code, waiting, err = in_runbook(pool, "resume", str(waiting["id"]), "verdict=reset")
+            assert code == 10, err
+            # In the middle: killed, then a reset that fails.
+            with pool.start("runbook", "resume", str(waiting["id"]), "--approve") as process:
+                until(lambda: "reset" in in_steps(pool, waiting["id"]), 180, "the reset has begun")
+                process.kill()
+                process.communicate(timeout=60)
+            code, failed, err = in_runbook(pool, "resume", str(waiting["id"]))
+            assert code == 6, err
+            assert resets(server) == []
+            server.run("rm /etc/accelerators/reset-fails")
+            code, done, err = in_runbook(pool, "resume", str(waiting["id"]), "--report", "gpu.md")
+        # After: once, the node takes runs again, the kernel's lines are kept.
+        assert (code, done["status"], done["id"]) == (0, "done", failed["id"]), err
+        assert resets(server) == ["1"]
+        assert pool.orch("fleet", "list", "--json").json["fleets"][0]["nodes"][0]["status"] == "idle"
+        assert "Xid (PCI:0000:28:00): 48" in (pool.path / "gpu.md").read_text()
+    finally:
+        server.run(f"rm -f {RESETS} /etc/accelerators/reset-fails; echo 0 > /etc/accelerators/ecc")
+
+
+def in_steps(pool: Client, number: int) -> set[str]:
+    """Steps of a run that have begun."""
+    steps = json.loads(pool.orch("runbook", "status", str(number), "--json").out)["run"]["steps"]
+    return {each["name"] for each in steps if each["status"] != "not begun"}
+
+
+def in_runbook(client: Client, *words: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the run as data, and what was told."""
+    said = client.orch("runbook", *words, "--json", timeout=900)
+    return said.code, json.loads(said.out)["run"] if said.out.startswith("{") else {}, said.err
 
 
 def test_existing_hosts_are_not_replaced(pool: Client) -> None:
