@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,8 @@ class StackState:
     def __init__(self, project: Project, name: str) -> None:
         self.project, self.name = project, name
         self._read: tuple[StackExport | None] | None = None
+        self.tags_read: Mapping[str, str] | None = None
+        """The tags as they were last read, None since what may have changed them."""
         self._siblings: dict[str, StackState] = {name: self}
 
     @property
@@ -84,6 +86,7 @@ class StackState:
     def invalidate(self) -> None:
         """Drop the cached state: the next use reads it again."""
         self._read = None
+        self.tags_read = None
 
     def sibling(self, name: str) -> StackState:
         """Another stack of the project, cached in the same way."""

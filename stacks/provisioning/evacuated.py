@@ -6,25 +6,31 @@ there: `orch fleet evacuate` moves it.
 
 from __future__ import annotations
 
-from orch.stacks.pulumi.tags import read_tags, remove_tag, set_tag
+from collections.abc import Mapping
+
+from orch.stacks.pulumi.tags import last_tags, read_tags, remove_tag, set_tag
 from orch.stacks.state import StackState
 
 TAG = "orch:evacuated"
 
 
 def evacuated_zones(stack: StackState) -> frozenset[str]:
-    """The zones as they are now. Raises StackError."""
-    return frozenset(read_tags(stack).get(TAG, "").split())
+    """The zones as they are. Raises StackError."""
+    return _zones(last_tags(stack))
+
+
+def _zones(tags: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(tags.get(TAG, "").split())
 
 
 def avoid(stack: StackState, zone: str) -> None:
     """Keep new nodes out of a zone. Raises StackError."""
-    set_tag(stack, TAG, " ".join(sorted(evacuated_zones(stack) | {zone})))
+    set_tag(stack, TAG, " ".join(sorted(_zones(read_tags(stack)) | {zone})))
 
 
 def take_back(stack: StackState, zone: str) -> bool:
     """Let new nodes go to a zone again; False where they may already. Raises StackError."""
-    zones = evacuated_zones(stack)
+    zones = _zones(read_tags(stack))
     if zone not in zones:
         return False
     if others := zones - {zone}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -268,18 +269,27 @@ def while_held(stack: StackState, work: Callable[[Callable[[], None]], T], liste
     return results[0]
 
 
+TRIES = 5
+_LOCK_GONE = re.compile(r"\.pulumi/locks/[^\s\"]+\"\) \(code=NotFound\)")
+
+
 def plain(stack: StackState, words: list[str], stdin: str | None = None) -> ProcessResult:
     """Run a command of the engine that is no operation on resources. Raises StackLocked, StackError."""
     executable, project, name = engines.require(), stack.project, stack.name
+    all_words = [*words, *(["--stack", name] if words[:2] != ["stack", "init"] else [name])]
     try:
-        result = call(
-            executable,
-            [*words, *(["--stack", name] if words[:2] != ["stack", "init"] else [name])],
-            folder=work_folder(project, name),
-            environment=project.environment(executable),
-            stdin=stdin,
-            umask=CALLERS if project.shares_files else PRIVATE,
-        )
+        for _ in range(TRIES):
+            result = call(
+                executable,
+                all_words,
+                folder=work_folder(project, name),
+                environment=project.environment(executable),
+                stdin=stdin,
+                umask=CALLERS if project.shares_files else PRIVATE,
+            )
+            # It lists the locks of a bucket, then reads them: one was taken away between, and nothing done.
+            if not (result.code and _LOCK_GONE.search(result.stderr)):
+                break
     finally:
         if not is_read_only(words):
             stack.invalidate()

@@ -12,6 +12,16 @@ from orch.stacks.state import StackState
 def read_tags(stack: StackState) -> Mapping[str, str]:
     """The tags as they are now. A state in files has them in one of their own, any other is asked through the
     engine. Raises StackError."""
+    stack.tags_read = _read(stack)
+    return stack.tags_read
+
+
+def last_tags(stack: StackState) -> Mapping[str, str]:
+    """The tags as the operation under way has read them; read now where it has not. Raises StackError."""
+    return read_tags(stack) if stack.tags_read is None else stack.tags_read
+
+
+def _read(stack: StackState) -> Mapping[str, str]:
     checkpoint = stack.project.checkpoint(stack.name)
     if checkpoint is not None:
         try:
