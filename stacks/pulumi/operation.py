@@ -277,19 +277,24 @@ def plain(stack: StackState, words: list[str], stdin: str | None = None) -> Proc
     """Run a command of the engine that is no operation on resources. Raises StackLocked, StackError."""
     executable, project, name = engines.require(), stack.project, stack.name
     all_words = [*words, *(["--stack", name] if words[:2] != ["stack", "init"] else [name])]
+
+    def once() -> ProcessResult:
+        return call(
+            executable,
+            all_words,
+            folder=work_folder(project, name),
+            environment=project.environment(executable),
+            stdin=stdin,
+            umask=CALLERS if project.shares_files else PRIVATE,
+        )
+
     try:
-        for _ in range(TRIES):
-            result = call(
-                executable,
-                all_words,
-                folder=work_folder(project, name),
-                environment=project.environment(executable),
-                stdin=stdin,
-                umask=CALLERS if project.shares_files else PRIVATE,
-            )
+        result = once()
+        for _ in range(TRIES - 1):
             # It lists the locks of a bucket, then reads them: one was taken away between, and nothing done.
             if not (result.code and _LOCK_GONE.search(result.stderr)):
                 break
+            result = once()
     finally:
         if not is_read_only(words):
             stack.invalidate()
