@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from orch.components.request import whole
-from orch.runner.private import private_folder, write_private
 from orch.spec.grammar.values import shown
 from orch.spec.loader.text import MAX_BYTES
 from orch.spec.models import Fleet, Volume
@@ -22,6 +21,7 @@ from orch.spec.suggest import few, hint_for
 from orch.stacks.errors import NoSuchFleet, StackError
 from orch.stacks.project import Project, find, is_stack_name
 from orch.stacks.records import is_spot_throughout
+from orch.stacks.secrets.identity import KeyNote, key_file, read_note, write_key
 from orch.stacks.state import StackState, deployment, outputs, secret_output, stacks
 from orch.stacks.team.key_pairs import public_key
 
@@ -133,24 +133,12 @@ def _identity_file(stack: StackState, state: FleetState) -> Path:
     Written from the encrypted state when it is missing, belongs to an earlier fleet of this name, or is an
     earlier key of this one: it may have been rotated from another clone.
     """
-    key = stack.project.dot / "keys" / stack.name
-    owner = key.with_name(f"{stack.name}.of")
+    project, name = stack.project, stack.name
     machine = state.nodes[0].access.machine if state.nodes else ""
-    generation = f"{machine}\n{public_key(stack.recorded) or ''}"
-    if key.exists() and owner.exists() and owner.read_text() == generation:
-        return key
-    private = secret_output(stack.project, stack.name, "identity", "the key")
-    private_folder(key.parent)
-    write_private(key, private.strip() + "\n")
-    write_private(owner, generation)
-    return key
-
-
-def delete_identity(project: Project, stack: str) -> None:
-    """Delete the key file of a fleet that was removed."""
-    key = project.dot / "keys" / stack
-    for file in (key, key.with_name(f"{stack}.of")):
-        file.unlink(missing_ok=True)
+    note, file = KeyNote(machine, public_key(stack.recorded) or ""), key_file(project, name)
+    if file.exists() and read_note(project, name) == note:
+        return file
+    return write_key(project, name, secret_output(project, name, "identity", "the key"), note)
 
 
 def find_fleet(root: Path, name: str) -> tuple[Document, Fleet]:

@@ -11,7 +11,7 @@ from orch.components.lifetime import over
 from orch.components.node_count import unfolded
 from orch.spec.suggest import counted
 from orch.stacks.errors import NoSuchNode, StackError
-from orch.stacks.fleets import delete_identity, not_up, require_up
+from orch.stacks.fleets import not_up, require_up
 from orch.stacks.lockfile import write_lock
 from orch.stacks.plan import Plan, PreparedPlan, money, plan_of, prior_fleet
 from orch.stacks.project import Project
@@ -38,6 +38,7 @@ from orch.stacks.records import bastion_machine
 from orch.stacks.request import FleetRequest, compile_for, ended_nodes_if_told, over_since
 from orch.stacks.saved_plans.guard import Guard
 from orch.stacks.saved_plans.recorder import Recorder
+from orch.stacks.secrets.identity import delete_key
 from orch.stacks.state import StackExport, StackState
 from orch.stacks.team.change_log import NO_CHANGES, logged
 from orch.stacks.team.other_states import other_fleets, refuse_other_fleets
@@ -188,7 +189,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
     release(stack, shared, run)
     plain(stack, ["stack", "rm", "--yes"])
     _remove_clear_text(project, name, recorded, listener)
-    delete_identity(project, name)
+    delete_key(project, name)
     shutil.rmtree(project.dot / "work" / name, ignore_errors=True)
     return Plan(name, name, changes(run.events), (), hourly=0.0, delta=money(-before))
 

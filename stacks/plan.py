@@ -90,6 +90,11 @@ class Plan:
         return any(change.op != "same" for change in self.changes)
 
     @property
+    def in_words(self) -> list[str]:
+        """What it changes, each in a word and a name."""
+        return [f"{each.op} {each.name}" for each in self.changes if each.op != "same"]
+
+    @property
     def new_reasons(self) -> tuple[str, ...]:
         """The reasons that the last `up` did not have; none of a plan that changes nothing."""
         if self.former_reasons and not self.pending and not self.unrecorded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from orch.components import registry
 from orch.components.deployment import Deployment
 from orch.components.file_systems import check
 from orch.components.lifetime import CREATED, ends_of, is_over, lifetime, runs_on
+from orch.components.node_count import is_range
 from orch.components.request import (
     NO_CONSENT,
     Approvals,
@@ -21,6 +23,8 @@ from orch.components.request import (
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
+from orch.spec.suggest import few
+from orch.stacks.errors import Conflict
 from orch.stacks.fleets import find_fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, scope_of
@@ -75,11 +79,28 @@ class FleetRequest:
         return {str(file): _stamp(file) for file in files if file is not None}
 
 
-def request_of(project: Project, name: str) -> FleetRequest:
-    """What the file of a fleet asks for now. Raises NoSuchFleet where no file describes it, or several."""
+def request_of(project: Project, name: str, *, count: int | None = None) -> FleetRequest:
+    """What the file of a fleet asks for now; for `count` nodes, where it asks for a range.
+
+    Raises NoSuchFleet where no file describes it, or several."""
     document, fleet = find_fleet(project.root, name)
     document.effective()
-    return FleetRequest(fleet, document.directory.absolute(), file=document.file.absolute())
+    count = count if is_range(fleet.nodes) else None
+    return FleetRequest(fleet, document.directory.absolute(), file=document.file.absolute(), count=count)
+
+
+def not_brought_up(
+    request: FleetRequest, changes: Sequence[str], so: str, instead: str | None = None
+) -> Conflict:
+    """The refusal (ORCH406) of work on a fleet whose file has changes that would come with it. `so`: what is
+    not done; `instead`: what else to do."""
+    return Conflict(
+        f"the file of fleet {request.name} has changes that are not brought up: {so}",
+        detail=f"they come to {few(changes, 5)}",
+        hint=f"look at them with `orch preview {request.file}`, and apply them with `orch up {request.file}`"
+        + (f"; or {instead}" if instead else ""),
+        code="ORCH406",
+    )
 
 
 def compile_for(stack: StackState, request: FleetRequest) -> Deployment:

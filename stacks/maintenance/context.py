@@ -6,10 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from orch.runner.ledger.lease import LeaseLost
 from orch.runner.node.connector import Connector, fan_out
 from orch.runner.runs.context import RunnerContext
-from orch.spec.errors import ExitCode, OrchError
+from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 from orch.stacks.fleets import fleet_state
 from orch.stacks.maintenance.errors import MaintenanceError
@@ -19,7 +18,7 @@ from orch.stacks.pulumi.operation import Listener, Note
 from orch.stacks.pulumi.recovery import when_free
 from orch.stacks.request import FleetRequest
 from orch.stacks.state import StackState
-from orch.stacks.team.change_log import Journal
+from orch.stacks.team.change_log import Journal, is_over
 
 T = TypeVar("T")
 
@@ -112,6 +111,6 @@ def mark_of(change: int, project: str) -> str:
 
 
 def raise_if_over(error: OrchError) -> None:
-    """Raises errors after which nothing goes on: another process has the change, or the user stopped it."""
-    if isinstance(error, LeaseLost) or error.exit_code == ExitCode.INTERRUPTED:
+    """Raises errors after which nothing goes on."""
+    if is_over(error):
         raise error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from orch.components import registry
 from orch.components.file_systems import words_of
-from orch.components.node_count import RESERVATION, is_range
+from orch.components.node_count import RESERVATION
 from orch.components.request import PlanRequest
 from orch.runner.ledger.changes import Change
 from orch.runner.node.cordon import unmark_of
@@ -20,7 +20,7 @@ from orch.spec.models.backends import made_with_runs, title
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import few, hint_for
 from orch.stacks import operations
-from orch.stacks.errors import Conflict, NoCapacity
+from orch.stacks.errors import NoCapacity
 from orch.stacks.fleets import find_fleet, fleet_of
 from orch.stacks.maintenance.context import Failures, Maintenance, mark_of, raise_if_over
 from orch.stacks.maintenance.drain import CORDON, DRAIN, NODE_S
@@ -35,7 +35,7 @@ from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.leases import refuse_leased
 from orch.stacks.pulumi.operation import Activity, Listener
 from orch.stacks.records import NodeRecord, parse_time
-from orch.stacks.request import FleetRequest, plan_request
+from orch.stacks.request import FleetRequest, not_brought_up, plan_request, request_of
 from orch.stacks.state import StackState
 from orch.stacks.summary import fold
 from orch.stacks.team.change_log import NO_CHANGES, undertaken
@@ -81,20 +81,14 @@ def plan_evacuation(
 
 def _planned(project: Project, fleet: str, zone: str, listener: Listener, *, whole: bool) -> Evacuation:
     stack = StackState(project, fleet)
-    state, request = fleet_of(stack), request_of(project, fleet)
+    state, request = fleet_of(stack), _as_there(stack)
     zone_names = _names_of(stack, plan_request(stack, request), state.backend, zone)
     zone = zone_names[0]
     own = [node for node in state.nodes if node.zone == zone]
     _refuse_bound(stack, request.fleet, here=bool(own))
     plan = operations.preview(project, request, listener)
     if plan.pending:
-        changed = few([f"{each.op} {each.name}" for each in plan.changes if each.op != "same"], 5)
-        raise Conflict(
-            f"the file of fleet {fleet} has changes that are not brought up: no node of it is moved",
-            detail=f"they come to {changed}",
-            hint=f"look at them with `orch preview {request.file}`, apply them with `orch up {request.file}`",
-            code="ORCH406",
-        )
+        raise not_brought_up(request, plan.in_words, "no node of it is moved")
     single = registry.moves_singly(plan_request(stack, request))
     whole = whole or not single
     leaving = state.nodes if whole and own else own
@@ -129,14 +123,9 @@ def refuse_split(plan: MaintenancePlan) -> None:
         )
 
 
-def request_of(project: Project, fleet: str) -> FleetRequest:
-    """The fleet as its file has it, with as many nodes as there are where that may change."""
-    document, written = find_fleet(project.root, fleet)
-    document.effective()
-    ranged = written.nodes is not None and is_range(written.nodes)
-    count = len(StackState(project, fleet).nodes) if ranged else None
-    file = document.file.absolute()
-    return FleetRequest(written, document.directory.absolute(), file=file, count=count)
+def _as_there(stack: StackState) -> FleetRequest:
+    """The fleet as its file has it, with as many nodes as there are."""
+    return request_of(stack.project, stack.name, count=len(stack.nodes))
 
 
 def _names_of(stack: StackState, request: PlanRequest, backend: str, written: str) -> tuple[str, ...]:
@@ -250,7 +239,7 @@ def let_back(project: Project, fleet: str, written: str) -> str | None:
     zone = written
     if zone not in evacuated_zones(stack):
         backend = fleet_of(stack).backend
-        zone = _names_of(stack, plan_request(stack, request_of(project, fleet)), backend, written)[0]
+        zone = _names_of(stack, plan_request(stack, _as_there(stack)), backend, written)[0]
     with undertaken(project, f"{title_of('evacuate')} --undo", f"fleet {fleet} from {zone}") as journal:
         taken = take_back(stack, zone)
         journal.result = f"new nodes may go to {zone} again" if taken else NO_CHANGES
@@ -358,9 +347,7 @@ def _require_room(at: Maintenance, fleet: str) -> None:
 
 def _as_written(at: Maintenance, fleet: str) -> FleetRequest:
     """The fleet as its file has it, with as many nodes as the plan found: some may be gone for now."""
-    request = request_of(at.project, fleet)
-    size = max(each.fleet_size for each in at.plan.nodes)
-    return request if request.count is None else replace(request, count=size)
+    return request_of(at.project, fleet, count=max(each.fleet_size for each in at.plan.nodes))
 
 
 def _old(at: Maintenance, fleet: str, names: Sequence[str]) -> list[str]:

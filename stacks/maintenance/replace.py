@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Sequence
 
 from orch.components.node_count import is_range
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
-from orch.spec.suggest import few
 from orch.stacks import operations
-from orch.stacks.errors import Conflict
 from orch.stacks.fleets import find_fleet
 from orch.stacks.maintenance.context import Failures, Maintenance, raise_if_over
 from orch.stacks.maintenance.drain import put_mark
@@ -22,7 +19,7 @@ from orch.stacks.plan import Plan
 from orch.stacks.project import Project
 from orch.stacks.provisioning.nodes_for_runs import other_changes
 from orch.stacks.pulumi.operation import Listener
-from orch.stacks.request import FleetRequest, request_of
+from orch.stacks.request import FleetRequest, not_brought_up, request_of
 from orch.stacks.state import StackState
 from orch.stacks.summary import fold
 
@@ -138,17 +135,8 @@ def _planned(
     """What making nodes of a fleet anew comes to, by its file as it is now.
 
     Raises Conflict where it changes more than these nodes, NoSuchFleet where no file describes the fleet."""
-    request = request_of(project, fleet)
-    written, file = request.fleet.nodes, request.file
-    if written is not None and is_range(written):
-        request = dataclasses.replace(request, count=count)
+    request = request_of(project, fleet, count=count)
     plan = operations.preview(project, request, listener)
     if others := other_changes(plan, names, StackState(project, fleet)):
-        raise Conflict(
-            f"the file of fleet {fleet} has changes that are not brought up: no node of it is replaced",
-            detail=f"they come to {few(others, 5)}",
-            hint=f"look at them with `orch preview {file}`, and apply them with `orch up {file}`; or name "
-            "nodes that are to be replaced too",
-            code="ORCH406",
-        )
+        raise not_brought_up(request, others, "no node of it is replaced", "name nodes that are to be, too")
     return request, plan

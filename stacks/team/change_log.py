@@ -249,6 +249,13 @@ def _told(error: OrchError) -> str:
     return error_text(error) if error.detail_is_ours else hidden(error.summary)
 
 
+def is_over(error: OrchError) -> bool:
+    """Whether a change ends with it: another process has the change, or the user stopped it."""
+    from orch.runner.ledger.lease import LeaseLost
+
+    return isinstance(error, LeaseLost) or error.exit_code == ExitCode.INTERRUPTED
+
+
 def command_line(argv: Sequence[str]) -> str:
     """The command as a log may show it, without values of variables; "" of a program that is not orch."""
     if not argv or Path(argv[0]).name != "orch":

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives import serialization
@@ -40,6 +39,7 @@ from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, engine,
 from orch.stacks.pulumi.recovery import export
 from orch.stacks.request import FleetRequest, compile_for, plan_request
 from orch.stacks.saved_plans.record import Decisions
+from orch.stacks.secrets.identity import key_file, read_note
 from orch.stacks.state import StackState, outputs, settings_file
 from orch.stacks.team.adopting import MISSING, Adopted, Adoption
 from orch.stacks.team.change_log import undertaken
@@ -296,14 +296,10 @@ def _read_by_engine(
         return adoption, whole, settings_file(apart, name).read_text("utf-8")
 
 
-def _key_file(stack: StackState) -> Path:
-    return stack.project.dot / "keys" / stack.name
-
-
 def _key_here(stack: StackState) -> tuple[str, str] | None:
     """The client's key pair as this folder has a copy of it, of whatever fleet of this name."""
     try:
-        text = _key_file(stack).read_text("utf-8")
+        text = key_file(stack.project, stack.name).read_text("utf-8")
         public = serialization.load_ssh_private_key(text.encode(), None).public_key()
     except (OSError, ValueError):
         return None
@@ -312,19 +308,20 @@ def _key_here(stack: StackState) -> tuple[str, str] | None:
 
 
 def _opens(stack: StackState, whole: Mapping[str, Any]) -> bool:
-    """Whether the copy of the key is of the fleet that is there: a note beside it tells one of its nodes, and
-    in another line the public key."""
+    """Whether the copy of the key is of the fleet that is there."""
+    note = read_note(stack.project, stack.name)
     try:
-        owner, *_ = _key_file(stack).with_name(f"{stack.name}.of").read_text("utf-8").split("\n")
         fleet = FleetState.model_validate(as_numbers(outputs(whole["deployment"])["fleet"]))
-    except (OSError, KeyError, ValueError):
+    except (KeyError, ValueError):
         return False
-    return owner in {node.access.machine for node in fleet.nodes}
+    return note is not None and note.machine in {node.access.machine for node in fleet.nodes}
 
 
 def _words_of_key(stack: StackState, *, known: bool) -> str:
     if known:
-        return f"the SSH key is the copy in {_key_file(stack)}: it opens the nodes as before"
+        return (
+            f"the SSH key is the copy in {key_file(stack.project, stack.name)}: it opens the nodes as before"
+        )
     return (
         "the SSH key was in the lost state alone, and a new one is made: the nodes do not know it, so orch "
         "cannot enter them, while their jobs go on; nodes that are made anew know it"

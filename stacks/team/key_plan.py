@@ -11,7 +11,7 @@ from typing import Any
 from orch.runner.hosts import authorized_keys
 from orch.runner.ledger.changes import Change, Changes
 from orch.runner.node.connector import Completed, Connector, fan_out
-from orch.spec.errors import ExitCode, OrchError
+from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted, few
 from orch.stacks import operations
@@ -23,7 +23,7 @@ from orch.stacks.provisioning.node_accounts import bastion_of
 from orch.stacks.pulumi.leases import refuse_leased
 from orch.stacks.pulumi.operation import Activity, Listener
 from orch.stacks.records import bastion_machine
-from orch.stacks.request import request_of
+from orch.stacks.request import not_brought_up, request_of
 from orch.stacks.state import StackState
 from orch.stacks.summary import fold
 from orch.stacks.team.key_pairs import made_with_key, public_key
@@ -210,8 +210,10 @@ def _fleet(
     finally:
         connector.close()
     changes = made_with_key(stack.recorded)
-    if changes:
-        refuse_pending(stack, planned(stack, listener))
+    # What new nodes are made with is brought up with the key, and other changes of the file would be with it.
+    if changes and (plan := planned(stack, listener)).pending:
+        request = request_of(stack.project, name)
+        raise not_brought_up(request, plan.in_words, "its keys are not rotated, nothing was changed")
     kept = tuple(each.name for each in state.nodes if each.name in without)
     return FleetKeys(name, tuple(each.name for each in chosen), kept, changes, bastion)
 
@@ -266,23 +268,6 @@ def planned(stack: StackState, listener: Listener) -> Plan:
     return operations.preview(stack.project, request_of(stack.project, stack.name), listener)
 
 
-def pending(plan: Plan) -> list[str]:
-    """What a plan changes, in words."""
-    return [f"{each.op} {each.name}" for each in plan.changes if each.op != "same"]
-
-
-def refuse_pending(stack: StackState, plan: Plan) -> None:
-    """Raises Conflict where a fleet's file has changes that are not brought up: what its new nodes are made
-    with is brought up with the key, and they would be with it."""
-    if others := pending(plan):
-        raise Conflict(
-            f"the file of fleet {stack.name} has changes that are not brought up: its keys are not rotated",
-            detail=f"they come to {few(others, 5)}; nothing was changed",
-            hint="look at them with `orch preview`, and apply them with `orch up`",
-            code="ORCH406",
-        )
-
-
 def usual_s(changes: Changes, project: Project) -> float | None:
     """What earlier rotations took, as a rule, in seconds; None where there were none."""
     done = changes.listed(project.name, verbs=(VERB,), limit=_EARLIER)
@@ -297,10 +282,3 @@ def interrupted(changes: Changes, project: Project, names: Collection[str]) -> C
         if own and (not names or set(KeyPlan.parse(each.plan).names) == set(names)):
             return each
     return None
-
-
-def is_over(error: OrchError) -> bool:
-    """Whether nothing goes on after it: another process has the change, or the user stopped it."""
-    from orch.runner.ledger.lease import LeaseLost
-
-    return isinstance(error, LeaseLost) or error.exit_code == ExitCode.INTERRUPTED

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 from orch.runner.errors import HostUnreachable, LoginRefused, error_text
@@ -32,9 +31,10 @@ from orch.stacks.pulumi.leases import release, take
 from orch.stacks.pulumi.operation import Activity, Listener
 from orch.stacks.pulumi.recovery import recover
 from orch.stacks.request import request_of
+from orch.stacks.secrets.identity import key_file
 from orch.stacks.state import StackState, match_settings
 from orch.stacks.summary import fold
-from orch.stacks.team.change_log import Journal, undertaken
+from orch.stacks.team.change_log import Journal, is_over, undertaken
 from orch.stacks.team.key_pairs import (
     FORMER,
     KEYS,
@@ -53,8 +53,6 @@ from orch.stacks.team.key_plan import (
     FleetKeys,
     KeyPlan,
     KeyRotationError,
-    is_over,
-    pending,
     planned,
     why_refused,
     with_machines,
@@ -187,7 +185,8 @@ class FleetPlace:
     @contextmanager
     def key_file(self, name: str, pair: KeyPair) -> Iterator[str]:
         """See `KeyPlace.key_file`."""
-        file: Path = private_folder(self._project.dot / "keys") / f"{self._stack.name}.{name}"
+        own = key_file(self._project, self._stack.name)
+        file = private_folder(own.parent) / f"{own.name}.{name}"
         write_private(file, pair.private.strip() + "\n")
         try:
             yield str(file)
@@ -385,7 +384,7 @@ class Rotation:
             return "they are"
         self._require_kept(plan)
         self.place.bring_up(plan)
-        return few(pending(plan), 5)
+        return few(plan.in_words, 5)
 
     def _forget(self) -> None:
         def forget() -> None:
