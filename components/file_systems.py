@@ -26,6 +26,8 @@ NETWORK_PIN = "file_systems_in"
 """The pin of the network that created file systems are in."""
 _SECOND = "leave {} as it is; or make a second fleet, copy the data, and `orch down` this one"
 _UNITS = {"efs": "MiB/s", "fsx-lustre": "MB/s per TiB"}
+ZONAL = frozenset({"fsx-lustre", "filestore"})
+"""Those in one zone, which nodes of another one reach slowly or not at all."""
 _TITLES = {
     "efs": "EFS",
     "fsx-lustre": "FSx for Lustre",

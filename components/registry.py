@@ -306,6 +306,11 @@ def moves_singly(request: PlanRequest) -> bool:
     return first.kept and backend(first.backend).spreads(request, first)
 
 
+def tells_room(name: str) -> bool:
+    """See `Backend.tells_room`."""
+    return _known(name).tells_room
+
+
 def room(request: PlanRequest, name: str, count: int, mark: str) -> Room | None:
     """See `Backend.room`."""
     return _known(name).room(with_node_count(with_hosts(request)), count, mark)

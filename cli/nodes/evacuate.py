@@ -69,23 +69,14 @@ def evacuate(
     command = f"orch fleet evacuate {fleet} --zone {zone} --yes"
 
     def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
-        from dataclasses import replace
-
         from orch.cli.nodes.maintain import planned_for
-        from orch.stacks.maintenance.evacuate import plan_evacuation, refuse_split
-        from orch.stacks.maintenance.serial import Share
+        from orch.stacks.maintenance.evacuate import plan_evacuation
 
         found = plan_evacuation(project, fleet, zone, listener, whole=whole)
         if not found.names:
             _keep_out(project, fleet, found, how)
-        chosen = {fleet: found.names}
-        waves = replace(options, serial=(Share(100, percent=True),)) if found.whole else options
-        made = planned_for(runner, project, "evacuate", chosen, options=waves, listener=listener)
-        made = replace(
-            made, notes=found.notes, zone=found.zone, zone_names=found.zone_names, whole=found.whole
-        )
-        refuse_split(made)
-        return made
+        chosen, waves = {fleet: found.names}, found.in_waves(options)
+        return found.of(planned_for(runner, project, "evacuate", chosen, options=waves, listener=listener))
 
     def same(plan: MaintenancePlan) -> bool:
         return plan.leaves(fleet, zone)

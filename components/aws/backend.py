@@ -51,6 +51,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
     settings: ClassVar[type[BackendSettings]] = AwsSettings
     packages: ClassVar[tuple[str, ...]] = ("aws:",)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.aws"
+    tells_room: ClassVar[bool] = True
     explained: ClassVar[Explained] = EXPLAINED
     node_type: ClassVar[str] = "aws:ec2/instance:Instance"
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
@@ -162,7 +163,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         return {name.lower(): each.id for each in zones for name in (each.name, each.id)}
 
     def room(self, request: PlanRequest, count: int, mark: str) -> Room | None:
-        """Capacity of the spot market cannot be reserved."""
+        """Reserved for a moment; capacity of the spot market cannot be."""
         places = [each for each in self.candidates(request) if each.zone not in request.evacuated]
         if not places or places[0].spot:
             return None

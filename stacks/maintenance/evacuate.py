@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from orch.components import registry
-from orch.components.file_systems import words_of
+from orch.components.file_systems import ZONAL, words_of
 from orch.components.node_count import RESERVATION
 from orch.components.request import PlanRequest
 from orch.runner.ledger.changes import Change
@@ -17,7 +17,7 @@ from orch.spec.findings import PlanError
 from orch.spec.grammar.values import shown
 from orch.spec.models import Fleet
 from orch.spec.models.backends import made_with_runs, title
-from orch.spec.state import FleetState, NodeState
+from orch.spec.state import OF_THE_USER, FleetState, NodeState
 from orch.spec.suggest import few, hint_for
 from orch.stacks import operations
 from orch.stacks.errors import NoCapacity
@@ -26,9 +26,10 @@ from orch.stacks.maintenance.context import Failures, Maintenance, mark_of, rais
 from orch.stacks.maintenance.drain import CORDON, DRAIN, NODE_S
 from orch.stacks.maintenance.errors import CannotReplace, NotDrained
 from orch.stacks.maintenance.look import machine
-from orch.stacks.maintenance.plan import LIMIT_S, MaintenancePlan, title_of
+from orch.stacks.maintenance.plan import LIMIT_S, MaintenancePlan, Options, title_of
 from orch.stacks.maintenance.reboot import READY, wait_ready
 from orch.stacks.maintenance.replace import REPLACED, refuse_gaps, replaced
+from orch.stacks.maintenance.serial import Share
 from orch.stacks.project import Project, ledger_scope
 from orch.stacks.provisioning.evacuated import avoid, evacuated_zones, take_back
 from orch.stacks.pulumi.changes import name_of
@@ -43,9 +44,6 @@ from orch.stacks.volumes.state import known_volumes
 
 AVOID = "keep new nodes out of"
 """The step that records the zone, which follows."""
-
-# File systems of one zone, which nodes of another one reach slowly or not at all.
-_OF_A_ZONE = ("fsx-lustre", "filestore")
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,23 @@ class Evacuation:
     names: tuple[str, ...]
     whole: bool
     notes: tuple[str, ...]
+
+    def in_waves(self, options: Options) -> Options:
+        """The same options; what moves as a whole does in one wave."""
+        return replace(options, serial=(Share(100, percent=True),)) if self.whole else options
+
+    def of(self, plan: MaintenancePlan) -> MaintenancePlan:
+        """The plan of its nodes with what it knows. Raises CannotReplace where a fleet moves as a whole, and
+        some of its nodes are left alone."""
+        if self.whole and plan.left_alone:
+            raise CannotReplace(
+                "a fleet that moves as a whole leaves no node alone",
+                detail="\n".join(f"{each.name}: {each.why}" for each in plan.left_alone),
+                hint="\n".join(dict.fromkeys(each.hint for each in plan.left_alone if each.hint)) or None,
+                code="ORCH429",
+            )
+        names = self.zone_names
+        return replace(plan, notes=self.notes, zone=self.zone, zone_names=names, whole=self.whole)
 
 
 def plan_evacuation(
@@ -112,17 +127,6 @@ def _planned(project: Project, fleet: str, zone: str, listener: Listener, *, who
     return Evacuation(zone, zone_names, names, whole, tuple(notes))
 
 
-def refuse_split(plan: MaintenancePlan) -> None:
-    """Raises CannotReplace where a fleet moves as a whole, and some of its nodes are left alone."""
-    if plan.whole and plan.left_alone:
-        raise CannotReplace(
-            "a fleet that moves as a whole leaves no node alone",
-            detail="\n".join(f"{each.name}: {each.why}" for each in plan.left_alone),
-            hint="\n".join(dict.fromkeys(each.hint for each in plan.left_alone if each.hint)) or None,
-            code="ORCH429",
-        )
-
-
 def _as_there(stack: StackState) -> FleetRequest:
     """The fleet as its file has it, with as many nodes as there are."""
     return request_of(stack.project, stack.name, count=len(stack.nodes))
@@ -144,11 +148,10 @@ def _names_of(stack: StackState, request: PlanRequest, backend: str, written: st
     region = next(iter(regions), str(pins.get("region", "")))
     zones = registry.zone_names(request, backend, region)
     if zones is None:
-        hosts = backend in ("ssh", "local")
         raise CannotReplace(
             f"the fleet {fleet} is on {title(backend)}, where nodes have no zones",
             hint="`orch node drain` empties hosts"
-            if hosts
+            if backend in OF_THE_USER
             else "write other `regions` in its file: `orch up` moves the fleet",
             code="ORCH428",
         )
@@ -176,7 +179,7 @@ def _refuse_bound(stack: StackState, fleet: Fleet, *, here: bool) -> None:
             hint="name a reservation of another zone in its file, or none, and `orch up` it",
             code="ORCH429",
         )
-    if kept := [each for each in stack.file_systems if each.type in _OF_A_ZONE]:
+    if kept := [each for each in stack.file_systems if each.type in ZONAL]:
         raise CannotReplace(
             f"file systems of the fleet {stack.name} are in one zone, with their data",
             detail="\n".join(map(words_of, kept)),
@@ -205,10 +208,10 @@ def _notes(
         why = "a cluster is in one zone" if state.placement == "cluster" else "no node of it moves alone"
         why = "" if single else f": {why}"
         yield f"it moves as a whole, all nodes or none{why}; its network goes with it"
-        if state.backend != "aws" or any(node.spot for node in state.nodes):
-            yield "its machines go before there are others, and nobody tells before whether there is room"
-        else:
+        if registry.tells_room(state.backend) and not any(node.spot for node in state.nodes):
             yield "its machines go before there are others, once room for all was reserved for a moment"
+        else:
+            yield "its machines go before there are others, and nobody tells before whether there is room"
     elif moved:
         yield "each new machine is made before the old one goes; a wave that finds no room changes nothing"
         if pins.get("zone") == zone:

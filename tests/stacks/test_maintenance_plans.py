@@ -17,7 +17,7 @@ from orch.runner.node.cordon import CLOUD, Cordon
 from orch.spec.models import Fleet
 from orch.stacks.errors import Conflict
 from orch.stacks.maintenance.errors import CannotReplace
-from orch.stacks.maintenance.evacuate import refuse_split
+from orch.stacks.maintenance.evacuate import Evacuation
 from orch.stacks.maintenance.plan import (
     LeftAlone,
     MaintenancePlan,
@@ -217,11 +217,15 @@ def test_an_evacuation_tells_what_is_paid_twice_and_what_it_takes_along() -> Non
     assert "  no new node goes there\n" in text
     assert "paid for minutes both, $7.50 an hour more" in text
     whole = replace(plan, whole=True, waves=(plan.names,))
-    refuse_split(whole)
+    one_by_one = Evacuation(names[0], names, plan.names, whole=False, notes=plan.notes)
+    together = replace(one_by_one, whole=True)
+    assert (one_by_one.of(plan), together.of(whole)) == (plan, whole)
+    assert together.in_waves(Options(DEFAULT)).serial == (Share(100, percent=True),)
+    assert one_by_one.in_waves(Options(DEFAULT)) == Options(DEFAULT)
     alone = (LeftAlone("lab-1", "somebody else cordoned it", "ask them"),)
-    refuse_split(replace(plan, left_alone=alone))
+    assert one_by_one.of(replace(plan, left_alone=alone)).left_alone == alone
     with pytest.raises(CannotReplace) as refused:
-        refuse_split(replace(whole, left_alone=alone))
+        together.of(replace(whole, left_alone=alone))
     assert refused.value.code == "ORCH429"
     assert "none is paid twice" in "\n".join(whole.lines())
     # A node of a zone that fails may not answer.
