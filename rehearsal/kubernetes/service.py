@@ -118,8 +118,8 @@ def serve(folder: Path) -> None:
     from orch.rehearsal.kubernetes.controllers.kueue import Kueue
     from orch.rehearsal.kubernetes.controllers.volumes import Volumes
     from orch.rehearsal.kubernetes.kubelet.kubelet import Kubelet
+    from orch.rehearsal.kubernetes.kubelet.machine import LABEL, Machine
     from orch.rehearsal.kubernetes.kubelet.nodes import Nodes, NodeSpec
-    from orch.rehearsal.kubernetes.kubelet.pods import LABEL, Machine
     from orch.rehearsal.kubernetes.kubelet.server import serve as listen
     from orch.rehearsal.kubernetes.programs import install
 

@@ -463,7 +463,9 @@ def test_a_state_that_an_older_one_took_the_place_of_is_not_rotated_again(ledger
         rotate(lab, ledger)
 
 
-def test_another_process_that_goes_on_with_it_ends_this_one(ledger: Ledger) -> None:
+def test_another_process_that_goes_on_with_it_ends_this_one(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lab = Lab()
     act = lab.act
 
@@ -472,7 +474,7 @@ def test_another_process_that_goes_on_with_it_ends_this_one(ledger: Ledger) -> N
             raise LeaseLost("another process goes on")
         return act(do)
 
-    lab.act = taken  # type: ignore[method-assign]
+    monkeypatch.setattr(lab, "act", taken)
     with pytest.raises(OrchError):
         rotate(lab, ledger)
     assert pairs_of(lab.clear).next is not None, "what the other one goes on with is taken away"

@@ -10,10 +10,20 @@ import copy
 import threading
 import time
 from contextlib import suppress
-from datetime import datetime, timezone
-from typing import Any
 
 from orch.rehearsal.kubernetes.api import Api, ApiError, Doc
+from orch.rehearsal.kubernetes.controllers.conditions import age_s, condition, set_condition
+from orch.rehearsal.kubernetes.controllers.schemas import (
+    ANY,
+    FLAG,
+    NUMBER,
+    TEXT,
+    definition,
+    fields,
+    install,
+    list_of,
+    one_of,
+)
 
 GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 _JOBSETS = f"/apis/{GROUP}/{VERSION}"
@@ -23,108 +33,54 @@ NAME, REPLICATED, INDEX = (
 ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 COORDINATOR = "jobset.sigs.k8s.io/coordinator"
 
-_ANY: Doc = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_TEXT: Doc = {"type": "string"}
-_NUMBER: Doc = {"type": "integer", "format": "int32"}
-_FLAG: Doc = {"type": "boolean"}
-
-
-def _object(**fields: Doc) -> Doc:
-    return {"type": "object", "properties": fields}
-
-
-def _list(of: Doc) -> Doc:
-    return {"type": "array", "items": of}
-
-
 _SAME = {"rule": "self == oldSelf", "message": "field is immutable"}
-SCHEMA: Doc = _object(
-    apiVersion=_TEXT,
-    kind=_TEXT,
+SCHEMA: Doc = fields(
+    apiVersion=TEXT,
+    kind=TEXT,
     metadata={"type": "object"},
-    status=_ANY,
-    spec=_object(
-        replicatedJobs=_list(
+    status=ANY,
+    spec=fields(
+        replicatedJobs=list_of(
             {
-                **_object(
-                    name=_TEXT,
-                    groupName=_TEXT,
-                    replicas=_NUMBER,
-                    template=_ANY,
-                    dependsOn=_list(_object(name=_TEXT, status=_TEXT)),
+                **fields(
+                    name=TEXT,
+                    groupName=TEXT,
+                    replicas=NUMBER,
+                    template=ANY,
+                    dependsOn=list_of(fields(name=TEXT, status=TEXT)),
                 ),
                 "required": ["name", "template"],
             }
         ),
         network={
-            **_object(enableDNSHostnames=_FLAG, subdomain=_TEXT, publishNotReadyAddresses=_FLAG),
+            **fields(enableDNSHostnames=FLAG, subdomain=TEXT, publishNotReadyAddresses=FLAG),
             "x-kubernetes-validations": [_SAME],
         },
-        successPolicy=_object(operator=_TEXT, targetReplicatedJobs=_list(_TEXT)),
+        successPolicy=fields(operator=TEXT, targetReplicatedJobs=list_of(TEXT)),
         failurePolicy={
-            **_object(
-                maxRestarts=_NUMBER,
-                restartStrategy={**_TEXT, "enum": ["Recreate", "BlockingRecreate"]},
-                rules=_list(
-                    _object(
-                        name=_TEXT,
+            **fields(
+                maxRestarts=NUMBER,
+                restartStrategy=one_of("Recreate", "BlockingRecreate"),
+                rules=list_of(
+                    fields(
+                        name=TEXT,
                         action={
-                            **_TEXT,
+                            **TEXT,
                             "enum": ["FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"],
                         },
-                        onJobFailureReasons=_list(_TEXT),
-                        targetReplicatedJobs=_list(_TEXT),
+                        onJobFailureReasons=list_of(TEXT),
+                        targetReplicatedJobs=list_of(TEXT),
                     )
                 ),
             ),
             "x-kubernetes-validations": [_SAME],
         },
-        coordinator=_object(replicatedJob=_TEXT, jobIndex=_NUMBER, podIndex=_NUMBER),
-        suspend=_FLAG,
-        ttlSecondsAfterFinished=_NUMBER,
-        managedBy=_TEXT,
+        coordinator=fields(replicatedJob=TEXT, jobIndex=NUMBER, podIndex=NUMBER),
+        suspend=FLAG,
+        ttlSecondsAfterFinished=NUMBER,
+        managedBy=TEXT,
     ),
 )
-
-
-def definition(group: str, version: str, kind: str, plural: str, schema: Doc, *, namespaced: bool) -> Doc:
-    """A CustomResourceDefinition with a status."""
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced" if namespaced else "Cluster",
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
-            "versions": [
-                {
-                    "name": version,
-                    "served": True,
-                    "storage": True,
-                    "schema": {"openAPIV3Schema": schema},
-                    "subresources": {"status": {}},
-                }
-            ],
-        },
-    }
-
-
-def install(api: Api, definitions: list[Doc]) -> None:
-    """Make kinds of objects, and wait until they are served."""
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    for each in definitions:
-        with suppress(ApiError):
-            api.create(path, each)
-    for each in definitions:
-        while True:
-            established = api.get(f"{path}/{each['metadata']['name']}").get("status", {})
-            if any(
-                row["type"] == "Established" and row["status"] == "True"
-                for row in established.get("conditions") or []
-            ):
-                break
-            time.sleep(0.1)
 
 
 # Names of jobs and pods must fit a label; the controller's webhook refuses what would not.
@@ -217,7 +173,7 @@ class JobSets:
             return
         status: Doc = copy.deepcopy(jobset.get("status") or {})
         jobs = self._jobs(namespace, name)
-        if _condition(status, "Completed") or _condition(status, "Failed"):
+        if condition(status, "Completed", "Failed"):
             self._expire(path, jobset, status)
             return
         attempt = int(status.get("restarts", 0))
@@ -230,24 +186,24 @@ class JobSets:
         if old and blocking:
             return  # its pods first; the jobs' deletions bring us back
         self._failure(jobset, current, status)
-        if not _condition(status, "Failed") and int(status.get("restarts", 0)) == attempt:
+        if not condition(status, "Failed") and int(status.get("restarts", 0)) == attempt:
             self._make(jobset, current, old, attempt)
             self._suspend(jobset, current, status)
             wanted = sum(each.get("replicas", 1) for each in jobset["spec"]["replicatedJobs"])
             if len(current) == wanted and all(_job_condition(job, "Complete") for job in current):
-                _set(status, "Completed", "AllJobsCompleted", "jobset completed successfully")
+                set_condition(status, "Completed", "AllJobsCompleted", "jobset completed successfully")
                 status["terminalState"] = "Completed"
-        elif not _condition(status, "Failed"):
+        elif not condition(status, "Failed"):
             self._mark(namespace, name)
         status["replicatedJobsStatus"] = _counts(jobset, current)
         if status != jobset.get("status"):
             jobset["status"] = status
             self._api.replace(f"{path}/status", jobset)
-        if _condition(status, "Failed"):
+        if condition(status, "Failed"):
             for job in current:
                 if not _job_condition(job, "Complete") and not _job_condition(job, "Failed"):
                     self._api.remove(_path(job), propagationPolicy="Foreground")
-        if _condition(status, "Completed") or _condition(status, "Failed"):
+        if condition(status, "Completed", "Failed"):
             self._mark(namespace, name)
 
     def _jobs(self, namespace: str, name: str) -> list[Doc]:
@@ -344,9 +300,9 @@ class JobSets:
                 change["spec"]["template"] = {"spec": inner, "metadata": {"annotations": notes}}
             self._api.patch(_path(job), change)
         if wanted:
-            _set(status, "Suspended", "SuspendedJobs", "jobset is suspended")
-        elif _condition(status, "Suspended"):
-            _set(status, "Suspended", "ResumeJobs", "jobset is resumed", true=False)
+            set_condition(status, "Suspended", "SuspendedJobs", "jobset is suspended")
+        elif condition(status, "Suspended"):
+            set_condition(status, "Suspended", "ResumeJobs", "jobset is resumed", true=False)
 
     def _failure(self, jobset: Doc, jobs: list[Doc], status: Doc) -> None:
         """What a failed job means by the failure policy: the first rule that matches, else a restart."""
@@ -357,7 +313,7 @@ class JobSets:
         reason = str(_job_condition(first, "Failed").get("reason", ""))
         policy = jobset["spec"].get("failurePolicy")
         if policy is None:
-            _set(
+            set_condition(
                 status,
                 "Failed",
                 "FailedJobs",
@@ -376,10 +332,12 @@ class JobSets:
             break
         counted = int(status.get("restartsCountTowardsMax", 0))
         if action == "FailJobSet":
-            _set(status, "Failed", "FailJobSetFailurePolicyAction", f"a rule of the failure policy: {reason}")
+            set_condition(
+                status, "Failed", "FailJobSetFailurePolicyAction", f"a rule of the failure policy: {reason}"
+            )
             status["terminalState"] = "Failed"
         elif action == "RestartJobSet" and counted >= int(policy.get("maxRestarts", 0)):
-            _set(
+            set_condition(
                 status, "Failed", "ReachedMaxRestarts", "jobset failed due to reaching max number of restarts"
             )
             status["terminalState"] = "Failed"
@@ -393,9 +351,8 @@ class JobSets:
         seconds = jobset["spec"].get("ttlSecondsAfterFinished")
         if seconds is None:
             return
-        ended = _condition(status, "Completed") or _condition(status, "Failed")
-        since = datetime.fromisoformat(str(ended["lastTransitionTime"]).replace("Z", "+00:00"))
-        left = seconds - (datetime.now(timezone.utc) - since).total_seconds()
+        ended = condition(status, "Completed", "Failed")
+        left = seconds - age_s(ended)
         if left <= 0:
             self._api.remove(path, propagationPolicy="Foreground")
         else:
@@ -420,28 +377,12 @@ def _path(job: Doc) -> str:
     return f"/apis/batch/v1/namespaces/{job['metadata']['namespace']}/jobs/{job['metadata']['name']}"
 
 
-def _job_condition(job: Doc, kind: str) -> Doc:
-    return _condition(job.get("status", {}), kind)
+def _job_condition(job: Doc, *kinds: str) -> Doc:
+    return condition(job.get("status", {}), *kinds)
 
 
 def _ended(job: Doc) -> bool:
     return bool(_job_condition(job, "Complete") or _job_condition(job, "Failed"))
-
-
-def _condition(status: Doc, kind: str) -> Doc:
-    """A condition that is true, empty where it is not."""
-    rows: list[Any] = status.get("conditions") or []
-    return next((row for row in rows if row["type"] == kind and row["status"] == "True"), {})
-
-
-def _set(status: Doc, kind: str, reason: str, message: str, *, true: bool = True) -> None:
-    rows: list[Doc] = [row for row in status.get("conditions") or [] if row["type"] != kind]
-    former = next((row for row in status.get("conditions") or [] if row["type"] == kind), None)
-    text = "True" if true else "False"
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    since = former["lastTransitionTime"] if former is not None and former["status"] == text else now
-    row = {"type": kind, "status": text, "reason": reason, "message": message, "lastTransitionTime": since}
-    status["conditions"] = [*rows, row]
 
 
 def _counts(jobset: Doc, jobs: list[Doc]) -> list[Doc]:

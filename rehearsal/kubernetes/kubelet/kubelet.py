@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from orch.rehearsal.kubernetes.api import ApiError, Doc
+from orch.rehearsal.kubernetes.kubelet.machine import LABEL, Machine
 from orch.rehearsal.kubernetes.kubelet.nodes import Nodes
-from orch.rehearsal.kubernetes.kubelet.pods import LABEL, Machine, PodWorker
+from orch.rehearsal.kubernetes.kubelet.pods import PodWorker
 
 
 class Kubelet:

@@ -8,29 +8,24 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 from docker.errors import APIError, ImageNotFound, NotFound
 
-from orch.rehearsal.kubernetes.api import STRATEGIC, Api, ApiError, Doc
+from orch.rehearsal.kubernetes.api import STRATEGIC, ApiError, Doc
 from orch.rehearsal.kubernetes.kubelet.containers import (
     CannotStart,
     contents,
     environment,
     expanded,
-    field_of,
     limits,
     mounts,
-    quantity,
 )
-
-LABEL = "orch.kubernetes"
-"""The label of all containers and volumes of a cluster; its value is the cluster's name."""
+from orch.rehearsal.kubernetes.kubelet.machine import LABEL, Machine
+from orch.rehearsal.kubernetes.kubelet.pod_status import PodContainer, now, restart_policy, status_of
+from orch.rehearsal.kubernetes.kubelet.pod_volumes import PodVolumes
 
 BACKOFF_S = 10.0
 """How long a kubelet waits before it starts a failed container again, or asks for an image again; each time
@@ -38,37 +33,6 @@ twice as long, 300 s at most."""
 
 _REFUSED = ("hostNetwork", "hostPID", "hostIPC", "runtimeClassName", "ephemeralContainers", "resourceClaims")
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle")
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What all pods of a cluster share. `sandbox`: the image of the container that holds a pod's network."""
-
-    api: Api
-    docker: Any
-    cluster: str
-    network: str
-    sandbox: str
-    folder: Path
-
-
-@dataclass
-class _Container:
-    """A container of the pod as it runs. `ended`: its exit code and when."""
-
-    spec: Doc
-    id: str = ""
-    image: str = ""
-    started: str = ""
-    ended: tuple[int, str] | None = None
-    oom: bool = False
-    restarts: int = 0
-    waiting: tuple[str, str] = ("ContainerCreating", "")
-    last: Doc = field(default_factory=dict[str, Any])
-
-    @property
-    def running(self) -> bool:
-        return bool(self.started) and self.ended is None
 
 
 class _Deleted(Exception):
@@ -88,8 +52,8 @@ class PodWorker(threading.Thread):
         self._mute = threading.Event()
         self.ip = ""
         self.sandbox = ""
-        self._init = [_Container(spec) for spec in pod["spec"].get("initContainers", ())]
-        self._main = [_Container(spec) for spec in pod["spec"]["containers"]]
+        self._init = [PodContainer(spec) for spec in pod["spec"].get("initContainers", ())]
+        self._main = [PodContainer(spec) for spec in pod["spec"]["containers"]]
         self._deadline = _deadline(pod)
         self._folder = machine.folder / "pods" / self.uid
 
@@ -184,14 +148,12 @@ class PodWorker(threading.Thread):
         if found:
             raise CannotStart("RehearsalFailed", f"a rehearsed node does not know {', '.join(found)}")
 
-    def _restarts(self, each: _Container) -> bool:
-        policy = self.pod["spec"].get("restartPolicy", "Always")
-        assert each.ended is not None
-        return policy == "Always" or (policy == "OnFailure" and each.ended[0] != 0)
+    def _restarts(self, each: PodContainer) -> bool:
+        return each.restarts_by(restart_policy(self.pod))
 
-    def _restart(self, each: _Container) -> None:
+    def _restart(self, each: PodContainer) -> None:
         each.waiting = ("CrashLoopBackOff", "back-off restarting failed container")
-        each.last = {"terminated": self._terminated(each)}
+        each.last = {"terminated": each.terminated}
         each.started, each.ended = "", None
         self._report()
         self._pause(min(BACKOFF_S * 2**each.restarts, 300.0))
@@ -200,7 +162,7 @@ class PodWorker(threading.Thread):
             self._machine.docker.api.remove_container(each.id, force=True, v=True)
         self._begin(each)
 
-    def _begin(self, each: _Container) -> None:
+    def _begin(self, each: PodContainer) -> None:
         image = self._image(each)
         while True:
             try:
@@ -216,11 +178,11 @@ class PodWorker(threading.Thread):
         )
         each.id, each.image = created["Id"], image
         docker.api.start(each.id)
-        each.started = _now()
+        each.started = now()
         threading.Thread(target=self._await, args=(each, each.id), daemon=True).start()
         self._report()
 
-    def _await(self, each: _Container, container: str) -> None:
+    def _await(self, each: PodContainer, container: str) -> None:
         docker = self._machine.docker
         while True:
             try:
@@ -232,10 +194,10 @@ class PodWorker(threading.Thread):
             except (APIError, OSError):
                 time.sleep(0.5)
         each.oom = bool(state.get("OOMKilled"))
-        each.ended = (code, _now())
+        each.ended = (code, now())
         self._news.put(self.pod)
 
-    def _image(self, each: _Container) -> str:
+    def _image(self, each: PodContainer) -> str:
         """The image, pulled where it is not here. Waits for one that is not to be had."""
         name, policy = each.spec["image"], each.spec.get("imagePullPolicy", "IfNotPresent")
         pause = BACKOFF_S
@@ -266,7 +228,7 @@ class PodWorker(threading.Thread):
     def _login(self, image: str) -> Doc | None:
         """The log-in that the pod's `imagePullSecrets` have for the image's registry."""
         for reference in self.pod["spec"].get("imagePullSecrets", ()):
-            secret = self._lookup("secrets", reference["name"])
+            secret = self._machine.lookup(self.pod, "secrets", reference["name"])
             text = contents("secrets", secret or {}).get(".dockerconfigjson")
             for registry, entry in (json.loads(text)["auths"] if text else {}).items():
                 if image.startswith(registry.removeprefix("https://").rstrip("/")):
@@ -277,9 +239,10 @@ class PodWorker(threading.Thread):
                     }
         return None
 
-    def _options(self, each: _Container, image: str) -> Doc:
+    def _options(self, each: PodContainer, image: str) -> Doc:
         spec = each.spec
-        values = environment(self.pod, spec, self._lookup, self.ip)
+        values = environment(self.pod, spec, partial(self._machine.lookup, self.pod), self.ip)
+        volumes = PodVolumes(self._machine, self.pod, self.ip, self._folder)
         context = spec.get("securityContext", {})
         pod_context = self.pod["spec"].get("securityContext", {})
         user = context.get("runAsUser", pod_context.get("runAsUser"))
@@ -293,7 +256,7 @@ class PodWorker(threading.Thread):
             "HostConfig": {
                 "NetworkMode": f"container:{self.sandbox}",
                 "IpcMode": f"container:{self.sandbox}",
-                "Mounts": mounts(spec, self._volumes(spec)),
+                "Mounts": mounts(spec, volumes.sources(spec)),
                 "CapAdd": context.get("capabilities", {}).get("add", []),
                 "CapDrop": context.get("capabilities", {}).get("drop", []),
                 **limits(spec),
@@ -349,7 +312,7 @@ class PodWorker(threading.Thread):
     def _names(self, hostname: str) -> list[str]:
         """Its names in DNS: those of a headless service that bears its subdomain and selects it."""
         subdomain, namespace = self.pod["spec"].get("subdomain"), self.pod["metadata"]["namespace"]
-        service = self._lookup("services", subdomain) if subdomain else None
+        service = self._machine.lookup(self.pod, "services", subdomain) if subdomain else None
         if service is None or service["spec"].get("clusterIP") != "None":
             return []
         labels = self.pod["metadata"].get("labels", {})
@@ -363,104 +326,6 @@ class PodWorker(threading.Thread):
             f"{base}.{namespace}.svc",
             f"{base}.{namespace}.svc.cluster.local",
         ]
-
-    def _volumes(self, container: Doc) -> dict[str, Doc]:
-        """Docker's source of each volume that a container mounts. Raises CannotStart."""
-        used = {mount["name"] for mount in container.get("volumeMounts", ())}
-        rows = [row for row in self.pod["spec"].get("volumes", ()) if row["name"] in used]
-        return {row["name"]: self._volume(row) for row in rows}
-
-    def _volume(self, row: Doc) -> Doc:
-        name, folder = row["name"], self._folder / row["name"]
-        if "emptyDir" in row:
-            empty = row["emptyDir"] or {}
-            if empty.get("medium") != "Memory":
-                folder.mkdir(parents=True, exist_ok=True)
-                folder.chmod(0o777)
-                return {"Type": "bind", "Source": str(folder)}
-            volume = f"orch-k8s-{self.uid}-{name}"
-            size = int(quantity(empty.get("sizeLimit", "64Gi")))
-            options = {"type": "tmpfs", "device": "tmpfs", "o": f"size={size}"}
-            self._machine.docker.volumes.create(
-                volume, driver_opts=options, labels={LABEL: self._machine.cluster, f"{LABEL}.pod": self.uid}
-            )
-            return {"Type": "volume", "Source": volume}
-        if "hostPath" in row:
-            path = Path(row["hostPath"]["path"])
-            if row["hostPath"].get("type") == "DirectoryOrCreate":
-                path.mkdir(parents=True, exist_ok=True)
-            elif not path.exists():
-                raise CannotStart("CreateContainerError", f"hostPath {path} does not exist")
-            return {"Type": "bind", "Source": str(path)}
-        if "persistentVolumeClaim" in row:
-            return self._claim(row["persistentVolumeClaim"])
-        files = dict(self._files(row))
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, (content, mode) in files.items():
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-            target.chmod(mode)
-        return {"Type": "bind", "Source": str(folder), "ReadOnly": True}
-
-    def _claim(self, reference: Doc) -> Doc:
-        claim = self._lookup("persistentvolumeclaims", reference["claimName"])
-        if claim is None or claim.get("status", {}).get("phase") != "Bound":
-            raise CannotStart("ContainerCreating", f"claim {reference['claimName']} is not bound")
-        volume = self._machine.api.get(f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}")
-        path = Path(volume["spec"]["hostPath"]["path"])
-        path.mkdir(parents=True, exist_ok=True)
-        return {"Type": "bind", "Source": str(path), "ReadOnly": bool(reference.get("readOnly"))}
-
-    def _files(self, row: Doc) -> Iterator[tuple[str, tuple[bytes, int]]]:
-        """Files of a volume that is made of documents, by path. Raises CannotStart."""
-        if "projected" in row:
-            mode = row["projected"].get("defaultMode", 0o644)
-            for source in row["projected"].get("sources", ()):
-                if "serviceAccountToken" in source:
-                    yield (
-                        source["serviceAccountToken"]["path"],
-                        (self._token(source["serviceAccountToken"]), mode),
-                    )
-                else:
-                    yield from self._files({**source, "mode": mode})
-            return
-        for kind, plural in (("configMap", "configmaps"), ("secret", "secrets")):
-            if kind not in row:
-                continue
-            source = row[kind]
-            name = source.get("name") or source.get("secretName")
-            document = self._lookup(plural, name)
-            if document is None:
-                if source.get("optional"):
-                    return
-                raise CannotStart(
-                    "ContainerCreating", f'MountVolume.SetUp failed: {plural[:-1]} "{name}" not found'
-                )
-            mode = source.get("defaultMode", row.get("mode", 0o644))
-            data = contents(plural, document)
-            items: list[Doc] = source.get("items") or [{"key": key, "path": key} for key in data]
-            for item in items:
-                yield item["path"], (data[item["key"]], item.get("mode", mode))
-            return
-        if "downwardAPI" in row:
-            for item in row["downwardAPI"].get("items", ()):
-                text = field_of(self.pod, item["fieldRef"]["fieldPath"], self.ip)
-                yield item["path"], (text.encode(), row.get("mode", 0o644))
-            return
-        raise CannotStart("RehearsalFailed", f"a rehearsed node does not know the volume {row}")
-
-    def _token(self, source: Doc) -> bytes:
-        account = self.pod["spec"].get("serviceAccountName", "default")
-        namespace = self.pod["metadata"]["namespace"]
-        request = {"spec": {"audiences": [source["audience"]] if "audience" in source else []}}
-        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        return str(self._machine.api.create(path, request)["status"]["token"]).encode()
-
-    def _lookup(self, plural: str, name: str) -> Doc | None:
-        return self._machine.api.find(
-            f"/api/v1/namespaces/{self.pod['metadata']['namespace']}/{plural}/{name}"
-        )
 
     # Waiting.
 
@@ -484,7 +349,7 @@ class PodWorker(threading.Thread):
         while (left := ends - time.monotonic()) > 0:
             self._next(left)
 
-    def _wait_for(self, containers: list[_Container]) -> None:
+    def _wait_for(self, containers: list[PodContainer]) -> None:
         """Until something changes, or the pod's time is up."""
         if any(each.ended is not None for each in containers) and self._news.empty():
             return
@@ -498,7 +363,7 @@ class PodWorker(threading.Thread):
             grace = self.pod["spec"].get("terminationGracePeriodSeconds", 30)
         running = [each for each in (*self._main, *self._init) if each.running]
 
-        def stop(each: _Container) -> None:
+        def stop(each: PodContainer) -> None:
             with suppress(Exception):
                 self._machine.docker.api.stop(each.id, timeout=int(grace))
 
@@ -529,42 +394,7 @@ class PodWorker(threading.Thread):
         """Write the pod's status."""
         if self._mute.is_set():
             return
-        ended = [each.ended for each in self._main]
-        codes = [each[0] for each in ended if each is not None]
-        init_failed = any(
-            each.ended is not None and each.ended[0] != 0 for each in self._init if not each.running
-        ) and not any(each.started for each in self._main)
-        if failure is not None or init_failed:
-            phase = "Failed"
-        elif len(codes) == len(self._main) and not any(self._restarts(each) for each in self._main):
-            phase = "Succeeded" if not any(codes) else "Failed"
-        elif any(each.started for each in self._main):
-            phase = "Running"
-        else:
-            phase = "Pending"
-        ready = phase == "Running" and all(each.running for each in self._main)
-        initialized = any(each.started for each in self._main) or not self._init
-        now = _now()
-        conditions = [
-            _condition("PodReadyToStartContainers", bool(self.ip), now),
-            _condition("Initialized", initialized, now),
-            _condition("Ready", ready, now, "" if ready else "ContainersNotReady"),
-            _condition("ContainersReady", ready, now, "" if ready else "ContainersNotReady"),
-        ]
-        if failure is not None and failure[0] == "Evicted":
-            conditions.append(_condition("DisruptionTarget", True, now, "TerminationByKubelet"))
-        status: Doc = {
-            "phase": phase,
-            "hostIP": "127.0.0.1",
-            "podIP": self.ip or None,
-            "podIPs": [{"ip": self.ip}] if self.ip else None,
-            "startTime": self.pod.get("status", {}).get("startTime") or now,
-            "reason": failure[0] if failure else None,
-            "message": failure[1] if failure else None,
-            "conditions": conditions,
-            "containerStatuses": [self._status(each) for each in self._main],
-            "initContainerStatuses": [self._status(each) for each in self._init] or None,
-        }
+        status = status_of(self.pod, self._main, self._init, self.ip, failure)
         try:
             self.pod = self._machine.api.patch(f"{self._path}/status", {"status": status}, STRATEGIC)
         except ApiError as error:
@@ -572,38 +402,8 @@ class PodWorker(threading.Thread):
                 raise _Deleted from error
             raise
 
-    def _status(self, each: _Container) -> Doc:
-        if each.ended is not None:
-            state: Doc = {"terminated": self._terminated(each)}
-        elif each.started:
-            state = {"running": {"startedAt": each.started}}
-        else:
-            state = {"waiting": {"reason": each.waiting[0], "message": each.waiting[1]}}
-        return {
-            "name": each.spec["name"],
-            "image": each.spec["image"],
-            "imageID": each.image,
-            "containerID": f"docker://{each.id}" if each.id else "",
-            "ready": each.running,
-            "started": each.running,
-            "restartCount": each.restarts,
-            "state": {"terminated": None, "running": None, "waiting": None, **state},
-            "lastState": each.last,
-        }
-
-    def _terminated(self, each: _Container) -> Doc:
-        assert each.ended is not None
-        code, when = each.ended
-        return {
-            "exitCode": code,
-            "reason": "OOMKilled" if each.oom else "Completed" if code == 0 else "Error",
-            "startedAt": each.started,
-            "finishedAt": when,
-            "containerID": f"docker://{each.id}",
-        }
-
     def _event(self, reason: str, message: str) -> None:
-        meta, now = self.pod["metadata"], _now()
+        meta, moment = self.pod["metadata"], now()
         with suppress(ApiError):
             self._machine.api.create(
                 f"/api/v1/namespaces/{meta['namespace']}/events",
@@ -621,23 +421,14 @@ class PodWorker(threading.Thread):
                     "message": message[:1000],
                     "type": "Warning",
                     "source": {"component": "kubelet", "host": self.pod["spec"]["nodeName"]},
-                    "firstTimestamp": now,
-                    "lastTimestamp": now,
+                    "firstTimestamp": moment,
+                    "lastTimestamp": moment,
                     "count": 1,
                 },
             )
-
-
-def _condition(kind: str, true: bool, now: str, reason: str = "") -> Doc:
-    row = {"type": kind, "status": "True" if true else "False", "lastTransitionTime": now}
-    return {**row, "reason": reason} if reason else row
 
 
 def _deadline(pod: Doc) -> float | None:
     """When the pod's `activeDeadlineSeconds` are over."""
     seconds = pod["spec"].get("activeDeadlineSeconds")
     return None if seconds is None else time.time() + float(seconds)
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
