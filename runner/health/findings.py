@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from orch.runner.errors import RunnerError
+from orch.runner.health.xids import Action
 
 Severity = Literal["warning", "failure"]
-Action = Literal["none", "reset", "reboot", "replace"]
-"""What helps: nothing done to the node, a reset of its accelerators, a reboot, another machine."""
 Status = Literal["healthy", "warning", "failure"]
 
 ACTIONS: tuple[Action, ...] = get_args(Action)
