@@ -113,6 +113,36 @@ class HealthReport:
             ) from error
 
 
+class ReportBuilder:
+    """Collects what a reader finds."""
+
+    def __init__(self) -> None:
+        self._findings: list[Finding] = []
+        self._skipped: list[SkippedCheck] = []
+        self._passed: list[str] = []
+
+    def warn(self, check: str, part: str, reason: str, action: Action = "none") -> None:
+        self._findings.append(Finding(check, "warning", part, reason, action))
+
+    def fail(self, check: str, part: str, reason: str, action: Action = "none") -> None:
+        self._findings.append(Finding(check, "failure", part, reason, action))
+
+    def skip(self, check: str, why: str) -> None:
+        self._skipped.append(SkippedCheck(check, why))
+
+    def made(self, *checks: str) -> None:
+        """These checks were made; they passed unless there is a finding of theirs."""
+        self._passed.extend(checks)
+
+    def add(self, other: HealthReport) -> None:
+        self._findings.extend(other.findings)
+        self._skipped.extend(other.skipped)
+        self._passed.extend(other.passed)
+
+    def report(self) -> HealthReport:
+        return report(self._findings, self._skipped, self._passed)
+
+
 def report(
     findings: Iterable[Finding], skipped: Iterable[SkippedCheck] = (), passed: Iterable[str] = ()
 ) -> HealthReport:
