@@ -97,10 +97,14 @@ def see_to_fleets(project: Project, ledger: Ledger) -> Iterator[Notice]:
 
 
 def see_to_health(project: Project, runner: RunnerContext) -> Iterator[Notice]:
-    """Examine the nodes of all fleets whose `health.interval` is over; what changed."""
+    """Examine the nodes of all fleets whose `health.interval` is over, and replace those that failed, where
+    their fleet says so; what changed."""
+    from orch.cli.hosts.check import in_order
+    from orch.cli.output.progress import watching
     from orch.runner.events import Notice
     from orch.spec.errors import OrchError
     from orch.stacks.fleets import fleet_of, known_fleets
+    from orch.stacks.health.healing import Healer
     from orch.stacks.health.watch import news, watch_due
 
     for name, stack in known_fleets(project).items():
@@ -111,6 +115,10 @@ def see_to_health(project: Project, runner: RunnerContext) -> Iterator[Notice]:
             continue
         for text, level in news(watched):
             yield Notice(text, level)
+    with watching(as_json=True) as listener:
+        healer = Healer(project, runner, listener, in_order(project, runner))
+        for stack in known_fleets(project).values():
+            yield from healer.heal(stack)
 
 
 def _change(each: Advanced) -> str:

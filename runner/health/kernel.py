@@ -81,7 +81,9 @@ def read_kernel(
     counts. `nvidia`: it has NVIDIA's GPUs.
     """
     notes = ReportBuilder()
-    checks = (("xid",) if nvidia else ()) + (() if contained else ("memory errors", "disk errors", "pcie errors"))
+    checks = (("xid",) if nvidia else ()) + (
+        () if contained else ("memory errors", "disk errors", "pcie errors")
+    )
     if section.state != "done" or section.code:
         why = section.first_words or "neither dmesg nor journalctl tells it"
         for check in checks:
@@ -142,9 +144,7 @@ def _mild(text: str) -> bool:
     return "nonfatal" in text.lower() or "non-fatal" in text.lower()
 
 
-def _judge_xid(
-    xid: Xid, last: _Told, gpu: GpuHealth | None, clocks: Clocks, notes: ReportBuilder
-) -> None:
+def _judge_xid(xid: Xid, last: _Told, gpu: GpuHealth | None, clocks: Clocks, notes: ReportBuilder) -> None:
     part = str(gpu) if gpu is not None else f"GPU at {xid.pci}"
     tail = f"{f', {last.many} times, last' if last.many > 1 else ''}{clocks.when(last.at_s)}"
     rule = XIDS.get(xid.number)
@@ -233,7 +233,9 @@ _OTHERS: tuple[tuple[re.Pattern[str], str, Severity, str, Action], ...] = (
         "reset",
     ),
     (
-        re.compile(r"AER: Uncorrect(?:ed|able) \(Fatal\) error|PCIe Bus Error: severity=Uncorrected \(Fatal\)"),
+        re.compile(
+            r"AER: Uncorrect(?:ed|able) \(Fatal\) error|PCIe Bus Error: severity=Uncorrected \(Fatal\)"
+        ),
         "pcie errors",
         "failure",
         "uncorrected fatal PCIe error",
@@ -274,7 +276,9 @@ def _judge_memory(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
                 notes.fail("memory errors", part, "machine check that was not corrected", "replace")
             else:
                 checks[part] = checks.get(part, 0) + 1
-        elif "Memory failure:" in line.text and "hardware" in line.text or "recovery action for" in line.text:
+        elif (
+            "Memory failure:" in line.text and "hardware" in line.text
+        ) or "recovery action for" in line.text:
             notes.warn("memory errors", "node", "the kernel took a page of bad memory out of use", "reboot")
         elif re.search(r"\[Hardware Error\]: event severity: (fatal|recoverable)", line.text):
             notes.fail("memory errors", "node", "the firmware tells of a hardware error", "replace")

@@ -99,9 +99,7 @@ def read_smi(section: Section, count: int, *, simulated: bool) -> tuple[HealthRe
     if gpus:
         notes.made(*CHECKS)
         if len(gpus) < count:
-            notes.fail(
-                "gpu count", "node", f"the driver lists {len(gpus)} of {count} GPUs", "reboot"
-            )
+            notes.fail("gpu count", "node", f"the driver lists {len(gpus)} of {count} GPUs", "reboot")
     return notes.report(), found
 
 
@@ -163,9 +161,7 @@ def _judge_gpu(gpu: ElementTree.Element, index: int, notes: ReportBuilder) -> Gp
         index, pci, text("product_name"), recovery, None if pending not in ("Yes", "No") else pending == "Yes"
     )
     part = str(health)
-    lost = next(
-        (each.text.strip() for each in gpu.iter() if each.text and "GPU is lost" in each.text), None
-    )
+    lost = next((each.text.strip() for each in gpu.iter() if each.text and "GPU is lost" in each.text), None)
     if lost is not None:
         notes.fail("gpu lost", part, "the GPU is lost: its driver cannot reach it", "reboot")
     elif any("requires reset" in (each.text or "") for each in gpu.iter()):

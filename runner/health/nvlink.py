@@ -84,6 +84,8 @@ def _errors(lines: Iterable[str]) -> Iterable[tuple[int, int, str, int]]:
     for line in lines:
         if (found := _GPU.match(line.strip())) is not None:
             gpu = int(found[1])
-        elif (link := _LINK.match(line)) is not None and (error := _ERRORS.match(link[2].strip())) is not None:
+        elif (link := _LINK.match(line)) is not None and (
+            error := _ERRORS.match(link[2].strip())
+        ) is not None:
             kind = error[1].lower()
             yield gpu, int(link[1]), kind.upper() if kind.startswith("crc") else kind, int(error[2])

@@ -98,6 +98,12 @@ def record(
     return fan_out(nodes, write)
 
 
+_WITHDRAW = f"""\
+case $(cat {NODE_HOME}/notice 2>/dev/null) in "health "*) rm -f {NODE_HOME}/notice;; esac
+"""
+"""Shell text after which jobs are not told to leave the node any more (`node-interrupt.sh.j2`)."""
+
+
 def _status(word: str) -> Status | None:
     return cast(Status, word) if word in get_args(Status) else None
 
@@ -117,7 +123,7 @@ if [ -s {FILE} ]; then
 fi
 {line} "$since" "$now" "$boot" "$depth" {argv(reason)} > {FILE}.$$ &&
   mv {FILE}.$$ {FILE} || exit 1
-echo "health-was $was"
+{_WITHDRAW if status == "healthy" else ""}echo "health-was $was"
 {SCRIPT}"""
     return Command(as_root(script), "write down the node's health")
 
