@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.sections import Section, items, mapping
+from orch.runner.health.sections import MISSING, Section, items, mapping
 from orch.runner.health.xids import Action
 
 # dcgm_errors.h, dcgmErrorSeverity_enum: what DCGM 4 says of each error.
@@ -131,7 +131,7 @@ def action_of(words: str) -> Action:
 
 def _skip(check: str, section: Section, notes: ReportBuilder, words: str = "") -> None:
     said = words or section.first_words
-    if section.state == "missing":
+    if section.state == "missing" or section.code == MISSING:
         notes.skip(check, "DCGM is not installed")
     elif section.hung:
         notes.skip(check, "DCGM did not answer in time")
