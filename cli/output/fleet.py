@@ -189,9 +189,9 @@ def _status_text(node: NodeState, status: NodeStatus) -> str:
     part = f" {status.busy_blocks}/{node.blocks}" if status.busy_blocks and node.blocks > 1 else ""
     if status.status == "cordoned" and status.busy_blocks:
         part = f", busy{part}"
-    reasons = [status.reason, status.health.reason if status.health is not None else None]
-    words = "; ".join(filter(None, reasons))
-    return status.in_words(part) + (f" ({words})" if words else "")
+    words = status.in_words(part) + (f" ({status.reason})" if status.reason else "")
+    found = status.health.reason if status.health is not None else ""
+    return f"{words}: {found}" if found else words
 
 
 def _gpus(gpus: Gpus) -> str:

@@ -47,7 +47,8 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
             swept = sweep(project, listener)
         for text in record_nodes(project, runner.ledger):
             tell(f"warning: {text}")
-        for each in see_to_health(project, runner):
+        news = list(see_to_health(project, runner))
+        for each in news:
             tell(f"{'warning: ' if each.level == 'warning' else ''}{each.text}")
     if as_json:
         runs = [_pass_json(each, away) for each, away in zip(passes, elsewhere, strict=True)]
@@ -63,7 +64,7 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
                 tell(f"run {each.before.name}: {_change(each)}{where}")
         for each in swept:
             tell(f"fleet {each.fleet}: {each.done}")
-        if not passes and not swept:
+        if not passes and not swept and not news:
             tell("nothing to do: no run is active without a driver")
     for each in swept:
         if each.error is not None:

@@ -48,7 +48,10 @@ def record(db: Connection, project: str, scope: str, fleet: str, found: Sequence
     ids = _latest_ids(db, project, scope)
     for each in found:
         before = present.get(each.node)
-        if before is not None and (before.status, before.reason) == (each.status, each.reason):
+        if before is not None and (before.status, before.reason) == (
+            each.status,
+            schema.storable(each.reason),
+        ):
             row = table.c.id == ids[fleet, each.node]
             db.execute(update(table).where(row).values(seen_at=clock(), report=each.report))
             continue

@@ -299,7 +299,7 @@ def read_start(plan: RunPlan, rank: int, result: Completed) -> StartedRank:
     if result.exit_code == UNFIT:
         raise unfit_error(result.node, values.get("unfit", ""))
     if result.exit_code == UNHEALTHY:
-        raise unhealthy_error(result.node, values.get("unhealthy", ""))
+        raise unhealthy_error(result.node, values.get("unhealthy", ""), plan.fleet)
     if result.exit_code == NO_FILES:
         raise FilesMissing(
             f"node {result.node} does not hold the files of the run",

@@ -128,13 +128,13 @@ fi
     return Command(as_root(script), "write down the node's health")
 
 
-def unhealthy_error(node: str, reason: str) -> NodeUnfit:
+def unhealthy_error(node: str, reason: str, fleet: str) -> NodeUnfit:
     """The error of a node that gets no job because of its health."""
     return NodeUnfit(
         f"node {node} is kept out: its health is a failure",
         where=node,
         detail=reason or None,
-        hint=f"`orch health FLEET` tells what was found and what to do, such as `orch node replace {node}`; "
+        hint=f"`orch health {fleet}` tells what was found and what to do, such as `orch node replace {node}`; "
         "an examination that finds nothing lets the node take jobs again",
         code="ORCH390",
     )

@@ -162,7 +162,7 @@ def place_task(
     healthy = [node for node in prepared if availability.get(node.name, IDLE).unhealthy is None]
     if match([fits[node.name] for node in healthy], sizes).short:
         first = next(node.name for node in prepared if node not in healthy)
-        raise unhealthy_error(first, availability[first].unhealthy or "")
+        raise unhealthy_error(first, availability[first].unhealthy or "", fleet.name)
     schedulable = [node for node in healthy if availability.get(node.name, IDLE).cordon is None]
 
     def order(node: NodeState) -> tuple[object, ...]:
