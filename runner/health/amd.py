@@ -21,9 +21,7 @@ REPLAYS_MOST = 1_000
 _RAS = re.compile(r"(card\d+) (\S+) (\w+)_err_count (ue|ce): (\d{1,18})")
 
 
-def read_amd(
-    metric: Section, bad_pages: Section, rocm: Section, ras: Section, count: int
-) -> HealthReport:
+def read_amd(metric: Section, bad_pages: Section, rocm: Section, ras: Section, count: int) -> HealthReport:
     """The health of a node's accelerators, of which there should be `count`."""
     notes = ReportBuilder()
     for section in (metric, bad_pages, rocm):

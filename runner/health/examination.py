@@ -44,9 +44,7 @@ SHARED = ("rdma", "memory modules", "memory errors", "disk errors", "disk space"
 """What a container has in common with the machine that it is on, and others on it."""
 
 
-def command(
-    node: NodeState, *, depth: Depth, simulated: bool = False, contained: bool = False
-) -> Command:
+def command(node: NodeState, *, depth: Depth, simulated: bool = False, contained: bool = False) -> Command:
     """Asks a node how it is; `read` reads the answer.
 
     `simulated`: its accelerators are a number alone. `contained`: it is known to be a container; the node

@@ -99,9 +99,7 @@ def read_smi(section: Section, count: int, *, simulated: bool) -> tuple[HealthRe
     if gpus:
         notes.made(*CHECKS)
         if len(gpus) < count:
-            notes.fail(
-                "gpu count", "node", f"the driver lists {len(gpus)} of {count} GPUs", "reboot"
-            )
+            notes.fail("gpu count", "node", f"the driver lists {len(gpus)} of {count} GPUs", "reboot")
     return notes.report(), found
 
 
@@ -118,8 +116,9 @@ def _parsed(text: str) -> ElementTree.Element | None:
 
 
 def _judge_call(section: Section, notes: ReportBuilder, *, listed: bool) -> None:
-    text = section.text
-    head = " ".join(text.partition("<nvidia_smi_log")[0].split())
+    before, _, rest = section.text.partition("<nvidia_smi_log")
+    text = f"{before}\n{rest.rpartition('</nvidia_smi_log>')[2]}"
+    head = " ".join(before.partition("<?xml")[0].split())
     for place in _INFOROM.findall(text):
         notes.warn("gpu recovery", f"GPU at {short_pci(place)}", "its infoROM is corrupted", "replace")
     code = section.code
@@ -163,9 +162,7 @@ def _judge_gpu(gpu: ElementTree.Element, index: int, notes: ReportBuilder) -> Gp
         index, pci, text("product_name"), recovery, None if pending not in ("Yes", "No") else pending == "Yes"
     )
     part = str(health)
-    lost = next(
-        (each.text.strip() for each in gpu.iter() if each.text and "GPU is lost" in each.text), None
-    )
+    lost = next((each.text.strip() for each in gpu.iter() if each.text and "GPU is lost" in each.text), None)
     if lost is not None:
         notes.fail("gpu lost", part, "the GPU is lost: its driver cannot reach it", "reboot")
     elif any("requires reset" in (each.text or "") for each in gpu.iter()):
