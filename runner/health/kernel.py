@@ -96,10 +96,12 @@ def read_kernel(
         else:
             notes.made("xid")
             _judge_xids(lines, gpus, clocks, own_only=contained, notes=notes)
+        if not contained:
+            _judge_starts(lines, gpus, notes)
+            _judge_switches(lines, notes)
     if contained:
         return notes.report()
     notes.made(*(check for check in checks if check != "xid"))
-    _judge_switches(lines, notes)
     _judge_others(lines, notes)
     _judge_memory(lines, notes)
     _judge_disks(lines, notes)
@@ -177,15 +179,35 @@ def _judge_xid(xid: Xid, last: _Told, gpu: GpuHealth | None, clocks: Clocks, not
 
 
 def _judge_switches(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
+    """Of NVSwitches only what they call fatal: of the others NVIDIA says that nothing is to be done, and some
+    come whenever links train (NVIDIA Fabric Manager User Guide, "NVSwitch SXid Errors")."""
     for line in lines:
-        if (found := _SWITCH.search(line.text)) is not None:
+        found = _SWITCH.search(line.text)
+        if found is not None and found[4].lower().startswith("fatal"):
             part = f"NVSwitch {found[1]} ({short_pci(found[2])})"
-            fatal = not _mild(found[4]) and "fatal" in found[4].lower()
-            reason = f"SXid {found[3]}: {found[4][:80]}"
-            if fatal:
-                notes.fail("xid", part, reason, "reboot")
-            else:
-                notes.warn("xid", part, reason)
+            notes.fail("xid", part, f"SXid {found[3]}: {found[4].partition(', ')[2][:60]}", "reboot")
+
+
+_OFF_THE_BUS = "fallen off the bus and is not responding"
+_LISTED = re.compile(r"The NVIDIA GPU ([0-9a-f:.]+)")
+_NOT_STARTED = re.compile(r"NVRM: GPU ([0-9a-f:.]+): RmInitAdapter failed")
+
+
+def _judge_starts(lines: Sequence[KernelLine], gpus: Sequence[GpuHealth], notes: ReportBuilder) -> None:
+    """GPUs that the driver could not start. Those that it lists now were started in the end."""
+    running = {gpu.pci for gpu in gpus}
+    last = ""
+    for line in lines:
+        if (listed := _LISTED.search(line.text)) is not None:
+            last = short_pci(listed[1])
+        failed = _NOT_STARTED.search(line.text)
+        if failed is not None and short_pci(failed[1]) not in running:
+            part = f"GPU at {short_pci(failed[1])}"
+            notes.fail("gpu lost", part, "its driver cannot start it (RmInitAdapter failed)", "reboot")
+        elif _OFF_THE_BUS in line.text and last not in running:
+            notes.fail(
+                "gpu lost", f"GPU at {last}" if last else "node", "it has fallen off the bus", "reboot"
+            )
 
 
 # Of other vendors' drivers and of PCIe: (what the line has, check, severity, reason, what helps).
@@ -255,8 +277,10 @@ def _judge_others(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
 
 
 _EDAC = re.compile(r"EDAC \S+: (\d{1,9}) (UE|CE) .*?\bon (\S+)")
-_MACHINE_CHECK = re.compile(r"CPU (\d+): Machine Check(?: Exception)?: \w+ Bank (\d+): ([0-9a-f]{16})")
-_UNCORRECTED, _POISON_OVER = 1 << 61, 1 << 57
+_MACHINE_CHECK = re.compile(r"CPU (\d+): Machine Check(?: Exception| Event)?: \w+ Bank (\d+): ([0-9a-f]{16})")
+_UNCORRECTED, _STATE_LOST = 1 << 61, 1 << 57
+_LEFT_OVER_S = 10.0
+"""What a processor tells so soon after the boot it kept from before."""
 
 
 def _judge_memory(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
@@ -272,13 +296,13 @@ def _judge_memory(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
                 corrected[edac[3]] = corrected.get(edac[3], 0) + int(edac[1])
         elif (check := _MACHINE_CHECK.search(line.text)) is not None:
             part = f"CPU {check[1]} bank {check[2]}"
-            if int(check[3], 16) & (_UNCORRECTED | _POISON_OVER):
+            if line.at_s is not None and line.at_s < _LEFT_OVER_S:
+                notes.warn("memory errors", part, "machine check from before the boot")
+            elif int(check[3], 16) & (_UNCORRECTED | _STATE_LOST):
                 notes.fail("memory errors", part, "machine check that was not corrected", "replace")
             else:
                 checks[part] = checks.get(part, 0) + 1
-        elif (
-            "Memory failure:" in line.text and "hardware" in line.text
-        ) or "recovery action for" in line.text:
+        elif "Memory failure:" in line.text:
             notes.warn("memory errors", "node", "the kernel took a page of bad memory out of use", "reboot")
         elif re.search(r"\[Hardware Error\]: event severity: (fatal|recoverable)", line.text):
             notes.fail("memory errors", "node", "the firmware tells of a hardware error", "replace")
@@ -290,7 +314,7 @@ def _judge_memory(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
 
 
 _READ_ONLY = re.compile(r"(?:EXT4|EXT3|BTRFS)[^(]*\((?:device )?([\w-]+)[^)]*\).*read-only", re.IGNORECASE)
-_SHUT_DOWN = re.compile(r"XFS \(([\w-]+)\): .*(?:shut ?down|[Cc]orruption (?:of|detected))")
+_SHUT_DOWN = re.compile(r"XFS \(([\w-]+)\): .*(?:[Ss]hut ?down|Shutting down|[Cc]orruption (?:of|detected))")
 _EXT_ERROR = re.compile(r"EXT4-fs error \(device ([\w-]+)\)")
 _IO_ERROR = re.compile(r"I/O error, dev ([\w-]+),|(?:critical medium|critical target) error, dev ([\w-]+),")
 _NVME_GONE = re.compile(

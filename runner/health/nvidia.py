@@ -116,8 +116,9 @@ def _parsed(text: str) -> ElementTree.Element | None:
 
 
 def _judge_call(section: Section, notes: ReportBuilder, *, listed: bool) -> None:
-    text = section.text
-    head = " ".join(text.partition("<nvidia_smi_log")[0].split())
+    before, _, rest = section.text.partition("<nvidia_smi_log")
+    text = f"{before}\n{rest.rpartition('</nvidia_smi_log>')[2]}"
+    head = " ".join(before.partition("<?xml")[0].split())
     for place in _INFOROM.findall(text):
         notes.warn("gpu recovery", f"GPU at {short_pci(place)}", "its infoROM is corrupted", "replace")
     code = section.code

@@ -30,6 +30,7 @@ class _Gpu:
     name: str
     up: list[int] = field(default_factory=list)
     down: list[int] = field(default_factory=list)
+    none: bool = False
 
     def __str__(self) -> str:
         return f"GPU {self.index}"
@@ -43,19 +44,18 @@ def read_nvlink(status: Section, errors: Section, *, switched: bool) -> HealthRe
             notes.fail("nvlink", "node", "nvidia-smi did not answer about NVLinks", "reboot")
             return notes.report()
     gpus = _statuses(status.lines)
-    if not any(gpu.up or gpu.down for gpu in gpus):
-        if switched and gpus:
-            notes.fail("nvlink", "node", "no NVLink is active, and the node has NVSwitches", "reboot")
-        else:
-            notes.skip("nvlink", "the GPUs tell of no NVLinks")
+    if not any(gpu.up or gpu.down or gpu.none for gpu in gpus):
+        notes.skip("nvlink", "the GPUs tell of no NVLinks")
         return notes.report()
     notes.made("nvlink")
     joined = switched or any(gpu.up for gpu in gpus)
     for gpu in gpus:
-        if not gpu.down or not joined:
+        if not (gpu.down or gpu.none) or not joined:
             continue
         links = ", ".join(map(str, gpu.down))
         reason = f"NVLink {links} of {len(gpu.up) + len(gpu.down)} is down"
+        if not gpu.up:
+            reason = "all its NVLinks are down"
         board = switched or _BOARD.search(gpu.name)
         (notes.fail if board else notes.warn)("nvlink", str(gpu), reason, "reset")
     for gpu, link, kind, many in _errors(errors.lines):
@@ -75,7 +75,7 @@ def _statuses(lines: Iterable[str]) -> tuple[_Gpu, ...]:
             down = "inactive" in link[2].lower()
             (gpus[-1].down if down else gpus[-1].up).append(int(link[1]))
         elif gpus and "all links are inactive" in line.lower():
-            gpus[-1].down.append(0)
+            gpus[-1].none = True
     return tuple(gpus)
 
 
