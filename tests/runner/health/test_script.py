@@ -1,7 +1,8 @@
-"""The script of a look, run by a real shell on this machine, with stubs of the tools before the machine's own."""
+"""The script of a look, run by a real shell on this machine, with stubs of the tools before its own."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -233,10 +234,10 @@ def test_a_container_reads_its_own_alone(machine: Machine) -> None:
 
 def test_dcgm_has_its_watches_set_and_a_diagnostic_is_run_where_asked(machine: Machine) -> None:
     healthy = '{"body": {"Overall Health": {"value": "Healthy"}}}'
-    failed = (
-        '{"DCGM Diagnostic": {"test_categories": [{"tests": [{"name": "memory", "results": [{"entity_group": '
-        '"GPU", "entity_id": 0, "status": "Fail", "warnings": [{"error_severity": 2, "warning": "bad"}]}]}]}]}}'
-    )
+    warnings = [{"error_severity": 2, "warning": "bad"}]
+    result = {"entity_group": "GPU", "entity_id": 0, "status": "Fail", "warnings": warnings}
+    tests = [{"name": "memory", "results": [result]}]
+    failed = json.dumps({"DCGM Diagnostic": {"test_categories": [{"tests": tests}]}})
     machine.has(
         "dcgmi",
         f'echo "$*" >> {machine.path}/asked\ncase "$*" in "health -c -j") echo \'{healthy}\';; '
@@ -249,11 +250,9 @@ def test_dcgm_has_its_watches_set_and_a_diagnostic_is_run_where_asked(machine: M
 
 
 def test_other_vendors(machine: Machine) -> None:
-    machine.has(
-        "amd-smi",
-        'case "$1" in metric) echo \'[{"gpu": 0, "ecc": {"total_uncorrectable_count": 3}}]\';; '
-        '*) echo \'[{"gpu": 0, "pending": [{"page_address": "0x1"}], "un_res": "No bad pages found."}]\';; esac',
-    )
+    metric = json.dumps([{"gpu": 0, "ecc": {"total_uncorrectable_count": 3}}])
+    pages = json.dumps([{"gpu": 0, "pending": [{"page_address": "0x1"}], "un_res": "No bad pages found."}])
+    machine.has("amd-smi", f"case \"$1\" in metric) echo '{metric}';; *) echo '{pages}';; esac")
     found = machine.look(node_of(2, "amd"))
     assert {(each.check, each.action) for each in found.findings} == {
         ("gpu count", "reboot"),
