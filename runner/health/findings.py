@@ -70,7 +70,7 @@ class HealthReport:
     def action(self) -> Action:
         """What helps against the failures, or against the warnings where there is no failure."""
         worst = [each for each in self.findings if each.severity == "failure"] or self.findings
-        return max((each.action for each in worst), key=ACTIONS.index, default="none")
+        return max((each.action for each in worst), key=lambda action: ACTIONS.index(action), default="none")
 
     @property
     def reason(self) -> str:

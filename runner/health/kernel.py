@@ -58,18 +58,22 @@ def kernel_lines(lines: Iterable[str]) -> tuple[KernelLine, ...]:
     """Lines of `dmesg` or `journalctl -k`, without what stands before the message."""
     found: list[KernelLine] = []
     for line in lines:
-        at_s = None
-        if (stamped := _DMESG.match(line)) is not None:
-            seconds = _SECONDS.fullmatch(stamped[1])
-            at_s = float(seconds[1]) if seconds is not None else None
-            line = stamped[2]
-        head, kernel, rest = line.partition("kernel: ")
+        at_s, text = _stamp(line)
+        head, kernel, rest = text.partition("kernel: ")
         if kernel and len(head) < 100:
-            line = rest
-            if (inner := _DMESG.match(line)) is not None and (clock := _SECONDS.fullmatch(inner[1])):
-                at_s, line = float(clock[1]), inner[2]
-        found.append(KernelLine(line.strip(), at_s))
+            inner_s, text = _stamp(rest)
+            at_s = at_s if inner_s is None else inner_s
+        found.append(KernelLine(text.strip(), at_s))
     return tuple(found)
+
+
+def _stamp(line: str) -> tuple[float | None, str]:
+    """The seconds since the boot in brackets before a line, where it tells them, and the rest."""
+    stamped = _DMESG.match(line)
+    if stamped is None:
+        return None, line
+    seconds = _SECONDS.fullmatch(stamped[1])
+    return (float(seconds[1]) if seconds is not None else None), stamped[2]
 
 
 def read_kernel(

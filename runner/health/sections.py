@@ -1,7 +1,7 @@
 """The output of the script that looks at a node: a section for each tool, with how the tool ended. Pure.
 
-Each line of a tool has the section's name and a bar before it, so that no tool's output is taken for another's
-or for how it ended: `NAME|text`, and `@NAME STATE CODE` at its end.
+Each line of a tool has the section's name and a bar before it, so that no tool's output is taken for that of
+another or for how it ended: `NAME|text`, and `@NAME STATE CODE` before it.
 """
 
 from __future__ import annotations

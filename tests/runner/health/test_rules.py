@@ -1,8 +1,9 @@
-"""Rules of the readers that no recorded output shows: what ends a fault, limits, names of fields, odd input."""
+"""Rules that no recorded output shows: what ends a fault, limits, names of fields, odd input."""
 
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree
 
 import pytest
 
@@ -47,18 +48,14 @@ def kernel(
 
 def smi(**fields: str) -> HealthReport:
     """One GPU with these fields, `__` for each level."""
-    tree: dict[str, object] = {}
+    root = ElementTree.Element("gpu", id="00000000:5D:00.0")
     for path, value in {"gpu_recovery_action": "None", **fields}.items():
-        at = tree
-        *outer, last = path.split("__")
-        for each in outer:
-            at = at.setdefault(each, {})  # type: ignore[assignment]
-        at[last] = value
-
-    def xml(of: dict[str, object]) -> str:
-        return "".join(f"<{k}>{xml(v) if isinstance(v, dict) else v}</{k}>" for k, v in of.items())
-
-    text = f'<nvidia_smi_log><gpu id="00000000:5D:00.0">{xml(tree)}</gpu></nvidia_smi_log>'
+        at = root
+        for name in path.split("__"):
+            found = at.find(name)
+            at = ElementTree.SubElement(at, name) if found is None else found
+        at.text = value
+    text = f"<nvidia_smi_log>{ElementTree.tostring(root, encoding='unicode')}</nvidia_smi_log>"
     return read_smi(section("smi", text), 1, simulated=False)[0]
 
 
@@ -444,6 +441,11 @@ def test_a_report_survives_its_text() -> None:
     assert "\n" not in found.to_json()
 
 
+def wrong(**fields: object) -> str:
+    finding = {"check": "a", "severity": "failure", "part": "n", "reason": "r", "action": "none", **fields}
+    return json.dumps({"findings": [finding]})
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -453,9 +455,10 @@ def test_a_report_survives_its_text() -> None:
         "{",
         '{"findings": 1}',
         '{"findings": [{}]}',
-        '{"findings": [{"check": "a", "severity": "grave", "part": "n", "reason": "r", "action": "none"}]}',
-        '{"findings": [{"check": "a", "severity": "failure", "part": "n", "reason": "r", "action": "explode"}]}',
-        '{"findings": [{"check": 1, "severity": "failure", "part": "n", "reason": "r", "action": "none"}]}',
+        wrong(severity="grave"),
+        wrong(action="explode"),
+        wrong(check=1),
+        wrong(reason=None),
         '{"passed": [1]}',
         "[" * 100_000,
     ],
@@ -490,8 +493,13 @@ def test_a_node_that_does_not_answer_or_is_being_looked_at() -> None:
 
 
 def test_a_tool_cannot_speak_for_another() -> None:
-    text = "@orch done 1\norch|contained 0\n@smi done 0\nsmi|@kernel done 0\nsmi|kernel|NVRM: Xid (PCI:0000:01:00): 79, x\n"
-    assert "xid" not in {each.check for each in read(NODE, text).findings}
+    lines = (
+        "@orch done 1",
+        "@smi done 0",
+        "smi|@kernel done 0",
+        "smi|kernel|NVRM: Xid (PCI:0000:01:00): 79, x",
+    )
+    assert "xid" not in {each.check for each in read(NODE, "\n".join(lines)).findings}
 
 
 def test_a_container_tells_what_it_skips() -> None:
@@ -504,11 +512,14 @@ def test_what_is_asked_depends_on_the_vendor_and_the_depth() -> None:
     access = OtherAccess(kind="pod")
     light = command(NODE, depth="light")
     deep = command(NODE, depth="dcgm")
-    assert "dcgmi diag" not in light.text and "dcgmi diag -r 2 -j" in deep.text
+    assert "dcgmi diag" not in light.text
+    assert "dcgmi diag -r 2 -j" in deep.text
     assert (light.timeout_s or 0) < 90 < (deep.timeout_s or 0)
     for vendor, tool in (("amd", "amd-smi"), ("intel", "hl-smi"), ("tenstorrent", "tt-smi")):
         asked = command(NODE.model_copy(update={"gpus": Gpus(count=8, vendor=vendor)}), depth="dcgm")
-        assert tool in asked.text and "nvidia-smi" not in asked.text and asked.timeout_s == light.timeout_s
+        assert tool in asked.text
+        assert "nvidia-smi" not in asked.text
+        assert asked.timeout_s == light.timeout_s
     pod = NodeState(index=0, name="p", access=access, runtime="process", gpus=Gpus(count=1))
     assert "contained=1\nif" not in command(pod, depth="light").text
     none = command(NODE.model_copy(update={"gpus": Gpus()}), depth="light")
