@@ -90,8 +90,6 @@ LINK_FIELDS: Mapping[str, tuple[str, str]] = {
 XID = "DCGM_FI_DEV_XID_ERRORS"
 XID_HELP = "Value of the last Xid error of the kernel's log since the boot; 0 without one."
 
-# A GPU that slows itself down because it is hot; the drivers before R535 call the reasons of throttling.
-_THERMAL = re.compile(r"clocks_(?:event|throttle)_reason_[hs]w_thermal_slowdown")
 _SECTIONS = frozenset(section for field in FIELDS.values() for place in field.places for section, _ in place)
 # Sections that have values of the same names, in which nothing is read.
 _OTHERS = (
@@ -105,16 +103,15 @@ TAGS = (
     + "|".join(sorted(_SECTIONS | frozenset(_OTHERS)))
     + ")>|<("
     + "|".join(sorted(_VALUES | frozenset(_NAMES)))
+    # Drivers before R535 call the reasons of events reasons of throttling.
     + r"|clocks_(event|throttle)_reason_[hs]w_thermal_slowdown)>"
 )
-"""An extended regular expression of the lines that `read_gpus` needs: a tenth of the answer."""
-_WANTED = re.compile(TAGS)
+"""An extended regular expression of the lines that `read_gpus` takes: a tenth of the driver's answer."""
 _GPU = re.compile(r'<gpu id="([0-9A-Fa-f:.]{1,20})">')
 _BORDER = re.compile(r"<(/?)([a-z0-9_]+)>")
 _VALUE = re.compile(r"<([a-z0-9_]+)>([^<]{0,200})</\1>")
 _NUMBER = re.compile(r"(-?[0-9]{1,18}(?:\.[0-9]{1,6})?)(?: [A-Za-z%]+)?")
-_LINK_GPU = re.compile(r"GPU ([0-9]{1,3}):")
-_LINK = re.compile(r"Link [0-9]{1,3}: (CRC|Replay|Recovery) (?:FLIT )?Errors?: ([0-9]{1,18})")
+_LINK = re.compile(r"([0-9]{1,3}) (CRC|Replay|Recovery) ([0-9]{1,18})")
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ class GpuCounters:
 
 
 def read_gpus(lines: Iterable[str]) -> tuple[GpuCounters, ...]:
-    """The GPUs in a node's answer: lines `smi …` of the driver, `link …` of its links, `xid …` of the kernel
+    """The GPUs in a node's answer: lines `smi …` of the driver, `link GPU COUNTER SUM`, `xid …` of the kernel
     and `kernel`, where its log could be read."""
     kinds: dict[str, list[str]] = {"smi": [], "link": [], "xid": [], "kernel": []}
     for line in lines:
@@ -163,23 +160,23 @@ def _gpus(lines: Iterable[str]) -> Iterator[GpuCounters]:
     for line in lines:
         if "mig_devices>" in line:  # parts of a GPU, which tell of themselves alone
             sliced = "</" not in line
-        if sliced or not _WANTED.search(line):
+        if sliced:
             continue
-        if begun := _GPU.search(line):
+        if value := _VALUE.match(line):
+            told.setdefault((section, value[1]), value[2].strip())
+        elif border := _BORDER.match(line):
+            section = "" if border[1] else border[2]
+        elif begun := _GPU.match(line):
             if pci:
                 yield _gpu(pci, told)
             told, pci, section = {}, _short(begun[1]), ""
-        elif value := _VALUE.search(line):
-            told.setdefault((section, value[1]), value[2].strip())
-        elif border := _BORDER.search(line):
-            section = "" if border[1] else border[2]
     if pci:
         yield _gpu(pci, told)
 
 
 def _gpu(pci: str, told: Mapping[Place, str]) -> GpuCounters:
     values = ((name, _value(field, told)) for name, field in FIELDS.items())
-    heat = [text for (_, tag), text in told.items() if _THERMAL.fullmatch(tag)]
+    heat = [text for (_, tag), text in told.items() if tag.endswith("w_thermal_slowdown")]
     return GpuCounters(
         None,
         told.get(("", "uuid"), ""),
@@ -210,14 +207,9 @@ def _number(text: str | None) -> float | None:
 def _links(lines: Iterable[str]) -> dict[int, dict[str, float]]:
     """The sums over the links of each GPU, by its index."""
     found: dict[int, dict[str, float]] = {}
-    gpu: int | None = None
     for line in lines:
-        if begun := _LINK_GPU.match(line):
-            gpu = int(begun[1])
-        elif gpu is not None and (counter := _LINK.match(line)):
-            name = LINK_FIELDS[counter[1]][0]
-            sums = found.setdefault(gpu, {})
-            sums[name] = sums.get(name, 0.0) + float(counter[2])
+        if counter := _LINK.fullmatch(line):
+            found.setdefault(int(counter[1]), {})[LINK_FIELDS[counter[2]][0]] = float(counter[3])
     return found
 
 

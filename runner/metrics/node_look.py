@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from orch.runner.errors import RunnerError
 from orch.runner.metrics.gpu_counters import TAGS, GpuCounters, read_gpus
-from orch.runner.metrics.reading import Reading, fleet_targets, reading, script
+from orch.runner.metrics.reading import Reading, Target, fleet_targets, reading, script
 from orch.runner.node.claims import Claim
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.runtime import JobRuntime
@@ -57,15 +57,33 @@ class NodeLook:
         return dict(self.runs).get(gpu // per_block, "")
 
 
+Texts = dict[tuple[object, ...], str]
+
+
 def command(
     fleet: FleetState,
     node: NodeState,
     *,
     timeout_s: float,
     runtimes: Mapping[str, JobRuntime] = RUNTIMES,
+    texts: Texts | None = None,
 ) -> Command:
-    """Asks a node of a fleet; `read` reads the answer. Raises RunnerError where nobody here can ask it."""
+    """Asks a node of a fleet; `read` reads the answer. Raises RunnerError where nobody here can ask it.
+
+    `texts` keeps the scripts of earlier calls with these runtimes: making one takes as long as reading an
+    answer.
+    """
     (target,) = fleet_targets(fleet.model_copy(update={"nodes": (node,)}))
+    # Nodes of one kind are asked the same.
+    key = (node.runtime, target.contained, target.simulated, bool(node.gpus.count), node.gpus.vendor)
+    kind = (*key, node.gpus.toolkit)
+    texts = {} if texts is None else texts
+    if kind not in texts:
+        texts[kind] = _text(fleet, node, target, runtimes)
+    return Command(texts[kind], "look at the node", timeout_s=timeout_s)
+
+
+def _text(fleet: FleetState, node: NodeState, target: Target, runtimes: Mapping[str, JobRuntime]) -> str:
     nvidia = bool(node.gpus.count) and (node.gpus.vendor or "nvidia") == "nvidia" and not fleet.simulated
     devices = render(
         "node-devices.sh.j2",
@@ -79,7 +97,7 @@ def command(
         f"(\n{script_of(node, runtimes)})\necho '{_METRICS}'\n(\n{script(target)}\n)\n"
         f"echo '{_DEVICES}'\n(\n{devices}\n)\n"
     )
-    return Command(as_root(text), "look at the node", timeout_s=timeout_s)
+    return as_root(text)
 
 
 def read(fleet: FleetState, node: NodeState, text: str) -> NodeLook:
@@ -96,7 +114,7 @@ def read(fleet: FleetState, node: NodeState, text: str) -> NodeLook:
     names = {claim.container for claim in status.claims if not claim.after}
     host = next((line[5:].strip() for line in lines if line.startswith("host ")), "")
     gpus = read_gpus(lines) if any(line.startswith("smi ") for line in lines) else None
-    ports = (_PORT.fullmatch(line) for line in lines)
+    ports = (_PORT.fullmatch(line) for line in lines if line.startswith("port "))
     return NodeLook(
         status,
         host,
@@ -111,9 +129,10 @@ def _runs(lines: list[str], containers: set[str]) -> tuple[tuple[int, str], ...]
     """The blocks of jobs that go on."""
     found: dict[int, str] = {}
     for line in lines:
-        kind, _, rest = line.partition(" ")
-        number, _, held = rest.partition(" ")
-        if kind == "block" and number.isascii() and number.isdigit() and len(number) <= 4:
+        if not line.startswith("block "):
+            continue
+        number, _, held = line[6:].partition(" ")
+        if number.isascii() and number.isdigit() and len(number) <= 4:
             claim = Claim.parse(held)
             if claim.container in containers:
                 found[int(number)] = claim.run

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from orch.runner.ledger.records import RunRow
 from orch.runner.metrics import node_look
 from orch.runner.metrics.node_look import NodeLook
-from orch.runner.node.connector import Connector
+from orch.runner.node.connector import FAN_OUT, Connector
 from orch.runner.node.runtime import JobRuntime
 from orch.runner.node.runtimes import RUNTIMES
 from orch.spec.errors import OrchError
@@ -26,8 +26,6 @@ DEADLINE_S = 8.0
 SHARED_S = 3.0
 CONNECT_S = 4.0
 COMMAND_S = 7.0
-AT_ONCE = 128
-"""Nodes that are asked at once: one that is dead occupies its thread for a few seconds."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class ProjectWatch:
         self._deadline_s, self._shared_s = deadline_s, shared_s
         self._guard = threading.Lock()
         self._over = threading.Event()
-        self._nodes = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="orch-node")
+        self._nodes = ThreadPoolExecutor(FAN_OUT, thread_name_prefix="orch-node")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="orch-facts")
         self._asked: Future[ProjectFacts] | None = None
         self._known = ProjectFacts()
@@ -123,6 +121,7 @@ class ProjectWatch:
         self._silent: frozenset[_Key] = frozenset()
         self._last: ProjectLook | None = None
         self._last_at = 0.0
+        self._texts: node_look.Texts = {}
 
     def look(self) -> ProjectLook:
         """The last look where it is new enough, else a new one. Raises what is wrong with orch itself."""
@@ -168,7 +167,9 @@ class ProjectWatch:
         return self._under_way.get((fleet.name, node.name)) or self._nodes.submit(self._ask_now, fleet, node)
 
     def _ask_now(self, fleet: FleetState, node: NodeState) -> NodeLook:
-        command = node_look.command(fleet, node, timeout_s=COMMAND_S, runtimes=self._runtimes)
+        command = node_look.command(
+            fleet, node, timeout_s=COMMAND_S, runtimes=self._runtimes, texts=self._texts
+        )
         done = self._connector.run(
             node, command, deadline_s=0.0, connect_timeout_s=CONNECT_S, until=self._over
         )

@@ -1,4 +1,4 @@
-"""Prometheus itself: it scrapes a project, evaluates the alert rules and answers every panel of the boards."""
+"""Prometheus itself: it scrapes a project, evaluates the alert rules, answers every panel of the boards."""
 
 from __future__ import annotations
 
@@ -69,10 +69,9 @@ smi <clocks>
 smi <sm_clock>345 MHz</sm_clock>
 smi <mem_clock>2619 MHz</mem_clock>
 smi </clocks>
-link GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)
-link Link 0: Replay Errors: 2
-link Link 0: Recovery Errors: 0
-link Link 0: CRC Errors: 7
+link 0 Replay 2
+link 0 Recovery 0
+link 0 CRC 7
 kernel
 xid [3.0] NVRM: Xid (PCI:0000:00:06): 95, pid=1
 """
@@ -258,7 +257,11 @@ ALERTS: dict[str, tuple[dict[str, str], str, str]] = {
         "12m",
         "9m",
     ),
-    "OrchGpuPcieReplays": ({'DCGM_FI_DEV_PCIE_REPLAY_COUNTER{node="n",gpu="0"}': "0x10 0+50x50"}, "20m", "9m"),
+    "OrchGpuPcieReplays": (
+        {'DCGM_FI_DEV_PCIE_REPLAY_COUNTER{node="n",gpu="0"}': "0x10 0+50x50"},
+        "20m",
+        "9m",
+    ),
     "OrchGpuIdleInRun": (
         {
             'orch_gpu_utilization_ratio{fleet="f",node="n",gpu="0",run="r"}': "0.9x10 0.01x200",

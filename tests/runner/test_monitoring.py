@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 import threading
 import time
 import urllib.request
@@ -126,13 +128,16 @@ def smi(pci: str, uuid: str, *, volatile: int = 0, hot: str = "Not Active") -> s
 
 LINKS = """\
 GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)
-Link 0: Replay Errors: 2
-Link 0: Recovery Errors: 0
-Link 0: CRC Errors: 7
-Link 1: Replay Errors: 3
-Link 1: Recovery Errors: 0
-Link 1: CRC Errors: 1
+\t Link 0: Replay Errors: 2
+\t Link 0: Recovery Errors: 0
+\t Link 0: CRC Errors: 7
+\t Link 1: Replay Errors: 3
+\t Link 1: Recovery Errors: 0
+\t Link 1: CRC FLIT Error: 1
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-1)
+\t Link 0: Replay Errors: 4294967296
 """
+"""As `nvidia-smi nvlink -e` tells them."""
 
 
 def told(prefix: str, text: str) -> list[str]:
@@ -143,7 +148,7 @@ def two_gpus() -> list[str]:
     driver = smi("0000:00:06", "GPU-0", volatile=1, hot="Active") + smi("0000:00:07", "GPU-1")
     return [
         *told("smi", driver),
-        *told("link", LINKS),
+        *("link 0 Replay 5", "link 0 Recovery 0", "link 0 CRC 8"),
         "kernel",
         "xid [1.0] NVRM: Xid (PCI:0000:00:06): 31, pid=5",
         "xid [2.0] NVRM: Xid (PCI:0000:00:06): 48, pid=5",
@@ -247,6 +252,49 @@ def test_the_filter_on_the_node_leaves_what_is_read() -> None:
     assert len(kept) < len(lines)
     (gpu,) = read_gpus(kept)
     assert {name for name, _ in gpu.values} == set(FIELDS) - {"DCGM_FI_DEV_MEMORY_TEMP"}
+
+
+def test_a_node_with_the_drivers_tool_and_a_kernels_log_is_read_by_the_script(tmp_path: Path) -> None:
+    tools, home = tmp_path / "bin", tmp_path / "home"
+    (home / "claims").mkdir(parents=True)
+    (home / "claims/0").symlink_to("orch-train-7|train|ada@box|2026-11-26T10:00:00Z|1")
+    tools.mkdir()
+    driver = "".join(f"\t\t{line}\n" for line in smi("0000:00:06", "GPU-0").splitlines())
+    texts = {"xml": f"<?xml?>\n{driver}\t<fan_speed>N/A</fan_speed>\n", "links": LINKS}
+    texts["log"] = "[1.0] eth0: up\n[2.0] NVRM: Xid (PCI:0000:00:06): 94, pid=7\n"
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    commands = {
+        "nvidia-smi": f"case $1 in -q) cat {tmp_path}/xml;; nvlink) cat {tmp_path}/links;; *) exit 2; esac",
+        "dmesg": f"cat {tmp_path}/log",
+    }
+    for name, text in commands.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    box = node(0, gpus={"count": 2, "vendor": "nvidia"})
+    text = node_look.command(fleet(box), box, timeout_s=9.0).text.replace("/var/lib/orch", str(home))
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", "-c", text.replace("exec sudo -n", "exec")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    look = node_look.read(fleet(box), box, done.stdout)
+    assert look.reading is not None
+    assert look.host == os.uname().nodename
+    assert look.gpus is not None
+    (gpu,) = look.gpus
+    (expected,) = read_gpus(told("smi", smi("0000:00:06", "GPU-0")))
+    assert gpu.values == (
+        *expected.values,
+        ("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 8.0),
+        ("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", 0.0),
+        ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 5.0),
+        ("DCGM_FI_DEV_XID_ERRORS", 94.0),
+    )
 
 
 def test_older_drivers_tell_of_ecc_and_power_in_other_words() -> None:
