@@ -351,6 +351,11 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         for ids in (v, "")
         for fabric in (True, False)
     ),
+    "node-devices.sh.j2": lambda v: (
+        {**{"home": "/var/lib/orch", "contained": contained, "nvidia": nvidia, "limit_s": 5}, "tags": v}
+        for contained in (True, False)
+        for nvidia in (True, False)
+    ),
     "node-gpus.sh.j2": lambda v: iter([{"limit_s": 5}]),
     "node-hold.sh.j2": node(),
     "node-holders.sh.j2": lambda v: iter([{"home": v, "left_after_s": 3600}]),
