@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 Pair = tuple[int, int]
 Matching = tuple[Pair, ...]
+Matchings = tuple[Matching, ...]
 Bandwidths = Mapping[Pair, float]
 
 SLOW = 0.7
-"""A pair is slow below this part of what pairs of this fleet reach. Healthy pairs of one fabric differ by a few
-percent; a port at half of its lanes, or one of two rails that is down, halves it."""
+"""A pair is slow below this part of what pairs of this fleet reach. Healthy pairs of a fabric differ by some
+percent, a port with half of its lanes or one of two rails halves what they reach."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Suspects:
 
 @dataclass(frozen=True)
 class Fault:
-    """A node or a link (then `other` is its second end) that is slow. `bandwidth`: the best that it reached in
-    both measurements. `certain`: False for a link whose ends had no other partner to be measured with."""
+    """A node or a link (then `other` is its second end) that is slow. `bandwidth`: the best that it reached.
+    `certain`: False for a link whose ends had no other partner to be measured with."""
 
     node: int
     other: int | None
