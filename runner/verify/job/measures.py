@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
+import torch  # pyright: ignore[reportMissingImports]
+import torch.distributed as dist  # pyright: ignore[reportMissingImports]
 
 MIB = 1 << 20
 BUDGET_S = 0.5
