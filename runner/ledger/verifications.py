@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, insert, select
 
@@ -51,27 +51,18 @@ class Verifications:
 
     def keep(self, fleet: str, run: int, conditions: str, figures: Sequence[KeptFigure]) -> None:
         """Keep what a run found. `conditions`: what results must have in common to be compared."""
-        common = {
-            "project": self.project,
-            "scope": self.scope,
-            "fleet": fleet,
-            "run_id": run,
-            "conditions": conditions,
-            "at": clock(),
-        }
+        if not figures:
+            return
         with self._begin() as db:
-            for each in figures:
-                db.execute(
-                    insert(_table).values(
-                        **common,
-                        measure=each.measure,
-                        subject=each.subject,
-                        size=each.size,
-                        value=each.value,
-                        unit=each.unit,
-                        judgement=each.judgement,
-                    )
-                )
+            common = {
+                "project": self.project,
+                "scope": self.scope,
+                "fleet": fleet,
+                "run_id": run,
+                "conditions": conditions,
+                "at": db.scalar(select(clock())),
+            }
+            db.execute(insert(_table), [{**common, **asdict(each)} for each in figures])
 
     def of_fleet(self, fleet: str, limit: int = LATEST) -> tuple[KeptVerification, ...]:
         """The latest verifications of a fleet, the newest first."""
