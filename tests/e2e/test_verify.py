@@ -31,46 +31,13 @@ def slow_node(container: str) -> Iterator[None]:
 def slow_link(container: str, address: str) -> Iterator[None]:
     """What a node sends to this address goes at 20 Mbit/s, all else at full speed."""
     tc = ("exec", container, "tc")
-    docker(*tc, *["qdisc", "add", "dev", "eth0", "root", "handle", "1:", "htb", "default", "20"])
+    docker(*tc, "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "htb", "default", "20")
     try:
-        docker(
-            *tc,
-            *[
-                "class",
-                "add",
-                "dev",
-                "eth0",
-                "parent",
-                "1:",
-                "classid",
-                "1:20",
-                "htb",
-                "rate",
-                "100gbit",
-                "quantum",
-                "60000",
-            ],
-        )
-        docker(
-            *tc,
-            *[
-                "class",
-                "add",
-                "dev",
-                "eth0",
-                "parent",
-                "1:",
-                "classid",
-                "1:10",
-                "htb",
-                "rate",
-                "20mbit",
-                "quantum",
-                "1500",
-            ],
-        )
-        match = f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {address}/32 flowid 1:10"
-        docker(*tc, *match.split())
+        for number, rate, quantum in (("1:20", "100gbit", "60000"), ("1:10", "20mbit", "1500")):
+            words = ("class", "add", "dev", "eth0", "parent", "1:", "classid", number)
+            docker(*tc, *words, "htb", "rate", rate, "quantum", quantum)
+        match = ("u32", "match", "ip", "dst", f"{address}/32", "flowid", "1:10")
+        docker(*tc, "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", *match)
         yield
     finally:
         docker(*tc, *["qdisc", "del", "dev", "eth0", "root"])
