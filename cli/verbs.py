@@ -261,6 +261,13 @@ VERBS = (
         "orch inventory --list",
     ),
     Verb(
+        "health",
+        "hosts.health:health",
+        "Examine nodes now: GPUs, links, memory, disks, the kernel's log. A failure keeps new jobs off.",
+        NODES,
+        "orch health lab --history",
+    ),
+    Verb(
         "cordon",
         "hosts.cordon:cordon",
         "Keep new jobs off nodes. Jobs that run there stay, and everybody who uses the nodes sees the mark.",

@@ -30,10 +30,13 @@ from orch.components.request import PlanRequest, PriorState
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import Finding, PlanError, PlanErrors, settle
+from orch.spec.grammar.values import render_duration
+from orch.spec.models import Health
 from orch.spec.models.backends import effective, installed, provisioned
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.rules.unsupported import backends_hint
-from orch.spec.suggest import few
+from orch.spec.state import FleetHealth
+from orch.spec.suggest import counted, few
 
 AnyBackend = Backend[Any, Any, Any]
 
@@ -117,6 +120,8 @@ def compile_fleet(request: PlanRequest) -> Deployment:
     if ended:
         reasons.append(ended_reason(sorted(ended)))
     usable = effective(request.fleet.written_backends, tuple(each.type for each in request.settings))
+    if (words := health_words(request.fleet.health)) is not None:
+        reasons.append(words)
     if request.fleet.ssh_config is None and usable and request.backends[0] not in usable:
         at = request.backends[0]
         reasons.append(f"it stays on {at}, where it is: write `backends: [{usable[0]}]` to move it")
@@ -125,6 +130,7 @@ def compile_fleet(request: PlanRequest) -> Deployment:
         reasons=(*deployment.reasons, *reasons),
         findings=(*deployment.findings, *warnings, *findings, *evacuated_note(request)),
         ended=ended,
+        health=FleetHealth(**request.fleet.health.model_dump()),
     )
 
 
@@ -138,6 +144,23 @@ def with_hosts(request: PlanRequest) -> PlanRequest:
         if name in named and (config := _known(name).hosts(request)) is not None:
             return replace(request, fleet=fleet.model_copy(update={"ssh_config": config}))
     return request
+
+
+def health_words(health: Health) -> str | None:
+    """How the health of nodes is watched, in words; None where the file leaves it as it is."""
+    if health == Health():
+        return None
+    if health.gate == "none":
+        return "health: nodes take jobs without being examined first"
+    words = [
+        f"health: nodes pass the gate `{health.gate}` first, and are examined every "
+        f"{render_duration(health.interval_s)}"
+    ]
+    if health.min_busbw is not None:
+        words.append(f"their interconnect must reach {health.min_busbw} GB/s")
+    if health.auto_replace:
+        words.append(f"up to {counted(health.max_replacements, 'node')} that failed a day are replaced")
+    return "; ".join(words)
 
 
 def check_total_budget(request: PlanRequest, deployment: Deployment) -> tuple[Finding, ...]:

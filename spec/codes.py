@@ -243,6 +243,7 @@ CODES = {
     "ORCH387": "The host could not be left as it was found",
     "ORCH388": "Nobody has accepted the host key",
     "ORCH389": "Another change is under way",
+    "ORCH390": "The health of the node is a failure",
     "ORCH391": "The preparation of the node failed",
     # saved plans
     "ORCH392": "The saved plan cannot be used",

@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Discriminator,
+    Field,
     SerializerFunctionWrapHandler,
     Tag,
     ValidationInfo,
@@ -163,6 +164,25 @@ class FleetMount(_Frozen):
     optional: bool = False
 
 
+class FleetHealth(_Frozen):
+    """How the health of a fleet's nodes is watched, as its file says (`health`).
+
+    `gate`: what a node must pass before its first job, and again after each boot. `interval_s`: how old a
+    look at it may be before whoever reconciles takes another. `min_busbw`: GB/s that its interconnect must
+    reach.
+    """
+
+    gate: Literal["light", "none", "dcgm", "nccl"] = "light"
+    interval_s: int = 60
+    min_busbw: int | None = None
+    auto_replace: bool = False
+    max_replacements: int = 2
+
+
+WATCHED = FleetHealth()
+"""How nodes are watched where the file says nothing."""
+
+
 class NodeState(_Frozen):
     """One node as provisioning left it.
 
@@ -253,7 +273,8 @@ class FleetState(_Frozen):
     """A provisioned fleet.
 
     `unreachable_grace_s`: how long a silent node may stay silent before its run is given up. `beside_hourly`:
-    what it costs without its nodes, in US dollars an hour. `env`: as that of a node.
+    what it costs without its nodes, in US dollars an hour. `env`: as that of a node. `health`: recorded
+    beside the fleet, and not with it; None where nobody said how it is watched.
     """
 
     schema_version: int = SCHEMA
@@ -268,6 +289,7 @@ class FleetState(_Frozen):
     unreachable_grace_s: float = 120.0
     beside_hourly: float | None = None
     mounts: tuple[FleetMount, ...] = ()
+    health: FleetHealth | None = Field(default=None, exclude=True)
     nodes: tuple[NodeState, ...] = ()
 
     @field_validator("nodes")

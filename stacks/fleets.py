@@ -76,8 +76,11 @@ def fleet_of(stack: StackState) -> FleetState:
         nodes = tuple(_with_access(node, node.access.with_key(identity)) for node in nodes)
     return project.with_routes(
         state.model_copy(
-            # The state has paths of key files relative to the project's root.
-            update={"nodes": tuple(_with_access(node, node.access.located(project.root)) for node in nodes)}
+            update={
+                # The state has paths of key files relative to the project's root.
+                "nodes": tuple(_with_access(node, node.access.located(project.root)) for node in nodes),
+                "health": stack.health,
+            }
         )
     )
 

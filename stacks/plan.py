@@ -14,6 +14,7 @@ from orch.components.node_count import PIN as NODES_PIN
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning
 from orch.policies.settings import Violation
 from orch.spec.findings import Finding
+from orch.spec.state import WATCHED, FleetHealth
 from orch.stacks.provisioning.busy_nodes import lost_nodes
 from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
 from orch.stacks.pulumi.operation import EngineCall
@@ -61,9 +62,9 @@ class Plan:
     `hourly` is the price of the whole fleet afterwards, `delta` the change of it, in US dollars an hour.
     `problems` are nodes that are kept out, or failed while the others did not; `unpriced` names costs that
     are not in `hourly`. `drift` is what the refresh before it found; `headline` sums the changes up.
-    `lost_nodes`: present nodes that it removes or replaces. `unrecorded`: the stack has another `nodes` than
-    the file, or nodes that ended themselves. `former_reasons`: those of the last `up`. `policies`: what the
-    project's policies say of it. `prepared`: what `up` needs to apply this plan.
+    `lost_nodes`: present nodes that it removes or replaces. `unrecorded`: the stack has another `nodes` or
+    `health` than the file, or nodes that ended themselves. `former_reasons`: those of the last `up`.
+    `policies`: what the project's policies say of it. `prepared`: what `up` needs to apply this plan.
     """
 
     fleet: str
@@ -110,6 +111,7 @@ class PriorFleet:
     hourly: float
     fleet: FleetRecord
     nodes: str | None = None
+    health: FleetHealth = WATCHED
     reasons: frozenset[str] = frozenset()
 
 
@@ -117,7 +119,9 @@ def prior_fleet(stack: StackState) -> PriorFleet:
     pins: Mapping[str, object] = stack.outputs.get("pins") or {}
     nodes = str(pins[NODES_PIN]) if NODES_PIN in pins else None
     reasons = frozenset(map(str, stack.outputs.get(REASONS) or ()))
-    return PriorFleet(stack.hourly, FleetRecord(known(stack.outputs), stack.makers), nodes, reasons)
+    return PriorFleet(
+        stack.hourly, FleetRecord(known(stack.outputs), stack.makers), nodes, stack.health, reasons
+    )
 
 
 def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCall) -> Plan:
@@ -153,7 +157,8 @@ def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCal
         headline=headline(applied, before.fleet, compiled),
         lost_nodes=lost_nodes(before.fleet.nodes, compiled, applied),
         unrecorded=bool(compiled.ended)
-        or (before.nodes is not None and compiled.pins.get(NODES_PIN) != before.nodes),
+        or (before.nodes is not None and compiled.pins.get(NODES_PIN) != before.nodes)
+        or (bool(before.fleet.nodes) and compiled.health != before.health),
         former_reasons=before.reasons,
     )
 

@@ -27,7 +27,7 @@ from orch.components.volumes import STACK as VOLUME_STACK
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError, PlanErrors
-from orch.spec.state import SCHEMA
+from orch.spec.state import SCHEMA, WATCHED
 from orch.stacks.errors import NoSuchFleet
 from orch.stacks.fleets import find_fleet
 from orch.stacks.lockfile import read_lock
@@ -35,7 +35,7 @@ from orch.stacks.project import Project, find, scope_of
 from orch.stacks.pulumi.process import without_source_positions
 from orch.stacks.pulumi.shims import PROJECT_HOOK
 from orch.stacks.secrets.values import backends_with_secrets, with_secrets
-from orch.stacks.state import REASONS, StackState, deployment, refuse_newer
+from orch.stacks.state import HEALTH, REASONS, StackState, deployment, refuse_newer
 from orch.stacks.state import outputs as state_outputs
 from orch.stacks.variables import values_of, without_values
 
@@ -61,6 +61,8 @@ def register(compiled: Deployment, explained: Sequence[str] | None = None) -> No
     pulumi.export("env", state.apply(_encrypted))
     pulumi.export("pins", compiled.pins)
     pulumi.export("traits", dict(compiled.traits))
+    if compiled.health != WATCHED:
+        pulumi.export(HEALTH, compiled.health.model_dump())
     pulumi.export(REASONS, list(compiled.reasons if explained is None else explained))
     if identity is not None:
         pulumi.export("identity", pulumi.Output.secret(identity))

@@ -10,7 +10,7 @@ from typing import Any
 
 from orch.components.request import DATA_TYPES, RecordedFileSystem
 from orch.runner.private import private_folder, write_private
-from orch.spec.state import SCHEMA
+from orch.spec.state import SCHEMA, WATCHED, FleetHealth
 from orch.stacks.errors import Conflict, StackError
 from orch.stacks.project import COMPRESSED, Project, is_stack_name
 from orch.stacks.pulumi import install as engines
@@ -22,6 +22,9 @@ StackExport = dict[str, Any]
 
 REASONS = "reasons"
 """The output with the explanations of the last `up`."""
+
+HEALTH = "health"
+"""The output with how the health of a fleet's nodes is watched, where its file says so."""
 
 
 def deployment(project: Project, stack: str) -> StackExport | None:
@@ -139,6 +142,14 @@ class StackState:
             if layout and each.get("id") and not each.get("delete"):
                 found[str(each["urn"]).rsplit("::", 1)[-1]] = str(layout)
         return found
+
+    @property
+    def health(self) -> FleetHealth:
+        """How the health of the fleet's nodes is watched; the default where only a newer orch reads it."""
+        try:
+            return FleetHealth.model_validate(self.outputs.get(HEALTH) or {})
+        except ValueError:
+            return WATCHED
 
     @property
     def file_systems(self) -> tuple[RecordedFileSystem, ...]:

@@ -300,6 +300,7 @@ def _bring_up(
     accept_host_keys: Sequence[str],
 ) -> bool:
     """Bring up a fleet or a volume, after asking unless `means.yes`; whether hosts of it are unfit."""
+    from orch.cli.fleets.gate import pass_gate
     from orch.cli.hosts.host_keys import planned, rekeyed
     from orch.cli.output.plan import counts, key_lines, plan_json
     from orch.cli.output.progress import watching
@@ -328,14 +329,14 @@ def _bring_up(
         )
     if means.as_json:
         print_json(plan_json(result, agreement.document))
-        return agreement.unfit or bool(result.problems)
+        return pass_gate(agreement.project, result) or agreement.unfit or bool(result.problems)
     for line in key_lines(result.new_keys) if means.yes else ():
         tell(line)
     failed = len({problem.node for problem in result.problems})
     suffix = f"; {failed} not in order" if failed else ""
     say(f"{stack.title}: {counts(result.changes, done=True)}{suffix}")
     tell_problems(result, agreement.document)
-    return agreement.unfit or bool(result.problems)
+    return pass_gate(agreement.project, result) or agreement.unfit or bool(result.problems)
 
 
 # Several at once

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from orch.components.ssh.facts import AcceptNew
     from orch.runner.hosts.checks.types import CheckResult, HostReport
     from orch.runner.hosts.survey import Survey
+    from orch.runner.runs.context import RunnerContext
     from orch.spec.models import Fleet
     from orch.spec.state import NodeState
+    from orch.stacks.maintenance.context import Health
     from orch.stacks.project import Project
 
 SCHEMA = 1
@@ -211,3 +213,26 @@ def _details(hosts: Sequence[HostReport], colour: bool) -> list[str]:
     for (reason, names), ids in skipped.items():
         lines.append(paint(f"skipped {', '.join(ids)} on {names}: {reason}", COLOURS["skipped"], colour))
     return lines
+
+
+def in_order(project: Project, runner: RunnerContext) -> Health:
+    """What keeps nodes of a fleet from taking jobs, by node: what they fail of `orch check`, their health."""
+    from orch.runner.health.gate import depth_of
+    from orch.stacks.fleets import fleet_state
+    from orch.stacks.health.watch import watch
+
+    def reasons(fleet: str, names: Collection[str]) -> Mapping[str, str]:
+        found: dict[str, list[str]] = {}
+        for host in survey_of(project, fleet, only=names).hosts:
+            if failed := [f"{one.id}: {one.detail}" for one in host.checks if one.result.value == "fail"]:
+                found[host.name] = failed
+        state = fleet_state(project, fleet)
+        if state.health is not None and state.health.gate != "none":
+            depth = depth_of(state.health.gate)
+            watched = watch(project, runner.ledger, runner.connector, state, names=names, depth=depth)
+            for each in watched.examined:
+                if each.report is not None and each.report.status == "failure":
+                    found.setdefault(each.node.name, []).append(each.report.reason)
+        return {name: "; ".join(each) for name, each in found.items()}
+
+    return reasons

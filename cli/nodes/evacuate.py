@@ -69,7 +69,7 @@ def evacuate(
     command = f"orch fleet evacuate {fleet} --zone {zone} --yes"
 
     def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
-        from orch.cli.nodes.maintain import planned_for
+        from orch.stacks.maintenance.drive import planned_for
         from orch.stacks.maintenance.evacuate import plan_evacuation
 
         found = plan_evacuation(project, fleet, zone, listener, whole=whole)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.changes import Change, Changes
     from orch.runner.runs.context import RunnerContext
     from orch.spec.state import NodeState
-    from orch.stacks.maintenance.plan import MaintenancePlan, NodeLook, Options, Verb
+    from orch.stacks.maintenance.plan import MaintenancePlan, Options, Verb
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Listener
     from orch.stacks.request import FleetRequest
@@ -121,6 +121,8 @@ def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Optio
         return named and (fleet is None or all(node.fleet == fleet for node in plan.nodes))
 
     def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
+        from orch.stacks.maintenance.drive import planned_for
+
         chosen: dict[str, list[str]] = {}
         for name, node in nodes_by_fleet(project, words, fleet):
             chosen.setdefault(name, []).append(node.name)
@@ -132,6 +134,7 @@ def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Optio
 
 def begin(asked: Begin, how: How, path: str | None) -> None:
     """Show the plan of a maintenance, ask, and carry it out, in the project of a path (default: here)."""
+    from orch.cli.hosts.check import in_order
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.cli.runs.opening import open_runner
@@ -175,7 +178,7 @@ def begin(asked: Begin, how: How, path: str | None) -> None:
                 begun.append(journal.change.id)
                 tell(f"change {journal.change.id}{', gone on with' if journal.resumed else ''}")
                 plan = MaintenancePlan.parse(journal.change.plan)
-                health = _health(project)
+                health = in_order(project, runner)
                 carry_out(Maintenance(project, runner, plan, journal, health, listener, asked.request))
         finally:
             for number in begun:
@@ -202,35 +205,6 @@ def nodes_by_fleet(project: Project, words: Sequence[str], fleet: str | None) ->
             )
         found.append((owners[0], node))
     return found
-
-
-def planned_for(
-    runner: RunnerContext,
-    project: Project,
-    verb: Verb,
-    chosen: Mapping[str, Sequence[str]],
-    *,
-    options: Options,
-    listener: Listener,
-) -> MaintenancePlan:
-    """The plan for nodes, by the fleet they are of."""
-    from orch.runner.processes import here
-    from orch.stacks.maintenance.drive import STEPS
-    from orch.stacks.maintenance.look import look_at, runs_on, usual_s
-    from orch.stacks.maintenance.plan import plan_of, title_of
-    from orch.stacks.maintenance.replace import refuse_irreplaceable
-    from orch.stacks.state import StackState
-
-    looks: dict[str, NodeLook] = {}
-    for name, names in chosen.items():
-        stack = StackState(project, name)
-        looks |= {each.name: each for each in look_at(stack, names, runner.connector)}
-    in_order = [looks[node] for names in chosen.values() for node in names]
-    if verb == "replace":
-        refuse_irreplaceable(project, in_order, listener)
-    runs = runs_on(project, chosen, listener)
-    usual = usual_s(runner.ledger.changes, project, title_of(verb), STEPS[verb])
-    return plan_of(verb, in_order, runs, options, me=here(), usual_s=usual)
 
 
 def _interrupted(changes: Changes, project: Project, asked: Begin) -> Change | None:
@@ -306,18 +280,3 @@ def _refuse_nothing(plan: MaintenancePlan) -> None:
         hint="; ".join(dict.fromkeys(each.hint for each in plan.left_alone if each.hint)) or None,
         code="ORCH400",
     )
-
-
-def _health(project: Project) -> Any:
-    """What `orch check` finds wrong with some nodes of a fleet."""
-    from orch.cli.hosts.check import survey_of
-
-    def found(fleet: str, names: Collection[str]) -> Mapping[str, str]:
-        reasons: dict[str, str] = {}
-        for host in survey_of(project, fleet, only=names).hosts:
-            failed = [f"{one.id}: {one.detail}" for one in host.checks if one.result.value == "fail"]
-            if failed:
-                reasons[host.name] = "; ".join(failed)
-        return reasons
-
-    return found

@@ -68,9 +68,9 @@ def rollout(
     def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
         from dataclasses import replace
 
-        from orch.cli.nodes.maintain import planned_for
         from orch.stacks import operations
         from orch.stacks.fleets import require_up
+        from orch.stacks.maintenance.drive import planned_for
         from orch.stacks.maintenance.rollout import outdated_nodes, rest_of
         from orch.stacks.maintenance.spares import spares_of
         from orch.stacks.state import StackState

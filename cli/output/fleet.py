@@ -71,7 +71,8 @@ def with_ended(
 
 def fleet_status(statuses: Sequence[NodeStatus]) -> str:
     """`active`, or `degraded` when a node cannot be used."""
-    return "degraded" if any(status.status not in _HEALTHY for status in statuses) else "active"
+    ill = any(status.status not in _HEALTHY or status.unhealthy is not None for status in statuses)
+    return "degraded" if ill else "active"
 
 
 def fleet_table(
@@ -169,6 +170,8 @@ def _node_json(state: FleetState, node: NodeState, status: NodeStatus, record: N
         "id": record.id,
         "status": status.status,
         "reason": status.reason,
+        "health": status.health.status if status.health is not None else None,
+        "health_reason": (status.health.reason or None) if status.health is not None else None,
         "zone": node.zone,
         "instance_type": node.instance_type,
         "gpus": node.gpus.count,
@@ -186,7 +189,9 @@ def _status_text(node: NodeState, status: NodeStatus) -> str:
     part = f" {status.busy_blocks}/{node.blocks}" if status.busy_blocks and node.blocks > 1 else ""
     if status.status == "cordoned" and status.busy_blocks:
         part = f", busy{part}"
-    return f"{status.status}{part}" + (f" ({status.reason})" if status.reason else "")
+    words = status.in_words(part) + (f" ({status.reason})" if status.reason else "")
+    found = status.health.reason if status.health is not None else ""
+    return f"{words}: {found}" if found else words
 
 
 def _gpus(gpus: Gpus) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from orch.runner.events import Notice
     from orch.runner.ledger.ledger import Ledger
+    from orch.runner.runs.context import RunnerContext
     from orch.runner.runs.controller import Controller
     from orch.runner.runs.lifecycle import Advanced
     from orch.stacks.project import Project
@@ -31,7 +32,7 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
     """One pass over the runs that nobody drives: go on with them, begin those that wait, clean up.
 
     Then it removes fleets whose `ttl` is over, what is left of nodes that ended themselves, and what killed
-    calls left. For cron and CI. Exits with 0 when
+    calls left, and examines nodes whose `health.interval` is over. For cron and CI. Exits with 0 when
     all runs could be looked at, else with the code of the first that could not.
     """
     with open_runner(None, as_json=as_json, rehearse=rehearse) as (project, runner):
@@ -46,6 +47,9 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
             swept = sweep(project, listener)
         for text in record_nodes(project, runner.ledger):
             tell(f"warning: {text}")
+        news = list(see_to_health(project, runner))
+        for each in news:
+            tell(f"{'warning: ' if each.level == 'warning' else ''}{each.text}")
     if as_json:
         runs = [_pass_json(each, away) for each, away in zip(passes, elsewhere, strict=True)]
         fleets = [
@@ -60,7 +64,7 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
                 tell(f"run {each.before.name}: {_change(each)}{where}")
         for each in swept:
             tell(f"fleet {each.fleet}: {each.done}")
-        if not passes and not swept:
+        if not passes and not swept and not news:
             tell("nothing to do: no run is active without a driver")
     for each in swept:
         if each.error is not None:
@@ -93,6 +97,31 @@ def see_to_fleets(project: Project, ledger: Ledger) -> Iterator[Notice]:
         yield Notice(text, "warning")
 
 
+def see_to_health(project: Project, runner: RunnerContext) -> Iterator[Notice]:
+    """Examine the nodes of all fleets whose `health.interval` is over, and replace those that failed, where
+    their fleet says so; what changed."""
+    from orch.cli.hosts.check import in_order
+    from orch.cli.output.progress import watching
+    from orch.runner.events import Notice
+    from orch.spec.errors import OrchError
+    from orch.stacks.fleets import fleet_of, known_fleets
+    from orch.stacks.health.healing import Healer
+    from orch.stacks.health.watch import news, watch_due
+
+    for name, stack in known_fleets(project).items():
+        try:
+            watched = watch_due(project, runner.ledger, runner.connector, fleet_of(stack))
+        except OrchError as error:
+            yield Notice(f"fleet {name}: its nodes could not be examined: {error.summary}", "warning")
+            continue
+        for text, level in news(watched):
+            yield Notice(text, level)
+    with watching(as_json=True) as listener:
+        healer = Healer(project, runner, listener, in_order(project, runner))
+        for stack in known_fleets(project).values():
+            yield from healer.heal(stack)
+
+
 def _change(each: Advanced) -> str:
     before, after = each.before.status, each.after.status
     return after if before == after else f"{before} -> {after}"
@@ -120,14 +149,19 @@ def controller(
     """`orch reconcile` in a loop, until SIGTERM. Any number may run at once.
 
     It goes on with runs whose driver is gone and begins those that wait, where it has what they were
-    submitted with: run it in the project's folder. Every five minutes it removes what fleets have left.
+    submitted with: run it in the project's folder. Every five minutes it removes what fleets have left. It
+    examines nodes by their fleet's `health.interval`.
     """
     address = address_of(listen, "--listen") if listen is not None else None
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         from orch.runner.runs.controller import Controller
         from orch.stacks.pulumi.process import end_calls
 
-        loop = Controller(runner, lambda: see_to_fleets(project, runner.ledger))
+        loop = Controller(
+            runner,
+            lambda: see_to_fleets(project, runner.ledger),
+            lambda: see_to_health(project, runner),
+        )
 
         def leave(number: int, frame: object) -> None:
             del number, frame

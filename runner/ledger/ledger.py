@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, or_, select, update
 
 from orch.runner.errors import LedgerUnusable, NameTaken, SeatsTaken, UnknownRun
-from orch.runner.ledger import controllers, metric_samples, node_lives, schema
+from orch.runner.ledger import controllers, metric_samples, node_health, node_lives, schema
 from orch.runner.ledger.changes import Changes
 from orch.runner.ledger.controllers import Controller
 from orch.runner.ledger.database import open_engine
@@ -29,6 +29,7 @@ from orch.runner.ledger.lease import (
     waiting_values,
 )
 from orch.runner.ledger.metric_samples import Sample
+from orch.runner.ledger.node_health import Examination, HealthPeriod
 from orch.runner.ledger.node_lives import Look, NodeLife
 from orch.runner.ledger.records import (
     ACTIVE,
@@ -393,6 +394,20 @@ class Ledger(Leases):
         """The lives of a project's nodes that had not ended at a moment, oldest first."""
         with self._reading() as db:
             return node_lives.read(db, project, since, fleets)
+
+    def record_health(self, project: str, scope: str, fleet: str, found: Sequence[Examination]) -> None:
+        """Keep what examinations of nodes of a fleet came to just now. `scope` as in `record_nodes`."""
+        with self._begin() as db:
+            node_health.record(db, project, scope, fleet, found)
+
+    def health(
+        self, project: str, scope: str, fleets: Collection[str] | None = None, *, history: bool = False
+    ) -> tuple[HealthPeriod, ...]:
+        """The health of a project's nodes as last seen, by fleet and node; with `history` all that is kept,
+        the oldest first."""
+        with self._reading() as db:
+            read = node_health.history if history else node_health.latest
+            return read(db, project, scope, fleets)
 
     def compared_nodes(self, project: str, scope: str, look: Look) -> tuple[NodeLife, ...]:
         """All lives of a fleet's nodes, as they would be with this look. Writes nothing."""

@@ -41,7 +41,12 @@ class Plain(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         del dialect
-        return None if value is None else encodable(value).replace("\0", "\ufffd")
+        return None if value is None else storable(value)
+
+
+def storable(text: str) -> str:
+    """Text as a column of `Plain` gives it back."""
+    return encodable(text).replace("\0", "\ufffd")
 
 
 meta = Table(
@@ -185,6 +190,26 @@ node_life = Table(
     Column("exact", Integer, nullable=False),
     Column("seen_at", Float, nullable=False),
     Index("node_life_by_fleet", "project", "fleet", "ended_at"),
+)
+
+# What examinations of nodes found (node_health.py): a row for as long as that stays the same.
+node_health = Table(
+    "node_health",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("project", String(200), nullable=False),
+    # Which state of a project of this name.
+    Column("scope", String(16), nullable=False),
+    Column("fleet", String(100), nullable=False),
+    Column("node", String(128), nullable=False),
+    # healthy, warning or failure.
+    Column("status", String(12), nullable=False),
+    Column("reason", Plain, nullable=False),
+    # The latest report, as JSON.
+    Column("report", Plain, nullable=False),
+    Column("began_at", Float, nullable=False),
+    Column("seen_at", Float, nullable=False),
+    Index("node_health_by_fleet", "project", "fleet", "node"),
 )
 
 # What was changed, by whom, from where, by which plan and with which result (changes.py): the audit log.

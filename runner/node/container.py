@@ -28,12 +28,14 @@ from orch.runner.node.commands import IDLE_AFTER, LOOKUP, NODE_HOME, Command, St
 from orch.runner.node.connector import Completed
 from orch.runner.node.cordon import Cordon
 from orch.runner.node.runtime import CloudNotice, FilesMissing, ImageMissing, ObservedRank, StartedRank
+from orch.runner.node.verdict import unhealthy_error
 from orch.runner.placement.block_resources import limit_options, share_of
 from orch.runner.preparation.first_boot import FAILED_STEPS, unfit_error
 from orch.spec.state import NodeScratch
 from orch.templates import render
 
 BUSY, NO_IMAGE, FAILED, NO_STAGE, NO_DOCKER, CORDONED, PREPARING, UNFIT = 40, 41, 42, 44, 45, 46, 47, 48
+UNHEALTHY = 51
 PORT_TAKEN, NO_FILES, NO_PATH = 49, 50, 51
 # A copy takes as long as it takes: what ends it is its connection.
 COPY_S = 24 * 3600.0
@@ -102,6 +104,7 @@ def start_command(
         cordoned=CORDONED,
         preparing=PREPARING,
         unfit=UNFIT,
+        unhealthy=UNHEALTHY,
         failed_steps=FAILED_STEPS,
         internal_ip=node.internal_ip,
         ifname_for=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if len(plan.ranks) > 1 else (),
@@ -295,6 +298,8 @@ def read_start(plan: RunPlan, rank: int, result: Completed) -> StartedRank:
         )
     if result.exit_code == UNFIT:
         raise unfit_error(result.node, values.get("unfit", ""))
+    if result.exit_code == UNHEALTHY:
+        raise unhealthy_error(result.node, values.get("unhealthy", ""), plan.fleet)
     if result.exit_code == NO_FILES:
         raise FilesMissing(
             f"node {result.node} does not hold the files of the run",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
+from orch.runner.node import verdict
 from orch.runner.node.claims import ABANDONED_AFTER_S, Claim
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.connector import Connector, fan_out
 from orch.runner.node.cordon import MARK, Cordon
 from orch.runner.node.runtime import JobRuntime
 from orch.runner.node.runtimes import RUNTIMES, runtime_of
+from orch.runner.node.verdict import Verdict, read_verdict
 from orch.runner.preparation import first_boot
 from orch.spec.state import FleetState, NodeState
 from orch.templates import render
@@ -29,7 +31,8 @@ class NodeStatus:
     `cordoned` (takes no new jobs), `unreachable`, `terminated` (it ended itself), or `failure` (it can run
     nothing).
 
-    `unfit`: why its preparation failed, which keeps it out until that is mended.
+    `unfit`: why its preparation failed, which keeps it out until that is mended. `health`: what its last
+    examination came to; one that is a failure keeps it out, too.
     """
 
     status: Literal["provisioning", "idle", "busy", "cordoned", "unreachable", "terminated", "failure"]
@@ -38,6 +41,18 @@ class NodeStatus:
     claims: tuple[Claim, ...] = ()
     cordon: Cordon | None = None
     unfit: str | None = None
+    health: Verdict | None = None
+
+    @property
+    def unhealthy(self) -> str | None:
+        """Why it gets no new job, where that is its health."""
+        return self.health.reason if self.health is not None and self.health.status == "failure" else None
+
+    def in_words(self, part: str = "") -> str:
+        """`idle`, `idle (warning)`, `busy 3/8 (failure)`: its status with its health, without reasons.
+        `part`: what follows the word."""
+        well = self.health is None or self.health.status == "healthy"
+        return f"{self.status}{part}" + ("" if well or self.health is None else f" ({self.health.status})")
 
 
 @cache
@@ -56,7 +71,7 @@ if [ -e "$1" ] || [ -L "$1" ]; then
 for c; do held=$(readlink "$c") && {{ over "$c" "$held" || echo "claim $held$after"; }}; done
 fi
 [ ! -s {MARK} ] || sed 's/^/cordon /;q' {MARK}
-{first_boot.STATUS_SCRIPT}"""
+{first_boot.STATUS_SCRIPT}{verdict.SCRIPT}"""
 
 
 def node_statuses(
@@ -122,6 +137,10 @@ def read_claims(text: str) -> tuple[Claim, ...]:
 def read_status(text: str) -> NodeStatus:
     """The status in a node's answer."""
     lines = text.splitlines()
+    return replace(_without_health(lines), health=read_verdict(lines))
+
+
+def _without_health(lines: Sequence[str]) -> NodeStatus:
     claims = tuple(Claim.parse(line[6:]) for line in lines if line.startswith("claim "))
     cordon = next((Cordon.parse(line[7:]) for line in lines if line.startswith("cordon ")), None)
     problem = next((line[8:] for line in lines if line.startswith("runtime ")), None)

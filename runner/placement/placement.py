@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.launch.environment import fold
+from orch.runner.node.verdict import unhealthy_error
 from orch.runner.placement.conditions import Conditions, Unmet, misfit_of, summary_of
 from orch.runner.placement.node_fit import Misfit, Seat, blocks_of_rank, in_one, node_misfits
 from orch.runner.placement.rank_groups import RankGroup, rank_groups
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 class NodeAvailability:
     """A node at this moment: its blocks in use, whether it can run jobs, whether its first boot has finished.
 
-    `cordon` and `unfit_error` say why it gets no jobs. `failed`: how much speaks against it
-    because the run that is placed failed there before.
+    `cordon`, `unfit` (its preparation failed) and `unhealthy` say why it gets no jobs. `failed`: how much
+    speaks against it because the run that is placed failed there before.
     `holders`: the names of the runs that have blocks of it.
     """
 
@@ -39,6 +40,7 @@ class NodeAvailability:
     ready: bool = True
     cordon: str | None = None
     unfit: str | None = None
+    unhealthy: str | None = None
     failed: int = 0
     holders: tuple[str, ...] = ()
 
@@ -138,10 +140,10 @@ def place_task(
 ) -> tuple[Seat, ...]:
     """Nodes in rank order: group by group, within each neighbours together, by rack, topology, number.
 
-    Cordoned nodes and nodes whose preparation failed are excluded. Nodes without enough free blocks, and
-    nodes that do not answer, are used only when no others are left; before those, nodes on which the run
-    failed. A job that needs part of a node goes to the node with the fewest free blocks, so that whole nodes
-    stay free for jobs that need them.
+    Cordoned nodes, and nodes whose preparation failed or that are not healthy, are excluded. Nodes without
+    enough free blocks, and nodes that do not answer, are used only when no others are left; before those,
+    nodes on which the run failed. A job that needs part of a node goes to the node with the fewest free
+    blocks, so that whole nodes stay free for jobs that need them.
 
     Raises NoFit when the fleet is too small; NodeUnfit or NodeCordoned when too few nodes remain.
     """
@@ -157,7 +159,11 @@ def place_task(
     if match([fits[node.name] for node in prepared], sizes).short:
         first = next(node.name for node in fitting if node not in prepared)
         raise unfit_error(first, availability[first].unfit or "")
-    schedulable = [node for node in prepared if availability.get(node.name, IDLE).cordon is None]
+    healthy = [node for node in prepared if availability.get(node.name, IDLE).unhealthy is None]
+    if match([fits[node.name] for node in healthy], sizes).short:
+        first = next(node.name for node in prepared if node not in healthy)
+        raise unhealthy_error(first, availability[first].unhealthy or "", fleet.name)
+    schedulable = [node for node in healthy if availability.get(node.name, IDLE).cordon is None]
 
     def order(node: NodeState) -> tuple[object, ...]:
         available = availability.get(node.name, IDLE)
@@ -189,6 +195,12 @@ def cordoned_message(fleet: FleetState, availability: Mapping[str, NodeAvailabil
 def unfit_message(fleet: FleetState, availability: Mapping[str, NodeAvailability]) -> str | None:
     """The message about nodes whose preparation failed; None when there are none."""
     return _nodes_message(fleet, "kept out", {name: each.unfit for name, each in availability.items()})
+
+
+def unhealthy_message(fleet: FleetState, availability: Mapping[str, NodeAvailability]) -> str | None:
+    """The message about nodes whose health is a failure; None when there are none."""
+    reasons = {name: each.unhealthy for name, each in availability.items()}
+    return _nodes_message(fleet, "kept out for their health", reasons)
 
 
 def _nodes_message(fleet: FleetState, word: str, reasons: Mapping[str, str | None]) -> str | None:

@@ -24,6 +24,7 @@ from orch.runner.placement.placement import (
     no_fit,
     place_task,
     unfit_message,
+    unhealthy_message,
 )
 from orch.runner.placement.rank_groups import place_of_fleet, requested_fleets
 from orch.runner.processes import here
@@ -80,7 +81,7 @@ class FreeNow:
     """Whether a task can start on a fleet at this moment, or when nodes that are being prepared are ready.
 
     Names of its nodes: those that nothing runs on (`idle`), that do not answer (`silent`), that their cloud
-    takes back or works on (`leaving`), and whose preparation failed (`unfit`).
+    takes back or works on (`leaving`), and whose preparation or health failed (`unfit`).
     """
 
     starts: bool
@@ -101,7 +102,7 @@ def free_now(runner: RunnerContext | RunContext, task: Task, fleet: FleetState) 
     named = {node.name: status for node, status in zip(fleet.nodes, statuses, strict=True)}
     silent = frozenset(name for name, status in named.items() if status.status == "unreachable")
     leaving = frozenset(name for name, status in named.items() if status.cordon and status.cordon.of_cloud)
-    unfit = frozenset(name for name, each in availability.items() if each.unfit)
+    unfit = frozenset(name for name, each in availability.items() if each.unfit or each.unhealthy)
     return FreeNow(starts, idle, silent, leaving, unfit)
 
 
@@ -117,10 +118,11 @@ def choose_seats(
     why_silent: WhySilent | None = None,
 ) -> tuple[Seat, ...]:
     """Seats for `task` on free nodes, by their present status; of those, the ones with the least in `failed`
-    are taken. `answering`: silent nodes are not waited for. `released_at`: when a run last left nodes; with
-    it, what the nodes said to this process a moment ago, and since then, will do. `early_look`: one that has
-    begun, whose answer will do too. `why_silent`: with it a run that needs silent nodes is refused, after
-    those that it cannot explain were asked once more.
+    are taken. Nodes there, and those that have not passed the fleet's gate, are examined first.
+    `answering`: silent nodes are not waited for. `released_at`: when a run last left nodes; with it, what the
+    nodes said to this process a moment ago, and since then, will do. `early_look`: one that has begun, whose
+    answer will do too. `why_silent`: with it a run that needs silent nodes is refused, after those that it
+    cannot explain were asked once more.
 
     Raises NoFit, NodeUnfit, NodeCordoned, NodesBusy where other runs have the nodes; with `answering`
     HostUnreachable where nodes that are needed do not answer, or can run nothing.
@@ -130,8 +132,13 @@ def choose_seats(
     if recent is None or released_at is None:
         known = early_look.answer(fleet) if early_look is not None else None
         statuses = known if known is not None else _node_statuses(runner, fleet)
+        statuses = _through_gate(runner, fleet, statuses, failed)
     else:
-        statuses = recent.of(fleet, released_at, lambda: _node_statuses(runner, fleet))
+        statuses = recent.of(
+            fleet,
+            released_at,
+            lambda: _through_gate(runner, fleet, _node_statuses(runner, fleet), failed),
+        )
     availability = {
         name: replace(each, failed=failed.get(name, 0))
         for name, each in _availability(runner, fleet, statuses).items()
@@ -144,7 +151,8 @@ def choose_seats(
     if answering:
         _require_answers(seats, availability)
     _require_free(seats, availability)
-    for message in filter(None, (cordoned_message(fleet, availability), unfit_message(fleet, availability))):
+    told = (told(fleet, availability) for told in (cordoned_message, unfit_message, unhealthy_message))
+    for message in filter(None, told):
         runner.processor.handle(Notice(message, "warning"))
     return seats
 
@@ -240,6 +248,25 @@ def _node_statuses(
     return node_statuses(fleet, runner.connector, deadline_s=deadline_s, runtimes=runner.runtimes)
 
 
+def _through_gate(
+    runner: RunnerContext | RunContext,
+    fleet: FleetState,
+    statuses: tuple[NodeStatus, ...],
+    failed: Collection[str],
+) -> tuple[NodeStatus, ...]:
+    """The statuses after nodes were examined that have not passed the fleet's gate, and those where the run
+    failed."""
+    if fleet.health is None or fleet.health.gate == "none":
+        return statuses
+    if not failed and all(
+        each.health is not None and each.health.passed(fleet.health.gate) for each in statuses
+    ):
+        return statuses  # what examines is not even loaded
+    from orch.runner.health.gate import through_gate
+
+    return through_gate(fleet, statuses, runner.connector, runner.processor, suspects=failed)
+
+
 def _availability(
     runner: RunnerContext | RunContext, fleet: FleetState, statuses: Sequence[NodeStatus]
 ) -> dict[str, NodeAvailability]:
@@ -257,6 +284,7 @@ def _availability(
             ready=status.status != "provisioning",
             cordon=(status.cordon.reason or str(status.cordon)) if status.cordon else None,
             unfit=status.unfit,
+            unhealthy=status.unhealthy,
             holders=(*(claim.holder for claim in status.claims), *(run for run, _ in expected)),
         )
     return availability

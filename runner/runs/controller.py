@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from orch.runner.errors import LedgerUnusable
@@ -30,6 +30,8 @@ PAUSE_S = 2.0
 COLLECT_EVERY_S = 60.0
 # How often fleets are seen to.
 FLEETS_EVERY_S = 300.0
+# How often it looks whether nodes are to be examined; an `interval` is a minute, unless a fleet says so.
+HEALTH_EVERY_S = 15.0
 # A start may wait for an image for minutes: so many runs are advanced at once.
 AT_ONCE = 16
 # Of how many runs it keeps what they use at once: a node that is away takes its time.
@@ -38,24 +40,37 @@ SAMPLED_AT_ONCE = 8
 SLOW_S, REPEAT_S = 60.0, 600.0
 
 
+@dataclass
+class _Chore:
+    """What is done from time to time, and when it was begun last."""
+
+    do: Callable[[], Iterable[Notice]]
+    every_s: float
+    began_at: float = float("-inf")
+    under_way: Future[None] | None = None
+
+
 class Controller:
     """Advances runs from `run` until `stop` is called, from any thread or a signal handler.
 
-    `see_to_fleets` does what is about no run, and returns what is to be told: a pass does it from time to
-    time.
+    `see_to_fleets` and `see_to_health` do what is about no run, and return what is to be told: a pass does it
+    from time to time.
     """
 
     def __init__(
-        self, runner: RunnerContext, see_to_fleets: Callable[[], Iterable[Notice]] | None = None
+        self,
+        runner: RunnerContext,
+        see_to_fleets: Callable[[], Iterable[Notice]] | None = None,
+        see_to_health: Callable[[], Iterable[Notice]] | None = None,
     ) -> None:
-        self._see_to_fleets = see_to_fleets
+        chores = ((see_to_fleets, FLEETS_EVERY_S), (see_to_health, HEALTH_EVERY_S))
+        self._chores = [_Chore(do, every_s) for do, every_s in chores if do is not None]
         self._runner = replace(runner, processor=_Sparing(runner.processor), recent_statuses=RecentStatuses())
         self._stop, self._look = threading.Event(), threading.Event()
         self._busy: dict[int, Future[None]] = {}
         self._collecting: Future[None] | None = None
-        self._seeing: Future[None] | None = None
         self._sampling: dict[int, Future[None]] = {}
-        self._beaten_at = self._collected_at = self._sampled_at = self._seen_at = float("-inf")
+        self._beaten_at = self._collected_at = self._sampled_at = float("-inf")
         self._passed_at = time.monotonic()
 
     def stop(self) -> None:
@@ -83,7 +98,7 @@ class Controller:
         owner = process_owner()
         try:
             with (
-                ThreadPoolExecutor(AT_ONCE + 2, "orch-control") as pool,
+                ThreadPoolExecutor(AT_ONCE + 3, "orch-control") as pool,
                 ThreadPoolExecutor(SAMPLED_AT_ONCE, "orch-samples") as sampling,
             ):
                 while not self._stop.is_set():
@@ -118,17 +133,14 @@ class Controller:
         ):
             self._collected_at = now
             self._collecting = pool.submit(self._safely, lambda: collect_leftovers(self._runner))
-        if (
-            self._see_to_fleets is not None
-            and now - self._seen_at >= FLEETS_EVERY_S
-            and (self._seeing is None or self._seeing.done())
-        ):
-            self._seen_at = now
-            self._seeing = pool.submit(self._safely, self._fleets)
+        for chore in self._chores:
+            if now - chore.began_at >= chore.every_s and (chore.under_way is None or chore.under_way.done()):
+                chore.began_at = now
+                chore.under_way = pool.submit(self._safely, lambda do=chore.do: self._tell_all(do))
         return rows
 
-    def _fleets(self) -> None:
-        for each in self._see_to_fleets() if self._see_to_fleets is not None else ():
+    def _tell_all(self, do: Callable[[], Iterable[Notice]]) -> None:
+        for each in do():
             self._runner.processor.handle(each)
 
     def _waits_elsewhere(self, row: RunRow) -> bool:

@@ -62,7 +62,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "mounts": "use `volumes` of the task",
         "scratch": None,
         "scratch.fs": "only disks of clouds' machines are given a file system",
-        "health": None,
         "topology": None,
         "gang": None,
         "ttl": "delete the fleet with `orch down`",

@@ -1,12 +1,14 @@
-"""Carries out the plan of a maintenance, wave by wave."""
+"""Plans a maintenance and carries it out, wave by wave."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from orch.runner import processes
 from orch.runner.launch.environment import fold
 from orch.runner.node.cordon import mark_for
+from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 from orch.spec.suggest import counted
@@ -24,11 +26,15 @@ from orch.stacks.maintenance.drain import (
 from orch.stacks.maintenance.errors import MaintenanceError, NodesFailed, NotHelped
 from orch.stacks.maintenance.evacuate import move, record
 from orch.stacks.maintenance.gpu_reset import EVIDENCE, RESET, VERIFY, evidence, judge, reset
-from orch.stacks.maintenance.plan import Verb
+from orch.stacks.maintenance.look import look_at, runs_on, usual_s
+from orch.stacks.maintenance.plan import MaintenancePlan, NodeLook, Options, Verb, plan_of, title_of
 from orch.stacks.maintenance.reboot import READY, REBOOT, reboot
-from orch.stacks.maintenance.replace import REPLACED, replace
+from orch.stacks.maintenance.replace import REPLACED, refuse_irreplaceable, replace
 from orch.stacks.maintenance.rollout import bring_up_rest, roll
 from orch.stacks.maintenance.spares import make_spares, remove_spares
+from orch.stacks.project import Project
+from orch.stacks.pulumi.operation import Listener
+from orch.stacks.state import StackState
 
 CHECK = "check"
 
@@ -57,6 +63,28 @@ def phases(verb: Verb) -> tuple[Phase, ...]:
         "reset-gpu": (evidence, judge, cordon, drain, reset, check, uncordon),
     }
     return acts[verb]
+
+
+def planned_for(
+    runner: RunnerContext,
+    project: Project,
+    verb: Verb,
+    chosen: Mapping[str, Sequence[str]],
+    *,
+    options: Options,
+    listener: Listener,
+) -> MaintenancePlan:
+    """The plan for nodes, by the fleet they are of. Raises as `refuse_irreplaceable`."""
+    looks: dict[str, NodeLook] = {}
+    for name, names in chosen.items():
+        stack = StackState(project, name)
+        looks |= {each.name: each for each in look_at(stack, names, runner.connector)}
+    in_order = [looks[node] for names in chosen.values() for node in names]
+    if verb == "replace":
+        refuse_irreplaceable(project, in_order, listener)
+    runs = runs_on(project, chosen, listener)
+    usual = usual_s(runner.ledger.changes, project, title_of(verb), STEPS[verb])
+    return plan_of(verb, in_order, runs, options, me=processes.here(), usual_s=usual)
 
 
 def carry_out(at: Maintenance) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunnerError
-from orch.runner.node.gpus import (
+from orch.runner.health.gpus import (
     GpuLook,
     Triage,
     evidence_command,

@@ -13,13 +13,10 @@ from pathlib import Path
 import pytest
 
 from orch.runner.errors import RunnerError
-from orch.runner.node.commands import NODE_HOME, Command
-from orch.runner.node.connector import Completed
-from orch.runner.node.gpus import (
+from orch.runner.health.gpus import (
     BUSY,
     Gpu,
     GpuLook,
-    Xid,
     evidence_command,
     keep_evidence,
     look_command,
@@ -27,8 +24,10 @@ from orch.runner.node.gpus import (
     read_reset,
     reset_command,
     triage,
-    xids_in,
 )
+from orch.runner.health.xids import Xid, xids_in
+from orch.runner.node.commands import NODE_HOME, Command
+from orch.runner.node.connector import Completed
 
 pytestmark = pytest.mark.quick
 
@@ -78,7 +77,7 @@ def test_the_gravest_fault_decides_and_an_unknown_one_nothing() -> None:
     assert triage(found((FIRST, 48), (SECOND, 79))).action == "reboot"
     assert triage(found((FIRST, 48), (SECOND, 92), (SECOND, 79))).action == "replace"
     assert (triage(found()).action, triage(found()).indices) == ("reset", ())
-    assert "Xid 119 decides nothing" in triage(found((FIRST, 119))).why
+    assert "Xid 999 decides nothing" in triage(found((FIRST, 999))).why
 
 
 def test_one_gpu_is_reset_where_no_switch_joins_it_to_others() -> None:

@@ -1,27 +1,24 @@
 """NVIDIA GPUs of a node when one of them fails: what the kernel told, evidence, and their reset.
 
-Which of the kernel's messages (Xids) are faults of the hardware is a table; of those not in it nothing is
-decided. NVIDIA's own list, with more of them: https://docs.nvidia.com/deploy/xid-errors.
+Which of the kernel's messages are faults of the hardware is the table of `xids`; of those not in it nothing
+is decided.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-import re
 import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from orch.runner.errors import RunnerError
+from orch.runner.health.xids import RECOVERY, XIDS, Action, Xid, short_pci, xids_in
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.connector import Completed
 from orch.runner.private import private_folder
 from orch.templates import render
-
-Action = Literal["none", "reset", "reboot", "replace"]
 
 TOOL_S = 120
 """How long one tool may take; `dcgmi diag -r 1` takes less than a minute, a bug report one or two."""
@@ -48,40 +45,7 @@ EVIDENCE = frozenset(
 """Files that evidence may have; a node's archive is not trusted with other names."""
 
 
-@dataclass(frozen=True)
-class XidRule:
-    """What an Xid means, and what helps: nothing done to the node where an application is at fault."""
-
-    number: int
-    title: str
-    action: Action
-
-
-XIDS = {
-    rule.number: rule
-    for rule in (
-        XidRule(13, "graphics engine exception", "none"),
-        XidRule(31, "memory page fault", "none"),
-        XidRule(43, "the GPU stopped processing for a job", "none"),
-        XidRule(48, "double-bit ECC error", "reset"),
-        XidRule(64, "a row of memory could not be recorded for remapping", "reset"),
-        XidRule(79, "the GPU has fallen off the bus", "reboot"),
-        XidRule(92, "high rate of single-bit ECC errors", "replace"),
-        XidRule(94, "contained ECC error", "reset"),
-        XidRule(95, "uncontained ECC error", "reset"),
-    )
-}
 _RANK: dict[Action, int] = {"none": 0, "reset": 1, "reboot": 2, "replace": 3}
-
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)")
-
-
-@dataclass(frozen=True)
-class Xid:
-    """A fault that the kernel told, of the GPU at a place of the PCI bus."""
-
-    pci: str
-    number: int
 
 
 @dataclass(frozen=True)
@@ -132,21 +96,16 @@ def read_look(text: str) -> GpuLook:
         parts = [part.strip() for part in line.removeprefix("gpu ").split(",")]
         if line.startswith("gpu ") and len(parts) == 5 and parts[0].isdigit():
             ecc = int(parts[4]) if parts[4].isdigit() else None
-            gpus.append(Gpu(parts[0], parts[1], parts[2], _short(parts[3]), ecc))
+            gpus.append(Gpu(parts[0], parts[1], parts[2], short_pci(parts[3]), ecc))
     trouble = " ".join(line.removeprefix("trouble ") for line in lines if line.startswith("trouble "))
     return GpuLook(True, tuple(gpus), "fabric" in lines, xids_in(lines), trouble)
-
-
-def xids_in(lines: Iterable[str]) -> tuple[Xid, ...]:
-    """The faults in lines of the kernel, each once for a GPU, in their order."""
-    found = (_XID.search(line) for line in lines)
-    return tuple(dict.fromkeys(Xid(_short(each[1]), int(each[2])) for each in found if each is not None))
 
 
 def triage(look: GpuLook) -> Triage:
     """What the faults of a node ask for. Without any fault that is known, a reset of all GPUs is as good as
     it was asked for."""
-    known = [each for each in look.xids if each.number in XIDS]
+    # What Xid 154 says of another fault is in its text, which a look leaves out.
+    known = [each for each in look.xids if each.number in XIDS and each.number != RECOVERY]
     if not known:
         others = sorted({each.number for each in look.xids})
         told = (
@@ -216,10 +175,3 @@ def read_reset(result: Completed) -> str:
     if not result.ok:
         raise RunnerError(f"the GPUs of node {result.node} were not reset", detail=words or result.ending)
     return words
-
-
-def _short(pci: str) -> str:
-    """A place of the PCI bus as one spelling: nvidia-smi and the kernel tell domains of other lengths, and
-    the kernel leaves the function out."""
-    domain, _, rest = pci.lower().partition(":")
-    return f"{domain[-4:]:0>4}:{rest.partition('.')[0]}"

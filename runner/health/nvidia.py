@@ -1,0 +1,299 @@
+"""What `nvidia-smi -q -x` tells of the health of NVIDIA's GPUs. Pure.
+
+Names of fields differ from driver to driver; a field that is not there, or is `N/A`, says nothing. Limits of
+NVIDIA: GPU Memory Error Management ("RMA Policy Thresholds", "Error Recovery and Response Flags") and Dynamic
+Page Retirement; of nvidia-smi's exit codes: its manual. Where NVIDIA names no limit, it is ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from orch.runner.health.findings import HealthReport, ReportBuilder
+from orch.runner.health.sections import MISSING, Section, number
+from orch.runner.health.xids import Action, action_in, short_pci
+
+CHECKS = (
+    "gpu count",
+    "gpu lost",
+    "driver",
+    "ecc",
+    "remapped rows",
+    "retired pages",
+    "gpu recovery",
+    "pcie",
+    "thermal",
+    "power",
+    "fabric",
+)
+
+CORRECTED_MOST = 10_000
+"""Corrected errors since the driver was loaded; ours: no job is at risk, but such memory is failing."""
+RETIRED_MOST = 60
+"""Retired pages that NVIDIA replaces a GPU for."""
+REPLAYS_MOST = 1_000
+"""PCIe replays since the GPU's reset; ours."""
+
+_EXITS: dict[int, tuple[str, str, Action]] = {
+    # (check, reason, what helps) by nvidia-smi's exit code.
+    4: ("driver", "nvidia-smi is not permitted to ask the driver", "none"),
+    6: ("gpu lost", "the driver finds no GPU", "reboot"),
+    8: ("power", "external power cables of a GPU are not attached", "replace"),
+    9: ("driver", "the NVIDIA driver is not loaded", "reboot"),
+    10: ("driver", "the driver found an interrupt issue with a GPU", "reboot"),
+    12: ("driver", "NVIDIA's management library is not found", "none"),
+    13: ("driver", "the local driver does not have this function", "none"),
+    15: ("gpu lost", "a GPU has fallen off the bus", "reboot"),
+    18: ("driver", "driver and library differ in version: the driver was updated without a reboot", "reboot"),
+}
+# The words for the same where the exit code is another, as of old drivers and wrappers.
+_WORDS: tuple[tuple[str, int], ...] = (
+    ("GPU is lost", 15),
+    ("Unable to determine the device handle", 15),
+    ("No devices were found", 6),
+    ("version mismatch", 18),
+    ("couldn't communicate with the NVIDIA driver", 9),
+    ("Driver Not Loaded", 9),
+)
+_HANDLE = re.compile(r"device handle for GPU\s?\d*:?\s?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
+_INFOROM = re.compile(r"infoROM is corrupted at gpu ([0-9A-Fa-f:.]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class GpuHealth:
+    """A GPU as its driver lists it, for what else tells of it.
+
+    `recovery`: what the driver itself says helps now; None where it tells nothing of that, as before
+    driver 560. `remap_pending`: whether rows of memory wait for a reset.
+    """
+
+    index: int
+    pci: str
+    name: str
+    recovery: Action | None
+    remap_pending: bool | None
+
+    def __str__(self) -> str:
+        return f"GPU {self.index} ({self.pci})"
+
+
+def read_smi(section: Section, count: int, *, simulated: bool) -> tuple[HealthReport, tuple[GpuHealth, ...]]:
+    """The health of a node's GPUs, of which there should be `count`, and the GPUs themselves."""
+    notes = ReportBuilder()
+    if section.state == "missing":
+        if simulated:
+            notes.skip("gpus", "the accelerators are simulated")
+        else:
+            notes.fail("driver", "node", "nvidia-smi is not there: is the driver installed?")
+        return notes.report(), ()
+    if section.hung:
+        notes.fail("driver", "node", "nvidia-smi did not answer: a GPU or its driver hangs", "reboot")
+        return notes.report(), ()
+    root = _parsed(section.text)
+    gpus = root.findall("gpu") if root is not None else []
+    _judge_call(section, notes, listed=bool(gpus))
+    found = tuple(_judge_gpu(each, index, notes) for index, each in enumerate(gpus))
+    if gpus:
+        notes.made(*CHECKS)
+        if len(gpus) < count:
+            notes.fail("gpu count", "node", f"the driver lists {len(gpus)} of {count} GPUs", "reboot")
+    return notes.report(), found
+
+
+def _parsed(text: str) -> ElementTree.Element | None:
+    """The document in what nvidia-smi printed. Entities are not its way: a document with any is not read."""
+    start, end = text.find("<nvidia_smi_log"), text.rfind("</nvidia_smi_log>")
+    if start < 0 or end < 0:
+        return None
+    try:
+        # From the root element on there is no document type, so there are no entities to expand.
+        return ElementTree.fromstring(text[start : end + len("</nvidia_smi_log>")])
+    except ElementTree.ParseError:
+        return None
+
+
+def _judge_call(section: Section, notes: ReportBuilder, *, listed: bool) -> None:
+    before, _, rest = section.text.partition("<nvidia_smi_log")
+    text = f"{before}\n{rest.rpartition('</nvidia_smi_log>')[2]}"
+    head = " ".join(before.partition("<?xml")[0].split())
+    for place in _INFOROM.findall(text):
+        notes.warn("gpu recovery", f"GPU at {short_pci(place)}", "its infoROM is corrupted", "replace")
+    code = section.code
+    if code in (0, 14) and listed:
+        # Some drivers list the others and end well.
+        code = next((exit_code for words, exit_code in _WORDS if words in text), 0)
+    elif code not in _EXITS:
+        code = next((exit_code for words, exit_code in _WORDS if words in text), code)
+    if code == MISSING:
+        notes.fail("driver", "node", "nvidia-smi cannot be run: is the driver installed?")
+    elif code in _EXITS:
+        check, reason, action = _EXITS[code]
+        place = _HANDLE.search(text)
+        part = f"GPU at {short_pci(place[1])}" if place is not None else "node"
+        notes.fail(check, part, f"{reason}{f' ({_quoted(head)})' if head else ''}", action)
+    elif code or not listed:
+        said = _quoted(head) if head else "it says nothing"
+        notes.fail("driver", "node", f"nvidia-smi fails with exit code {code}: {said}", "reboot")
+
+
+def _quoted(text: str) -> str:
+    return text[:120].rstrip(" .")
+
+
+def _judge_gpu(gpu: ElementTree.Element, index: int, notes: ReportBuilder) -> GpuHealth:
+    def text(path: str) -> str:
+        return (gpu.findtext(path) or "").strip()
+
+    def count(*paths: str) -> int:
+        return sum(int(number(text(path)) or 0) for path in paths)
+
+    def yes(path: str) -> bool:
+        return text(path).lower() in ("yes", "true")
+
+    pci = short_pci(gpu.get("id") or text("pci/pci_bus_id") or "?")
+    words = text("gpu_recovery_action")
+    told = words not in ("", "N/A", "Unknown Error") and "deprecated" not in words
+    recovery = action_in(words) if told else None
+    pending = text("remapped_rows/remapped_row_pending")
+    health = GpuHealth(
+        index, pci, text("product_name"), recovery, None if pending not in ("Yes", "No") else pending == "Yes"
+    )
+    part = str(health)
+    lost = next((each.text.strip() for each in gpu.iter() if each.text and "GPU is lost" in each.text), None)
+    if lost is not None:
+        notes.fail("gpu lost", part, "the GPU is lost: its driver cannot reach it", "reboot")
+    elif any("requires reset" in (each.text or "") for each in gpu.iter()):
+        notes.fail("gpu recovery", part, "the GPU requires a reset", "reset")
+    if recovery in ("reset", "reboot"):
+        notes.fail("gpu recovery", part, f"its driver asks for a recovery: {words}", recovery)
+    elif yes("reset_status/reset_required"):
+        notes.fail("gpu recovery", part, "its driver asks for a reset", "reset")
+    elif yes("reset_status/drain_and_reset_recommended"):
+        notes.fail("gpu recovery", part, "its driver asks for a drain and a reset", "reset")
+    _judge_memory(part, recovery, text, count, yes, notes)
+    _judge_pcie(part, text, count, notes)
+    _judge_heat(part, text, notes)
+    _judge_fabric(part, text, notes)
+    return health
+
+
+def _judge_memory(
+    part: str,
+    recovery: Action | None,
+    text: Callable[[str], str],
+    count: Callable[..., int],
+    yes: Callable[[str], bool],
+    notes: ReportBuilder,
+) -> None:
+    now = "ecc_errors/volatile"
+    dram = count(f"{now}/dram_uncorrectable", f"{now}/double_bit/device_memory")
+    sram = count(
+        f"{now}/sram_uncorrectable",
+        f"{now}/sram_uncorrectable_parity",
+        f"{now}/sram_uncorrectable_secded",
+        *(f"{now}/double_bit/{each}" for each in ("l1_cache", "l2_cache", "register_file", "texture_memory")),
+    )
+    for what, errors in (("DRAM", dram), ("SRAM", sram)):
+        if errors:
+            reason = f"{errors} uncorrectable {what} errors since the driver was loaded"
+            # The driver contained them where it says that nothing is left to do.
+            if recovery == "none":
+                notes.warn("ecc", part, f"{reason}, which it recovered from", "reset")
+            else:
+                notes.fail("ecc", part, reason, "reset")
+    corrected = count(f"{now}/dram_correctable", f"{now}/sram_correctable", f"{now}/single_bit/total")
+    if corrected >= CORRECTED_MOST:
+        notes.warn("ecc", part, f"{corrected} corrected memory errors since the driver was loaded", "replace")
+    if yes("ecc_errors/aggregate/sram_threshold_exceeded"):
+        notes.fail("ecc", part, "more uncorrectable SRAM errors than NVIDIA allows", "replace")
+    if yes("ecc_errors/unrepairable_memory"):
+        notes.fail("ecc", part, "memory that cannot be repaired", "replace")
+    for field, what in (("channel_repair_pending", "memory channel"), ("tpc_repair_pending", "TPC")):
+        if yes(f"ecc_errors/{field}"):
+            notes.warn("ecc", part, f"the repair of a {what} waits for a reset", "reset")
+    rows = "remapped_rows"
+    if yes(f"{rows}/remapped_row_failure"):
+        notes.fail("remapped rows", part, "a row of memory could not be remapped", "replace")
+    if yes(f"{rows}/remapped_row_pending"):
+        notes.warn("remapped rows", part, "the remapping of rows of memory waits for a reset", "reset")
+    if banks := count(f"{rows}/row_remapper_histogram/row_remapper_histogram_none"):
+        notes.warn("remapped rows", part, f"{banks} banks of memory have no spare row left")
+    pages = "retired_pages"
+    retired = count(
+        f"{pages}/multiple_single_bit_retirement/retired_count",
+        f"{pages}/double_bit_retirement/retired_count",
+    )
+    if retired >= RETIRED_MOST:
+        notes.fail("retired pages", part, f"{retired} pages of memory are retired", "replace")
+    if yes(f"{pages}/pending_retirement") or yes(f"{pages}/pending_blacklist"):
+        notes.warn("retired pages", part, "the retirement of pages of memory waits for a reset", "reset")
+
+
+def _judge_pcie(
+    part: str, text: Callable[[str], str], count: Callable[..., int], notes: ReportBuilder
+) -> None:
+    """Of the link only its width is judged: its generation drops while a GPU is idle."""
+    widths = "pci/pci_gpu_link_info/link_widths"
+    now, most = number(text(f"{widths}/current_link_width")), number(text(f"{widths}/max_link_width"))
+    if now and most and now < most:
+        reason = f"its PCIe link has {int(now)} of {int(most)} lanes"
+        note = notes.fail if now * 4 <= most else notes.warn
+        note("pcie", part, reason, "reboot")
+    if (replays := count("pci/replay_counter")) >= REPLAYS_MOST:
+        notes.warn("pcie", part, f"{replays} replays on its PCIe link")
+    if rollovers := count("pci/replay_rollover_counter"):
+        notes.warn("pcie", part, f"the counter of PCIe replays ran over {rollovers} times")
+
+
+def _judge_heat(part: str, text: Callable[[str], str], notes: ReportBuilder) -> None:
+    def active(reason: str) -> bool:
+        return any(
+            text(f"clocks_{word}_reasons/clocks_{word}_reason_{reason}") == "Active"
+            for word in ("event", "throttle")
+        )
+
+    degrees = text("temperature/gpu_temp")
+    now, slow = number(degrees), number(text("temperature/gpu_temp_slow_threshold"))
+    margin = number(text("temperature/gpu_temp_tlimit"))
+    slow_margin = number(text("temperature/gpu_temp_slow_tlimit_threshold"))
+    hot = now is not None and slow is not None and 0 < slow <= now
+    near = margin is not None and slow_margin is not None and margin <= slow_margin
+    memory, most = (
+        number(text("temperature/memory_temp")),
+        number(text("temperature/gpu_temp_max_mem_threshold")),
+    )
+    if active("hw_thermal_slowdown"):
+        notes.warn("thermal", part, f"its hardware slows it down for heat, at {degrees or '?'}")
+    elif hot or near:
+        notes.warn("thermal", part, f"it is at {degrees}, where its hardware slows it down")
+    elif active("sw_thermal_slowdown"):
+        notes.warn("thermal", part, f"its driver slows it down for heat, at {degrees or '?'}")
+    if memory is not None and most is not None and 0 < most <= memory:
+        notes.warn("thermal", part, f"its memory is at {memory:.0f} C, and may be at {most:.0f} C")
+    if active("hw_power_brake_slowdown"):
+        notes.warn("power", part, "a power brake of the machine slows it down: is a power supply out?")
+    elif active("hw_slowdown") and not active("hw_thermal_slowdown"):
+        notes.warn("power", part, "its hardware slows it down")
+
+
+def _judge_fabric(part: str, text: Callable[[str], str], notes: ReportBuilder) -> None:
+    def told(field: str) -> str:
+        value = text(f"fabric/{field}")
+        return "" if value in ("N/A", "Not Supported", "None") or "deprecated" in value else value
+
+    state, status = told("state"), told("status")
+    if state and state != "Completed":
+        reason = f"it is not part of the NVLink fabric ({state.lower()}): does the fabric manager run?"
+        notes.fail("fabric", part, reason, "reboot")
+    elif state and status not in ("", "Success"):
+        notes.fail("fabric", part, f"the NVLink fabric refused it: {status}", "reboot")
+    if told("health/summary").lower() == "unhealthy" or told("health/route_unhealthy") in ("True", "Yes"):
+        notes.fail("fabric", part, "the NVLink fabric has no sound routes for it", "reset")
+    elif told("health/bandwidth").lower() == "degraded":
+        notes.warn("fabric", part, "the NVLink fabric has less than its full bandwidth", "reset")
+    if wrong := told("health/incorrect_configuration"):
+        if wrong not in ("False", "No"):
+            notes.fail("fabric", part, f"the NVLink fabric is set up wrongly: {wrong}")

@@ -1,0 +1,139 @@
+"""Examines the nodes of fleets and keeps in the ledger what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Literal
+
+from orch.runner.health.examination import Depth
+from orch.runner.health.gate import Examined, depth_of, examine_nodes
+from orch.runner.ledger.ledger import Ledger
+from orch.runner.ledger.node_health import Examination
+from orch.runner.node.connector import Connector
+from orch.runner.node.status import NodeStatus, node_statuses
+from orch.runner.node.verdict import Verdict
+from orch.spec.state import FleetHealth, FleetState
+from orch.stacks.project import Project, ledger_scope
+
+Due = Callable[[NodeStatus], bool]
+"""Whether a node of this status is to be examined now."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What a look at the nodes of a fleet came to. `left_out`: nodes that could not be examined, by name,
+    each with the reason."""
+
+    fleet: FleetState
+    examined: tuple[Examined, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Names of the nodes whose health is a failure."""
+        return tuple(
+            each.node.name
+            for each in self.examined
+            if each.report is not None and each.report.status == "failure"
+        )
+
+
+def watch(
+    project: Project,
+    ledger: Ledger,
+    connector: Connector,
+    fleet: FleetState,
+    *,
+    names: Collection[str] | None = None,
+    depth: Depth = "light",
+    due: Due = lambda status: True,
+) -> Watched:
+    """Examine nodes of a fleet at once, write to each what came of it, and keep it in the ledger.
+
+    `names`: of these alone. A node that does not answer, or is still being prepared, is left out, and by a
+    deep examination one that has a job. Raises LedgerUnusable.
+    """
+    nodes = [node for node in project.machines(fleet) if names is None or node.name in names]
+    statuses = node_statuses(fleet.model_copy(update={"nodes": tuple(nodes)}), connector)
+    present = {node.name: status for node, status in zip(nodes, statuses, strict=True)}
+    left = {name: why for name, status in present.items() if (why := _left_out(status, depth)) is not None}
+    chosen = [node for node in nodes if node.name not in left and due(present[node.name])]
+    examined = examine_nodes(chosen, connector, depth, simulated=fleet.simulated)
+    found = [
+        Examination(each.node.name, each.report.status, each.report.reason, each.report.to_json())
+        for each in examined
+        if each.report is not None
+    ]
+    if found:
+        ledger.record_health(project.name, ledger_scope(project), fleet.name, found)
+    return Watched(fleet, examined, tuple(left.items()))
+
+
+def watch_due(project: Project, ledger: Ledger, connector: Connector, fleet: FleetState) -> Watched:
+    """Examine the nodes of a fleet that were not for its `interval`, and at the depth of its gate those that
+    have not passed that. Raises LedgerUnusable."""
+    health = fleet.health
+    if health is None or health.gate == "none":
+        return Watched(fleet)
+    due = is_due(health)
+    if depth_of(health.gate) == "light":
+        return watch(project, ledger, connector, fleet, due=due)
+    deep = watch(
+        project,
+        ledger,
+        connector,
+        fleet,
+        depth=depth_of(health.gate),
+        due=lambda status: status.health is None or not status.health.passed(health.gate),
+    )
+    known = {each.node.name for each in deep.examined}
+    names = [node.name for node in fleet.nodes if node.name not in known]
+    light = watch(project, ledger, connector, fleet, names=names, due=due)
+    return Watched(fleet, (*deep.examined, *light.examined), light.left_out)
+
+
+def news(watched: Watched) -> Iterator[tuple[str, Literal["info", "warning"]]]:
+    """What is to be told of nodes whose health is not what it was before: a text each, and its level."""
+    for each in watched.examined:
+        if each.verdict is None or each.verdict.status == (each.verdict.former or "healthy"):
+            continue
+        name, status = each.node.name, each.verdict.status
+        if status == "healthy":
+            yield f"node {name}: healthy again", "info"
+        else:
+            kept = ", takes no new jobs" if status == "failure" else ""
+            yield f"node {name}: {status}{kept}: {each.verdict.reason}", "warning"
+
+
+def _left_out(status: NodeStatus, depth: Depth) -> str | None:
+    if status.status == "provisioning":
+        return "its preparation is under way"
+    if status.status in ("unreachable", "terminated"):
+        return status.reason or "it does not answer"
+    if depth != "light" and status.claims:
+        return "a job is on it, which a deep examination would disturb"
+    return None
+
+
+def is_due(health: FleetHealth, now: datetime | None = None) -> Due:
+    """What is to be examined by `interval`: a node that was not, in this boot, for so long."""
+    moment = now or datetime.now(timezone.utc)
+
+    def due(status: NodeStatus) -> bool:
+        verdict = status.health
+        return verdict is None or verdict.stale or age_s(verdict, moment) >= health.interval_s
+
+    return due
+
+
+def age_s(verdict: Verdict, now: datetime) -> float:
+    """How long ago a node was examined, in seconds; for ever where it does not tell. Clocks may differ: what
+    is in the future was long ago."""
+    try:
+        at = datetime.strptime(verdict.at, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return float("inf")
+    seconds = (now - at).total_seconds()
+    return seconds if seconds >= -300 else float("inf")

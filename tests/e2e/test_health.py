@@ -1,0 +1,201 @@
+"""Health of nodes on real containers whose GPU and kernel pretend: found by the gate, by interval, mended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stocked import stocked
+from support import Folder, containers, docker, until
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("engine")]
+
+SMI = Path(__file__).parents[1] / "runner/health/recorded/h100.xml"
+FLEET = """\
+type: fleet
+name: ward
+backend: local
+nodes: 2
+placement: cluster
+resources: {memory: 512MB}
+"""
+VOLUME = "type: volume\nname: kept\nbackend: local\nsize: 1GB\nprotect: false\n"
+TASK = """\
+type: task
+name: {name}
+image: orch/mpi
+nodes: {nodes}
+resources: {{cpu: 0.., memory: 64MB..}}
+commands: ["echo here $ORCH_INSTANCE"]
+"""
+# Each step is one of a descent whose result depends on all of them; what it has reached is kept.
+TRAIN = """\
+import os, pathlib, time
+
+kept = pathlib.Path(os.environ["ORCH_CHECKPOINT_DIR"], os.environ["ORCH_RUN_NAME"] + os.environ["ORCH_NODE_RANK"])
+step, weight = 0, 1.0
+if os.environ.get("ORCH_RESUME") and kept.exists():
+    step, weight = int(kept.read_text().split()[0]), float.fromhex(kept.read_text().split()[1])
+print("begins at", step, flush=True)
+while step < 30:
+    weight -= 0.1 * (weight - 1 / (step + 1 + int(os.environ["ORCH_NODE_RANK"])))
+    step += 1
+    new = kept.with_suffix(".new")
+    new.write_text(f"{step} {weight.hex()}")
+    new.rename(kept)
+    time.sleep(0.3)
+print("weight", weight.hex(), flush=True)
+"""
+RUN = """\
+type: task
+name: {name}
+image: orch/mpi
+nodes: 2
+resources: {{cpu: 0.., memory: 64MB..}}
+files: [train.py]
+volumes: ["kept:/kept"]
+checkpoint: /kept
+commands: [python3 train.py]
+stop_duration: 5s
+retry: {{on_events: [interruption], duration: 1h}}
+"""
+
+
+@pytest.fixture(scope="module")
+def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
+    path = tmp_path_factory.mktemp("ward")
+    backend = f"{{type: local, node_image: '{stocked('mpi')}', simulate_gpu: 'H100:80GB:1'}}"
+    (path / "orch.yml").write_text(f"project: tests\nbackends: [{backend}]\n")
+    folder = Folder(path)
+    folder.write("fleet.yml", FLEET)
+    folder.write("volume.yml", VOLUME)
+    folder.write("train.py", TRAIN)
+    for file in ("volume.yml", "fleet.yml"):
+        said = folder.orch("up", file, "--yes", timeout=600)
+        assert said.code == 0, said.err
+    yield folder
+    for name in ("fleet.yml", "volume.yml"):
+        said = folder.orch("down", name, "--yes", "--force", timeout=600)
+        assert said.code == 0, said.err
+
+
+def container(folder: Folder, index: int) -> str:
+    return next(name for name in containers(folder, "ward") if name.endswith(f"-{index}"))
+
+
+def equip(folder: Folder, index: int) -> None:
+    """Give a node a tool that lists one GPU, and a kernel whose log is a file."""
+    name = container(folder, index)
+    docker("cp", "-q", str(SMI), f"{name}:/opt/smi.xml")
+    script = """\
+printf '#!/bin/sh\n[ "$*" = "-q -x" ] || exit 3\ncat /opt/smi.xml\n' > /usr/local/bin/nvidia-smi
+printf '#!/bin/sh\ncat /opt/kernel 2>/dev/null; exit 0\n' > /usr/local/bin/dmesg
+chmod +x /usr/local/bin/nvidia-smi /usr/local/bin/dmesg"""
+    docker("exec", name, "sh", "-c", script)
+
+
+def kernel_tells(folder: Folder, index: int, xid: int | None) -> None:
+    line = f"[    9.1] NVRM: Xid (PCI:0000:00:06): {xid}, pid=7, name=python3" if xid is not None else ""
+    docker("exec", container(folder, index), "sh", "-c", f"echo '{line}' > /opt/kernel")
+
+
+def nodes(folder: Folder) -> list[tuple[str, str | None]]:
+    listed = folder.orch("fleet", "list", "--json").json["fleets"][0]["nodes"]
+    return [(each["status"], each["health"]) for each in listed]
+
+
+def run(folder: Folder, name: str, count: int) -> Any:
+    return folder.orch("run", folder.write(f"{name}.yml", TASK.format(name=name, nodes=count)))
+
+
+def test_a_fault_is_found_by_the_gate_and_by_interval_and_no_job_goes_there(ward: Folder) -> None:
+    for index in (0, 1):
+        equip(ward, index)
+    said = ward.orch("health", "ward", "--json")
+    assert said.code == 0, said.err
+    told = said.json["fleets"][0]["nodes"]
+    assert [each["status"] for each in told] == ["healthy", "healthy"]
+    assert "xid" in told[1]["passed"]
+    # As after a boot: nobody has examined the node yet.
+    kernel_tells(ward, 1, 79)
+    docker("exec", container(ward, 1), "rm", "/var/lib/orch/health")
+    said = run(ward, "both", 2)
+    assert said.code == 7, said.out
+    assert "ORCH390: node ward-1 is kept out" in said.err
+    assert "GPU 0 (0000:00:06): Xid 79" in said.err
+    said = run(ward, "one", 1)
+    assert (said.code, "here ward-0" in said.out) == (0, True), said.err
+    assert nodes(ward) == [("idle", "healthy"), ("idle", "failure")]
+    assert "idle (failure): GPU 0 (0000:00:06): Xid 79" in ward.orch("fleet").out
+
+    kernel_tells(ward, 1, None)
+    said = ward.orch("health", "ward", "--node", "ward-1")
+    assert said.code == 0, said.out
+    assert run(ward, "both", 2).code == 0
+    # A warning is told, and takes jobs.
+    kernel_tells(ward, 1, 63)
+    docker(
+        "exec",
+        container(ward, 1),
+        "sed",
+        "-i",
+        r"s/|20[^|]*|/|2026-01-01T00:00:00Z|/g",
+        "/var/lib/orch/health",
+    )
+    said = ward.orch("reconcile")
+    assert "warning: node ward-1: warning: GPU 0 (0000:00:06): Xid 63" in said.err, said.err
+    assert run(ward, "both", 2).code == 0
+    assert nodes(ward)[1] == ("idle", "warning")
+    kernel_tells(ward, 1, 48)
+    said = ward.orch("health", "ward")
+    assert said.code == 7
+    assert "ward-1: what helps: `orch node reset-gpu ward-1`" in said.out
+    history = ward.orch("health", "ward", "--history", "--json").json["periods"]
+    told_of = [each["status"] for each in history if each["node"] == "ward-1"]
+    assert told_of == ["healthy", "warning", "failure"]
+    kernel_tells(ward, 1, None)
+    assert ward.orch("health", "ward").code == 0
+
+
+def test_a_training_goes_on_by_itself_on_another_machine_and_ends_with_the_same_weights(ward: Folder) -> None:
+    ward.write("fleet.yml", f"{FLEET}health: {{interval: 2s, auto_replace: true, max_replacements: 1}}\n")
+    said = ward.orch("up", "fleet.yml", "--yes", timeout=300)
+    assert said.code == 0, said.err
+    for index in (0, 1):
+        equip(ward, index)
+    before = docker("inspect", "-f", "{{.Id}}", container(ward, 1))
+    assert ward.orch("run", ward.write("calm.yml", RUN.format(name="calm"))).code == 0
+    said = ward.orch("run", ward.write("hit.yml", RUN.format(name="hit")), "--detach")
+    assert said.code == 0, said.err
+    controller = ward.start("controller")
+    try:
+        until(lambda: ward.orch("logs", "hit").out.count("begins at 0") == 2, 120, "it trains")
+        kernel_tells(ward, 1, 79)
+        until(
+            lambda: ward.orch("ps", "-a", "--json").json["runs"][0]["status"] == "done", 400, "it has ended"
+        )
+    finally:
+        controller.send_signal(signal.SIGTERM)
+        _, err = controller.communicate(timeout=120)
+    assert "run hit leaves node ward-1, whose health is a failure" in err
+    assert "node ward-1 is replaced, passed its checks and takes jobs again" in err
+    assert docker("inspect", "-f", "{{.Id}}", container(ward, 1)) != before
+    shown = ward.orch("show", "hit", "--json").json["run"]
+    (failed,) = shown["attempts"]
+    assert failed["events"] == ["interruption"]
+    assert "its health is a failure" in failed["message"]
+
+    def weights(name: str) -> set[str]:
+        lines = ward.orch("logs", name).out.splitlines()
+        return {line.partition("weight ")[2] for line in lines if "weight " in line}
+
+    assert len(weights("calm")) == 2
+    assert weights("hit") == weights("calm")
+    # The next one is not replaced: it would be the second in a day.
+    equip(ward, 1)
+    kernel_tells(ward, 1, 79)
+    until(lambda: "`max_replacements` is 1" in ward.orch("reconcile").err, 60, "it stays as it is")
+    assert nodes(ward)[1] == ("idle", "failure")
