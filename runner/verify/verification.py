@@ -96,14 +96,16 @@ def terms_of(
     """What the results of a run are held against. Nodes are in the order of its ranks."""
     nodes = tuple(_verified(rank.node) for rank in plan_of(row).ranks)
     known = fabric(fleet.interconnect, nodes[0].instance_type)
-    said = request.min_busbw
+    said, by = request.min_busbw, "what --min-busbw asks for"
+    if said is None and fleet.health is not None and fleet.health.min_busbw is not None:
+        said, by = float(fleet.health.min_busbw), "what `health.min_busbw` of the fleet asks for"
     return Terms(
         fleet=fleet.name,
         nodes=nodes,
         interconnect=fleet.interconnect,
         transports=known.transports if known is not None else (),
         min_busbw=said,
-        min_busbw_by="what --min-busbw asks for",
+        min_busbw_by=by,
         former=former,
         one_machine=on_one_machine(fleet),
         simulated=fleet.simulated,

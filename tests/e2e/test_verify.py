@@ -118,7 +118,7 @@ def test_a_slow_pair_and_a_slow_node_among_eight_are_found_in_four_rounds(tmp_pa
     assert said.code == 0, said.err
     try:
         nodes = eight.orch("fleet", "show", "eight", "--json").json["fleets"][0]["nodes"]
-        address = next(node["internal_ip"] for node in nodes if node["node"] == "eight-6")
+        address = next(node["internal_ip"] for node in nodes if node["name"] == "eight-6")
         only = ("--runs", "all_reduce", "--size", "256K", "--json")
         said = eight.orch("verify", "eight", "--pairs", *only, timeout=900)
         assert said.code == 0, said.out + said.err

@@ -26,7 +26,7 @@ vm:503:503 [0] NCCL INFO Channel 00/64 : 0
 vm:503:503 [0] NCCL INFO Check P2P Type isAllDirectP2p 1 directMode 0 isAllCudaP2p 1
 vm:503:503 [0] NCCL INFO 64 coll channels, 64 collnet channels, 0 nvls channels, 64 p2p channels
 """
-# NVIDIA/nccl issue 1597 (p5en, aws-ofi-nccl); the channels: a log of nccl-tests on p4d (awsome-distributed-training).
+# NVIDIA/nccl issue 1597 (p5en, aws-ofi-nccl); the channels: nccl-tests on p4d (awsome-distributed-training).
 EFA = """\
 8h200-2:6831:6840 [0] NCCL INFO NET/OFI Selected Provider is efa (found 16 nics)
 8h200-2:6831:6840 [0] NCCL INFO NET/OFI NIC group 7 device #0 0000:a3:00.0
@@ -34,9 +34,9 @@ EFA = """\
 8h200-2:6831:6840 [0] NCCL INFO NET/OFI Support for DMA-BUF registrations: false
 8h200-2:6831:6840 [0] NCCL INFO PROFILER/Plugin: Could not find: libnccl-profiler.so.
 8h200-2:6831:6840 [0] NCCL INFO Using network Libfabric
-[1,4]<stdout>:worker-0:30:70 [4] NCCL INFO Channel 03 : 4[901c0] -> 7[a01d0] via P2P/IPC/read
-[1,1]<stdout>:worker-0:27:72 [1] NCCL INFO Channel 00 : 1[101d0] -> 8[101c0] [send] via NET/AWS Libfabric/0/GDRDMA
-[1,14]<stdout>:worker-1:31:68 [6] NCCL INFO Channel 03 : 7[a01d0] -> 14[a01c0] [receive] via NET/AWS Libfabric/3/GDRDMA
+[1,4]<stdout>:w0:30:70 [4] NCCL INFO Channel 03 : 4[901c0] -> 7[a01d0] via P2P/IPC/read
+[1,1]<stdout>:w0:27:72 [1] NCCL INFO Channel 00 : 1[101d0] -> 8[101c0] [send] via NET/AWS Libfabric/0/GDRDMA
+w1:31:68 [6] NCCL INFO Channel 03 : 7[a01d0] -> 14[a01c0] [receive] via NET/AWS Libfabric/3/GDRDMA
 """
 # aws-ofi-nccl 1.16.2 on p4d.24xlarge, a public guide to training on EKS.
 EFA_1_16 = """\
@@ -50,13 +50,13 @@ node-0-0:188:585 [0] NCCL INFO Initialized NET plugin Libfabric
 node-0-0:188:585 [0] NCCL INFO Assigned NET plugin Libfabric to comm
 node-0-0:188:585 [0] NCCL INFO Using network Libfabric
 """
-# aws-ofi-nccl issue 1020: the container lacks /dev/infiniband; NCCL goes on with the next network that it has.
+# The warning of aws-ofi-nccl issue 1020, whose container lacks /dev/infiniband, with what NCCL takes then.
 EFA_LOST = """\
-ip-192-0-2-90:1929:1937 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.14.0
-ip-192-0-2-90:1929:1937 [0] nccl_net_ofi_rdma_init:7978 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available
-ip-192-0-2-90:1929:1937 [0] NCCL INFO NET/IB : No device found.
-ip-192-0-2-90:1929:1937 [0] NCCL INFO NET/Socket : Using [0]enp71s0:192.0.2.90<0> [1]docker0:172.17.0.1<0>
-ip-192-0-2-90:1929:1937 [0] NCCL INFO Using network Socket
+n90:1929:1937 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.14.0
+n90:1929:1937 [0] rdma_init:7978 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available
+n90:1929:1937 [0] NCCL INFO NET/IB : No device found.
+n90:1929:1937 [0] NCCL INFO NET/Socket : Using [0]enp71s0:192.0.2.90<0> [1]docker0:172.17.0.1<0>
+n90:1929:1937 [0] NCCL INFO Using network Socket
 """
 OFI_OVER_TCP = """\
 n0:1:2 [0] NCCL INFO NET/OFI Selected Provider is tcp;ofi_rxm (found 2 nics)
@@ -71,20 +71,20 @@ nid1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 4[0] [send] via NET/AWS Libfabric/
 """
 # NVIDIA-NeMo/Automodel pull request 3032, and siderolabs/docs issue 566 for the channels.
 INFINIBAND = """\
-node-0:301607:301607 [6] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [2]mlx5_2:1/IB [RO]; OOB eth0:192.0.2.1<0>
-node-0:301607:301607 [6] NCCL INFO Initialized NET plugin IB
-node-0:301607:301607 [6] NCCL INFO Assigned NET plugin IB to comm
-node-0:301607:301607 [6] NCCL INFO GIN/Plugin: Could not find: libnccl-gin.so
-node-0:301607:301607 [6] NCCL INFO Using network IB
-node-0:301607:301607 [6] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
-node-0:301607:301607 [6] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
-node-0:301607:301607 [6] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+n0:301607:301607 [6] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [2]mlx5_2:1/IB [RO]; OOB eth0
+n0:301607:301607 [6] NCCL INFO Initialized NET plugin IB
+n0:301607:301607 [6] NCCL INFO Assigned NET plugin IB to comm
+n0:301607:301607 [6] NCCL INFO GIN/Plugin: Could not find: libnccl-gin.so
+n0:301607:301607 [6] NCCL INFO Using network IB
+n0:301607:301607 [6] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA
+n0:301607:301607 [6] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
+n0:301607:301607 [6] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
 """
 # NVIDIA/nccl-tests issue 185: RoCE is told of each device. NVIDIA/nccl issue 1412 for channels without GPUDirect.
 ROCE = """\
-dgxh100-4:460770:460842 [0] NCCL INFO NET/IB : Using [0]mlx5_10:1/RoCE [1]mlx5_11:1/RoCE [RO]; OOB enp220s0np0:192.0.2.4<0>
-dgxh100-4:460770:460842 [0] NCCL INFO Using non-device net plugin version 0
-dgxh100-4:460770:460842 [0] NCCL INFO Using network IB
+d4:460770:460842 [0] NCCL INFO NET/IB : Using [0]mlx5_10:1/RoCE [1]mlx5_11:1/RoCE [RO]; OOB eth0
+d4:460770:460842 [0] NCCL INFO Using non-device net plugin version 0
+d4:460770:460842 [0] NCCL INFO Using network IB
 swat1-04:2017630:2017699 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3
 swat1-04:2017630:2017697 [7] NCCL INFO Channel 00/0 : 7[7] -> 6[6] via P2P/direct pointer/read
 """
@@ -101,7 +101,7 @@ a3ultra-vm-0:606:642 [ 6 ] NCCL INFO Using network gIB
 a3ultra-vm-0:606:642 [ 6 ] NCCL INFO NET/gIB : Initializing gIB v1.0.2
 worker-pbkpw:3590:3799 [2] NCCL INFO Channel 02/0 : 10[2] -> 2[2] [receive] via NET/gIB/2/GDRDMA
 """
-# A public lab on A3 Mega and A3 High nodes, 2026-07.
+# A public lab on A3 Mega and A3 High nodes, 2026-07; the channel is written as other plugins do.
 FASTRAK = """\
 mega-0:1:2 [0] NCCL INFO Using network FasTrak
 mega-0:1:2 [0] NCCL INFO Initializing network FasTrak, version: 1.0.17
