@@ -108,8 +108,8 @@ class Place:
         return max(each[0] for each in self.gather([seconds]))
 
     def seconds_of(self, operation: Callable[[], None]) -> float:
-        """Seconds of one operation that all ranks take part in, the slowest rank's, after one to warm up."""
-        operation()
+        """Seconds of one operation that all ranks take part in, and have done once before; the slowest
+        rank's."""
         once = self._timed(operation, 1)
         if once > BUDGET_S:
             return once
@@ -226,14 +226,14 @@ def matching(place: Place, pairs: Sequence[tuple[int, int]], size: int) -> dict[
         mine = torch.zeros(max(1, size // 4), device=place.device)
         out = torch.empty_like(mine)
         both = exchange(mine, out, to, to)
-        both()  # makes the connection
+        exchange(mine[:1], out[:1], to, to)()  # makes the connection
         place.wait()
         began = time.perf_counter()
         both()
         place.finish()
         once = time.perf_counter() - began
-        # Both ends repeat it as often: the lower rank says how often.
-        often = torch.tensor([float(max(1, min(MOST_REPEATS, int(BUDGET_S / max(once, 1e-6)))))])
+        # Both ends repeat it as often, not at all where once was long enough: the lower rank says how often.
+        often = torch.tensor([float(min(MOST_REPEATS, int(BUDGET_S / max(once, 1e-6))))])
         often = often.to(place.device)
         if place.rank < to:
             dist.send(often, to)
@@ -245,7 +245,7 @@ def matching(place: Place, pairs: Sequence[tuple[int, int]], size: int) -> dict[
         for _ in range(repeats):
             both()
         place.finish()
-        seconds = (time.perf_counter() - began) / repeats
+        seconds = (time.perf_counter() - began) / repeats if repeats else once
     everyone = [each[0] for each in place.gather([seconds])]
     found: dict[tuple[int, int], float] = {}
     for one, other in pairs:

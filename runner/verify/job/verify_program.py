@@ -66,7 +66,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--runs", type=runs_of, default=list(RUNS), help=",".join(RUNS))
     parser.add_argument("--pairs", action="store_true", help="each node with each other one")
     parser.add_argument("--size", type=size_of, help="the largest message; 2G, 4M without accelerators")
-    parser.add_argument("--pair-size", type=size_of, help="of a pair; 256M a card, 4M without accelerators")
+    parser.add_argument("--pair-size", type=size_of, help="of a pair; 256M a card or less, 4M without")
     parser.add_argument(
         "--slow", type=float, default=bisection.SLOW, help="a slow pair reaches less of the others"
     )
@@ -235,7 +235,8 @@ def pairs(place: measures.Place, say: Callable[..., None], chosen: argparse.Name
     if len(nodes) == 1:
         say("skipped", measure="pairs", why="there is one node")
         return
-    size = chosen.pair_size or (256 * MIB if place.gpu else 4 * MIB)
+    usual = 256 * MIB if place.gpu else 4 * MIB
+    size = chosen.pair_size or min(usual, chosen.size or usual)
     measured: dict[tuple[int, int], float] = {}
     again: dict[tuple[int, int], float] = {}
 
