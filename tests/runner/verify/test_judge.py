@@ -278,6 +278,19 @@ def test_a_slow_node_and_a_slow_link_are_named() -> None:
     ]
 
 
+def test_a_pair_that_was_slow_once_only_is_shown_with_what_it_reached_then() -> None:
+    terms = fleet(8)
+    slow = pairs(8, {(1, 2): 4.0})
+    report = judge(
+        replace(results(terms), pairs=(*(each for each in slow if not each.again), *pairs(8, {})[1::2])),
+        terms,
+    )
+    assert report.fine
+    assert [(row.subject, row.value, row.judgement) for row in report.rows[1:]] == [
+        ("n-1 <-> n-2", 40.0, "ok")
+    ]
+
+
 def test_the_one_pair_of_two_nodes_is_held_to_what_it_reached_before() -> None:
     former: dict[Key, list[float]] = {("pairs", "", 0): [40.0]}
     terms = replace(fleet(2), former=former)

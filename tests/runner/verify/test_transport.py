@@ -80,7 +80,7 @@ n0:301607:301607 [6] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/G
 n0:301607:301607 [6] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
 n0:301607:301607 [6] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
 """
-# NVIDIA/nccl-tests issue 185: RoCE is told of each device. The channels without GPUDirect: NVIDIA/nccl issue 1412.
+# NVIDIA/nccl-tests issue 185: RoCE is told of a device. Channels without GPUDirect: NVIDIA/nccl issue 1412.
 ROCE = """\
 d4:460770:460842 [0] NCCL INFO NET/IB : Using [0]mlx5_10:1/RoCE [1]mlx5_11:1/RoCE [RO]; OOB eth0
 d4:460770:460842 [0] NCCL INFO Using non-device net plugin version 0
