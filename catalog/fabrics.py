@@ -22,6 +22,8 @@ class Fabric:
     """One interconnect as jobs see it. `optional_devices` are passed in only where they exist.
 
     `ulimits` are soft and hard limits alike, -1 for none. A task's own `env` wins over this one.
+    `transports`: what NCCL uses where the fabric works, by the names of runner/verify/job/nccl_log.py; none
+    where that cannot be said.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Fabric:
     capabilities: Texts = ()
     ulimits: Mapping[str, int] = field(default_factory=dict[str, int])
     sources: Texts = ()
+    transports: Texts = ()
 
     def words(self) -> tuple[str, ...]:
         """What a plan says about jobs on it, a line each."""
@@ -59,7 +62,7 @@ def fabric(name: str, instance_type: str | None = None) -> Fabric | None:
     known = _read(SHIPPED / "fabrics.yml").get(name)
     if known is None:
         return None
-    title, entries = known
+    title, transports, entries = known
     env: dict[str, str] = {}
     ulimits: dict[str, int] = {}
     lists: dict[str, list[str]] = {
@@ -84,6 +87,7 @@ def fabric(name: str, instance_type: str | None = None) -> Fabric | None:
         capabilities=tuple(lists["capabilities"]),
         ulimits=ulimits,
         sources=tuple(sources),
+        transports=transports,
     )
 
 
@@ -93,12 +97,13 @@ def fabrics() -> tuple[str, ...]:
 
 
 @cache
-def _read(path: Path) -> dict[str, tuple[str, tuple[_Entry, ...]]]:
+def _read(path: Path) -> dict[str, tuple[str, Texts, tuple[_Entry, ...]]]:
     try:
         data = cast("dict[str, Any]", yaml.load(path.read_text("utf-8"), yaml.CSafeLoader))
         return {
             name: (
                 str(value["title"]),
+                tuple(map(str, value["transports"])),
                 tuple(_Entry(tuple(each.get("types", ())), _checked(each)) for each in value["entries"]),
             )
             for name, value in data["fabrics"].items()

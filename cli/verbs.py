@@ -140,6 +140,13 @@ VERBS = (
         takes_file=True,
     ),
     Verb(
+        "verify",
+        "runs.verify:verify",
+        "Measure the nodes of a fleet and the network between them, and say what falls short.",
+        FLEETS,
+        "orch verify laptop --pairs  (exit code 8 when something falls short)",
+    ),
+    Verb(
         "refresh",
         "fleets.provision:refresh",
         "Update the state with what is really there. `up` does this by itself.",

@@ -300,4 +300,8 @@ CODES = {
     "ORCH421": "A variable is larger than a process may have",
     "ORCH422": "A run of this name is active",
     "ORCH423": "The nodes are pods, which cannot do this",
+    # verification of fleets
+    "ORCH444": "A verification finds less than it must",
+    "ORCH445": "The interconnect of the fleet was not used",
+    "ORCH446": "A verification has no results",
 }

@@ -84,7 +84,7 @@ def execute(
             if rank:
                 raise UsageError(f"{target.name} is a fleet, which has no ranks", hint="choose with `--node`")
             answered, rank_of = {"fleet": target.name}, {}
-            nodes = _selected(target, node or ())
+            nodes = selected(target, node or ())
             shell = "sh" if sudo else '"${SHELL:-/bin/sh}"'  # what sshd runs a command with
             there = limited(text, timeout_s, shell)
             on_node = as_root(there) if sudo else there
@@ -199,7 +199,7 @@ def show_answers(answers: Sequence[ExecResult]) -> None:
         tell(f"{names}: {text}")
 
 
-def _selected(state: FleetState, words: Sequence[str]) -> tuple[NodeState, ...]:
+def selected(state: FleetState, words: Sequence[str]) -> tuple[NodeState, ...]:
     """The nodes of a fleet that `words` name, by name, folded names or index; all when there are none."""
     from orch.cli.hosts.node_names import nodes_named
 

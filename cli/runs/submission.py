@@ -200,7 +200,7 @@ def submit_task(
                 dev=dev,
                 makes_nodes=makes_nodes and task.creation_policy != "reuse",
                 made=room.made,
-                why_silent=partial(_why_silent, project, stacks[fleet.stack]),
+                why_silent=partial(why_silent, project, stacks[fleet.stack]),
             )
     except VolumeMisfit as error:
         raise _as_diagnostic(error, project, document) from error
@@ -419,7 +419,7 @@ def _candidates(
     return {name: fleet_of(stacks[name]) for name in names}
 
 
-def _why_silent(
+def why_silent(
     project: Project, stack: StackState, fleet: FleetState, names: Sequence[str]
 ) -> Mapping[str, str]:
     """What the backend of a fleet knows of nodes that do not answer."""

@@ -45,6 +45,7 @@ from orch.runner.ledger.records import (
 )
 from orch.runner.ledger.run_names import as_argument
 from orch.runner.ledger.schema import clock
+from orch.runner.ledger.verifications import Verifications
 from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, process_owner
 from orch.spec.grammar.values import encodable, shown
@@ -358,6 +359,10 @@ class Ledger(Leases):
     def changes(self) -> Changes:
         """The audit log of this ledger."""
         return Changes(self._begin, self._reading)
+
+    def verifications(self, project: str, scope: str) -> Verifications:
+        """What verifications of a project's fleets found. `scope`: which state of a project of this name."""
+        return Verifications(self._begin, self._reading, project, scope)
 
     def beat(self, owner: str) -> None:
         """Write the heartbeat of a controller."""

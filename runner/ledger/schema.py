@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     Dialect,
     Float,
@@ -27,7 +28,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from orch.spec.grammar.values import encodable
 
 # Raised when a change makes an older orch misread the ledger.
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 metadata = MetaData()
 
@@ -254,6 +255,31 @@ change_step = Table(
     Column("began_at", Float, nullable=False),
     Column("ended_at", Float),
     Index("change_step_once", "change_id", "host", "name", unique=True),
+)
+
+# What verifications of fleets found (verifications.py), a row for each figure.
+verification = Table(
+    "verification",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("project", String(200), nullable=False),
+    # Which state of a project of this name.
+    Column("scope", String(16), nullable=False),
+    Column("fleet", String(64), nullable=False),
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    # What results must have in common to be compared: nodes, ranks, library.
+    Column("conditions", Plain, nullable=False),
+    Column("measure", String(40), nullable=False),
+    # A node, a card of it, or "" for all nodes together.
+    Column("subject", Plain, nullable=False),
+    # Bytes of a message, else 0.
+    Column("size", BigInteger, nullable=False),
+    Column("value", Float, nullable=False),
+    Column("unit", String(12), nullable=False),
+    # ok, low, wrong or no floor.
+    Column("judgement", String(12), nullable=False),
+    Column("at", Float, nullable=False),
+    Index("verification_by_fleet", "project", "scope", "fleet", "measure"),
 )
 
 

@@ -176,6 +176,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "controller": ("controller",),
     "exec": ("exec", "nest", "--json", "--", "uptime"),
     "metrics": ("metrics", "long", "--json"),
+    "verify, while a run is on the nodes": ("verify", "nest", "--json"),
     "exec that fails": ("exec", "nest", "--", "false"),
     "ssh": ("ssh", "gpu9", "--", "uptime"),
     "inventory": ("inventory", "--list"),
@@ -233,6 +234,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "exec",
         "exec that fails",
         "metrics",
+        "verify, while a run is on the nodes",
         "run without a key",
         "logs",
         "logs of none",
@@ -269,6 +271,7 @@ FAILING = {
         "runbook of the past",
     ),
     *("run that fails", "exec that fails", "run without a key", "logs of none"),
+    "verify, while a run is on the nodes",
     *("replacement", "reset of no GPU", "evacuation of no zone", "import of a state"),
 }
 DEPENDING = {"doctor", "check", "offers"}

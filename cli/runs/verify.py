@@ -1,0 +1,269 @@
+"""`orch verify`: what the nodes of a fleet and the network between them reach, against what they must."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orch.cli import completion
+from orch.cli.context import Json, Rehearse
+from orch.cli.errors import coloured, end, print_json, say, tell
+from orch.cli.output.ticking import still
+from orch.cli.runs.background import see_through
+from orch.cli.runs.opening import open_runner
+from orch.cli.runs.submission import lasting, why_silent
+from orch.spec.errors import ExitCode
+
+if TYPE_CHECKING:
+    from orch.runner.ledger.records import RunRow
+    from orch.runner.runs.lifecycle import RunnerContext
+    from orch.runner.verify.judge import Report
+    from orch.runner.verify.verification import Request
+    from orch.spec.state import FleetState
+    from orch.stacks.project import Project
+    from orch.stacks.state import StackState
+
+SCHEMA = 1
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+LEAST_SIZE, MOST_SIZE = 4 << 10, 64 << 30
+
+
+def verify(
+    fleet: Annotated[
+        str, typer.Argument(metavar="FLEET", help="A fleet that is up.", autocompletion=completion.fleets)
+    ],
+    runs: Annotated[
+        str | None,
+        typer.Option(
+            "--runs",
+            metavar="NAME,...",
+            help="Only these: all_reduce, all_gather, alltoall, sendrecv; gemm, memory, host_to_device, "
+            "device_to_host; cpu, disk.",
+        ),
+    ] = None,
+    *,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Each node with each other one: finds a slow node, a slow link.")
+    ] = False,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--nodes",
+            metavar="NODE",
+            help="Only these: a name, an index, gpu[1-4]; repeatable.",
+            autocompletion=completion.nodes,
+        ),
+    ] = None,
+    min_busbw: Annotated[
+        float | None, typer.Option("--min-busbw", metavar="GB/s", help="What all_reduce must reach.")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option("--size", metavar="BYTES", help="The largest message: 64M, 8G.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="IMAGE", help="With PyTorch and the fabric's plugin.")
+    ] = None,
+    as_json: Json = False,
+    rehearse: Rehearse = False,
+) -> None:
+    """Measure the nodes of a fleet and the network between them, and say what falls short.
+
+    It is a run on all nodes, so they must be idle. It asserts that the fleet's interconnect was really used,
+    and compares figures with floors, with former results and among the nodes.
+    """
+    from orch.runner.verify.verification import RUNS, Request
+
+    request = Request(
+        _runs(runs, RUNS),
+        pairs,
+        None if size is None else _size(size),
+        _positive(min_busbw),
+        image,
+    )
+    with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
+        stack, chosen = _nodes_of(project, fleet, nodes or ())
+        with still(lambda: "asking the nodes and packing files"):
+            row = _submit(project, runner, stack, chosen, request)
+        if not as_json:
+            from orch.cli.output.run import nodes_text
+
+            tell(f"run {row.name} verifies fleet {fleet}: {nodes_text(row)}")
+        row = _see_through(project, runner, row)
+        report = _judged(project, runner, chosen, request, row)
+        _show(report, row, as_json)
+        end(ExitCode.OK if report.fine else ExitCode.VERIFY)
+
+
+def _runs(words: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    if words is None:
+        return known
+    names = [word.strip() for word in words.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        from orch.spec.grammar.values import shown
+
+        raise typer.BadParameter(f"{shown(unknown[0])}: choose from {', '.join(known)}", param_hint="--runs")
+    return tuple(name for name in known if name in names)
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,12})([KMG]?)(?:i?B)?", text, re.IGNORECASE)
+    size = int(found[1]) * _UNITS[found[2].upper()] if found is not None else 0
+    if not LEAST_SIZE <= size <= MOST_SIZE:
+        from orch.spec.grammar.values import shown
+
+        raise typer.BadParameter(f"{shown(text)}: write a size from 4K to 64G", param_hint="--size")
+    return size
+
+
+def _positive(value: float | None) -> float | None:
+    if value is not None and not 0 < value < float("inf"):
+        raise typer.BadParameter("a bandwidth in GB/s is above 0", param_hint="--min-busbw")
+    return value
+
+
+def _nodes_of(project: Project, name: str, words: list[str] | tuple[()]) -> tuple[StackState, FleetState]:
+    """The stack of a fleet that is up, and the fleet with only the nodes that were asked for."""
+    from orch.cli.hosts.exec import selected
+    from orch.stacks.fleets import fleet_of, known_fleets, not_up
+    from orch.stacks.provisioning.nodes_with_runs import own_nodes
+
+    stacks = known_fleets(project)
+    if name not in stacks:
+        raise not_up(project, name)
+    stack = lasting(stacks, name)[name]
+    fleet = own_nodes(fleet_of(stack), None)
+    return stack, fleet.model_copy(update={"nodes": selected(fleet, words)})
+
+
+def _submit(
+    project: Project, runner: RunnerContext, stack: StackState, fleet: FleetState, request: Request
+) -> RunRow:
+    """Submit the run that verifies: all of its nodes, or none. Raises NodesBusy and what `submit` raises."""
+    from orch import images
+    from orch.images import job_image
+    from orch.runner.errors import NoFit
+    from orch.runner.runs.submit import submit
+    from orch.runner.verify.verification import PROGRAM, task_of
+    from orch.stacks.variables import with_variables
+
+    if not fleet.nodes:
+        raise NoFit(f"the fleet {fleet.name} has no nodes", hint="`orch up` of its file makes some")
+    task = task_of(request, fleet)
+    image = job_image(task, fleet, project.default_image, project.images)
+    return submit(
+        runner,
+        task,
+        with_variables(stack, fleet),
+        image=images.resolve(image.reference),
+        base=PROGRAM,
+        stem="verify",
+        caller_env=dict(os.environ),
+        why_silent=partial(why_silent, project, stack),
+    )
+
+
+def _see_through(project: Project, runner: RunnerContext, row: RunRow) -> RunRow:
+    from orch.runner.access.forwards import LocalPorts
+    from orch.runner.verify.verification import Quietly
+
+    with LocalPorts() as held:
+        return see_through(project, replace(runner, processor=Quietly(runner.processor)), row, held)
+
+
+def _judged(
+    project: Project, runner: RunnerContext, fleet: FleetState, request: Request, row: RunRow
+) -> Report:
+    """The report on a run that ended, after the ledger has kept it. Raises RunFailed without results."""
+    from orch.runner.verify.judge import judge
+    from orch.runner.verify.verification import conditions_of, figures_of, results_of, terms_of
+    from orch.stacks.project import ledger_scope
+
+    found = results_of(runner.context(row).folder, row)
+    kept = runner.ledger.verifications(project.name, ledger_scope(project))
+    terms = terms_of(request, fleet, row, {})
+    conditions = conditions_of(found, terms)
+    report = judge(found, replace(terms, former=kept.former(fleet.name, conditions)))
+    kept.keep(fleet.name, row.id, conditions, figures_of(report))
+    return report
+
+
+def _show(report: Report, row: RunRow, as_json: bool) -> None:
+    if as_json:
+        print_json(report_json(report, row))
+        return
+    _table(report)
+    for note in report.notes:
+        say(f"note: {note}")
+    for each in report.shortfalls:
+        say(f"{each.code}: {each.text}")
+    say(report.sentence)
+
+
+def report_json(report: Report, row: RunRow) -> dict[str, Any]:
+    """A report for programs."""
+    return {
+        "schema": SCHEMA,
+        "fleet": report.fleet,
+        "run": row.name,
+        "id": row.id,
+        "fine": report.fine,
+        "sentence": report.sentence,
+        "transport": report.transport,
+        "figures": [
+            {
+                "measure": each.measure,
+                "of": each.subject or None,
+                "bytes": each.size or None,
+                "value": each.value,
+                "unit": each.unit,
+                "limit": each.limit,
+                "basis": each.basis,
+                "verdict": each.judgement,
+            }
+            for each in report.rows
+        ],
+        "shortfalls": [
+            {"code": each.code, "kind": each.kind, "nodes": list(each.nodes), "text": each.text}
+            for each in report.shortfalls
+        ],
+        "notes": list(report.notes),
+    }
+
+
+def _table(report: Report) -> None:
+    """A row for each figure; of the sizes of a collective the largest, and those that are held against
+    something."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from orch.runner.verify.judge import shown_rows, size_text
+
+    colour = coloured(sys.stdout)
+    table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")
+    for name in ("MEASURE", "OF", "SIZE"):
+        table.add_column(name, no_wrap=True)
+    for name in ("REACHED", "AT LEAST"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("VERDICT", no_wrap=True)
+    for row in shown_rows(report.rows):
+        low = row.judgement in ("low", "wrong")
+        table.add_row(
+            row.measure,
+            Text(row.subject or "all nodes"),
+            size_text(row.size) if row.size else "",
+            f"{row.value:.4g} {row.unit}",
+            f"{row.limit:.4g}" if row.limit is not None else "-",
+            Text(row.judgement, style="red" if low and colour else ""),
+        )
+    text = io.StringIO()
+    Console(file=text, force_terminal=colour, width=1000).print(table)
+    for line in text.getvalue().splitlines():
+        say(line.rstrip())
