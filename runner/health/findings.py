@@ -70,7 +70,11 @@ class HealthReport:
     def action(self) -> Action:
         """What helps against the failures, or against the warnings where there is no failure."""
         worst = [each for each in self.findings if each.severity == "failure"] or self.findings
-        return max((each.action for each in worst), key=lambda action: ACTIONS.index(action), default="none")
+        actions = {each.action for each in worst}
+        for action in reversed(ACTIONS):
+            if action in actions:
+                return action
+        return "none"
 
     @property
     def reason(self) -> str:
