@@ -23,6 +23,7 @@ MOST = 200
 LONGEST = 300
 """No text of a report has more characters."""
 _SHORT = 160
+_LARGEST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class HealthReport:
         left out. Raises RunnerError for what is no report.
         """
         try:
+            if len(text) > _LARGEST:
+                raise ValueError(f"it has {len(text)} characters")
             data = _mapping(json.loads(text))
             return report(
                 (_finding(each) for each in _listed(data, "findings")),

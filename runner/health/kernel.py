@@ -49,7 +49,7 @@ class Clocks:
     reset_s: float | None = None
 
     def when(self, at_s: float | None) -> str:
-        if at_s is None or self.booted is None or not 0 < self.booted < 1e11:
+        if at_s is None or self.booted is None or not (0 < self.booted < 1e11 and at_s < 1e10):
             return ""
         return f" at {datetime.fromtimestamp(self.booted + at_s, timezone.utc):%Y-%m-%d %H:%M} UTC"
 

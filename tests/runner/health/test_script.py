@@ -120,6 +120,7 @@ def test_a_tool_that_hangs_is_ended_and_told(machine: Machine, monkeypatch: pyte
     assert (found.status, found.action) == ("failure", "reboot")
     assert "nvidia-smi did not answer" in found.reason
     # It was ended, so the next look is not kept waiting.
+    monkeypatch.undo()
     machine.has("nvidia-smi", f"cat {RECORDED / 'h100.xml'}")
     assert machine.look().status == "healthy"
 
