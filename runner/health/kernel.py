@@ -177,7 +177,7 @@ def _judge_xid(xid: Xid, last: _Told, gpu: GpuHealth | None, clocks: Clocks, not
             if xid.number == RECOVERY:
                 return
             if severity == "failure":
-                severity, reason = "warning", f"{reason}, which it recovered from"
+                severity, tail = "warning", f"{tail}, and it recovered"
     note = notes.fail if severity == "failure" else notes.warn
     note("xid", part, f"{reason}{tail}", action)
 
