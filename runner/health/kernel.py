@@ -49,7 +49,7 @@ class Clocks:
     reset_s: float | None = None
 
     def when(self, at_s: float | None) -> str:
-        if at_s is None or self.booted is None or not 0 < self.booted < 1e11:
+        if at_s is None or self.booted is None or not (0 < self.booted < 1e11 and at_s < 1e10):
             return ""
         return f" at {datetime.fromtimestamp(self.booted + at_s, timezone.utc):%Y-%m-%d %H:%M} UTC"
 
@@ -177,7 +177,7 @@ def _judge_xid(xid: Xid, last: _Told, gpu: GpuHealth | None, clocks: Clocks, not
             if xid.number == RECOVERY:
                 return
             if severity == "failure":
-                severity, reason = "warning", f"{reason}, which it recovered from"
+                severity, tail = "warning", f"{tail}, and it recovered"
     note = notes.fail if severity == "failure" else notes.warn
     note("xid", part, f"{reason}{tail}", action)
 

@@ -204,7 +204,7 @@ def _judge_ecc(gpu: _Fields, recovery: Action | None, notes: ReportBuilder) -> N
         reason = f"{errors} uncorrectable {what} errors since the driver was loaded"
         # The driver contained them where it says that nothing is left to do.
         if recovery == "none":
-            notes.warn("ecc", gpu.part, f"{reason}, which it recovered from", "reset")
+            notes.warn("ecc", gpu.part, f"{reason}, and it recovered", "reset")
         else:
             notes.fail("ecc", gpu.part, reason, "reset")
     corrected = gpu.count(f"{now}/dram_correctable", f"{now}/sram_correctable", f"{now}/single_bit/total")

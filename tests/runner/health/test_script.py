@@ -120,6 +120,7 @@ def test_a_tool_that_hangs_is_ended_and_told(machine: Machine, monkeypatch: pyte
     assert (found.status, found.action) == ("failure", "reboot")
     assert "nvidia-smi did not answer" in found.reason
     # It was ended, so the next look is not kept waiting.
+    monkeypatch.undo()
     machine.has("nvidia-smi", f"cat {RECORDED / 'h100.xml'}")
     assert machine.look().status == "healthy"
 
@@ -206,22 +207,28 @@ def test_the_files_of_the_kernel(machine: Machine) -> None:
     machine.file("mc/mc0/dimm1/dimm_ue_count", "2")
     machine.file("mc/mc0/dimm1/dimm_ce_count", "0")
     machine.file("mc/mc0/dimm1/dimm_label", "CPU_SrcID#0_MC#0_Chan#0_DIMM#1")
-    machine.file("mounts", "/dev/sda1 / ext4 ro,relatime 0 0")
+    machine.file("mounts", "/dev/sda1 / ext4 rw 0 0\n/dev/sdb1 /var/lib/docker ext4 ro,relatime 0 0")
     machine.has("df", "echo Filesystem; echo '/dev/sda1 100 99 1000 99% /'")
     machine.has("timedatectl", "echo NTPSynchronized=no")
     found = {each.check: (each.severity, each.part) for each in machine.look().findings}
     assert found == {
         "rdma": ("failure", "mlx5_1 port 1"),
         "memory modules": ("failure", "mc0 CPU_SrcID#0_MC#0_Chan#0_DIMM#1"),
-        "disk errors": ("failure", "/"),
+        "disk errors": ("failure", "/var/lib/docker"),
         "disk space": ("failure", "/"),
         "clock": ("warning", "node"),
     }
 
 
+def test_a_root_that_is_an_image_is_no_full_disk(machine: Machine) -> None:
+    machine.file("mounts", "/dev/root / ext2 ro,relatime 0 0")
+    machine.has("df", "echo Filesystem; echo '/dev/root 100 100 0 100% /'")
+    assert machine.look().findings == ()
+
+
 def test_a_container_reads_its_own_alone(machine: Machine) -> None:
     machine.contained = True
-    machine.file("mounts", "/dev/sda1 / ext4 ro,relatime 0 0")
+    machine.file("mounts", "/dev/sdb1 /var/lib/docker ext4 ro,relatime 0 0")
     machine.has(
         "dmesg",
         "echo '[ 1.0] EXT4-fs (sda1): Remounting filesystem read-only'; "
