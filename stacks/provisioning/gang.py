@@ -30,6 +30,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 # Pauses before each retry. By then the providers have repeated single calls for minutes.
 PAUSES_S = (2, 5, 15, 30, 60)
 
+_TEMPLATES = ("LaunchTemplate", "InstanceTemplate")
+"""How the types of resources are called that nodes are launched from, in any cloud."""
+
 T = TypeVar("T")
 
 
@@ -302,7 +305,7 @@ def templates(stack: StackState) -> list[str]:
     return [
         str(each["urn"])
         for each in stack.resources
-        if type_of(each["urn"]).endswith("Template") and not each.get("delete")
+        if type_of(each["urn"]).rpartition(":")[2] in _TEMPLATES and not each.get("delete")
     ]
 
 

@@ -46,6 +46,7 @@ def test_new_nodes_are_launched_from_what_the_file_says_now_though_the_call_is_k
     # The template is there, and the first machine of it.
     launched = "RunInstances" if cloud == "aws" else "compute.instances.insert"
     there.killed_at({"action": launched, "when": "after"}, "rollout", file, "--serial", "1")
+    assert 100 in sizes(there), "the other node is not touched before its wave"
     said = there.orch(*words, "--yes", timeout=900)
     assert (said.code, "going on with change" in said.err) == (0, True), said.err
     assert sizes(there) == [200, 200]
