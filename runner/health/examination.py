@@ -42,7 +42,10 @@ WAIT_S = 5
 MOST_BYTES = 400_000
 """Of the output of one tool: nvidia-smi tells 8 KB of a GPU."""
 
-SHARED = ("rdma", "memory modules", "memory errors", "disk errors", "disk space", "memory", "clock")
+SHARED = (
+    *("rdma", "memory modules", "memory errors", "disk errors", "pcie errors"),
+    *("disk space", "memory", "clock"),
+)
 """What a container has in common with the machine that it is on, and others on it."""
 
 
@@ -179,11 +182,14 @@ def _read_accelerators(
     if vendor == "nvidia":
         report, gpus = read_smi(of("smi"), count, simulated=context.simulated)
         notes.add(report)
+        linked = False
         if gpus:
-            notes.add(read_nvlink(of("nvlink"), of("nvlink_errors"), switched=context.switched))
+            links = read_nvlink(of("nvlink"), of("nvlink_errors"), switched=context.switched)
+            linked = not any(each.check == "nvlink" for each in links.skipped)
+            notes.add(links)
         else:
             notes.skip("nvlink", "nvidia-smi lists no GPU")
-        notes.add(read_watches(of("dcgm_health")))
+        notes.add(read_watches(of("dcgm_health"), linked=linked))
         if "dcgm_diag" in sections:
             notes.add(read_diagnostic(of("dcgm_diag")))
         return gpus

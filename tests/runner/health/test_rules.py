@@ -147,6 +147,20 @@ def test_a_fatal_line_is_told_though_a_mild_one_follows() -> None:
     assert verdict(kernel(mild, mild)) == ("warning", "none")
 
 
+def test_an_amd_gpu_that_its_driver_reset_is_a_warning() -> None:
+    fault = "amdgpu 0000:e3:00.0: amdgpu: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!"
+    reset = "amdgpu 0000:e3:00.0: amdgpu: GPU reset(2) succeeded!"
+    block = (
+        "amdgpu 0000:e3:00.0: amdgpu: socket: 0, die: 0, 3 new uncorrectable hardware errors detected in umc"
+    )
+    mended = block.replace("uncorrectable", "correctable")
+    assert verdict(kernel(fault)) == ("failure", "reboot")
+    assert verdict(kernel(fault, reset)) == ("warning", "none")
+    assert verdict(kernel(fault, reset, fault)) == ("failure", "reboot")
+    assert verdict(kernel(block)) == ("failure", "reset")
+    assert verdict(kernel(mended)) == ("healthy", "none")
+
+
 def test_every_failure_in_the_table_says_what_helps() -> None:
     assert {
         rule.number for rule in XIDS.values() if rule.severity == "failure" and rule.action == "none"
@@ -347,6 +361,13 @@ def test_dcgm_that_is_absent_or_late_and_what_its_errors_ask_for() -> None:
         assert asked.findings == ()
         assert words in asked.skipped[0].why
     assert verdict(read_diagnostic(Section("dcgm_diag", "hung"))) == ("failure", "reboot")
+
+    errors = {"NVLINK system": {"value": "Failure", "overflow": ["GPU 0's NvLink link 0 is currently down"]}}
+    watched = {"0": {"value": "Failure", "children": {"Errors": {"children": errors}}}}
+    body = {"Overall Health": {"value": "Failure"}, "GPU": {"children": watched}}
+    links = section("dcgm_health", json.dumps({"body": body}))
+    assert read_watches(links).reason == "GPU 0: NVLINK: GPU 0's NvLink link 0 is currently down"
+    assert read_watches(links, linked=False).findings == ()
 
     def diagnosed(severity: int) -> tuple[str, str]:
         result = {
