@@ -16,8 +16,8 @@ import yaml
 from orch.runner.health import examination
 from orch.runner.health.examination import Depth, command, examine, read
 from orch.runner.health.findings import HealthReport
-from orch.runner.health.kernel import Clocks, read_kernel
-from orch.runner.health.sections import Section, sections_of
+from orch.runner.health.readers.kernel import Clocks, read_kernel
+from orch.runner.health.readers.sections import Section, sections_of
 from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Completed
 from orch.spec.state import Gpus, NodeState, SshAccess

@@ -16,9 +16,18 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from orch.runner.health.findings import HealthReport, ReportBuilder, Severity
-from orch.runner.health.nvidia import GpuHealth
-from orch.runner.health.sections import Section
-from orch.runner.health.xids import NVLINK5, RECOVERY, XIDS, Action, Xid, recovery_action, short_pci, xid_in
+from orch.runner.health.readers.nvidia import GpuHealth
+from orch.runner.health.readers.sections import Section
+from orch.runner.health.readers.xids import (
+    NVLINK5,
+    RECOVERY,
+    XIDS,
+    Action,
+    Xid,
+    recovery_action,
+    short_pci,
+    xid_in,
+)
 
 CORRECTED_MOST = 100
 """Corrected errors of the machine's memory that the kernel told; ours."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.sections import MISSING, Section, items, mapping
-from orch.runner.health.xids import Action
+from orch.runner.health.readers.sections import MISSING, Section, items, mapping
+from orch.runner.health.readers.xids import Action
 
 # dcgm_errors.h, dcgmErrorSeverity_enum: what DCGM 4 says of each error.
 _MONITOR, _ISOLATE, _TRIAGE, _CONFIG, _RESET = 1, 2, 4, 5, 6

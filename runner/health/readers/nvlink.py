@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.sections import Section
+from orch.runner.health.readers.sections import Section
 
 ERRORS_MOST = 100
 """CRC and replay errors of a link since the driver was loaded; ours. The link mends them, at a low rate they
