@@ -169,7 +169,7 @@ def _transport(results: Results, terms: Terms, found: list[Shortfall], notes: li
         if with_gpus and not terms.simulated:
             text = f"PyTorch of the image sees no accelerators on {fold(with_gpus)}: they were not verified"
             found.append(Shortfall("ORCH445", text, with_gpus, "transport"))
-        return f"{start.library} over TCP"
+        return f"{start.library} over TCP" if start.ranks > 1 else "one process, which needs no transport"
     networks = dict.fromkeys(_words(each.network, each.provider) for each in results.transports)
     devices = sorted({name for each in results.transports for name in each.devices})
     channels = sorted({name for each in results.transports for name in each.channels})

@@ -260,14 +260,14 @@ def gemm(place: Place) -> dict[str, Any]:
     was quickest."""
     dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     by_size: dict[str, list[float]] = {}
-    for side in (4096, 8192, 16384):
-        if 4 * side * side * 2 > torch.cuda.mem_get_info()[0]:
-            continue
+    # All ranks measure the same sizes: they wait for each other before each.
+    free = min(each[0] for each in place.gather([float(torch.cuda.mem_get_info()[0])]))
+    for side in [side for side in (2048, 4096, 8192, 16384) if 4 * side * side * 2 < free]:
         factors = [torch.randn(side, side, device=place.device, dtype=dtype) for _ in range(2)]
         product = partial(torch.mm, *factors, out=torch.empty_like(factors[0]))
         rates = [2 * side**3 / seconds / 1e12 for seconds in _events(place, product)]
         by_size[str(side)] = [max(rates), statistics.median(rates)]
-    best = max(by_size.values(), key=lambda each: each[1])
+    best = max(by_size.values(), key=lambda each: each[1], default=[0.0, 0.0])
     detail = {side: [round(rate, 1) for rate in rates] for side, rates in by_size.items()}
     return {"value": best[1], "best": best[0], "dtype": str(dtype).replace("torch.", ""), "by_size": detail}
 
