@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import cluster, fanout, folder, launch, output, preview, queue, startup, upload, validate
+from bench import cluster, fanout, folder, launch, output, preview, queue, scrape, startup, upload, validate
 
 ALL = {
     "startup": startup.figures,
@@ -16,6 +16,7 @@ ALL = {
     "output": output.figures,
     "queue": queue.figures,
     "fanout": fanout.figures,
+    "scrape": scrape.figures,
     "upload": upload.figures,
     "cluster": cluster.figures,
 }

@@ -85,7 +85,7 @@ class Farm:
 
 
 def figures() -> Iterator[Figure | str]:
-    with _farm() as farm:
+    with farm_of() as farm:
         hosts = farm.folder / "hosts"
         hosts.write_text("".join(f"{address(number)}\n" for number in range(HOSTS)))
         rivals = {"clush": _clush(farm, hosts)}
@@ -161,8 +161,11 @@ def measure(folder: str, port: str, hosts: str, bad: str) -> Told:
 
 
 @contextmanager
-def _farm() -> Iterator[Farm]:
+def farm_of(answer: str | None = None) -> Iterator[Farm]:
+    """Hosts that answer with the words of a command, or with this text."""
     with tempfile.TemporaryDirectory() as name:
+        if answer is not None:
+            (Path(name) / "answer").write_text(answer)
         words = [sys.executable, "-m", "bench.sshfarm", name, str(HOSTS)]
         with subprocess.Popen(
             words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,7 +1,8 @@
 """Many SSH hosts on the loopback addresses of this machine: one process, one address for each.
 
 `python -m bench.sshfarm FOLDER COUNT` makes the keys in FOLDER, says the port, and serves until its stdin
-ends. A command is not run: each host answers with its words, as fast as can be. Hosts 0 to COUNT-1 are well,
+ends. A command is not run: each host answers with its words, or with the text of FOLDER/answer where that is
+there, as fast as can be. Hosts 0 to COUNT-1 are well,
 the next five take connections and never say a word, and those after them refuse.
 """
 
@@ -11,6 +12,7 @@ import asyncio
 import resource
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import asyncssh
@@ -34,12 +36,16 @@ class Guest(asyncssh.SSHServer):
         return key.public_data == self._public.public_data
 
 
-async def answer(process: asyncssh.SSHServerProcess[str]) -> None:
-    process.stdout.write(f"{process.command}\n")
-    process.exit(0)
+def answering(text: str | None) -> Callable[[asyncssh.SSHServerProcess[str]], Awaitable[None]]:
+    async def answer(process: asyncssh.SSHServerProcess[str]) -> None:
+        process.stdout.write(f"{process.command}\n" if text is None else text)
+        process.exit(0)
+
+    return answer
 
 
 async def serve(folder: Path, count: int) -> None:
+    told = folder / "answer"
     host, client = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
     host.write_public_key(folder / "host.pub")
     client.write_private_key(folder / "key")
@@ -52,7 +58,7 @@ async def serve(folder: Path, count: int) -> None:
         port,
         server_host_keys=[host],
         server_factory=lambda: Guest(client),
-        process_factory=answer,
+        process_factory=answering(told.read_text() if told.exists() else None),
         backlog=256,
         login_timeout=60,
     )

@@ -213,7 +213,7 @@ VERBS = (
     ),
     Verb(
         "metrics",
-        "runs.metrics:metrics",
+        "runs.metrics:app",
         "What a run or a fleet uses: CPU, memory, GPUs and network of each rank or node.",
         BOTH,
         "orch metrics train-k3f9",

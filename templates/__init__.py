@@ -56,6 +56,20 @@ def render(template: str, /, **values: object) -> str:
     return environment(_kind(template)).get_template(template).render(**values)
 
 
+BOARDS = ("grafana", "prometheus")
+"""Folders of files for other programs, which are copied as they stand."""
+
+
+def board_files() -> dict[str, bytes]:
+    """Boards of Grafana and alert rules of Prometheus, by their path."""
+    return {
+        f"{folder}/{each.name}": each.read_bytes()
+        for folder in BOARDS
+        for each in sorted((files(__name__) / folder).iterdir(), key=lambda each: each.name)
+        if each.name.endswith((".json", ".yml"))
+    }
+
+
 def prepare(templates: Iterable[str]) -> None:
     """Compile templates before they are needed."""
     for template in templates:

@@ -231,8 +231,8 @@ def in_order(project: Project, runner: RunnerContext) -> Health:
             depth = depth_of(state.health.gate)
             watched = watch(project, runner.ledger, runner.connector, state, names=names, depth=depth)
             for each in watched.examined:
-                if each.report is not None and each.report.status == "failure":
-                    found.setdefault(each.node.name, []).append(each.report.reason)
+                if each.status == "failure":
+                    found.setdefault(each.node.name, []).append(each.reason)
         return {name: "; ".join(each) for name, each in found.items()}
 
     return reasons

@@ -106,8 +106,8 @@ def _node_json(each: Examined) -> dict[str, Any]:
         return {"node": each.node.name, "status": "unknown", "reason": reason}
     return {
         "node": each.node.name,
-        "status": each.report.status,
-        "reason": each.report.reason or None,
+        "status": each.status,
+        "reason": each.reason or None,
         "action": each.report.action,
         "since": each.verdict.since if each.verdict is not None else None,
         **_report_json(each.report),
@@ -145,7 +145,11 @@ def _lines(watched: Sequence[Watched], *, verbose: bool) -> list[str]:
             since = each.verdict.since if each.verdict is not None else "-"
             skipped = f"; {len(report.skipped)} skipped" if report.skipped else ""
             checks = f"{len(report.passed)} passed{skipped}"
-            rows.append((fleet.fleet.name, name, report.status, since, checks))
+            rows.append((fleet.fleet.name, name, each.status or "", since, checks))
+            if each.status != report.status and each.verdict is not None:
+                below.append(
+                    f"{name}: {each.status}: {each.reason} (found by `{each.verdict.depth}`, which looks deeper)"
+                )
             below += _found(name, report, verbose=verbose)
             if each.error is not None:
                 below.append(f"{name}: {each.error.summary}: this counts for nobody's runs yet")

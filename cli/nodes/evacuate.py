@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,6 +24,7 @@ from orch.cli.nodes.maintain import (
     Wait,
     begin,
     options_of,
+    refuse_with_undo,
 )
 from orch.spec.errors import ExitCode
 
@@ -61,12 +63,13 @@ def evacuate(
 
     Nodes are drained first, as by `orch node drain`. A cluster moves as a whole.
     """
+    how = How(yes, as_json, plan_only, rehearse, report)
     if undo:
+        refuse_with_undo(how)
         _take_back(fleet, zone, rehearse=rehearse)
         return
     options = options_of(serial, max_fail, wait, reason, stop_runs=stop_runs)
-    how = How(yes, as_json, plan_only, rehearse, report)
-    command = f"orch fleet evacuate {fleet} --zone {zone} --yes"
+    words = ["fleet", "evacuate", fleet, "--zone", zone, *(["--whole"] if whole else [])]
 
     def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
         from orch.stacks.maintenance.drive import planned_for
@@ -81,7 +84,7 @@ def evacuate(
     def same(plan: MaintenancePlan) -> bool:
         return plan.leaves(fleet, zone)
 
-    begin(Begin("evacuate", options, same, planned, command), how, None)
+    begin(Begin("evacuate", options, same, planned, words), how, None)
 
 
 def _keep_out(project: Project, fleet: str, found: Evacuation, how: How) -> None:
@@ -95,7 +98,7 @@ def _keep_out(project: Project, fleet: str, found: Evacuation, how: How) -> None
         (say if how.plan_only else tell)(line)
     if not how.plan_only:
         if not how.yes:
-            need_terminal(f"orch fleet evacuate {fleet} --zone {zone} --yes", project)
+            need_terminal(shlex.join(["orch", "fleet", "evacuate", fleet, "--zone", zone, "--yes"]), project)
             confirm(f"Keep new nodes out of {zone}?")
         keep_out(project, fleet, zone)
         if not how.as_json:

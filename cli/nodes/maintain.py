@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,16 @@ class How:
     report: Path | None
 
 
+def refuse_with_undo(how: How) -> None:
+    """Raises UsageError for options that `--undo` would not heed: it has no plan, and acts at once."""
+    options = {"--plan-only": how.plan_only, "--report": how.report is not None, "--json": how.as_json}
+    if given := [option for option, is_given in options.items() if is_given]:
+        raise UsageError(
+            f"`--undo` goes without {' and '.join(given)}; nothing was changed",
+            hint="it takes back at once, without a plan, and says what",
+        )
+
+
 def options_of(serial: str, max_fail: str, wait: str | None, reason: str, *, stop_runs: bool) -> Options:
     """Reads the options of a command line. Raises BadParameter."""
     from orch.spec.grammar.values import parse_duration
@@ -100,15 +111,21 @@ class Begin:
     """A maintenance that a command asks for.
 
     `same`: whether the plan of an interrupted one is of what the command names. `planned` makes the plan of a
-    new one. `command`: what a user types to agree; `request`: of a rollout, what the fleet's file asks for.
+    new one. `words`: of the command, without its options; `request`: of a rollout, what the fleet's file asks for.
     """
 
     verb: Verb
     options: Options
     same: Callable[[MaintenancePlan], bool]
     planned: Callable[[Project, RunnerContext, Listener], MaintenancePlan]
-    command: str
+    words: Sequence[str]
     request: FleetRequest | None = None
+
+    def command(self, how: How) -> str:
+        """What a user types to agree without being asked."""
+        report = ["--report", str(how.report)] if how.report is not None else []
+        words = ("orch", *self.words, *self.options.words(), *report, *(["--json"] if how.as_json else []))
+        return shlex.join((*words, "--yes"))
 
 
 def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Options, how: How) -> None:
@@ -128,8 +145,8 @@ def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Optio
             chosen.setdefault(name, []).append(node.name)
         return planned_for(runner, project, verb, chosen, options=options, listener=listener)
 
-    command = f"orch node {verb} {' '.join(words)} --yes"
-    begin(Begin(verb, options, same, planned, command), how, None)
+    typed = ["node", verb, *words, *(["--fleet", fleet] if fleet is not None else [])]
+    begin(Begin(verb, options, same, planned, typed), how, None)
 
 
 def begin(asked: Begin, how: How, path: str | None) -> None:
@@ -166,7 +183,7 @@ def begin(asked: Begin, how: How, path: str | None) -> None:
         plan.refuse_runs()
         require_writable(how.report)
         if not how.yes:
-            need_terminal(asked.command, project)
+            need_terminal(asked.command(how), project)
             confirm(f"Begin with {fold([each.name for each in plan.nodes])}?")
         begun: list[int] = []
         try:

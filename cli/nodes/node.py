@@ -21,6 +21,7 @@ from orch.cli.nodes.maintain import (
     Wait,
     maintain,
     options_of,
+    refuse_with_undo,
 )
 
 app = typer.Typer(no_args_is_help=True)
@@ -48,12 +49,13 @@ def drain(
     Nodes that somebody else cordoned are left alone. With runs on the nodes it asks for --wait or
     --stop-runs. A call that was killed is gone on with by the same command.
     """
+    how = How(yes, as_json, plan_only, rehearse, report)
     if undo:
         from orch.cli.nodes.undrain import undo_drain
 
+        refuse_with_undo(how)
         undo_drain(nodes, fleet, rehearse=rehearse)
         return
-    how = How(yes, as_json, plan_only, rehearse, report)
     maintain("drain", nodes, fleet, options_of(serial, max_fail, wait, reason, stop_runs=stop_runs), how)
 
 

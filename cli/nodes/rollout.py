@@ -92,5 +92,5 @@ def rollout(
         return plan.fleets == (fleet.name,)
 
     how = How(yes, as_json, plan_only, rehearse, report)
-    command = f"orch rollout {file} --yes"
-    begin(Begin("rollout", options, same, planned, command, request), how, None if file == "-" else file)
+    words = ["rollout", file, *(["--upgrade"] if upgrade else [])]
+    begin(Begin("rollout", options, same, planned, words, request), how, None if file == "-" else file)

@@ -13,6 +13,7 @@ from orch.spec.errors import visible
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.registry import Collector
     from rich.table import Table
 
     from orch.runner.metrics.figures import Figures, Rate
@@ -262,7 +263,7 @@ def _samples(target: Target, reading: Reading | None) -> Iterator[tuple[str, lis
         yield "gpu_memory_total_bytes", at, each.memory_total_bytes
 
 
-def serve(collector: UsageCollector, host: str, port: int) -> tuple[int, Callable[[], None]]:
+def serve(collector: Collector, host: str, port: int) -> tuple[int, Callable[[], None]]:
     """Answer scrapes from threads: the port, and what ends it. Raises OSError, ModuleNotFoundError."""
     from prometheus_client import CollectorRegistry, start_http_server
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -85,7 +86,8 @@ def ssh_keys(
                 say("no fleet here has keys of orch: nothing was done")
             end(ExitCode.OK)
         if not yes:
-            need_terminal(" ".join(["orch rotate ssh-keys", *names, *_options(without), "--yes"]), project)
+            words = ["orch", "rotate", "ssh-keys", *names, *_options(without), "--yes"]
+            need_terminal(shlex.join(words), project)
             confirm("Rotate the keys?")
         with watching(as_json=as_json) as listener:
             plan = rotate_keys(project, plan, lambda: connector_of(project), listener)
@@ -135,7 +137,8 @@ def passphrase(
     for name in names:
         tell(f"  {subject(name)}")
     if not yes:
-        need_terminal("orch rotate passphrase --yes", project)
+        of = [] if new_from is None else ["--new-from", str(new_from)]
+        need_terminal(shlex.join(["orch", "rotate", "passphrase", *of, "--yes"]), project)
         confirm("Rotate the passphrase?")
     with watching() as listener:
         file = rotation.rotate_passphrase(project, given, listener)

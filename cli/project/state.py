@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -65,7 +66,8 @@ def move(
             tell(f"  {each.words}")
         tell("  orch.yml gets the new place; commit it: other clones need it")
     if not yes:
-        need_terminal(f"orch state move --to {to} --yes", project)
+        of = [] if secrets_provider is None else ["--secrets-provider", secrets_provider]
+        need_terminal(shlex.join(["orch", "state", "move", "--to", to, *of, "--yes"]), project)
         confirm("Move the state?")
     with watching(as_json=as_json) as listener:
         moved = moving.move(plan, listener)
@@ -103,7 +105,7 @@ def repair(
         if damage.copy is not None:
             tell(f"{subject(name)}: it is replaced by {damage.copy.words}")
         if not yes:
-            need_terminal(f"orch state repair {target} --yes", project)
+            need_terminal(shlex.join(["orch", "state", "repair", target, "--yes"]), project)
             confirm(f"Repair the record of the {subject(name)}?")
         with watching(as_json=as_json) as listener:
             done = mend(stack, damage, listener)
@@ -174,7 +176,7 @@ def _import(
                 _show(rebuilt)
             if not yes:
                 of = [] if mark is None else ["--stack", mark]
-                need_terminal(" ".join(["orch state import", file, *of, "--yes"]), project)
+                need_terminal(shlex.join(["orch", "state", "import", file, *of, "--yes"]), project)
                 confirm(f"Write the state of the fleet {fleet.name}?")
             with watching(as_json=as_json) as listener:
                 importing.write(rebuilt, listener)

@@ -6,13 +6,15 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
+from orch.cli.runs import monitoring
 from orch.cli.runs.exec import fleet_or_run, with_containers
 from orch.cli.runs.opening import open_runner
 from orch.cli.runs.ports import Address, address_of, cannot_listen
@@ -32,6 +34,39 @@ LIVE_S = 2.0
 """Seconds between two looks of the live view."""
 
 
+class NameOrVerb(TyperGroup):
+    """`orch metrics NAME`: the hidden verb `show`, unless the first word is another verb's: a run or a fleet
+    of such a name is `run:NAME` or `fleet:NAME`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        verb = self.commands.get(args[0]) if args else None
+        return super().parse_args(ctx, args if verb and not verb.hidden else ["", *args])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args[0] == "":
+            return None, self.commands["show"], args[1:]
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        show = self.commands["show"]
+        (name,) = (each for each in show.params if each.name == "name")
+        return [*super().shell_complete(ctx, incomplete), *name.shell_complete(ctx, incomplete)]
+
+
+app = typer.Typer(cls=NameOrVerb)
+app.command("serve", epilog="Example: orch metrics serve --listen 0.0.0.0:9464")(monitoring.serve)
+app.command("textfile", epilog="Example: orch metrics textfile /var/lib/node_exporter/orch.prom")(
+    monitoring.textfile
+)
+app.command("boards", epilog="Example: orch metrics boards monitoring/")(monitoring.boards)
+
+
+@app.command(
+    "show",
+    hidden=True,
+    epilog="Example: orch metrics train-k3f9. A whole project for Prometheus: orch metrics serve, or orch "
+    "metrics textfile PATH; boards and alert rules: orch metrics boards DIR.",
+)
 def metrics(
     name: Annotated[
         str,
@@ -199,11 +234,7 @@ def _serve(watched: Watched, address: Address) -> None:
     try:
         port, close = serve(UsageCollector(watched.kind, watched.name, looks), *address)
     except ModuleNotFoundError as error:
-        raise UsageError(
-            "the client library of Prometheus is not installed",
-            detail=str(error),
-            hint="pip install 'orch-fleet[metrics]'",
-        ) from error
+        raise monitoring.without_library(error) from error
     except OSError as error:
         raise cannot_listen("`orch metrics`", address, "--serve", error) from error
     over = threading.Event()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, cast
-
-from pulumi.provider.experimental.property_value import PropertyValue
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from orch.runner.preparation.init_steps import AT_IT, trouble
 from orch.spec.errors import ExitCode, OrchError
+
+if TYPE_CHECKING:
+    # Where nodes of a rehearsal are made, Google's libraries are loaded too, and these two do not go together.
+    from pulumi.provider.experimental.property_value import PropertyValue
 
 Inputs = dict[str, Any]
 State = dict[str, Any]

@@ -88,7 +88,8 @@ def _judge_result(test: str, result: Any, notes: ReportBuilder) -> None:
     if status not in ("fail", "warn"):
         return
     warnings = [mapping(each) for each in items(result.get("warnings")) if isinstance(each, dict)]
-    severities = {each.get("error_severity") for each in warnings}
+    told = (each.get("error_severity") for each in warnings)
+    severities = {each for each in told if isinstance(each, int)}
     words = " ".join(_warnings(result)) or "it tells no reason"
     action = action_of(words)
     if _RESET in severities:

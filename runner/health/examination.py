@@ -37,6 +37,8 @@ TOOL_S = 25
 LIGHT_S = 30
 DIAGNOSTIC_S = 900
 """`dcgmi diag -r 2` takes two to eleven minutes."""
+WAIT_S = 5
+"""How long a look waits for another one."""
 MOST_BYTES = 400_000
 """Of the output of one tool: nvidia-smi tells 8 KB of a GPU."""
 
@@ -58,6 +60,7 @@ def command(node: NodeState, *, depth: Depth, simulated: bool = False, contained
         home=NODE_HOME,
         limit_s=limit_s,
         tool_s=TOOL_S,
+        wait_s=WAIT_S,
         most_bytes=MOST_BYTES,
         contained=contained or node.is_pod,
         simulated=int(simulated),

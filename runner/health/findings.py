@@ -23,6 +23,7 @@ MOST = 200
 LONGEST = 300
 """No text of a report has more characters."""
 _SHORT = 160
+_LARGEST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,11 @@ class HealthReport:
     def action(self) -> Action:
         """What helps against the failures, or against the warnings where there is no failure."""
         worst = [each for each in self.findings if each.severity == "failure"] or self.findings
-        return max((each.action for each in worst), key=ACTIONS.index, default="none")
+        actions = {each.action for each in worst}
+        for action in reversed(ACTIONS):
+            if action in actions:
+                return action
+        return "none"
 
     @property
     def reason(self) -> str:
@@ -98,6 +103,8 @@ class HealthReport:
         left out. Raises RunnerError for what is no report.
         """
         try:
+            if len(text) > _LARGEST:
+                raise ValueError(f"it has {len(text)} characters")
             data = _mapping(json.loads(text))
             return report(
                 (_finding(each) for each in _listed(data, "findings")),

@@ -30,6 +30,18 @@ class Examined:
     verdict: Verdict | None = None
     error: OrchError | None = None
 
+    @property
+    def status(self) -> Status | None:
+        """How the node is, also by what a deeper look found before; None where that is not known."""
+        return (
+            self.verdict.status if self.verdict is not None else self.report.status if self.report else None
+        )
+
+    @property
+    def reason(self) -> str:
+        """Why; "" for a healthy node."""
+        return self.verdict.reason if self.verdict is not None else self.report.reason if self.report else ""
+
 
 def depth_of(gate: str) -> Depth:
     """How deep a gate looks at a single node."""

@@ -49,7 +49,7 @@ class Clocks:
     reset_s: float | None = None
 
     def when(self, at_s: float | None) -> str:
-        if at_s is None or self.booted is None or not 0 < self.booted < 1e11:
+        if at_s is None or self.booted is None or not (0 < self.booted < 1e11 and at_s < 1e10):
             return ""
         return f" at {datetime.fromtimestamp(self.booted + at_s, timezone.utc):%Y-%m-%d %H:%M} UTC"
 
@@ -58,18 +58,22 @@ def kernel_lines(lines: Iterable[str]) -> tuple[KernelLine, ...]:
     """Lines of `dmesg` or `journalctl -k`, without what stands before the message."""
     found: list[KernelLine] = []
     for line in lines:
-        at_s = None
-        if (stamped := _DMESG.match(line)) is not None:
-            seconds = _SECONDS.fullmatch(stamped[1])
-            at_s = float(seconds[1]) if seconds is not None else None
-            line = stamped[2]
-        head, kernel, rest = line.partition("kernel: ")
+        at_s, text = _stamp(line)
+        head, kernel, rest = text.partition("kernel: ")
         if kernel and len(head) < 100:
-            line = rest
-            if (inner := _DMESG.match(line)) is not None and (clock := _SECONDS.fullmatch(inner[1])):
-                at_s, line = float(clock[1]), inner[2]
-        found.append(KernelLine(line.strip(), at_s))
+            inner_s, text = _stamp(rest)
+            at_s = at_s if inner_s is None else inner_s
+        found.append(KernelLine(text.strip(), at_s))
     return tuple(found)
+
+
+def _stamp(line: str) -> tuple[float | None, str]:
+    """The seconds since the boot in brackets before a line, where it tells them, and the rest."""
+    stamped = _DMESG.match(line)
+    if stamped is None:
+        return None, line
+    seconds = _SECONDS.fullmatch(stamped[1])
+    return (float(seconds[1]) if seconds is not None else None), stamped[2]
 
 
 def read_kernel(
@@ -173,7 +177,7 @@ def _judge_xid(xid: Xid, last: _Told, gpu: GpuHealth | None, clocks: Clocks, not
             if xid.number == RECOVERY:
                 return
             if severity == "failure":
-                severity, reason = "warning", f"{reason}, which it recovered from"
+                severity, tail = "warning", f"{tail}, and it recovered"
     note = notes.fail if severity == "failure" else notes.warn
     note("xid", part, f"{reason}{tail}", action)
 

@@ -40,14 +40,16 @@ def read_memory_modules(section: Section) -> HealthReport:
 
 
 def read_disks(section: Section) -> HealthReport:
-    """Room and mode of the node's file systems: lines `PATH USED% FREE-KIB`, and `PATH read-only`."""
+    """Room and mode of the node's file systems: lines `PATH USED% FREE-KIB`, `PATH read-only`, and
+    `PATH image` for one that is read-only by design."""
     notes = ReportBuilder()
+    images = {line.removesuffix(" image") for line in section.lines if line.endswith(" image")}
     seen = False
     for line in section.lines:
         path, _, rest = line.partition(" ")
         if rest == "read-only" and path.startswith("/"):
             notes.fail("disk errors", path, "its file system is read-only", "reboot")
-        elif (found := _DISK.match(line)) is not None:
+        elif (found := _DISK.match(line)) is not None and found[1] not in images:
             seen = True
             used, free = int(found[2]), int(found[3]) / (1 << 20)
             reason = f"{used} % of the disk is in use, {free:.1f} GiB are free"

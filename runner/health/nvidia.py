@@ -8,7 +8,6 @@ Page Retirement; of nvidia-smi's exit codes: its manual. Where NVIDIA names no l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
@@ -143,112 +142,121 @@ def _quoted(text: str) -> str:
     return text[:120].rstrip(" .")
 
 
+@dataclass(frozen=True)
+class _Fields:
+    """The fields of a GPU, by path. `part`: its name in findings."""
+
+    gpu: ElementTree.Element
+    part: str
+
+    def text(self, path: str) -> str:
+        return (self.gpu.findtext(path) or "").strip()
+
+    def count(self, *paths: str) -> int:
+        return sum(int(number(self.text(path)) or 0) for path in paths)
+
+    def yes(self, path: str) -> bool:
+        return self.text(path).lower() in ("yes", "true")
+
+    def says(self, words: str) -> bool:
+        """Whether any field has these words: the driver puts errors where values belong."""
+        return any(words in (each.text or "") for each in self.gpu.iter())
+
+
 def _judge_gpu(gpu: ElementTree.Element, index: int, notes: ReportBuilder) -> GpuHealth:
-    def text(path: str) -> str:
-        return (gpu.findtext(path) or "").strip()
-
-    def count(*paths: str) -> int:
-        return sum(int(number(text(path)) or 0) for path in paths)
-
-    def yes(path: str) -> bool:
-        return text(path).lower() in ("yes", "true")
-
-    pci = short_pci(gpu.get("id") or text("pci/pci_bus_id") or "?")
-    words = text("gpu_recovery_action")
+    pci = short_pci(gpu.get("id") or gpu.findtext("pci/pci_bus_id") or "?")
+    fields = _Fields(gpu, f"GPU {index} ({pci})")
+    words = fields.text("gpu_recovery_action")
     told = words not in ("", "N/A", "Unknown Error") and "deprecated" not in words
     recovery = action_in(words) if told else None
-    pending = text("remapped_rows/remapped_row_pending")
-    health = GpuHealth(
-        index, pci, text("product_name"), recovery, None if pending not in ("Yes", "No") else pending == "Yes"
-    )
-    part = str(health)
-    lost = next((each.text.strip() for each in gpu.iter() if each.text and "GPU is lost" in each.text), None)
-    if lost is not None:
+    pending = {"Yes": True, "No": False}.get(fields.text("remapped_rows/remapped_row_pending"))
+    part = fields.part
+    if fields.says("GPU is lost"):
         notes.fail("gpu lost", part, "the GPU is lost: its driver cannot reach it", "reboot")
-    elif any("requires reset" in (each.text or "") for each in gpu.iter()):
+    elif fields.says("requires reset"):
         notes.fail("gpu recovery", part, "the GPU requires a reset", "reset")
     if recovery in ("reset", "reboot"):
         notes.fail("gpu recovery", part, f"its driver asks for a recovery: {words}", recovery)
-    elif yes("reset_status/reset_required"):
+    elif fields.yes("reset_status/reset_required"):
         notes.fail("gpu recovery", part, "its driver asks for a reset", "reset")
-    elif yes("reset_status/drain_and_reset_recommended"):
+    elif fields.yes("reset_status/drain_and_reset_recommended"):
         notes.fail("gpu recovery", part, "its driver asks for a drain and a reset", "reset")
-    _judge_memory(part, recovery, text, count, yes, notes)
-    _judge_pcie(part, text, count, notes)
-    _judge_heat(part, text, notes)
-    _judge_fabric(part, text, notes)
-    return health
+    _judge_ecc(fields, recovery, notes)
+    _judge_rows(fields, notes)
+    _judge_pcie(fields, notes)
+    _judge_heat(fields, notes)
+    _judge_fabric(fields, notes)
+    return GpuHealth(index, pci, fields.text("product_name"), recovery, pending)
 
 
-def _judge_memory(
-    part: str,
-    recovery: Action | None,
-    text: Callable[[str], str],
-    count: Callable[..., int],
-    yes: Callable[[str], bool],
-    notes: ReportBuilder,
-) -> None:
+def _judge_ecc(gpu: _Fields, recovery: Action | None, notes: ReportBuilder) -> None:
     now = "ecc_errors/volatile"
-    dram = count(f"{now}/dram_uncorrectable", f"{now}/double_bit/device_memory")
-    sram = count(
+    dram = gpu.count(f"{now}/dram_uncorrectable", f"{now}/double_bit/device_memory")
+    sram = gpu.count(
         f"{now}/sram_uncorrectable",
         f"{now}/sram_uncorrectable_parity",
         f"{now}/sram_uncorrectable_secded",
         *(f"{now}/double_bit/{each}" for each in ("l1_cache", "l2_cache", "register_file", "texture_memory")),
     )
     for what, errors in (("DRAM", dram), ("SRAM", sram)):
-        if errors:
-            reason = f"{errors} uncorrectable {what} errors since the driver was loaded"
-            # The driver contained them where it says that nothing is left to do.
-            if recovery == "none":
-                notes.warn("ecc", part, f"{reason}, which it recovered from", "reset")
-            else:
-                notes.fail("ecc", part, reason, "reset")
-    corrected = count(f"{now}/dram_correctable", f"{now}/sram_correctable", f"{now}/single_bit/total")
+        if not errors:
+            continue
+        reason = f"{errors} uncorrectable {what} errors since the driver was loaded"
+        # The driver contained them where it says that nothing is left to do.
+        if recovery == "none":
+            notes.warn("ecc", gpu.part, f"{reason}, and it recovered", "reset")
+        else:
+            notes.fail("ecc", gpu.part, reason, "reset")
+    corrected = gpu.count(f"{now}/dram_correctable", f"{now}/sram_correctable", f"{now}/single_bit/total")
     if corrected >= CORRECTED_MOST:
-        notes.warn("ecc", part, f"{corrected} corrected memory errors since the driver was loaded", "replace")
-    if yes("ecc_errors/aggregate/sram_threshold_exceeded"):
-        notes.fail("ecc", part, "more uncorrectable SRAM errors than NVIDIA allows", "replace")
-    if yes("ecc_errors/unrepairable_memory"):
-        notes.fail("ecc", part, "memory that cannot be repaired", "replace")
+        reason = f"{corrected} corrected memory errors since the driver was loaded"
+        notes.warn("ecc", gpu.part, reason, "replace")
+    if gpu.yes("ecc_errors/aggregate/sram_threshold_exceeded"):
+        notes.fail("ecc", gpu.part, "more uncorrectable SRAM errors than NVIDIA allows", "replace")
+    if gpu.yes("ecc_errors/unrepairable_memory"):
+        notes.fail("ecc", gpu.part, "memory that cannot be repaired", "replace")
     for field, what in (("channel_repair_pending", "memory channel"), ("tpc_repair_pending", "TPC")):
-        if yes(f"ecc_errors/{field}"):
-            notes.warn("ecc", part, f"the repair of a {what} waits for a reset", "reset")
-    rows = "remapped_rows"
-    if yes(f"{rows}/remapped_row_failure"):
-        notes.fail("remapped rows", part, "a row of memory could not be remapped", "replace")
-    if yes(f"{rows}/remapped_row_pending"):
-        notes.warn("remapped rows", part, "the remapping of rows of memory waits for a reset", "reset")
-    if banks := count(f"{rows}/row_remapper_histogram/row_remapper_histogram_none"):
-        notes.warn("remapped rows", part, f"{banks} banks of memory have no spare row left")
-    pages = "retired_pages"
-    retired = count(
+        if gpu.yes(f"ecc_errors/{field}"):
+            notes.warn("ecc", gpu.part, f"the repair of a {what} waits for a reset", "reset")
+
+
+def _judge_rows(gpu: _Fields, notes: ReportBuilder) -> None:
+    """Rows of memory that were replaced by spare ones, or pages that were taken out of use before Ampere."""
+    rows, pages = "remapped_rows", "retired_pages"
+    if gpu.yes(f"{rows}/remapped_row_failure"):
+        notes.fail("remapped rows", gpu.part, "a row of memory could not be remapped", "replace")
+    if gpu.yes(f"{rows}/remapped_row_pending"):
+        reason = "the remapping of rows of memory waits for a reset"
+        notes.warn("remapped rows", gpu.part, reason, "reset")
+    if banks := gpu.count(f"{rows}/row_remapper_histogram/row_remapper_histogram_none"):
+        notes.warn("remapped rows", gpu.part, f"{banks} banks of memory have no spare row left")
+    retired = gpu.count(
         f"{pages}/multiple_single_bit_retirement/retired_count",
         f"{pages}/double_bit_retirement/retired_count",
     )
     if retired >= RETIRED_MOST:
-        notes.fail("retired pages", part, f"{retired} pages of memory are retired", "replace")
-    if yes(f"{pages}/pending_retirement") or yes(f"{pages}/pending_blacklist"):
-        notes.warn("retired pages", part, "the retirement of pages of memory waits for a reset", "reset")
+        notes.fail("retired pages", gpu.part, f"{retired} pages of memory are retired", "replace")
+    if gpu.yes(f"{pages}/pending_retirement") or gpu.yes(f"{pages}/pending_blacklist"):
+        reason = "the retirement of pages of memory waits for a reset"
+        notes.warn("retired pages", gpu.part, reason, "reset")
 
 
-def _judge_pcie(
-    part: str, text: Callable[[str], str], count: Callable[..., int], notes: ReportBuilder
-) -> None:
+def _judge_pcie(gpu: _Fields, notes: ReportBuilder) -> None:
     """Of the link only its width is judged: its generation drops while a GPU is idle."""
     widths = "pci/pci_gpu_link_info/link_widths"
-    now, most = number(text(f"{widths}/current_link_width")), number(text(f"{widths}/max_link_width"))
-    if now and most and now < most:
-        reason = f"its PCIe link has {int(now)} of {int(most)} lanes"
+    now, most = gpu.count(f"{widths}/current_link_width"), gpu.count(f"{widths}/max_link_width")
+    if 0 < now < most:
         note = notes.fail if now * 4 <= most else notes.warn
-        note("pcie", part, reason, "reboot")
-    if (replays := count("pci/replay_counter")) >= REPLAYS_MOST:
-        notes.warn("pcie", part, f"{replays} replays on its PCIe link")
-    if rollovers := count("pci/replay_rollover_counter"):
-        notes.warn("pcie", part, f"the counter of PCIe replays ran over {rollovers} times")
+        note("pcie", gpu.part, f"its PCIe link has {now} of {most} lanes", "reboot")
+    if (replays := gpu.count("pci/replay_counter")) >= REPLAYS_MOST:
+        notes.warn("pcie", gpu.part, f"{replays} replays on its PCIe link")
+    if rollovers := gpu.count("pci/replay_rollover_counter"):
+        notes.warn("pcie", gpu.part, f"the counter of PCIe replays ran over {rollovers} times")
 
 
-def _judge_heat(part: str, text: Callable[[str], str], notes: ReportBuilder) -> None:
+def _judge_heat(gpu: _Fields, notes: ReportBuilder) -> None:
+    text, part = gpu.text, gpu.part
+
     def active(reason: str) -> bool:
         return any(
             text(f"clocks_{word}_reasons/clocks_{word}_reason_{reason}") == "Active"
@@ -279,9 +287,11 @@ def _judge_heat(part: str, text: Callable[[str], str], notes: ReportBuilder) -> 
         notes.warn("power", part, "its hardware slows it down")
 
 
-def _judge_fabric(part: str, text: Callable[[str], str], notes: ReportBuilder) -> None:
+def _judge_fabric(gpu: _Fields, notes: ReportBuilder) -> None:
+    part = gpu.part
+
     def told(field: str) -> str:
-        value = text(f"fabric/{field}")
+        value = gpu.text(f"fabric/{field}")
         return "" if value in ("N/A", "Not Supported", "None") or "deprecated" in value else value
 
     state, status = told("state"), told("status")
@@ -294,6 +304,6 @@ def _judge_fabric(part: str, text: Callable[[str], str], notes: ReportBuilder) -
         notes.fail("fabric", part, "the NVLink fabric has no sound routes for it", "reset")
     elif told("health/bandwidth").lower() == "degraded":
         notes.warn("fabric", part, "the NVLink fabric has less than its full bandwidth", "reset")
-    if wrong := told("health/incorrect_configuration"):
-        if wrong not in ("False", "No"):
-            notes.fail("fabric", part, f"the NVLink fabric is set up wrongly: {wrong}")
+    wrong = told("health/incorrect_configuration")
+    if wrong not in ("", "False", "No"):
+        notes.fail("fabric", part, f"the NVLink fabric is set up wrongly: {wrong}")

@@ -1,7 +1,7 @@
 """The output of the script that looks at a node: a section for each tool, with how the tool ended. Pure.
 
-Each line of a tool has the section's name and a bar before it, so that no tool's output is taken for another's
-or for how it ended: `NAME|text`, and `@NAME STATE CODE` at its end.
+Each line of a tool has the section's name and a bar before it, so that no tool's output is taken for that of
+another or for how it ended: `NAME|text`, and `@NAME STATE CODE` before it.
 """
 
 from __future__ import annotations
@@ -86,12 +86,15 @@ def items(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
+_LARGEST = 1e24
+
+
 def number(value: Any) -> float | None:
     """The number that a tool tells, as a number, as text with its unit, or as `{"value": 1, "unit": "C"}`."""
     if isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):
-        return float(value)
+        return float(value) if abs(value) < _LARGEST else None
     if isinstance(value, dict):
         return number(cast("dict[str, Any]", value).get("value"))
     if isinstance(value, str):

@@ -303,6 +303,18 @@ class Ledger(Leases):
                     left_out = db.execute(every).scalar_one() - limit
             return Listed(_read_all(db, sorted(numbers, reverse=True)), left_out)
 
+    def ended_counts(self) -> dict[tuple[str, str], int]:
+        """How many runs have ended, by fleet and status."""
+        run = schema.run.c
+        query = (
+            select(run.fleet, run.status, func.count())
+            .where(run.status.not_in((*ACTIVE, RESERVED)))
+            .group_by(run.fleet, run.status)
+            .order_by(run.fleet, run.status)
+        )
+        with self._reading() as db:
+            return {(fleet, status): count for fleet, status, count in db.execute(query)}
+
     def placed_on(self, fleet: str) -> tuple[RunRow, ...]:
         """The active runs that have nodes of a fleet, newest first: all but those that wait."""
         run = schema.run

@@ -155,8 +155,13 @@ def look(
 
 def command(target: Target, *, devices: bool = True) -> Command:
     """Asks a node what it and the job use."""
+    return Command(as_root(script(target, devices=devices)), "ask what is used", timeout_s=20.0)
+
+
+def script(target: Target, *, devices: bool = True) -> str:
+    """What a node is asked, as root; `reading` reads the answer."""
     access = device_access(target.node.gpus) if devices and not target.simulated else None
-    text = render(
+    return render(
         "node-metrics.sh.j2",
         home=NODE_HOME,
         contained=target.contained,
@@ -164,7 +169,6 @@ def command(target: Target, *, devices: bool = True) -> Command:
         name=target.container,
         devices=access.use if access is not None else None,
     )
-    return Command(as_root(text), "ask what is used", timeout_s=20.0)
 
 
 def reading(target: Target, text: str) -> Reading:

@@ -25,6 +25,9 @@ LOOK_S = 10.0
 CHOICE_S = 5.0
 
 
+StatusWord = Literal["provisioning", "idle", "busy", "cordoned", "unreachable", "terminated", "failure"]
+
+
 @dataclass(frozen=True)
 class NodeStatus:
     """One node: `provisioning` (its first boot is not at its end), `idle`, `busy` (some blocks or all),
@@ -35,7 +38,7 @@ class NodeStatus:
     examination came to; one that is a failure keeps it out, too.
     """
 
-    status: Literal["provisioning", "idle", "busy", "cordoned", "unreachable", "terminated", "failure"]
+    status: StatusWord
     reason: str | None = None
     busy_blocks: int = 0
     claims: tuple[Claim, ...] = ()
@@ -95,13 +98,17 @@ def node_status(
     node: NodeState, connector: Connector, *, deadline_s: float, runtimes: Mapping[str, JobRuntime] = RUNTIMES
 ) -> NodeStatus:
     """The status of one node; see `node_statuses`. Raises OrchError where nobody here can ask it."""
-    script = f"{status_script()}{{ {runtime_of(node, runtimes).health_check()}\n}} | sed 's/^/runtime /'\n"
-    command = Command(as_root(script), "look at the node", timeout_s=15.0)
+    command = Command(as_root(script_of(node, runtimes)), "look at the node", timeout_s=15.0)
     try:
         result = connector.run(node, command, deadline_s=deadline_s)
     except (HostUnreachable, CommandTimeout) as error:
         return NodeStatus("unreachable", error.detail or error.summary)
     return read_status(result.stdout)
+
+
+def script_of(node: NodeState, runtimes: Mapping[str, JobRuntime] = RUNTIMES) -> str:
+    """What a node is asked, as root; `read_status` reads the answer. Raises RunnerError."""
+    return f"{status_script()}{{ {runtime_of(node, runtimes).health_check()}\n}} | sed 's/^/runtime /'\n"
 
 
 def claims_of(

@@ -109,21 +109,28 @@ def _status(word: str) -> Status | None:
 
 
 def _command(status: Status, depth: str, reason: str) -> Command:
-    """A healthy node examined lightly does not lose what a deeper look of the same boot found out."""
-    line = argv("printf", "%s|%s|%s|%s|%s|%s\\n", status)
+    """What a deeper look of the same boot found stands until one as deep does not find it any more, and that
+    the node passed one stands, too."""
+    line = argv("printf", "%s|%s|%s|%s|%s|%s\\n")
     script = f"""\
 mkdir -p {NODE_HOME} && chmod 700 {NODE_HOME} || exit 1
 now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 boot=; read -r boot < {BOOT_ID} || boot=?
-since=$now depth={depth} was=
+since=$now status={status} depth={depth} reason={argv(reason)} was=
+rank() {{ case $1 in nccl) echo 2;; dcgm) echo 1;; *) echo 0;; esac; }}
 if [ -s {FILE} ]; then
-  IFS='|' read -r was began _ of deep _ < {FILE}
-  [ "$was" != {status} ] || since=$began
-  [ "$of" != "$boot" ] || [ "$deep" = light ] || depth=$deep
+  IFS='|' read -r was began _ of deep why < {FILE}
+  if [ "$of" = "$boot" ] && [ "$(rank "$deep")" -gt "$(rank "$depth")" ]; then
+    depth=$deep
+    [ "$status" != healthy ] || {{ status=$was reason=$why; }}
+  fi
+  [ "$was" != "$status" ] || since=$began
 fi
-{line} "$since" "$now" "$boot" "$depth" {argv(reason)} > {FILE}.$$ &&
+{line} "$status" "$since" "$now" "$boot" "$depth" "$reason" > {FILE}.$$ &&
   mv {FILE}.$$ {FILE} || exit 1
-{_WITHDRAW if status == "healthy" else ""}echo "health-was $was"
+[ "$status" = failure ] || {{
+{_WITHDRAW}}}
+echo "health-was $was"
 {SCRIPT}"""
     return Command(as_root(script), "write down the node's health")
 
@@ -134,7 +141,7 @@ def unhealthy_error(node: str, reason: str, fleet: str) -> NodeUnfit:
         f"node {node} is kept out: its health is a failure",
         where=node,
         detail=reason or None,
-        hint=f"`orch health {fleet}` tells what was found and what to do, such as `orch node replace {node}`; "
-        "an examination that finds nothing lets the node take jobs again",
+        hint=f"`orch health {fleet}` tells what was found and what helps, such as `orch node replace {node}`; "
+        "an examination that finds nothing lets it take jobs again",
         code="ORCH390",
     )

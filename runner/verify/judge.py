@@ -36,6 +36,9 @@ SHARED = 0.1
 """What of a former result must be reached where all nodes are containers of one machine: they and whatever
 else it does share its processors."""
 
+MOST_SHOWN = 16
+"""Of how many cards or nodes all figures are shown to people."""
+
 Key = tuple[str, str, int]
 """Of a figure: its measure, whose it is ("" for all nodes together), and bytes of a message, else 0."""
 
@@ -151,6 +154,8 @@ def _notes(results: Results, terms: Terms) -> list[str]:
         where = f" of {terms.node(each.node)}" if each.node is not None else ""
         by_why.setdefault(each.why, {})[f"{each.measure}{where}"] = None
     notes = [f"skipped: {', '.join(names)}: {why}" for why, names in by_why.items()]
+    if terms.simulated:
+        notes.append("a rehearsal: floors and interconnect of the machines are not those of their containers")
     if results.unread:
         notes.append(f"{counted(results.unread, 'line')} of the nodes' output could not be read")
     if terms.one_machine and any(each.measure in STRAGGLER for each in results.figures):
@@ -350,9 +355,20 @@ def _pair_rows(results: Results, terms: Terms, found: list[Shortfall]) -> list[R
 
 
 def shown_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Those that people read: of a collective the largest size, and those that are held to something."""
-    largest = {row.measure: max(each.size for each in rows if each.measure == row.measure) for row in rows}
-    return tuple(row for row in rows if row.size == largest[row.measure] or row.judgement != "no floor")
+    """Those that people read: of a collective the largest size, and those that are held to something; of very
+    many cards or nodes the slowest, the quickest, and those that fall short."""
+    shown: list[Row] = []
+    for measure in dict.fromkeys(row.measure for row in rows):
+        of = [row for row in rows if row.measure == measure]
+        largest = max(row.size for row in of)
+        if largest:
+            shown += [row for row in of if row.size == largest or row.judgement != "no floor"]
+        elif len(of) <= MOST_SHOWN or measure == "pairs":
+            shown += of
+        else:
+            ends = (min(of, key=lambda row: row.value), max(of, key=lambda row: row.value))
+            shown += [row for row in of if row.judgement == "low" or row in ends]
+    return tuple(shown)
 
 
 def _sentence(rows: Sequence[Row], found: Sequence[Shortfall], terms: Terms, transport: str) -> str:

@@ -33,11 +33,7 @@ class Watched:
     @property
     def failed(self) -> tuple[str, ...]:
         """Names of the nodes whose health is a failure."""
-        return tuple(
-            each.node.name
-            for each in self.examined
-            if each.report is not None and each.report.status == "failure"
-        )
+        return tuple(each.node.name for each in self.examined if each.status == "failure")
 
 
 def watch(
@@ -62,9 +58,9 @@ def watch(
     chosen = [node for node in nodes if node.name not in left and due(present[node.name])]
     examined = examine_nodes(chosen, connector, depth, simulated=fleet.simulated)
     found = [
-        Examination(each.node.name, each.report.status, each.report.reason, each.report.to_json())
+        Examination(each.node.name, each.status, each.reason, each.report.to_json())
         for each in examined
-        if each.report is not None
+        if each.report is not None and each.status is not None
     ]
     if found:
         ledger.record_health(project.name, ledger_scope(project), fleet.name, found)

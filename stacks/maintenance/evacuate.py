@@ -84,9 +84,10 @@ def plan_evacuation(
 ) -> Evacuation:
     """What moving a fleet out of a zone comes to. Changes nothing. `whole`: all of the fleet is to leave.
 
-    Raises CannotReplace where the backend has no such zone, or what the fleet has cannot leave it; Conflict
+    Raises NoSuchFleet; CannotReplace where the backend has no such zone, or what the fleet has cannot leave it; Conflict
     where its file has changes that are not brought up; an error at its line where it permits no other zone.
     """
+    fleet_of(StackState(project, fleet))
     document, _ = find_fleet(project.root, fleet)
     try:
         return _planned(project, fleet, zone, listener, whole=whole)

@@ -13,7 +13,7 @@ from orch.runner.node.cordon import Cordon
 from orch.spec.grammar.values import render_duration
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict
-from orch.stacks.maintenance.serial import NONE, Share, in_turn
+from orch.stacks.maintenance.serial import DEFAULT, NONE, Share, in_turn, parse_serial
 
 Verb = Literal["drain", "reboot", "replace", "reset-gpu", "rollout", "evacuate"]
 
@@ -43,6 +43,14 @@ class Options:
     stop_runs: bool = False
     wait_s: int = 0
     reason: str = ""
+
+    def words(self) -> list[str]:
+        """The same as words of a command line, without what needs no word."""
+        words = ["--stop-runs"] if self.stop_runs else []
+        words += ["--wait", render_duration(self.wait_s)] if self.wait_s else []
+        words += ["--serial", ",".join(map(str, self.serial))] if self.serial != parse_serial(DEFAULT) else []
+        words += ["--max-fail", str(self.max_fail)] if self.max_fail != NONE else []
+        return [*words, *(["--reason", self.reason] if self.reason else [])]
 
 
 @dataclass(frozen=True)

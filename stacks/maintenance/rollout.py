@@ -15,7 +15,9 @@ from orch.stacks.maintenance.plan import LIMIT_S
 from orch.stacks.maintenance.reboot import READY, wait_ready
 from orch.stacks.maintenance.replace import REPLACED, replaced
 from orch.stacks.plan import Plan
+from orch.stacks.provisioning.gang import templates
 from orch.stacks.provisioning.nodes_for_runs import other_changes
+from orch.stacks.pulumi.changes import name_of
 from orch.stacks.state import StackState
 from orch.stacks.summary import fold
 
@@ -63,8 +65,10 @@ def outdated_nodes(plan: Plan, stack: StackState) -> tuple[str, ...]:
 
 
 def rest_of(plan: Plan, nodes: Collection[str], stack: StackState) -> str:
-    """What a plan changes besides replacing these nodes, in words."""
-    others = [each for each in other_changes(plan, nodes, stack) if not each.endswith(f" {stack.name}")]
+    """What a plan changes besides replacing these nodes and what they are launched from, in words."""
+    with_nodes = {stack.name, *map(name_of, templates(stack))}
+    changes = other_changes(plan, nodes, stack)
+    others = [each for each in changes if each.partition(" ")[2] not in with_nodes]
     return f"after the last wave: {few(others, 6)}" if others else "after the last wave: nothing else"
 
 

@@ -15,7 +15,7 @@ from orch.stacks.errors import EngineFailed, Interrupted, StackError
 from orch.stacks.program import program
 from orch.stacks.provisioning.kept_data import unprotect
 from orch.stacks.provisioning.shared_networks import bring_shared, release, shared_by
-from orch.stacks.pulumi.changes import name_of
+from orch.stacks.pulumi.changes import name_of, type_of
 from orch.stacks.pulumi.leases import LeaseFence
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine
 from orch.stacks.pulumi.process import Event, pause
@@ -29,6 +29,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
 # Pauses before each retry. By then the providers have repeated single calls for minutes.
 PAUSES_S = (2, 5, 15, 30, 60)
+
+_TEMPLATES = ("LaunchTemplate", "InstanceTemplate")
+"""How the types of resources are called that nodes are launched from, in any cloud."""
 
 T = TypeVar("T")
 
@@ -119,6 +122,10 @@ class Gang:
                     words, code = self.guard.guarded(words, code)
                 if self.lease is not None:
                     code = self.lease.guarded(code)
+                if self.request.only and (made_of := templates(self.stack)):
+                    # First and alone: with what stands on them, all nodes would be targets.
+                    named = [word for urn in made_of for word in ("--target", urn)]
+                    engine(self.stack, [*up_arguments(step, skip_refresh=True), *named], call, code)
                 engine(self.stack, words, call, code)
                 skip_refresh = False
                 if step.queue is not None:
@@ -290,6 +297,16 @@ def targets(stack: StackState, nodes: Collection[str]) -> list[str]:
             )
         words += ["--target", urn]
     return [*words, "--target-dependents"]
+
+
+def templates(stack: StackState) -> list[str]:
+    """The urns of what new nodes of a stack are launched from; none where a cloud has no such thing. They
+    change no node that is there."""
+    return [
+        str(each["urn"])
+        for each in stack.resources
+        if type_of(each["urn"]).rpartition(":")[2] in _TEMPLATES and not each.get("delete")
+    ]
 
 
 def are_recorded(stack: StackState, nodes: Collection[str]) -> bool:

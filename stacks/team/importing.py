@@ -7,13 +7,16 @@ stack that records a part of the fleet, whose rest would be taken for leftovers.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives import serialization
@@ -31,7 +34,7 @@ from orch.spec.state import FleetState
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
 from orch.stacks.program import program
-from orch.stacks.project import Project, scope_of
+from orch.stacks.project import Project, ledger_scope, scope_of
 from orch.stacks.provisioning.gang import up_arguments
 from orch.stacks.pulumi.leases import release, take
 from orch.stacks.pulumi.locks import subject
@@ -80,12 +83,19 @@ class Rebuilt:
 
 
 def is_written(stack: StackState) -> bool:
-    """Whether a call that was killed has written the state, and not said so."""
-    if not stack.resources:
+    """Whether a call that was killed has written the state, and not said so. What somebody else has brought
+    up since lacks what that call found."""
+    recorded = {str(each["id"]) for each in stack.resources if each.get("id")}
+    if not recorded:
         return False
     with closing(open_ledger(stack.project.ledger_url)) as ledger:
-        unfinished = ledger.changes.listed(stack.project.name, unfinished=True)
-    return any((each.verb, each.subject) == (VERB, subject(stack.name)) for each in unfinished)
+        unfinished = ledger.changes.listed(stack.project.name, verbs=(VERB,), unfinished=True)
+    plans = [
+        json.loads(each.plan)
+        for each in unfinished
+        if (each.scope, each.subject) == (ledger_scope(stack.project), subject(stack.name))
+    ]
+    return any(plan.get("found") and recorded.issuperset(plan["found"]) for plan in plans)
 
 
 def refuse_known(stack: StackState) -> None:
@@ -115,7 +125,7 @@ def rebuild(project: Project, request: FleetRequest, mark: str | None, listener:
     """Rebuild the state of a fleet in memory. Changes nothing, here and in the cloud.
 
     `mark`: whose resources they are, where marks of several stacks are found or another state made them.
-    Raises Conflict (ORCH430, 432), StackError (ORCH431), PlanErrors (ORCH433), and what asking its cloud
+    Raises Conflict (ORCH389, 430, 432), StackError (ORCH431), PlanErrors (ORCH433), and what asking its cloud
     raises.
     """
     stack = StackState(project, request.name)
@@ -169,8 +179,14 @@ def write(rebuilt: Rebuilt, listener: Listener) -> None:
     Raises Conflict where somebody made the stack meanwhile, StackError, ChangeUnderWay.
     """
     stack = rebuilt.stack
-    with undertaken(stack.project, VERB, subject(stack.name), holds=("state",)) as journal:
-        journal.step("", "write", partial(_write, rebuilt, listener))
+    plan = json.dumps({"found": [each.id for each in rebuilt.found]})
+    with undertaken(stack.project, VERB, subject(stack.name), plan=plan, holds=("state",)) as journal:
+        journal.set_plan(plan)  # one that is gone on with found what was there then
+        try:
+            journal.step("", "write", partial(_write, rebuilt, listener))
+        except Conflict:
+            journal.final = True
+            raise
         journal.result = f"{counted(len(rebuilt.found), 'resource')} found"
 
 
@@ -183,7 +199,6 @@ def finish(stack: StackState, listener: Listener) -> None:
 
 def _write(rebuilt: Rebuilt, listener: Listener) -> None:
     stack = rebuilt.stack
-    write_private(settings_file(stack.project, stack.name), rebuilt.settings)
     stack.invalidate()
     if not stack.exists:
         init(stack)
@@ -191,11 +206,13 @@ def _write(rebuilt: Rebuilt, listener: Listener) -> None:
     take(stack, OWNER, _LEASE_S, listener)
     stack.invalidate()
     if stack.resources:
+        release(stack, OWNER, listener)
         raise Conflict(
-            f"somebody has brought up the {subject(stack.name)} meanwhile",
+            f"somebody has brought up the {subject(stack.name)} meanwhile, or rebuilt its state",
             hint="`orch preview` of its file tells what there is",
             code=THERE,
         )
+    write_private(settings_file(stack.project, stack.name), rebuilt.settings)
     plain(stack, ["stack", "import"], stdin=json.dumps(rebuilt.whole))
     release(stack, OWNER, listener)
 
@@ -330,20 +347,40 @@ def _words_of_key(stack: StackState, *, known: bool) -> str:
 
 @contextmanager
 def _apart(project: Project, name: str) -> Iterator[Project]:
-    """The same project with a state of its own, which goes at the end; the stack's settings stay."""
+    """The same project with a state of its own, which goes at the end; the stack's settings stay. Raises
+    Conflict while another call in this folder has one."""
     folder, settings = project.dot / "importing", settings_file(project, name)
-    before = settings.read_text("utf-8") if settings.exists() else None
-    shutil.rmtree(folder, ignore_errors=True)
-    settings.unlink(missing_ok=True)
     apart = replace(project, state_url=f"file://{folder}")
-    try:
-        apart.prepare()
-        yield apart
-    finally:
+    with _alone(project.dot / "importing.lock"):
+        before = settings.read_text("utf-8") if settings.exists() else None
         shutil.rmtree(folder, ignore_errors=True)
         settings.unlink(missing_ok=True)
-        if before is not None:
-            write_private(settings, before)
+        try:
+            apart.prepare()
+            yield apart
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            settings.unlink(missing_ok=True)
+            if before is not None:
+                write_private(settings, before)
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Hold a lock that ends with this process."""
+    file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Conflict(
+                "another call in this folder rebuilds a state; nothing was written",
+                hint="wait for its end, then run the same command again",
+                code="ORCH389",
+            ) from error
+        yield
+    finally:
+        os.close(file)
 
 
 def without_missing(whole: Mapping[str, Any]) -> dict[str, Any]:

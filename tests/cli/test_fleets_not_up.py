@@ -17,6 +17,9 @@ VERBS = {
     "show": ("fleet", "show", "nothere"),
     "unlock": ("unlock", "nothere", "--yes"),
     "run": ("run", "task.yml", "--fleet", "nothere"),
+    "evacuate": ("fleet", "evacuate", "nothere", "--zone", "us-east-1a", "--yes"),
+    "evacuate that is taken back": ("fleet", "evacuate", "nothere", "--zone", "us-east-1a", "--undo"),
+    "rotate keys": ("rotate", "ssh-keys", "nothere", "--yes"),
 }
 
 
@@ -97,3 +100,12 @@ def test_the_drift_of_a_folder_leaves_out_what_is_not_up(folder: Folder) -> None
         "note: fleet two is not up",
     ]
     assert folder.orch("drift", "infra/one.yml").code == 3
+
+
+@pytest.mark.parametrize(
+    "words", [("fleet", "evacuate", "lab", "--zone", "us-east-1a"), ("node", "drain", "lab-0")], ids=" ".join
+)
+def test_what_takes_back_at_once_takes_no_option_of_a_plan(folder: Folder, words: tuple[str, ...]) -> None:
+    said = folder.orch(*words, "--undo", "--plan-only", "--json")
+    assert said.code == 2, said.err
+    assert "`--undo` goes without --plan-only and --json; nothing was changed" in said.err

@@ -146,6 +146,7 @@ def test_a_cluster_leaves_a_zone_of_aws_as_a_whole_where_there_is_room_for_all(t
     assert there.preview("p5.yml", "--exit-code").code == 0
     reserved = there.cloud.things("capacity-reservation").values()
     assert [doc["AvailabilityZone"] for doc in reserved if doc["State"] == "active"] == ["us-east-1b"]
+    assert there.down().code == 0
 
 
 def test_nodes_of_gcp_are_drained_replaced_and_leave_a_zone(tmp_path: Path) -> None:
@@ -186,6 +187,7 @@ def test_nodes_of_gcp_are_drained_replaced_and_leave_a_zone(tmp_path: Path) -> N
     assert "ORCH426" in last.err
     assert "lab.yml:" in last.err
     assert set(there.nodes().values()) == {"b"}
+    assert there.down().code == 0
 
 
 @pytest.mark.soak

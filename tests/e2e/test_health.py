@@ -35,13 +35,14 @@ commands: ["echo here $ORCH_INSTANCE"]
 TRAIN = """\
 import os, pathlib, time
 
-kept = pathlib.Path(os.environ["ORCH_CHECKPOINT_DIR"], os.environ["ORCH_RUN_NAME"] + os.environ["ORCH_NODE_RANK"])
+rank = os.environ["ORCH_NODE_RANK"]
+kept = pathlib.Path(os.environ["ORCH_CHECKPOINT_DIR"], os.environ["KEPT_AS"] + rank)
 step, weight = 0, 1.0
 if os.environ.get("ORCH_RESUME") and kept.exists():
     step, weight = int(kept.read_text().split()[0]), float.fromhex(kept.read_text().split()[1])
 print("begins at", step, flush=True)
 while step < 30:
-    weight -= 0.1 * (weight - 1 / (step + 1 + int(os.environ["ORCH_NODE_RANK"])))
+    weight -= 0.1 * (weight - 1 / (step + 1 + int(rank)))
     step += 1
     new = kept.with_suffix(".new")
     new.write_text(f"{step} {weight.hex()}")
@@ -56,6 +57,7 @@ image: orch/mpi
 nodes: 2
 resources: {{cpu: 0.., memory: 64MB..}}
 files: [train.py]
+env: {{KEPT_AS: {name}}}
 volumes: ["kept:/kept"]
 checkpoint: /kept
 commands: [python3 train.py]
@@ -136,23 +138,23 @@ def test_a_fault_is_found_by_the_gate_and_by_interval_and_no_job_goes_there(ward
     assert said.code == 0, said.out
     assert run(ward, "both", 2).code == 0
     # A warning is told, and takes jobs.
-    kernel_tells(ward, 1, 63)
+    kernel_tells(ward, 1, 94)
     docker(
         "exec",
         container(ward, 1),
         "sed",
         "-i",
-        r"s/|20[^|]*|/|2026-01-01T00:00:00Z|/g",
+        r"s/|20[^|]*/|2026-01-01T00:00:00Z/g",
         "/var/lib/orch/health",
     )
     said = ward.orch("reconcile")
-    assert "warning: node ward-1: warning: GPU 0 (0000:00:06): Xid 63" in said.err, said.err
+    assert "warning: node ward-1: warning: GPU 0 (0000:00:06): Xid 94" in said.err, said.err
     assert run(ward, "both", 2).code == 0
     assert nodes(ward)[1] == ("idle", "warning")
-    kernel_tells(ward, 1, 48)
+    kernel_tells(ward, 1, 79)
     said = ward.orch("health", "ward")
     assert said.code == 7
-    assert "ward-1: what helps: `orch node reset-gpu ward-1`" in said.out
+    assert "ward-1: what helps: `orch node reboot ward-1`" in said.out
     history = ward.orch("health", "ward", "--history", "--json").json["periods"]
     told_of = [each["status"] for each in history if each["node"] == "ward-1"]
     assert told_of == ["healthy", "warning", "failure"]
@@ -185,7 +187,7 @@ def test_a_training_goes_on_by_itself_on_another_machine_and_ends_with_the_same_
     assert docker("inspect", "-f", "{{.Id}}", container(ward, 1)) != before
     shown = ward.orch("show", "hit", "--json").json["run"]
     (failed,) = shown["attempts"]
-    assert failed["events"] == ["interruption"]
+    assert "interruption" in failed["events"]
     assert "its health is a failure" in failed["message"]
 
     def weights(name: str) -> set[str]:

@@ -11,6 +11,12 @@ import pytest
 from rehearsals import Rehearsed
 from support import Said, at_work, kill, until
 
+from orch.rehearsal.project import rehearse
+from orch.stacks.errors import Conflict
+from orch.stacks.project import find
+from orch.stacks.request import request_of
+from orch.stacks.team import importing
+
 pytestmark = pytest.mark.timeout(1200)
 
 PARAMETERS = ("fleet=p5", "file=p5.yml")
@@ -75,6 +81,33 @@ def test_a_state_deleted_by_hand_is_rebuilt_by_the_runbook_which_is_killed_in_th
     assert [each["status"] for each in json.loads(said.out)["changes"]] == ["done"], said.out
     said = there.orch("state", "import", "p5.yml", "--rehearse", "--yes")
     assert (said.code, "ORCH430" in said.err) == (9, True), said.err
+
+
+def test_of_two_that_rebuild_a_state_at_once_one_does_and_the_other_leaves_nothing(there: Rehearsed) -> None:
+    before = there.cloud.everything()
+    shutil.rmtree(state(there))
+    words = ("state", "import", "p5.yml", "--rehearse", "--yes")
+    process = there.start(*words)
+    until((there.path / ".orch" / "rehearsal" / "importing").exists, 120, "the first is at work")
+    said = there.orch(*words)
+    assert (said.code, "ORCH389" in said.err) == (9, True), said.err
+    _, err = process.communicate(300)
+    assert process.returncode == 0, err
+
+    # Both have rebuilt it, and one is the first to write it.
+    shutil.rmtree(state(there))
+    project = rehearse(find(there.path)).project
+    request = request_of(project, "p5")
+    rebuilt = importing.rebuild(project, request, None, lambda _: None)
+    importing.write(rebuilt, lambda _: None)
+    with pytest.raises(Conflict) as refused:
+        importing.write(rebuilt, lambda _: None)
+    assert refused.value.code == "ORCH430"
+    said = there.orch("log", "--verb", "state", "--json", "--rehearse")
+    assert [each["status"] for each in json.loads(said.out)["changes"]][:2] == ["failed", "done"], said.out
+    said = there.up()
+    assert (said.code, "no changes" in said.out + said.err) == (0, True), said.err
+    assert there.cloud.everything() == before
 
 
 def test_what_another_state_has_made_is_taken_by_its_mark_alone_and_what_is_gone_is_planned_anew(

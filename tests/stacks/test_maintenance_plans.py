@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from support import until
 
+from orch.cli.nodes.maintain import Begin, How
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.node.cordon import CLOUD, Cordon
 from orch.spec.models import Fleet
@@ -92,6 +94,30 @@ def test_nodes_that_others_cordoned_are_left_alone() -> None:
     assert alone.hint is not None
     assert "orch cordon --undo lab-0" in alone.hint
     assert "  left alone: lab-0, somebody else cordoned it" in "\n".join(plan.lines())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (Options(parse_serial(DEFAULT)), []),
+        (
+            Options((Share(2), Share(50, percent=True)), Share(10, percent=True), True, 5400, "fan $(id)"),
+            ["--stop-runs", "--wait", "1h30m", "--serial", "2,50%", "--max-fail", "10%", "--reason"]
+            + ["fan $(id)"],
+        ),
+    ],
+    ids=["none", "all"],
+)
+def test_what_a_user_is_told_to_write_has_the_options_that_were_given(
+    options: Options, words: list[str]
+) -> None:
+    asked = Begin("drain", options, lambda _: False, lambda *_: planned(), ["node", "drain", "lab-[0-2]"])
+    typed = shlex.split(asked.command(How(False, True, False, False, Path("a b.md"))))
+    assert typed == [
+        *("orch", "node", "drain", "lab-[0-2]"),
+        *words,
+        *("--report", "a b.md", "--json", "--yes"),
+    ]
 
 
 def test_what_does_not_answer_can_be_replaced_and_nothing_else() -> None:

@@ -351,7 +351,21 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         for ids in (v, "")
         for fabric in (True, False)
     ),
+    "node-devices.sh.j2": lambda v: (
+        {**{"home": "/var/lib/orch", "contained": contained, "nvidia": nvidia, "limit_s": 5}, "tags": v}
+        for contained in (True, False)
+        for nvidia in (True, False)
+    ),
     "node-gpus.sh.j2": lambda v: iter([{"limit_s": 5}]),
+    "node-health.sh.j2": lambda v: (
+        {
+            **{"home": v, "limit_s": 1, "tool_s": 1, "wait_s": 1, "most_bytes": 1000, "simulated": 0},
+            **{"contained": contained, "nvidia": nvidia, "diagnose": nvidia, "amd": not nvidia},
+            **{"tenstorrent": not nvidia, "gaudi": None if nvidia else v},
+        }
+        for nvidia in (True, False)
+        for contained in (True, False)
+    ),
     "node-hold.sh.j2": node(),
     "node-holders.sh.j2": lambda v: iter([{"home": v, "left_after_s": 3600}]),
     "node-log.sh.j2": lambda v: (

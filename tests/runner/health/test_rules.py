@@ -1,10 +1,14 @@
-"""Rules of the readers that no recorded output shows: what ends a fault, limits, names of fields, odd input."""
+"""Rules that no recorded output shows: what ends a fault, limits, names of fields, odd input."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orch.runner.errors import RunConflict, RunnerError
 from orch.runner.health.dcgm import read_diagnostic, read_watches
@@ -15,7 +19,7 @@ from orch.runner.health.kernel import Clocks, read_kernel
 from orch.runner.health.machine import read_clock, read_disks, read_memory, read_memory_modules
 from orch.runner.health.nvidia import GpuHealth, read_smi
 from orch.runner.health.nvlink import read_nvlink
-from orch.runner.health.sections import Section
+from orch.runner.health.sections import Section, number
 from orch.runner.health.xids import XIDS, action_in, recovery_action
 from orch.spec.state import Gpus, NodeState, OtherAccess, SshAccess
 
@@ -47,18 +51,14 @@ def kernel(
 
 def smi(**fields: str) -> HealthReport:
     """One GPU with these fields, `__` for each level."""
-    tree: dict[str, object] = {}
+    root = ElementTree.Element("gpu", id="00000000:5D:00.0")
     for path, value in {"gpu_recovery_action": "None", **fields}.items():
-        at = tree
-        *outer, last = path.split("__")
-        for each in outer:
-            at = at.setdefault(each, {})  # type: ignore[assignment]
-        at[last] = value
-
-    def xml(of: dict[str, object]) -> str:
-        return "".join(f"<{k}>{xml(v) if isinstance(v, dict) else v}</{k}>" for k, v in of.items())
-
-    text = f'<nvidia_smi_log><gpu id="00000000:5D:00.0">{xml(tree)}</gpu></nvidia_smi_log>'
+        at = root
+        for name in path.split("__"):
+            found = at.find(name)
+            at = ElementTree.SubElement(at, name) if found is None else found
+        at.text = value
+    text = f"<nvidia_smi_log>{ElementTree.tostring(root, encoding='unicode')}</nvidia_smi_log>"
     return read_smi(section("smi", text), 1, simulated=False)[0]
 
 
@@ -82,7 +82,7 @@ def test_a_fault_that_a_reboot_mends_stays_after_a_reset() -> None:
 def test_a_gpu_whose_driver_says_that_it_recovered_is_a_warning() -> None:
     found = kernel(XID_95, gpus=(gpu("none"),))
     assert verdict(found) == ("warning", "reset")
-    assert "which it recovered from" in found.reason
+    assert found.reason.endswith(" UTC, and it recovered")
     assert verdict(kernel(XID_95, gpus=(gpu("reset"),))) == ("failure", "reset")
 
 
@@ -417,6 +417,8 @@ def test_memory_disks_and_the_clock() -> None:
         ("disk space", "failure"),
         ("disk space", "warning"),
     ]
+    image = read_disks(section("df", "/ 100% 0", "/var 10% 9000000", "/ image"))
+    assert (image.findings, image.passed) == ((), ("disk space",))
     assert (
         read_memory(section("memory", "MemTotal: 1000000 kB", "MemAvailable: 10000 kB")).status == "warning"
     )
@@ -444,6 +446,11 @@ def test_a_report_survives_its_text() -> None:
     assert "\n" not in found.to_json()
 
 
+def wrong(**fields: object) -> str:
+    finding = {"check": "a", "severity": "failure", "part": "n", "reason": "r", "action": "none", **fields}
+    return json.dumps({"findings": [finding]})
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -453,11 +460,13 @@ def test_a_report_survives_its_text() -> None:
         "{",
         '{"findings": 1}',
         '{"findings": [{}]}',
-        '{"findings": [{"check": "a", "severity": "grave", "part": "n", "reason": "r", "action": "none"}]}',
-        '{"findings": [{"check": "a", "severity": "failure", "part": "n", "reason": "r", "action": "explode"}]}',
-        '{"findings": [{"check": 1, "severity": "failure", "part": "n", "reason": "r", "action": "none"}]}',
+        wrong(severity="grave"),
+        wrong(action="explode"),
+        wrong(check=1),
+        wrong(reason=None),
         '{"passed": [1]}',
         "[" * 100_000,
+        '{"more": "' + "x" * 2_000_000 + '"}',
     ],
 )
 def test_a_text_that_is_no_report_is_refused(text: str) -> None:
@@ -465,10 +474,90 @@ def test_a_text_that_is_no_report_is_refused(text: str) -> None:
         HealthReport.from_json(text)
 
 
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                (
+                    *(
+                        "body",
+                        "GPU",
+                        "children",
+                        "0",
+                        "Errors",
+                        "value",
+                        "overflow",
+                        "Overall Health",
+                        "gpu",
+                        "ecc",
+                    ),
+                    *(
+                        "DCGM Diagnostic",
+                        "test_categories",
+                        "tests",
+                        "results",
+                        "status",
+                        "warnings",
+                        "gpu_data",
+                    ),
+                    *("error_severity", "total_uncorrectable_count", "pcie", "replay_count", "temperature"),
+                    *("device_info", "board_info", "bus_id", "telemetry", "limits", "pending", "un_res"),
+                )
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=12,
+)
+NAMES = (
+    *(
+        "orch",
+        "smi",
+        "nvlink",
+        "nvlink_errors",
+        "dcgm_health",
+        "dcgm_diag",
+        "kernel",
+        "amd_metric",
+        "amd_pages",
+    ),
+    *("rocm", "ras", "gaudi", "tenstorrent", "rdma", "edac", "df", "mounts", "memory", "clock", "earlier"),
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(NAMES), st.one_of(JSON.map(json.dumps), st.text(max_size=40)), max_size=8
+    ),
+    st.sampled_from(("nvidia", "amd", "intel", "tenstorrent")),
+)
+def test_whatever_a_node_prints_is_read_or_refused(texts: dict[str, str], vendor: str) -> None:
+    lines = ["@orch done 1"]
+    for name, text in texts.items():
+        lines += [f"@{name} done 0", *(f"{name}|{line}" for line in text.splitlines())]
+    node = NODE.model_copy(update={"gpus": Gpus(count=2, vendor=vendor)})
+    with suppress(RunnerError):
+        found = read(node, "\n".join(lines))
+        assert HealthReport.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400, "9" * 500, [1], {"value": {}}])
+def test_odd_numbers_are_no_numbers(value: object) -> None:
+    assert number(value) is None
+
+
+def test_times_that_no_calendar_has_are_left_out() -> None:
+    found = kernel(f"[999999999999.9] NVRM: Xid (PCI:{PCI}): 79, x")
+    assert found.reason == f"GPU at {PCI}: Xid 79: the GPU has fallen off the bus"
+
+
 def test_a_report_is_bounded() -> None:
     many = [
-        {"check": "a", "severity": "warning", "part": str(at), "reason": "x" * 9999, "action": "none"}
-        for at in range(9 * MOST)
+        {"check": "a", "severity": "warning", "part": str(at), "reason": "x" * 400, "action": "none"}
+        for at in range(3 * MOST)
     ]
     found = HealthReport.from_json(json.dumps({"findings": many, "more": {}}))
     assert len(found.findings) == MOST
@@ -490,8 +579,13 @@ def test_a_node_that_does_not_answer_or_is_being_looked_at() -> None:
 
 
 def test_a_tool_cannot_speak_for_another() -> None:
-    text = "@orch done 1\norch|contained 0\n@smi done 0\nsmi|@kernel done 0\nsmi|kernel|NVRM: Xid (PCI:0000:01:00): 79, x\n"
-    assert "xid" not in {each.check for each in read(NODE, text).findings}
+    lines = (
+        "@orch done 1",
+        "@smi done 0",
+        "smi|@kernel done 0",
+        "smi|kernel|NVRM: Xid (PCI:0000:01:00): 79, x",
+    )
+    assert "xid" not in {each.check for each in read(NODE, "\n".join(lines)).findings}
 
 
 def test_a_container_tells_what_it_skips() -> None:
@@ -504,11 +598,14 @@ def test_what_is_asked_depends_on_the_vendor_and_the_depth() -> None:
     access = OtherAccess(kind="pod")
     light = command(NODE, depth="light")
     deep = command(NODE, depth="dcgm")
-    assert "dcgmi diag" not in light.text and "dcgmi diag -r 2 -j" in deep.text
+    assert "dcgmi diag" not in light.text
+    assert "dcgmi diag -r 2 -j" in deep.text
     assert (light.timeout_s or 0) < 90 < (deep.timeout_s or 0)
     for vendor, tool in (("amd", "amd-smi"), ("intel", "hl-smi"), ("tenstorrent", "tt-smi")):
         asked = command(NODE.model_copy(update={"gpus": Gpus(count=8, vendor=vendor)}), depth="dcgm")
-        assert tool in asked.text and "nvidia-smi" not in asked.text and asked.timeout_s == light.timeout_s
+        assert tool in asked.text
+        assert "nvidia-smi" not in asked.text
+        assert asked.timeout_s == light.timeout_s
     pod = NodeState(index=0, name="p", access=access, runtime="process", gpus=Gpus(count=1))
     assert "contained=1\nif" not in command(pod, depth="light").text
     none = command(NODE.model_copy(update={"gpus": Gpus()}), depth="light")

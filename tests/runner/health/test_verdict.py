@@ -66,6 +66,16 @@ def test_a_light_look_keeps_what_a_deep_one_of_this_boot_was(lab: FolderLab) -> 
     assert written(lab, node, "healthy", "").depth == "light"
 
 
+def test_what_a_deep_look_found_is_not_forgotten_by_a_light_one(lab: FolderLab) -> None:
+    node = lab.node(0)
+    written(lab, node, "failure", "GPU 3: the memory test failed", "dcgm")
+    light = written(lab, node, "healthy", "")
+    assert (light.status, light.reason, light.depth) == ("failure", "GPU 3: the memory test failed", "dcgm")
+    other = written(lab, node, "failure", "GPU 1 lost")
+    assert (other.reason, other.depth) == ("GPU 1 lost", "dcgm")
+    assert written(lab, node, "healthy", "", "dcgm").status == "healthy"
+
+
 @pytest.mark.parametrize(
     ("depth", "stale", "gates"),
     [

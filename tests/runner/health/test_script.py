@@ -1,0 +1,294 @@
+"""The script of a look, run by a real shell on this machine, with stubs of the tools before its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orch.runner.health import examination
+from orch.runner.health.examination import Depth, command, examine, read
+from orch.runner.health.findings import HealthReport
+from orch.runner.node.commands import NODE_HOME, Command
+from orch.runner.node.connector import Completed
+from orch.spec.state import Gpus, NodeState, SshAccess
+
+RECORDED = Path(__file__).with_name("recorded")
+FAULTS: list[dict[str, Any]] = yaml.safe_load((RECORDED / "faults.yml").read_text("utf-8"))
+CONTAINED = ("/.dockerenv", "/run/.containerenv", "/proc/1/environ", "KUBERNETES_SERVICE_HOST")
+
+
+def node_of(gpus: int = 1, vendor: str = "nvidia") -> NodeState:
+    access = SshAccess(address="10.0.0.1", user="root", host_key="ssh-ed25519 AAAA")
+    return NodeState(index=0, name="n0", access=access, gpus=Gpus(count=gpus, vendor=vendor))
+
+
+@dataclass
+class Machine:
+    """This machine as a node, with a folder of its own for `orch`, for tools and for the kernel's files.
+
+    `contained`: whether it looks like a container to the script, whatever it is.
+    """
+
+    path: Path
+    contained: bool = False
+
+    def __post_init__(self) -> None:
+        for folder in ("bin", "home", "infiniband", "mc"):
+            (self.path / folder).mkdir()
+        (self.path / "mounts").write_text("/dev/sda1 / ext4 rw,relatime 0 0\n")
+        self.has(
+            "dmesg", "echo '[    0.5] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04'"
+        )
+        self.has("nvidia-smi", f'case "$*" in "-q -x") cat {RECORDED / "h100.xml"};; esac')
+        self.has("timedatectl", "echo NTPSynchronized=yes")
+        self.has("df", "echo Filesystem; echo '/dev/sda1 100 40 60000000 40% /'")
+
+    def has(self, name: str, script: str) -> None:
+        file = self.path / "bin" / name
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+
+    def file(self, path: str, text: str) -> None:
+        at = self.path / path
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(f"{text}\n")
+
+    def text(self, asked: Command) -> str:
+        text = asked.text.replace(NODE_HOME, str(self.path / "home"))
+        text = text.replace("/sys/class/infiniband", str(self.path / "infiniband"))
+        text = text.replace("/sys/devices/system/edac/mc", str(self.path / "mc"))
+        text = text.replace("/proc/mounts", str(self.path / "mounts"))
+        for sign in CONTAINED:
+            text = text.replace(sign, "/" if self.contained else "ORCH_NO_SUCH_THING")
+        return text.replace("exec sudo -n sh -c", "exec sh -c")
+
+    def run(self, node: NodeState, asked: Command, **_: object) -> Completed:
+        path = {"PATH": f"{self.path / 'bin'}:{os.environ['PATH']}"}
+        started = time.monotonic()
+        done = subprocess.run(
+            ["sh", "-c", self.text(asked)], env=path, capture_output=True, text=True, timeout=60, check=False
+        )
+        return Completed(
+            node.name, asked, done.returncode, done.stdout, done.stderr, time.monotonic() - started
+        )
+
+    def look(self, node: NodeState | None = None, depth: Depth = "light", **more: bool) -> HealthReport:
+        of = node or node_of()
+        done = self.run(of, command(of, depth=depth, **more))
+        assert (done.exit_code, done.stderr) == (0, "")
+        return read(of, done.stdout)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_healthy_machine(machine: Machine) -> None:
+    found = machine.look()
+    assert (found.findings, found.status) == ((), "healthy")
+    assert {"gpu count", "ecc", "xid", "disk errors", "disk space", "clock"} <= set(found.passed)
+    assert {each.check: each.why for each in found.skipped}["dcgm health"] == "DCGM is not installed"
+    assert not list(machine.path.glob("home/*.end"))
+
+
+def test_a_tool_that_fails_and_one_that_is_not_there(machine: Machine) -> None:
+    lost = "Unable to determine the device handle for GPU 0000:02:00.0: GPU is lost. Reboot the system"
+    machine.has("nvidia-smi", f"echo '{lost}'; exit 15")
+    found = machine.look()
+    assert (found.status, found.action, found.findings[0].check) == ("failure", "reboot", "gpu lost")
+    (machine.path / "bin/nvidia-smi").unlink()
+    assert "is the driver installed?" in machine.look().reason
+    simulated = machine.look(simulated=True)
+    assert simulated.status == "healthy"
+    assert "simulated" in {each.check: each.why for each in simulated.skipped}["gpus"]
+
+
+def test_a_tool_that_hangs_is_ended_and_told(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "TOOL_S", 1)
+    monkeypatch.setattr(examination, "LIGHT_S", 3)
+    machine.has("nvidia-smi", "sleep 300")
+    found = machine.look()
+    assert (found.status, found.action) == ("failure", "reboot")
+    assert "nvidia-smi did not answer" in found.reason
+    # It was ended, so the next look is not kept waiting.
+    monkeypatch.undo()
+    machine.has("nvidia-smi", f"cat {RECORDED / 'h100.xml'}")
+    assert machine.look().status == "healthy"
+
+
+def test_a_tool_that_cannot_be_ended_does_not_hold_the_look(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in state D, where neither a signal nor `timeout` ends it: here no `timeout` is at work."""
+    monkeypatch.setattr(examination, "TOOL_S", 1)
+    monkeypatch.setattr(examination, "LIGHT_S", 1)
+    monkeypatch.setattr(examination, "WAIT_S", 1)
+    machine.has("timeout", 'shift 3; exec "$@"')
+    machine.has("nvidia-smi", f"echo $$ >> {machine.path}/pids; exec sleep 300")
+    try:
+        found = machine.look()
+        assert "nvidia-smi did not answer" in found.reason
+        # What hangs keeps others from hanging too, and is told.
+        again = machine.look()
+        assert (again.status, again.action) == ("failure", "reboot")
+        assert "an earlier look hangs, and cannot be ended: smi nvlink nvlink_errors" in again.reason
+    finally:
+        for pid in (machine.path / "pids").read_text().split():
+            os.kill(int(pid), 9)
+
+
+def test_output_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "MOST_BYTES", 5000)
+    machine.has("nvidia-smi", "head -c 3000000 /dev/zero | tr '\\0' 'x'")
+    machine.has("dmesg", "yes '[ 1.0] EXT4-fs error (device sda1): x' | head -n 50000")
+    node = node_of()
+    done = machine.run(node, command(node, depth="light"))
+    assert len(done.stdout) < 40_000
+    assert {each.check for each in read(node, done.stdout).findings} == {"driver", "disk errors"}
+
+
+def test_every_recorded_line_of_the_kernel_passes_the_script(machine: Machine) -> None:
+    for vendor in ("nvidia", "amd", "intel"):
+        cases = [
+            each for each in FAULTS if each["tool"] == "kernel" and each.get("vendor", "nvidia") == vendor
+        ]
+        machine.has("hl-smi", "echo '0, 0000:1a:00.0, 0, 0, 41'")
+        for case in cases:
+            machine.file("log", case["lines"])
+            machine.has("dmesg", f"cat {machine.path}/log")
+            found = machine.look(node_of(vendor=vendor))
+            assert (found.status, found.action) == (case["status"], case["action"]), (case["name"], found)
+
+
+def test_the_journal_is_read_where_dmesg_is_closed(machine: Machine) -> None:
+    machine.has("dmesg", "echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1")
+    machine.has("journalctl", "exit 1")
+    skipped = {each.check: each.why for each in machine.look().skipped}
+    assert "Operation not permitted" in skipped["xid"]
+    machine.has(
+        "journalctl", "echo '[  812.4] n0 kernel: NVRM: Xid (PCI:0000:00:06): 79, GPU has fallen off'"
+    )
+    assert machine.look().action == "reboot"
+
+
+def test_a_reset_by_orch_ends_what_it_mends(machine: Machine) -> None:
+    machine.has(
+        "nvidia-smi", f"sed 's/<gpu_recovery_action>None/<gpu_recovery_action>N\\/A/' {RECORDED}/h100.xml"
+    )
+    machine.has(
+        "dmesg",
+        'read -r up _ < /proc/uptime; echo "[ $((${up%.*} - 60)).5] NVRM: Xid (PCI:0000:00:06): 95, x"',
+    )
+    assert machine.look().findings[0].part == "GPU 0 (0000:00:06)"
+    machine.file("home/gpu-reset", "change-1")
+    assert machine.look().status == "healthy"
+    os.utime(machine.path / "home/gpu-reset", (time.time() - 3600, time.time() - 3600))
+    assert machine.look().status == "failure"
+
+
+def test_the_files_of_the_kernel(machine: Machine) -> None:
+    for name, state, physical in (("mlx5_0", "4: ACTIVE", "5: LinkUp"), ("mlx5_1", "1: DOWN", "2: Polling")):
+        port = f"infiniband/{name}/ports/1"
+        machine.file(f"{port}/state", state)
+        machine.file(f"{port}/phys_state", physical)
+        machine.file(f"{port}/link_layer", "InfiniBand")
+        machine.file(f"{port}/rate", "400 Gb/sec (4X NDR)")
+        machine.file(f"{port}/counters/link_downed", "0")
+        machine.file(f"infiniband/{name}/hca_type", "MT4129")
+    machine.file("mc/mc0/dimm1/dimm_ue_count", "2")
+    machine.file("mc/mc0/dimm1/dimm_ce_count", "0")
+    machine.file("mc/mc0/dimm1/dimm_label", "CPU_SrcID#0_MC#0_Chan#0_DIMM#1")
+    machine.file("mounts", "/dev/sda1 / ext4 rw 0 0\n/dev/sdb1 /var/lib/docker ext4 ro,relatime 0 0")
+    machine.has("df", "echo Filesystem; echo '/dev/sda1 100 99 1000 99% /'")
+    machine.has("timedatectl", "echo NTPSynchronized=no")
+    found = {each.check: (each.severity, each.part) for each in machine.look().findings}
+    assert found == {
+        "rdma": ("failure", "mlx5_1 port 1"),
+        "memory modules": ("failure", "mc0 CPU_SrcID#0_MC#0_Chan#0_DIMM#1"),
+        "disk errors": ("failure", "/var/lib/docker"),
+        "disk space": ("failure", "/"),
+        "clock": ("warning", "node"),
+    }
+
+
+def test_a_root_that_is_an_image_is_no_full_disk(machine: Machine) -> None:
+    machine.file("mounts", "/dev/root / ext2 ro,relatime 0 0")
+    machine.has("df", "echo Filesystem; echo '/dev/root 100 100 0 100% /'")
+    assert machine.look().findings == ()
+
+
+def test_a_container_reads_its_own_alone(machine: Machine) -> None:
+    machine.contained = True
+    machine.file("mounts", "/dev/sdb1 /var/lib/docker ext4 ro,relatime 0 0")
+    machine.has(
+        "dmesg",
+        "echo '[ 1.0] EXT4-fs (sda1): Remounting filesystem read-only'; "
+        "echo '[ 2.0] NVRM: Xid (PCI:0000:99:00): 79, x'; echo '[ 3.0] NVRM: Xid (PCI:0000:00:06): 48, x'",
+    )
+    found = machine.look()
+    assert [each.part for each in found.findings] == ["GPU 0 (0000:00:06)"]
+    assert {"rdma", "clock", "disk space", "memory"} <= {each.check for each in found.skipped}
+
+
+def test_dcgm_has_its_watches_set_and_a_diagnostic_is_run_where_asked(machine: Machine) -> None:
+    healthy = '{"body": {"Overall Health": {"value": "Healthy"}}}'
+    warnings = [{"error_severity": 2, "warning": "bad"}]
+    result = {"entity_group": "GPU", "entity_id": 0, "status": "Fail", "warnings": warnings}
+    tests = [{"name": "memory", "results": [result]}]
+    failed = json.dumps({"DCGM Diagnostic": {"test_categories": [{"tests": tests}]}})
+    machine.has(
+        "dcgmi",
+        f'echo "$*" >> {machine.path}/asked\ncase "$*" in "health -c -j") echo \'{healthy}\';; '
+        f"\"diag -r 2 -j\") echo '{failed}'; exit 226;; esac",
+    )
+    assert "dcgm health" in machine.look().passed
+    assert (machine.path / "asked").read_text().split("\n")[:2] == ["health -s a", "health -c -j"]
+    found = machine.look(depth="dcgm")
+    assert (found.status, found.action, found.findings[0].check) == ("failure", "replace", "dcgm diagnostic")
+
+
+def test_other_vendors(machine: Machine) -> None:
+    metric = json.dumps([{"gpu": 0, "ecc": {"total_uncorrectable_count": 3}}])
+    pages = json.dumps([{"gpu": 0, "pending": [{"page_address": "0x1"}], "un_res": "No bad pages found."}])
+    machine.has("amd-smi", f"case \"$1\" in metric) echo '{metric}';; *) echo '{pages}';; esac")
+    found = machine.look(node_of(2, "amd"))
+    assert {(each.check, each.action) for each in found.findings} == {
+        ("gpu count", "reboot"),
+        ("ecc", "reset"),
+        ("retired pages", "reset"),
+    }
+    machine.has("hl-smi", 'case "$*" in *ecc.errors.uncorrected*) echo "3, 0000:1a:00.0, 5, 0, 41";; esac')
+    found = machine.look(node_of(1, "intel"))
+    assert found.reason == "card 3 (0000:1a:00.0): 5 uncorrectable errors since the driver was loaded"
+    machine.has("tt-smi", "echo 'Traceback (most recent call last):'; exit 1")
+    assert "tt-smi lists no card: Traceback" in machine.look(node_of(1, "tenstorrent")).reason
+    (machine.path / "bin/tt-smi").unlink()
+    assert machine.look(node_of(1, "tenstorrent")).status == "healthy"
+    assert "no reader" in str(machine.look(node_of(4, "google")).skipped)
+
+
+def test_nodes_are_looked_at_at_once_and_one_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "1").mkdir()
+    machines = [Machine(tmp_path / "0"), Machine(tmp_path / "1")]
+    machines[1].has("nvidia-smi", "echo 'No devices were found'; exit 6")
+    nodes = [node_of().model_copy(update={"index": at, "name": f"n{at}"}) for at in range(3)]
+
+    class Nodes:
+        def run(self, node: NodeState, asked: Command, **more: object) -> Completed:
+            if node.index == 2:
+                return Completed(node.name, asked, 127, "", "sudo: not found", 0.0)
+            return machines[node.index].run(node, asked, **more)
+
+    results = examine(nodes, Nodes())  # type: ignore[arg-type]
+    assert [each.value.status if each.value else None for each in results] == ["healthy", "failure", None]
+    assert "sudo: not found" in str(results[2].error and results[2].error.detail)
