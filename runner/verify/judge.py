@@ -316,13 +316,14 @@ def _pair_rows(results: Results, terms: Terms, found: list[Shortfall]) -> list[R
     verdict = bisection.verdict(measured, again, terms.slow)
     limit, basis = terms.slow * verdict.reference, f"{terms.slow} of what pairs of this fleet reach"
     nodes = {node for pair in measured for node in pair}
-    former = terms.former.get(("pairs", "", 0))
+    size = results.pairs[0].size
+    former = terms.former.get(("pairs", "", size))
     part = SHARED if terms.one_machine else KEPT
     bound = part * statistics.median(former) if former else None
     low = bound is not None and verdict.reference < bound
     words = _former_words(part, former) if former else "nothing to compare it with"
     judgement: Judgement = "low" if low else "ok" if bound is not None else "no floor"
-    rows = [Row("pairs", "", verdict.reference, "GB/s", 0, bound, words, judgement)]
+    rows = [Row("pairs", "", verdict.reference, "GB/s", size, bound, words, judgement)]
     if low:
         ends = (
             " and ".join(sorted(terms.node(node) for node in nodes)) if len(nodes) == 2 else "pairs of nodes"
