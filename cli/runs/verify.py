@@ -259,7 +259,7 @@ def _table(report: Report) -> None:
             row.measure,
             Text(row.subject or "all nodes"),
             size_text(row.size) if row.size else "",
-            f"{row.value:.4g} {row.unit}",
+            Text(f"{row.value:.4g} {row.unit}"),
             f"{row.limit:.4g}" if row.limit is not None else "-",
             Text(row.judgement, style="red" if low and colour else ""),
         )

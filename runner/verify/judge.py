@@ -36,6 +36,9 @@ SHARED = 0.1
 """What of a former result must be reached where all nodes are containers of one machine: they and whatever
 else it does share its processors."""
 
+MOST_SHOWN = 16
+"""Of how many cards or nodes all figures are shown to people."""
+
 Key = tuple[str, str, int]
 """Of a figure: its measure, whose it is ("" for all nodes together), and bytes of a message, else 0."""
 
@@ -151,6 +154,8 @@ def _notes(results: Results, terms: Terms) -> list[str]:
         where = f" of {terms.node(each.node)}" if each.node is not None else ""
         by_why.setdefault(each.why, {})[f"{each.measure}{where}"] = None
     notes = [f"skipped: {', '.join(names)}: {why}" for why, names in by_why.items()]
+    if terms.simulated:
+        notes.append("a rehearsal: floors and interconnect of the machines are not those of their containers")
     if results.unread:
         notes.append(f"{counted(results.unread, 'line')} of the nodes' output could not be read")
     if terms.one_machine and any(each.measure in STRAGGLER for each in results.figures):
@@ -169,7 +174,7 @@ def _transport(results: Results, terms: Terms, found: list[Shortfall], notes: li
         if with_gpus and not terms.simulated:
             text = f"PyTorch of the image sees no accelerators on {fold(with_gpus)}: they were not verified"
             found.append(Shortfall("ORCH445", text, with_gpus, "transport"))
-        return f"{start.library} over TCP"
+        return f"{start.library} over TCP" if start.ranks > 1 else "one process, which needs no transport"
     networks = dict.fromkeys(_words(each.network, each.provider) for each in results.transports)
     devices = sorted({name for each in results.transports for name in each.devices})
     channels = sorted({name for each in results.transports for name in each.channels})
@@ -311,13 +316,14 @@ def _pair_rows(results: Results, terms: Terms, found: list[Shortfall]) -> list[R
     verdict = bisection.verdict(measured, again, terms.slow)
     limit, basis = terms.slow * verdict.reference, f"{terms.slow} of what pairs of this fleet reach"
     nodes = {node for pair in measured for node in pair}
-    former = terms.former.get(("pairs", "", 0))
+    size = results.pairs[0].size
+    former = terms.former.get(("pairs", "", size))
     part = SHARED if terms.one_machine else KEPT
     bound = part * statistics.median(former) if former else None
     low = bound is not None and verdict.reference < bound
     words = _former_words(part, former) if former else "nothing to compare it with"
     judgement: Judgement = "low" if low else "ok" if bound is not None else "no floor"
-    rows = [Row("pairs", "", verdict.reference, "GB/s", 0, bound, words, judgement)]
+    rows = [Row("pairs", "", verdict.reference, "GB/s", size, bound, words, judgement)]
     if low:
         ends = (
             " and ".join(sorted(terms.node(node) for node in nodes)) if len(nodes) == 2 else "pairs of nodes"
@@ -350,9 +356,20 @@ def _pair_rows(results: Results, terms: Terms, found: list[Shortfall]) -> list[R
 
 
 def shown_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Those that people read: of a collective the largest size, and those that are held to something."""
-    largest = {row.measure: max(each.size for each in rows if each.measure == row.measure) for row in rows}
-    return tuple(row for row in rows if row.size == largest[row.measure] or row.judgement != "no floor")
+    """Those that people read: of a collective the largest size, and those that are held to something; of very
+    many cards or nodes the slowest, the quickest, and those that fall short."""
+    shown: list[Row] = []
+    for measure in dict.fromkeys(row.measure for row in rows):
+        of = [row for row in rows if row.measure == measure]
+        largest = max(row.size for row in of)
+        if largest:
+            shown += [row for row in of if row.size == largest or row.judgement != "no floor"]
+        elif len(of) <= MOST_SHOWN or measure == "pairs":
+            shown += of
+        else:
+            ends = (min(of, key=lambda row: row.value), max(of, key=lambda row: row.value))
+            shown += [row for row in of if row.judgement == "low" or row in ends]
+    return tuple(shown)
 
 
 def _sentence(rows: Sequence[Row], found: Sequence[Shortfall], terms: Terms, transport: str) -> str:

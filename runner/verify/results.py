@@ -78,7 +78,8 @@ class Figure(_Line):
 
 
 class PairFigure(_Line):
-    """GB/s of two nodes, each way; `again`: in the last round, which measures suspects."""
+    """GB/s of two nodes, each way, by messages of `size` bytes; `again`: in the last round, which measures
+    suspects."""
 
     kind: Literal["pair"]
     round: Rank
@@ -86,6 +87,7 @@ class PairFigure(_Line):
     b: Rank
     bandwidth: Number
     again: bool
+    size: Bytes = 0
 
 
 class Skipped(_Line):
@@ -149,10 +151,6 @@ class Results:
     def ended(self) -> bool:
         """Whether it measured all that was asked for."""
         return self.start is not None and self.seconds is not None
-
-    def node_of(self, rank: int) -> int | None:
-        """The number of the node that a process was on."""
-        return next((each.node for each in self.ranks if each.rank == rank), None)
 
     def measured_pairs(self, *, again: bool) -> dict[Pair, float]:
         return {

@@ -78,6 +78,8 @@ def task_of(request: Request, fleet: FleetState) -> Task:
             "fleets": [fleet.name],
             "files": list(FILES),
             "torchrun": {"program": FILES[0], "args": words},
+            # Its processes compute on one core each; without it torchrun warns of that.
+            "env": {"OMP_NUM_THREADS": "1"},
             "max_duration": f"{LONGEST_S}s",
             "stop_duration": f"{STOP_S}s",
             **({"image": request.image} if request.image is not None else {}),

@@ -98,7 +98,7 @@ def test_nodes_that_a_run_holds_are_not_verified_and_wrong_words_are_told(quicks
     finally:
         assert quickstart.orch("stop", "held-up", "--abort").code == 0
     for words, code, told in (
-        (("nothing",), 5, "the fleet nothing is not up"),
+        (("nothing",), 3, "the fleet nothing is not up"),
         (("laptop", "--runs", "all_reduce,gem"), 2, "'gem': choose from all_reduce"),
         (("laptop", "--size", "1T"), 2, "write a size from 4K to 64G"),
         (("laptop", "--min-busbw", "0"), 2, "a bandwidth in GB/s is above 0"),

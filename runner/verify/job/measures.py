@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ TOO_LONG_S = 10.0
 """A sweep ends at the size of which one operation takes longer."""
 HASHES = 400_000
 """The work of one core: so many rounds of SHA-256, a few tenths of a second."""
+PATIENCE = timedelta(minutes=10)
+"""How long processes wait for each other: a fabric that hangs ends then."""
 BLOCK = 4 * MIB
 DISK_S = 5.0
 """A disk is written for so long at most."""
@@ -46,28 +49,39 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 class Place:
     """This process among all: its rank, its node, its device, and how it talks to the others.
 
-    `control`: a gloo group, so that what processes tell each other loads no fabric that is measured.
+    The default group is one of gloo: what processes tell each other loads no fabric that is measured. `data`
+    is the group that is measured: NCCL's or RCCL's where there are accelerators.
+
+    Raises RuntimeError where some processes have an accelerator and others have none.
     """
 
     def __init__(self) -> None:
-        self.gpu = torch.cuda.is_available()
+        dist.init_process_group("gloo", timeout=PATIENCE)
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.local = int(os.environ.get("LOCAL_RANK", "0"))
+        here = int(os.environ.get("ORCH_NODE_RANK") or os.environ.get("GROUP_RANK") or "0")
+        cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        everyone = self.gather([float(here), float(cards), float(self.local < cards)])
+        self.nodes_of_ranks = [int(node) for node, _, _ in everyone]
+        self.nodes = sorted(set(self.nodes_of_ranks))
+        self.node = here
+        self.gpu = any(has for _, _, has in everyone)
+        without = [f"rank {rank} on node {int(node)} ({int(count)} there)"
+                   for rank, (node, count, has) in enumerate(everyone) if not has]  # fmt: skip
+        if self.gpu and without:
+            more = f" and {len(without) - 8} more" if len(without) > 8 else ""
+            raise RuntimeError(f"no accelerator for {', '.join(without[:8])}{more}; other ranks have one")
+        self.backend = "nccl" if self.gpu else "gloo"
         if self.gpu:
-            self.device = torch.device("cuda", self.local % torch.cuda.device_count())
+            self.device = torch.device("cuda", self.local)
             torch.cuda.set_device(self.device)
+            self.data: Any = dist.new_group(backend="nccl", timeout=PATIENCE)
         else:
             self.device = torch.device("cpu")
             torch.set_num_threads(1)
-        self.backend = "nccl" if self.gpu else "gloo"
-        dist.init_process_group(self.backend)
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self.control: Any = dist.new_group(backend="gloo") if self.gpu else dist.group.WORLD
+            self.data = dist.group.WORLD
         # Makes the library's communicator, which the sends of some ranks to others need, and its log.
-        dist.all_reduce(torch.ones(1, device=self.device))
-        here = int(os.environ.get("ORCH_NODE_RANK") or os.environ.get("GROUP_RANK") or "0")
-        self.nodes_of_ranks = [int(each[0]) for each in self.gather([float(here)])]
-        self.nodes = sorted(set(self.nodes_of_ranks))
-        self.node = here
+        dist.all_reduce(torch.ones(1, device=self.device), group=self.data)
 
     @property
     def first_of_node(self) -> bool:
@@ -81,7 +95,7 @@ class Place:
         """Until all processes have come this far and their devices are done."""
         if self.gpu:
             torch.cuda.synchronize()
-        dist.barrier(group=self.control)
+        dist.barrier()
 
     def finish(self) -> None:
         if self.gpu:
@@ -91,7 +105,7 @@ class Place:
         """The numbers of all ranks, by rank: each gives as many."""
         mine = torch.tensor(list(values), dtype=torch.float64)
         everyone = [torch.zeros_like(mine) for _ in range(self.ranks)]
-        dist.all_gather(everyone, mine, group=self.control)
+        dist.all_gather(everyone, mine)
         return [each.tolist() for each in everyone]
 
     def gather_json(self, value: Any) -> list[Any]:
@@ -101,7 +115,7 @@ class Place:
         mine = torch.zeros(longest, dtype=torch.uint8)
         mine[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
         everyone = [torch.zeros_like(mine) for _ in range(self.ranks)]
-        dist.all_gather(everyone, mine, group=self.control)
+        dist.all_gather(everyone, mine)
         return [json.loads(bytes(each.tolist()).rstrip(b"\0")) for each in everyone]
 
     def worst(self, seconds: float) -> float:
@@ -144,14 +158,14 @@ def collective(place: Place, name: str, largest: int) -> Iterator[dict[str, Any]
         share = count // ranks
         mine = torch.full((count,), float(place.rank + 1), device=device)
         if name == "all_reduce":
-            operation, result, right = _all_reduce(mine), mine, [ranks * (ranks + 1) / 2]
+            operation, result, right = _all_reduce(mine, place), mine, [ranks * (ranks + 1) / 2]
         elif name == "all_gather":
             out = torch.zeros(count, device=device)
             operation, result = _all_gather(out, mine[:share].contiguous(), place), out
             right = [float(rank + 1) for rank in range(ranks)]
         elif name == "alltoall":
             out = torch.zeros(count, device=device)
-            operation, result = _alltoall(out, mine), out
+            operation, result = _alltoall(out, mine, place), out
             right = [float(rank + 1) for rank in range(ranks)]
         else:
             out = torch.zeros(count, device=device)
@@ -176,34 +190,36 @@ def collective(place: Place, name: str, largest: int) -> Iterator[dict[str, Any]
             return
 
 
-def _all_reduce(data: torch.Tensor) -> Callable[[], None]:
-    return lambda: dist.all_reduce(data) and None
+def _all_reduce(data: torch.Tensor, place: Place) -> Callable[[], None]:
+    return lambda: dist.all_reduce(data, group=place.data) and None
 
 
 def _all_gather(out: torch.Tensor, mine: torch.Tensor, place: Place) -> Callable[[], None]:
     if place.gpu:
         gather = getattr(dist, "all_gather_into_tensor", None) or dist._all_gather_base
-        return lambda: gather(out, mine) and None
+        return lambda: gather(out, mine, group=place.data) and None
     parts = list(out.chunk(place.ranks))
-    return lambda: dist.all_gather(parts, mine) and None
+    return lambda: dist.all_gather(parts, mine, group=place.data) and None
 
 
-def _alltoall(out: torch.Tensor, mine: torch.Tensor) -> Callable[[], None]:
-    return lambda: dist.all_to_all_single(out, mine) and None
+def _alltoall(out: torch.Tensor, mine: torch.Tensor, place: Place) -> Callable[[], None]:
+    return lambda: dist.all_to_all_single(out, mine, group=place.data) and None
 
 
 def _sendrecv(out: torch.Tensor, mine: torch.Tensor, place: Place) -> Callable[[], None]:
     """In a ring: each sends to the next rank and receives from the one before it."""
-    return exchange(mine, out, (place.rank + 1) % place.ranks, (place.rank - 1) % place.ranks)
+    return exchange(place, mine, out, (place.rank + 1) % place.ranks, (place.rank - 1) % place.ranks)
 
 
-def exchange(mine: torch.Tensor, out: torch.Tensor, to: int, by: int) -> Callable[[], None]:
+def exchange(place: Place, mine: torch.Tensor, out: torch.Tensor, to: int, by: int) -> Callable[[], None]:
     """Both ways at once."""
 
     def both() -> None:
-        for work in dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, mine, to), dist.P2POp(dist.irecv, out, by)]
-        ):
+        ways = [
+            dist.P2POp(dist.isend, mine, to, group=place.data),
+            dist.P2POp(dist.irecv, out, by, group=place.data),
+        ]
+        for work in dist.batch_isend_irecv(ways):
             work.wait()
 
     return both
@@ -225,8 +241,8 @@ def matching(place: Place, pairs: Sequence[tuple[int, int]], size: int) -> dict[
     else:
         mine = torch.zeros(max(1, size // 4), device=place.device)
         out = torch.empty_like(mine)
-        both = exchange(mine, out, to, to)
-        exchange(mine[:1], out[:1], to, to)()  # makes the connection
+        both = exchange(place, mine, out, to, to)
+        exchange(place, mine[:1], out[:1], to, to)()  # makes the connection
         place.wait()
         began = time.perf_counter()
         both()
@@ -234,7 +250,6 @@ def matching(place: Place, pairs: Sequence[tuple[int, int]], size: int) -> dict[
         once = time.perf_counter() - began
         # Both ends repeat it as often, not at all where once was long enough: the lower rank says how often.
         often = torch.tensor([float(min(MOST_REPEATS, int(BUDGET_S / max(once, 1e-6))))])
-        often = often.to(place.device)
         if place.rank < to:
             dist.send(often, to)
         else:
@@ -260,14 +275,14 @@ def gemm(place: Place) -> dict[str, Any]:
     was quickest."""
     dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     by_size: dict[str, list[float]] = {}
-    for side in (4096, 8192, 16384):
-        if 4 * side * side * 2 > torch.cuda.mem_get_info()[0]:
-            continue
+    # All ranks measure the same sizes: they wait for each other before each.
+    free = min(each[0] for each in place.gather([float(torch.cuda.mem_get_info()[0])]))
+    for side in [side for side in (2048, 4096, 8192, 16384) if 4 * side * side * 2 < free]:
         factors = [torch.randn(side, side, device=place.device, dtype=dtype) for _ in range(2)]
         product = partial(torch.mm, *factors, out=torch.empty_like(factors[0]))
         rates = [2 * side**3 / seconds / 1e12 for seconds in _events(place, product)]
         by_size[str(side)] = [max(rates), statistics.median(rates)]
-    best = max(by_size.values(), key=lambda each: each[1])
+    best = max(by_size.values(), key=lambda each: each[1], default=[0.0, 0.0])
     detail = {side: [round(rate, 1) for rate in rates] for side, rates in by_size.items()}
     return {"value": best[1], "best": best[0], "dtype": str(dtype).replace("torch.", ""), "by_size": detail}
 

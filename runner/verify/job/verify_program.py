@@ -252,6 +252,7 @@ def pairs(place: measures.Place, say: Callable[..., None], chosen: argparse.Name
                     b=nodes[other],
                     bandwidth=bandwidth,
                     again=kept is again,
+                    size=size,
                 )
 
     rounds = bisection.rounds(len(nodes))

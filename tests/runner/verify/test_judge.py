@@ -376,6 +376,24 @@ def test_what_was_skipped_and_what_could_not_be_read_is_told() -> None:
     )
 
 
+def test_of_very_many_cards_people_see_the_ends_and_what_falls_short() -> None:
+    terms = fleet(4)
+    values = {rank: 700.0 + rank for rank in range(32)} | {9: 300.0, 20: 400.0}
+    report = judge(replace(results(terms), figures=figures("gemm", values)), terms)
+    assert len(report.rows) == 32
+    assert [(row.subject, row.judgement) for row in shown_rows(report.rows)] == [
+        ("n-1 card 1", "low"),
+        ("n-2 card 4", "low"),
+        ("n-3 card 7", "ok"),
+    ]
+
+
+def test_a_rehearsal_says_that_its_containers_are_not_its_machines() -> None:
+    terms = replace(fleet(), simulated=True, one_machine=True)
+    (note,) = judge(results(terms, backend="gloo", cards=1), terms).notes
+    assert note.startswith("a rehearsal: ")
+
+
 def test_sizes_are_told_in_the_largest_whole_unit() -> None:
     assert [size_text(size) for size in (2 * GIB, 4 << 20, 64 << 10, 1_000)] == [
         "2 GiB",

@@ -54,8 +54,7 @@ def test_what_the_program_prints_is_read_and_what_the_job_prints_beside_it_is_le
     )
     assert found.ended
     assert (found.seconds, found.unread) == (12.5, 0)
-    assert found.node_of(0) == 0
-    assert found.node_of(3) is None
+    assert [(each.rank, each.node, each.card) for each in found.ranks] == [(0, 0, "NVIDIA H100 80GB HBM3")]
     assert found.measured_pairs(again=False) == {(0, 1): 40.0}
     assert found.measured_pairs(again=True) == {(0, 1): 50.0}
     assert [each.busbw for each in found.collectives] == [0.15]
