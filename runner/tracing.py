@@ -67,11 +67,18 @@ class Trace:
         self.dropped = 0
         self.root = self.begin(name, parent)
 
-    def begin(self, name: str, parent: int | None = None, attributes: Attributes | None = None) -> Span:
-        """Begin a span, below the root if nothing else is said."""
+    def begin(
+        self,
+        name: str,
+        parent: int | None = None,
+        attributes: Attributes | None = None,
+        *,
+        began: int | None = None,
+    ) -> Span:
+        """Begin a span, below the root if nothing else is said, and now."""
         if parent is None and self.spans:
             parent = self.spans[0].id
-        span = Span(name, _random(8), parent, time.time_ns(), dict(attributes or {}))
+        span = Span(name, _random(8), parent, began or time.time_ns(), dict(attributes or {}))
         with self._lock:
             if len(self.spans) < MOST_SPANS:
                 self.spans.append(span)
@@ -225,7 +232,7 @@ class RunSpans:
     """A processor that makes spans of a run's events and passes each on.
 
     The phases `wait`, `provision`, `run` and `collect` follow each other. In `provision`: `prepare`, `send`,
-    `pull` and `start` of each node, each as long as it takes there; in `run`: each rank.
+    `pull` and `start` of each node, each as long as it takes there. A `rank` lasts as its command does.
     """
 
     def __init__(self, trace: Trace, processor: Processor, run: str) -> None:
@@ -233,6 +240,7 @@ class RunSpans:
         self._lock = threading.Lock()
         self._phase: Span | None = None
         self._open: dict[tuple[str, str], Span] = {}
+        self._ready: dict[str, int] = {}
 
     def handle(self, event: Event, /) -> None:
         with self._lock:
@@ -246,7 +254,8 @@ class RunSpans:
 
     def _see(self, event: Event) -> None:
         if isinstance(event, RunChanged):
-            self._end_phase(None if event.status != "failed" else event.reason or "failed")
+            error = None if event.status != "failed" else event.reason or "failed"
+            self._end_phase(error, ranks=event.status not in ("running", "terminating"))
             if event.status in _PHASES:
                 self._phase = self._trace.begin(_PHASES[event.status], None, {"orch.run": self._run})
         elif isinstance(event, RankChanged):
@@ -264,19 +273,18 @@ class RunSpans:
                 self._step("prepare", node, over=False)
 
     def _see_rank(self, event: RankChanged) -> None:
-        rank = {"rank": event.rank}
-        if event.status == "provisioning":
-            self._step("start", event.node, over=False, **rank)
-        elif event.status == "running":
-            self._end("start", event.node)
-            self._step("rank", event.node, over=False, **rank)
-        elif event.status in ("done", "failed", "terminated"):
-            error = None if event.status != "failed" else event.reason or "failed"
-            for word in ("start", "rank"):
-                span = self._open.pop((word, event.node), None)
-                if span is not None:
-                    code = {} if event.exit_code is None else {"orch.exit_code": event.exit_code}
-                    self._trace.end(span, error, code)
+        error = None if event.status != "failed" else event.reason or "failed"
+        code = {} if event.exit_code is None else {"orch.exit_code": event.exit_code}
+        own = {"orch.node": event.node, "orch.rank": event.rank}
+        key = ("rank", event.node)
+        if event.status in ("running", "failed") and key not in self._open and self._phase is not None:
+            # Nobody tells when a node began to start its rank: it had all it needed then.
+            began = max(self._phase.began, self._ready.get(event.node, 0))
+            self._trace.end(self._trace.begin("start", self._phase.id, own, began=began), error)
+        if event.status == "running" and key not in self._open:
+            self._open[key] = self._trace.begin("rank", None, {"orch.run": self._run, **own})
+        elif event.status in ("done", "failed", "terminated") and key in self._open:
+            self._trace.end(self._open.pop(key), error, code)
 
     def _step(self, word: str, node: str, *, over: bool, **attributes: str | int) -> None:
         key = (word, node)
@@ -291,11 +299,12 @@ class RunSpans:
         span = self._open.pop((word, node), None)
         if span is not None:
             self._trace.end(span)
+            self._ready[node] = span.ended or 0
 
-    def _end_phase(self, error: str | None) -> None:
-        going_on = self._phase is not None and self._phase.name == "provision"
+    def _end_phase(self, error: str | None, *, ranks: bool = True) -> None:
+        """`ranks`: those end with it that nobody told of."""
         for word, node in list(self._open):
-            if word != "rank" or not going_on:
+            if ranks or word != "rank":
                 self._end(word, node)
         if self._phase is not None:
             self._trace.end(self._phase, error)

@@ -155,7 +155,6 @@ def test_the_phases_of_a_run_and_what_nodes_do_in_them_are_spans(collector: Coll
         ImageProgress("n0", "torch", 0, None),
         ImageProgress("n0", "torch", 5, None, finished=True, seconds=2.0),
         RankChanged("train", 0, "n0", "pulling"),
-        RankChanged("train", 0, "n0", "provisioning"),
         RankChanged("train", 0, "n0", "running"),
         RunChanged("train", "running"),
         RankChanged("train", 0, "n0", "failed", 3, "container_exited_with_error", "secret of the job"),
@@ -173,7 +172,7 @@ def test_the_phases_of_a_run_and_what_nodes_do_in_them_are_spans(collector: Coll
         "send": "provision",
         "pull": "provision",
         "start": "provision",
-        "rank": "provision",
+        "rank": "orch run",
         "run": "orch run",
         "collect": "orch run",
     }
@@ -181,7 +180,9 @@ def test_the_phases_of_a_run_and_what_nodes_do_in_them_are_spans(collector: Coll
     for before, after in pairwise(phases):
         assert before.end_time_unix_nano <= after.start_time_unix_nano
     rank = collector.named("rank")
-    assert attributes(rank) == {"orch.node": "n0", "orch.rank": 0, "orch.exit_code": 3}
+    assert attributes(rank) == {"orch.run": "train", "orch.node": "n0", "orch.rank": 0, "orch.exit_code": 3}
+    start, pull = collector.named("start"), collector.named("pull")
+    assert pull.end_time_unix_nano == start.start_time_unix_nano
     assert (rank.status.code, rank.status.message) == (2, "container_exited_with_error")
     assert rank.end_time_unix_nano > phases[0].end_time_unix_nano, "it goes on while the run runs"
     assert {attributes(each)["orch.node"] for each in collector.spans if each.name == "prepare"} == {
@@ -343,3 +344,14 @@ def test_the_command_line_sends_its_trace_and_says_where_that_failed(folder: Fol
     warning = f"warning: traces were not sent to http://127.0.0.1:{collector.port}: it did not take them\n"
     assert away.err.replace(warning, "") == plain.err
     assert warning in away.err
+
+
+def test_a_rank_that_does_not_start_is_a_start_that_failed() -> None:
+    trace = Trace("orch run")
+    spans = RunSpans(trace, Recorder(), "train")
+    spans.handle(RunChanged("train", "provisioning"))
+    spans.handle(RankChanged("train", 0, "n0", "failed", None, "instance_unreachable", "no route"))
+    spans.handle(RunChanged("train", "failed", "job_failed"))
+    spans.close()
+    found = {span.name: span.error for span in trace.spans}
+    assert found == {"orch run": None, "provision": "job_failed", "start": "instance_unreachable"}
