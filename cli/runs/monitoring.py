@@ -261,24 +261,25 @@ def boards(
     from orch.templates import board_files
 
     files = board_files()
-    differing = [
-        name
-        for name, text in files.items()
-        if (folder / name).exists() and (folder / name).read_bytes() != text
-    ]
-    if differing and not force:
-        raise UsageError(
-            f"{folder / differing[0]} is there and differs",
-            detail=f"of {len(files)} files, {len(differing)} differ: {', '.join(differing)}",
-            hint="add `--force` to overwrite them, or name another folder",
-        )
     try:
+        differing = [
+            name
+            for name, text in files.items()
+            if (folder / name).exists() and (folder / name).read_bytes() != text
+        ]
+        if differing and not force:
+            raise UsageError(
+                f"{folder / differing[0]} is there and differs",
+                detail=f"of {len(files)} files, {len(differing)} differ: {', '.join(differing)}",
+                hint="add `--force` to overwrite them, or name another folder",
+            )
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(text)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path with a null character
+        why = error.strerror if isinstance(error, OSError) else None
         raise UsageError(
-            f"{folder} cannot be written", detail=error.strerror or str(error), hint="name another folder"
+            f"{folder} cannot be written", detail=why or str(error), hint="name another folder"
         ) from error
     for name in files:
         say(str(folder / name))
