@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 from orch.cli.errors import tell
 
 if TYPE_CHECKING:
+    from orch.runner.runs.context import RunnerContext
+    from orch.spec.state import FleetState
     from orch.stacks.plan import Plan
     from orch.stacks.project import Project
+    from orch.stacks.state import StackState
 
 
 def pass_gate(project: Project, plan: Plan) -> bool:
@@ -19,35 +22,61 @@ def pass_gate(project: Project, plan: Plan) -> bool:
     Nodes of a cloud begin to prepare themselves when `up` ends: who gives them their first job examines them,
     and so do `orch reconcile` and a controller. Without a ledger that can be written none is examined here.
     """
-    from orch.cli.runs.opening import connector_of
+    from orch.cli.runs.opening import connector_of, runner_of
     from orch.runner.errors import LedgerUnusable
-    from orch.runner.health.gate import depth_of
-    from orch.runner.ledger.ledger import open_ledger
     from orch.spec.state import OF_THE_USER
     from orch.stacks.fleets import fleet_of
-    from orch.stacks.health.watch import news, watch
     from orch.stacks.state import StackState
 
     stack = StackState(project, plan.stack)
-    if not plan.pending or not stack.nodes or stack.outputs["fleet"]["backend"] not in OF_THE_USER:
+    if not plan.pending or not stack.nodes:
         return False
     fleet = fleet_of(stack)
     health = fleet.health
     if health is None or health.gate == "none":
         return False
     try:
-        with closing(connector_of(project)) as connector, closing(open_ledger(project.ledger_url)) as ledger:
-            watched = watch(
-                project,
-                ledger,
-                connector,
-                fleet,
-                depth=depth_of(health.gate),
-                due=lambda status: status.health is None or not status.health.passed(health.gate),
-            )
+        with closing(connector_of(project)) as connector:
+            runner = runner_of(project, connector, as_json=True)
+            with closing(runner.ledger):
+                failed = _examined(project, runner, fleet) if fleet.backend in OF_THE_USER else False
+                return failed or (health.gate == "nccl" and not _verified(project, runner, stack))
     except LedgerUnusable as error:
         tell(f"warning: the nodes of fleet {fleet.name} were not examined: {error.summary}")
         return False
+
+
+def _examined(project: Project, runner: RunnerContext, fleet: FleetState) -> bool:
+    """Whether any node failed."""
+    from orch.runner.health.gate import depth_of
+    from orch.stacks.health.watch import news, watch
+
+    gate = fleet.health.gate if fleet.health is not None else "light"
+    watched = watch(
+        project,
+        runner.ledger,
+        runner.connector,
+        fleet,
+        depth=depth_of(gate),
+        due=lambda status: status.health is None or not status.health.passed(gate),
+    )
     for text, level in news(watched):
         tell(f"{'warning: ' if level == 'warning' else ''}{text}")
     return bool(watched.failed)
+
+
+def _verified(project: Project, runner: RunnerContext, stack: StackState) -> bool:
+    """Whether the interconnect of the fleet is as it must be, as far as that can be measured now: not while
+    runs are on its nodes."""
+    from orch.cli.runs.verify import verified
+    from orch.runner.verify.verification import Request
+    from orch.stacks.fleets import fleet_of
+
+    tell(
+        f"fleet {stack.name}: its gate is `nccl`, so its nodes are verified; they are waited for until they are ready"
+    )
+    report, _ = verified(project, runner, stack, fleet_of(stack), Request())
+    for each in report.shortfalls:
+        tell(f"warning: {each.code}: {each.text}")
+    tell(report.sentence)
+    return report.fine

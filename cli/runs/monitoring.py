@@ -135,6 +135,25 @@ def without_library(error: ModuleNotFoundError) -> UsageError:
     )
 
 
+def health_rows(ledger: Ledger, project: Project) -> tuple[HealthRow, ...]:
+    """The health of nodes as they were examined last. Raises LedgerUnusable."""
+    from collections import Counter
+
+    from orch.runner.errors import RunnerError
+    from orch.runner.health.findings import HealthReport
+    from orch.runner.metrics.project_look import HealthRow
+    from orch.stacks.project import ledger_scope
+
+    rows: list[HealthRow] = []
+    for each in ledger.health(project.name, ledger_scope(project)):
+        counts = Counter[str]()
+        with suppress(RunnerError):  # of a newer version
+            counts.update(one.severity for one in HealthReport.from_json(each.report).findings)
+        found = tuple(sorted(counts.items()))
+        rows.append(HealthRow(each.fleet, each.node, each.status, each.began_at, each.reason, found))
+    return tuple(rows)
+
+
 class FactsOf:
     """What is known of a project without its nodes: its ledger at each call, stacks and files now and then.
 
@@ -145,11 +164,9 @@ class FactsOf:
         project: Project,
         runner: RunnerContext,
         fleets: Collection[str],
-        health: Callable[[], tuple[HealthRow, ...]] = tuple,
     ) -> None:
         self._project, self._ledger = project, runner.ledger
         self._only = frozenset(fleets)
-        self._health = health
         self._fleets: tuple[FleetState, ...] = ()
         self._budgets: dict[str, float] = {}
         self._costs: tuple[FleetCost, ...] = ()
@@ -178,7 +195,7 @@ class FactsOf:
 
         def runs() -> None:
             nonlocal facts, health
-            health = self._health()
+            health = health_rows(self._ledger, self._project)
             facts = ProjectFacts(runs=self._ledger.runs(active_only=True), ended=self._ledger.ended_counts())
 
         self._try("ledger", runs)

@@ -89,16 +89,22 @@ def verify(
     )
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         stack, chosen = _nodes_of(project, fleet, nodes or ())
-        with still(lambda: "asking the nodes and packing files"):
-            row = _submit(project, runner, stack, chosen, request)
-        if not as_json:
-            from orch.cli.output.run import nodes_text
-
-            tell(f"run {row.name} verifies fleet {fleet}: {nodes_text(row)}")
-        row = _see_through(project, runner, row)
-        report = _judged(project, runner, chosen, request, row)
+        report, row = verified(project, runner, stack, chosen, request)
         _show(report, row, as_json)
         end(ExitCode.OK if report.fine else ExitCode.VERIFY)
+
+
+def verified(
+    project: Project, runner: RunnerContext, stack: StackState, fleet: FleetState, request: Request
+) -> tuple[Report, RunRow]:
+    """Verify the nodes of a fleet by a run, and keep what it came to. Raises RunFailed without results."""
+    from orch.cli.output.run import nodes_text
+
+    with still(lambda: "asking the nodes and packing files"):
+        row = _submit(project, runner, stack, fleet, request)
+    tell(f"run {row.name} verifies fleet {fleet.name}: {nodes_text(row)}")
+    row = _see_through(project, runner, row)
+    return _judged(project, runner, fleet, request, row), row
 
 
 def _runs(words: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -166,6 +172,7 @@ def _submit(
         stem="verify",
         caller_env=dict(os.environ),
         why_silent=partial(why_silent, project, stack),
+        examines=True,
     )
 
 
@@ -182,7 +189,8 @@ def _judged(
 ) -> Report:
     """The report on a run that ended, after the ledger has kept it. Raises RunFailed without results."""
     from orch.runner.verify.judge import judge
-    from orch.runner.verify.verification import conditions_of, figures_of, results_of, terms_of
+    from orch.runner.verify.verification import RUNS, conditions_of, figures_of, results_of, terms_of
+    from orch.stacks.health.verified import keep_verdicts
     from orch.stacks.project import ledger_scope
 
     found = results_of(runner.context(row).folder, row)
@@ -191,6 +199,15 @@ def _judged(
     conditions = conditions_of(found, terms)
     report = judge(found, replace(terms, former=kept.former(fleet.name, conditions)))
     kept.keep(fleet.name, row.id, conditions, figures_of(report))
+    if request.min_busbw is None:  # what somebody tries out says nothing of the nodes
+        whole = request.runs == RUNS
+        for name, verdict in keep_verdicts(
+            project, runner.ledger, runner.connector, fleet, report, whole=whole
+        ):
+            if verdict.status == "failure":
+                tell(
+                    f"node {name} takes no new jobs until `orch verify {fleet.name}` is fine: {verdict.reason}"
+                )
     return report
 
 
