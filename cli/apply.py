@@ -13,11 +13,13 @@ from orch.cli.diagnostics import secrets_near, settings_near
 from orch.cli.errors import UsageError, tell
 from orch.cli.fleets.targets import FleetFile
 from orch.cli.fleets.up import UpMeans, bring_up
+from orch.cli.output.tracing import TraceOption, traced
 from orch.cli.runs import run
 from orch.cli.runs.submission import at_its_property, is_run, task_of_document
 from orch.spec.suggest import few
 
 
+@traced
 def apply(
     file: File,
     *,
@@ -28,6 +30,7 @@ def apply(
     detach: Detach = False,
     fleet: OnFleet = None,
     rehearse: Rehearse = False,
+    trace: TraceOption = False,
 ) -> None:
     """Bring up the fleets of a file, then run its tasks: `up` and `run` in one, as dstack users type it."""
     from orch.components.request import NO_CONSENT
@@ -40,6 +43,7 @@ def apply(
     from orch.stacks.fleets import require_up
     from orch.stacks.state import StackState
 
+    del trace  # `traced` has seen to it
     env = env or []
     if file == "-":
         raise UsageError(

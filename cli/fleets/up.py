@@ -21,6 +21,7 @@ from orch.cli.fleets.provision import remove
 from orch.cli.fleets.prune import Undescribed, found_undescribed, refuse_protected, told, undescribed
 from orch.cli.fleets.targets import FleetFile
 from orch.cli.fleets.wave_health import require_healthy
+from orch.cli.output.tracing import TraceOption, traced, tracing
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.waves import Stack, in_waves, refuse_missing
 
@@ -48,6 +49,7 @@ class UpMeans:
     prune: bool = False
 
 
+@traced
 def up(
     file: Annotated[
         str | None,
@@ -126,6 +128,7 @@ def up(
         bool,
         typer.Option("--no-check", help="Do not check the nodes of a wave before the next one begins."),
     ] = False,
+    trace: TraceOption = False,
 ) -> None:
     """Bring up the fleets of a file: what is missing is created, what differs is changed.
 
@@ -134,6 +137,7 @@ def up(
     """
     from orch.components.request import Approvals
 
+    del trace  # `traced` has seen to it
     if plan is not None:
         from orch.cli.fleets.saved_plans import ApplyMeans, apply_saved
 
@@ -216,6 +220,10 @@ def bring_up(
     def do(stack: Stack) -> bool:
         return _bring_up(stack, source, approvals, means, accept_host_keys)
 
+    def do_apart(stack: Stack) -> bool:
+        with tracing(f"up {stack.title}"):  # in a process of its own, which ends with it
+            return do(stack)
+
     progress = _Progress(stacks)
     try:
         for wave in range(1, stacks[-1].wave + 1):
@@ -224,7 +232,7 @@ def bring_up(
                 gate(stacks, wave - 1, unfit=bool(progress.unfit))
             members = [each for each in stacks if each.wave == wave]
             if at_once:
-                _all_at_once(members, do, means, progress)
+                _all_at_once(members, do_apart, means, progress)
             else:
                 for each in members:
                     progress.began(each)

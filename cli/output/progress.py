@@ -40,14 +40,16 @@ def is_live(*, as_json: bool = False) -> bool:
 @contextmanager
 def watching(*, as_json: bool = False) -> Iterator[Listener]:
     """A listener for one operation on a fleet. On exit, also by an error, it prints what has finished."""
+    from orch.cli.output.tracing import hearing
+
     printer = _Printer(Tally(time.monotonic()), heartbeat=not is_live(as_json=as_json))
     with terminated_as_interrupted(), ticking.ticking(printer.tick):
         try:
             if printer.heartbeat:
-                yield printer.hear
+                yield hearing(printer.hear)
             else:
                 with _live(printer):
-                    yield printer.hear
+                    yield hearing(printer.hear)
         finally:
             printer.end()
 

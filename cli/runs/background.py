@@ -44,6 +44,7 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
     On Ctrl-C or a closed terminal, a background process takes over.
     """
     from orch.cli.output.live import Live
+    from orch.cli.output.tracing import run_spans
     from orch.runner.access.entry import Entering
     from orch.runner.launch.run_plan import plan_of
     from orch.runner.ledger.run_names import as_argument
@@ -67,7 +68,8 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
             forwarding.follow(row.status)
             entering = Entering(runner, row, forwarding)
             entering.follow(row.status)
-            return drive(replace(runner, processor=entering), row)
+            with run_spans(entering, row.name) as processor:
+                return drive(replace(runner, processor=processor), row)
     except KeyboardInterrupt:
         # A terminal that is closed may send several. Not SIG_IGN, which the other process would inherit.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -172,12 +174,14 @@ def supervise(runner: RunnerContext, row: RunRow) -> int:
     hide = partial(masked, more=values)
     mask_threads(values)
     try:
+        from orch.cli.output.tracing import run_spans, tracing
         from orch.runner.access.entry import Entering
         from orch.runner.runs.lifecycle import drive, exit_code
 
         entering = Entering(runner, row, runner.processor)
         entering.follow(row.status)
-        return int(exit_code(drive(replace(runner, processor=entering), row, follow_logs=False)))
+        with tracing("orch driver"), run_spans(entering, row.name) as processor:
+            return int(exit_code(drive(replace(runner, processor=processor), row, follow_logs=False)))
     except OrchError as error:
         tell(hide(error.text()))
         tell(hide(f"{ENDED}{' '.join(error.text().splitlines()[0].split())}"))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.metrics.families import ProjectCollector
-    from orch.runner.metrics.project_look import FleetCost, ProjectFacts, ProjectWatch
+    from orch.runner.metrics.project_look import FleetCost, HealthRow, ProjectFacts, ProjectWatch
     from orch.runner.runs.context import RunnerContext
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
@@ -140,9 +140,16 @@ class FactsOf:
 
     What cannot be read keeps what was read before; `sources` tells it, and who serves is told once."""
 
-    def __init__(self, project: Project, runner: RunnerContext, fleets: Collection[str]) -> None:
+    def __init__(
+        self,
+        project: Project,
+        runner: RunnerContext,
+        fleets: Collection[str],
+        health: Callable[[], tuple[HealthRow, ...]] = tuple,
+    ) -> None:
         self._project, self._ledger = project, runner.ledger
         self._only = frozenset(fleets)
+        self._health = health
         self._fleets: tuple[FleetState, ...] = ()
         self._budgets: dict[str, float] = {}
         self._costs: tuple[FleetCost, ...] = ()
@@ -167,10 +174,11 @@ class FactsOf:
             self._try("files", self._read_files)
             self._try("ledger", self._read_costs)
             self._read_at = time.monotonic()
-        facts = ProjectFacts()
+        facts, health = ProjectFacts(), tuple["HealthRow", ...]()
 
         def runs() -> None:
-            nonlocal facts
+            nonlocal facts, health
+            health = self._health()
             facts = ProjectFacts(runs=self._ledger.runs(active_only=True), ended=self._ledger.ended_counts())
 
         self._try("ledger", runs)
@@ -180,7 +188,7 @@ class FactsOf:
                 facts.runs,
                 facts.ended,
                 self._costs,
-                (),
+                health,
                 *self._month,
                 dict(self._sources),
             ),
@@ -261,24 +269,25 @@ def boards(
     from orch.templates import board_files
 
     files = board_files()
-    differing = [
-        name
-        for name, text in files.items()
-        if (folder / name).exists() and (folder / name).read_bytes() != text
-    ]
-    if differing and not force:
-        raise UsageError(
-            f"{folder / differing[0]} is there and differs",
-            detail=f"of {len(files)} files, {len(differing)} differ: {', '.join(differing)}",
-            hint="add `--force` to overwrite them, or name another folder",
-        )
     try:
+        differing = [
+            name
+            for name, text in files.items()
+            if (folder / name).exists() and (folder / name).read_bytes() != text
+        ]
+        if differing and not force:
+            raise UsageError(
+                f"{folder / differing[0]} is there and differs",
+                detail=f"of {len(files)} files, {len(differing)} differ: {', '.join(differing)}",
+                hint="add `--force` to overwrite them, or name another folder",
+            )
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(text)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path with a null character
+        why = error.strerror if isinstance(error, OSError) else None
         raise UsageError(
-            f"{folder} cannot be written", detail=error.strerror or str(error), hint="name another folder"
+            f"{folder} cannot be written", detail=why or str(error), hint="name another folder"
         ) from error
     for name in files:
         say(str(folder / name))

@@ -15,6 +15,7 @@ from orch.cli import completion
 from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, Variables
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
+from orch.cli.output.tracing import TraceOption, span, traced
 from orch.cli.runs.background import drive_afresh, drive_behind, see_through, supervise
 from orch.cli.runs.new_nodes import NewNodes
 from orch.cli.runs.opening import EarlyStart, early_start, open_runner
@@ -47,6 +48,7 @@ Run = Annotated[
 ]
 
 
+@traced
 def run(
     file: Annotated[str, typer.Argument(metavar="FILE", help=f"A YAML file with a task, or -. {ALSO}")],
     arguments: Annotated[
@@ -70,11 +72,13 @@ def run(
     ] = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
+    trace: TraceOption = False,
 ) -> None:
     """Run the tasks and dev environments of a file on a fleet, and show their logs until they end.
 
     Ctrl-C detaches: the run goes on, `orch attach` finds it again.
     """
+    del trace  # `traced` has seen to it
     start(
         file,
         arguments or (),
@@ -196,7 +200,8 @@ def _submit_all(
                 if not detach:
                     hold_ports(held, document, other_ports)
                 room = fleets_with_room(project, runner, document, fleet, new_nodes)
-                with kept_if_submitted(project, room), still(lambda: "asking the nodes and packing files"):
+                asking = still(lambda: "asking the nodes and packing files")
+                with span("submit"), kept_if_submitted(project, room), asking:
                     row = submit_task(
                         project,
                         runner,

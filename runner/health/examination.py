@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch.runner.errors import RunConflict, RunnerError
-from orch.runner.health.amd import read_amd
-from orch.runner.health.dcgm import read_diagnostic, read_watches
-from orch.runner.health.fabric import read_fabric
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.gaudi import FIELDS, read_gaudi
-from orch.runner.health.kernel import Clocks, read_kernel
-from orch.runner.health.machine import read_clock, read_disks, read_memory, read_memory_modules
-from orch.runner.health.nvidia import GpuHealth, read_smi
-from orch.runner.health.nvlink import read_nvlink
-from orch.runner.health.sections import Section, number, sections_of
-from orch.runner.health.tenstorrent import read_tenstorrent
+from orch.runner.health.readers.amd import read_amd
+from orch.runner.health.readers.dcgm import read_diagnostic, read_watches
+from orch.runner.health.readers.fabric import read_fabric
+from orch.runner.health.readers.gaudi import FIELDS, read_gaudi
+from orch.runner.health.readers.kernel import Clocks, read_kernel
+from orch.runner.health.readers.machine import read_clock, read_disks, read_memory, read_memory_modules
+from orch.runner.health.readers.nvidia import GpuHealth, read_smi
+from orch.runner.health.readers.nvlink import read_nvlink
+from orch.runner.health.readers.sections import Section, number, sections_of
+from orch.runner.health.readers.tenstorrent import read_tenstorrent
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.connector import Connector, NodeResult, fan_out
 from orch.spec.state import NodeState
@@ -42,7 +42,10 @@ WAIT_S = 5
 MOST_BYTES = 400_000
 """Of the output of one tool: nvidia-smi tells 8 KB of a GPU."""
 
-SHARED = ("rdma", "memory modules", "memory errors", "disk errors", "disk space", "memory", "clock")
+SHARED = (
+    *("rdma", "memory modules", "memory errors", "disk errors", "pcie errors"),
+    *("disk space", "memory", "clock"),
+)
 """What a container has in common with the machine that it is on, and others on it."""
 
 
@@ -179,11 +182,14 @@ def _read_accelerators(
     if vendor == "nvidia":
         report, gpus = read_smi(of("smi"), count, simulated=context.simulated)
         notes.add(report)
+        linked = False
         if gpus:
-            notes.add(read_nvlink(of("nvlink"), of("nvlink_errors"), switched=context.switched))
+            links = read_nvlink(of("nvlink"), of("nvlink_errors"), switched=context.switched)
+            linked = not any(each.check == "nvlink" for each in links.skipped)
+            notes.add(links)
         else:
             notes.skip("nvlink", "nvidia-smi lists no GPU")
-        notes.add(read_watches(of("dcgm_health")))
+        notes.add(read_watches(of("dcgm_health"), linked=linked))
         if "dcgm_diag" in sections:
             notes.add(read_diagnostic(of("dcgm_diag")))
         return gpus

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from orch.runner.errors import RunnerError
-from orch.runner.health.xids import Action
+from orch.runner.health.readers.xids import Action
 
 Severity = Literal["warning", "failure"]
 Status = Literal["healthy", "warning", "failure"]

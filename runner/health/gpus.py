@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch.runner.errors import RunnerError
-from orch.runner.health.xids import RECOVERY, XIDS, Action, Xid, short_pci, xids_in
+from orch.runner.health.readers.xids import RECOVERY, XIDS, Action, Xid, short_pci, xids_in
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.connector import Completed
 from orch.runner.private import private_folder

@@ -70,7 +70,7 @@ class RunRequest:
     """The input of `compile_run`.
 
     `seats` are the nodes in rank order; `cli_env`, then `caller_env` fill bare names in `env`; `token` is
-    unique to this run; `made`: names of nodes that were made for it.
+    unique to this run; `made`: names of nodes that were made for it. `examines`: it examines its nodes.
     """
 
     task: Task
@@ -89,6 +89,7 @@ class RunRequest:
     volumes: Volumes = NO_VOLUMES
     dev: DevPlan | None = None
     made: frozenset[str] = frozenset()
+    examines: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,6 +248,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
         fabric=_access(network_fabric),
         tags=dict(task.tags),
+        examines=request.examines,
         # The repository first: `files` may go into it.
         outputs=tuple(
             OutputPlan(

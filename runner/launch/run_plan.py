@@ -199,6 +199,8 @@ class RunPlan(_Frozen):
     outputs: tuple[OutputPlan, ...] = ()
     fabric: FabricAccess = FabricAccess()
     tags: dict[str, str] = {}
+    # It examines its nodes: their health keeps it from none.
+    examines: bool = False
 
     @field_validator("run", "run_id")
     @classmethod

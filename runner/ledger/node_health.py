@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
 from orch.runner.ledger import schema
 from orch.runner.ledger.schema import clock
+
+_NUMBER = re.compile(r"[0-9]+")
 
 KEPT_S = 90 * 86_400.0
 """How long what was found is kept after it was seen last."""
@@ -27,7 +30,7 @@ class Examination:
 
 @dataclass(frozen=True)
 class HealthPeriod:
-    """A time in which a node's status and reason were the same: from `began_at` until it was seen last, at
+    """A time in which a node's status and fault were the same: from `began_at` until it was seen last, at
     `seen_at`, both in seconds since the epoch. `report`: the last one, as JSON."""
 
     fleet: str
@@ -44,19 +47,16 @@ def record(db: Connection, project: str, scope: str, fleet: str, found: Sequence
     table = schema.node_health
     # Those who record come one after the other; SQLite's transaction does that.
     db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema").with_for_update())
-    present = {each.node: each for each in latest(db, project, scope, (fleet,))}
-    ids = _latest_ids(db, project, scope)
+    newest = db.execute(_newest(project, scope).where(table.c.fleet == fleet))
+    present = {row.node: row for row in newest}
     for each in found:
-        before = present.get(each.node)
-        if before is not None and (before.status, before.reason) == (
-            each.status,
-            schema.storable(each.reason),
-        ):
-            row = table.c.id == ids[fleet, each.node]
-            db.execute(update(table).where(row).values(seen_at=clock(), report=each.report))
+        before, reason = present.get(each.node), schema.storable(each.reason)
+        if before is not None and before.status == each.status and is_same(before.reason, reason):
+            values = {"reason": reason, "report": each.report, "seen_at": clock()}
+            db.execute(update(table).where(table.c.id == before.id).values(**values))
             continue
         values = {"project": project, "scope": scope, "fleet": fleet, "node": each.node}
-        told = {"status": each.status, "reason": each.reason, "report": each.report}
+        told = {"status": each.status, "reason": reason, "report": each.report}
         db.execute(insert(table).values(**values, **told, began_at=clock(), seen_at=clock()))
     db.execute(delete(table).where(table.c.project == project, table.c.seen_at < clock() - KEPT_S))
 
@@ -65,10 +65,7 @@ def latest(
     db: Connection, project: str, scope: str, fleets: Collection[str] | None = None
 ) -> tuple[HealthPeriod, ...]:
     """The present period of each node that was examined, by fleet and node. `fleets`: of these alone."""
-    table = schema.node_health
-    newest = select(func.max(table.c.id)).where(table.c.project == project, table.c.scope == scope)
-    query = select(table).where(table.c.id.in_(newest.group_by(table.c.fleet, table.c.node)))
-    return _read(db, query, fleets)
+    return _read(db, _newest(project, scope), fleets)
 
 
 def history(
@@ -89,10 +86,14 @@ def _read(db: Connection, query: Select[Any], fleets: Collection[str] | None) ->
     return tuple(HealthPeriod(*(row._mapping[name] for name in names)) for row in rows)
 
 
-def _latest_ids(db: Connection, project: str, scope: str) -> dict[tuple[str, str], int]:
+def _newest(project: str, scope: str) -> Select[Any]:
     table = schema.node_health
-    query = select(table.c.fleet, table.c.node, func.max(table.c.id)).where(
-        table.c.project == project, table.c.scope == scope
-    )
-    rows = db.execute(query.group_by(table.c.fleet, table.c.node))
-    return {(row[0], row[1]): row[2] for row in rows}
+    ids = select(func.max(table.c.id)).where(table.c.project == project, table.c.scope == scope)
+    return select(table).where(table.c.id.in_(ids.group_by(table.c.fleet, table.c.node)))
+
+
+def is_same(former: str, reason: str) -> bool:
+    """Whether two reasons are of one fault: of the same part, and alike but for what is counted."""
+    part, _, told = former.partition(": ")
+    now_part, _, now_told = reason.partition(": ")
+    return part == now_part and _NUMBER.sub("", told) == _NUMBER.sub("", now_told)

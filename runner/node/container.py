@@ -104,7 +104,7 @@ def start_command(
         cordoned=CORDONED,
         preparing=PREPARING,
         unfit=UNFIT,
-        unhealthy=UNHEALTHY,
+        unhealthy=None if plan.examines else UNHEALTHY,
         failed_steps=FAILED_STEPS,
         internal_ip=node.internal_ip,
         ifname_for=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if len(plan.ranks) > 1 else (),

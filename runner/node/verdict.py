@@ -141,7 +141,7 @@ def unhealthy_error(node: str, reason: str, fleet: str) -> NodeUnfit:
         f"node {node} is kept out: its health is a failure",
         where=node,
         detail=reason or None,
-        hint=f"`orch health {fleet}` tells what was found and what helps, such as `orch node replace {node}`; "
-        "an examination that finds nothing lets it take jobs again",
+        hint=f"`orch health {fleet}` tells what was found and what helps; an examination that finds nothing "
+        "lets the node take jobs again",
         code="ORCH390",
     )

@@ -116,18 +116,21 @@ def choose_seats(
     released_at: float | None = None,
     early_look: EarlyLook | None = None,
     why_silent: WhySilent | None = None,
+    examines: bool = False,
 ) -> tuple[Seat, ...]:
     """Seats for `task` on free nodes, by their present status; of those, the ones with the least in `failed`
     are taken. Nodes there, and those that have not passed the fleet's gate, are examined first.
     `answering`: silent nodes are not waited for. `released_at`: when a run last left nodes; with it, what the
     nodes said to this process a moment ago, and since then, will do. `early_look`: one that has begun, whose
     answer will do too. `why_silent`: with it a run that needs silent nodes is refused, after those that it
-    cannot explain were asked once more.
+    cannot explain were asked once more. `examines`: the run examines nodes, so their health counts for none.
 
     Raises NoFit, NodeUnfit, NodeCordoned, NodesBusy where other runs have the nodes; with `answering`
     HostUnreachable where nodes that are needed do not answer, or can run nothing.
     """
     place_task(task, fleet)  # a task that can never fit fails without waiting for nodes
+    if examines:
+        fleet = fleet.model_copy(update={"health": None})
     recent = runner.recent_statuses
     if recent is None or released_at is None:
         known = early_look.answer(fleet) if early_look is not None else None
@@ -141,12 +144,12 @@ def choose_seats(
         )
     availability = {
         name: replace(each, failed=failed.get(name, 0))
-        for name, each in _availability(runner, fleet, statuses).items()
+        for name, each in _availability(runner, fleet, statuses, examines=examines).items()
     }
     seats = place_task(task, fleet, availability)
     if why_silent is not None and (silent := _silent(seats, fleet, statuses)):
         statuses = _ask_again(runner, fleet, silent, statuses, why_silent)
-        availability = _availability(runner, fleet, statuses)
+        availability = _availability(runner, fleet, statuses, examines=examines)
         seats = place_task(task, fleet, availability)
     if answering:
         _require_answers(seats, availability)
@@ -268,7 +271,11 @@ def _through_gate(
 
 
 def _availability(
-    runner: RunnerContext | RunContext, fleet: FleetState, statuses: Sequence[NodeStatus]
+    runner: RunnerContext | RunContext,
+    fleet: FleetState,
+    statuses: Sequence[NodeStatus],
+    *,
+    examines: bool = False,
 ) -> dict[str, NodeAvailability]:
     """Node name -> its availability: its own answer, and the claims that active runs have still to make."""
     pending = _pending_claims(runner.ledger, fleet.name)
@@ -284,7 +291,7 @@ def _availability(
             ready=status.status != "provisioning",
             cordon=(status.cordon.reason or str(status.cordon)) if status.cordon else None,
             unfit=status.unfit,
-            unhealthy=status.unhealthy,
+            unhealthy=None if examines else status.unhealthy,
             holders=(*(claim.holder for claim in status.claims), *(run for run, _ in expected)),
         )
     return availability

@@ -68,6 +68,7 @@ def submit(
     makes_nodes: bool = False,
     made: frozenset[str] = frozenset(),
     why_silent: WhySilent | None = None,
+    examines: bool = False,
 ) -> RunRow:
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
@@ -76,7 +77,8 @@ def submit(
     and whose nodes are not free, waits in line for them; `wait`: any task does. `dev`: what a dev environment
     has beside the task that carries it out. `makes_nodes`: whether later attempts may make nodes; `made`:
     names of those that were made for this one. `why_silent`: with it a run is refused whose nodes do not
-    answer, but for those that were just made.
+    answer, but for those that were just made. `examines`: the run examines its nodes, so that their health
+    keeps it from none.
 
     Raises BadRunName, NameTaken, HostUnreachable, RunConflict (another run uses a volume), NodeCordoned,
     NodeUnfit, NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
@@ -88,7 +90,7 @@ def submit(
     # A secret that is missing is told before anything is submitted.
     runner.secrets(names_in(task, fleet))
     why_silent = why_silent if not made else None
-    seats, waiting = _seats(runner, task, fleet, why_silent)
+    seats, waiting = _seats(runner, task, fleet, why_silent, examines)
     compiled: list[CompiledRun] = []
     messages: list[str] = []
     folders: list[RunFolder] = []
@@ -110,6 +112,7 @@ def submit(
             volumes=volumes if waiting is None else dataclasses.replace(volumes, for_waiting=True),
             dev=dev,
             made=made,
+            examines=examines,
         )
         result = compile_run(request)
         plan, told = keep_files(runner.dot, result.plan, repository)
@@ -144,7 +147,7 @@ def submit(
                 break
             except SeatsTaken:  # by a run that was submitted since; now the ledger knows it
                 folders[-1].forget_secrets()
-                seats, waiting = _seats(runner, task, fleet, why_silent)
+                seats, waiting = _seats(runner, task, fleet, why_silent, examines)
     for warning in compiled[-1].warnings:
         runner.processor.handle(Notice(warning, "warning"))
     for line in messages:
@@ -166,7 +169,7 @@ def waiting_for_nodes(task: Task) -> Task:
 
 
 def _seats(
-    runner: RunnerContext, task: Task, fleet: FleetState, why_silent: WhySilent | None
+    runner: RunnerContext, task: Task, fleet: FleetState, why_silent: WhySilent | None, examines: bool
 ) -> tuple[tuple[Seat, ...], Waiting | None]:
     """Seats for a new run; with a reason to wait, those that it would have on a fleet without other runs."""
     waits = task.retry is not None and "no-capacity" in task.retry.on_events
@@ -181,6 +184,7 @@ def _seats(
             answering=waits,
             early_look=runner.early_look,
             why_silent=None if waits else why_silent,
+            examines=examines,
         )
         return seats, None
     except (NodesBusy, NodeCordoned, NodeUnfit, HostUnreachable) as error:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -177,6 +178,9 @@ VERBS: dict[str, tuple[str, ...]] = {
     "exec": ("exec", "nest", "--json", "--", "uptime"),
     "metrics": ("metrics", "long", "--json"),
     "verify, while a run is on the nodes": ("verify", "nest", "--json"),
+    "metrics served": ("metrics", "serve", "--listen", "127.0.0.1:0"),
+    "metrics in a file": ("metrics", "textfile", "nest.prom"),
+    "boards": ("metrics", "boards", "monitoring"),
     "exec that fails": ("exec", "nest", "--", "false"),
     "ssh": ("ssh", "gpu9", "--", "uptime"),
     "inventory": ("inventory", "--list"),
@@ -243,6 +247,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ),
     ("reconcile", "controller"),
     ("health", "health of the past"),
+    ("metrics served", "metrics in a file", "boards"),
     ("drain", "reboot that is only planned"),
     ("drain that is taken back", "replacement"),
     ("reset of no GPU", "rollout", "evacuation of no zone"),
@@ -351,9 +356,12 @@ def call(place: Place, what: str) -> None:
     env = {"PULUMI_CONFIG_PASSPHRASE": "not it"} if what == "run without a key" else {}
     if "after" in what or "change" in what:
         env[variable(nest["host"])] = nest["rotated"].value
-    place.said[what] = (
-        controlled(place, words) if what == "controller" else place.client.orch(*words, env=env)
-    )
+    if what == "controller":
+        place.said[what] = controlled(place, words)
+    elif what == "metrics served":
+        place.said[what] = served(place, words)
+    else:
+        place.said[what] = place.client.orch(*words, env=env)
 
 
 def controlled(place: Place, words: list[str]) -> Said:
@@ -363,6 +371,19 @@ def controlled(place: Place, words: list[str]) -> Said:
         process.terminate()
         out, err = process.communicate(timeout=120)
     return Said(process.returncode, out, err)
+
+
+def served(place: Place, words: list[str]) -> Said:
+    """A project that is scraped once; what it answers counts as told."""
+    with place.client.start(*words) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        with urllib.request.urlopen(line.split()[-1]) as answer:
+            told = answer.read().decode()
+        assert 'orch_node_up{fleet="nest"' in told
+        process.terminate()
+        out, err = process.communicate(timeout=120)
+    return Said(process.returncode, out + told, line + err)
 
 
 def write_as_formerly(place: Place) -> None:

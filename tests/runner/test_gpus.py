@@ -25,7 +25,7 @@ from orch.runner.health.gpus import (
     reset_command,
     triage,
 )
-from orch.runner.health.xids import Xid, xids_in
+from orch.runner.health.readers.xids import Xid, xids_in
 from orch.runner.node.commands import NODE_HOME, Command
 from orch.runner.node.connector import Completed
 

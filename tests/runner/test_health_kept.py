@@ -38,6 +38,18 @@ def test_a_period_lasts_while_status_and_reason_stay(any_ledger: Ledger) -> None
     assert all(each.began_at <= each.seen_at for each in ledger.health("demo", "", history=True))
 
 
+def test_a_fault_whose_counter_rises_is_one(any_ledger: Ledger) -> None:
+    ledger = any_ledger
+    for reason in (
+        "GPU 3: 5 uncorrected errors",
+        "GPU 3: 70 uncorrected errors",
+        "GPU 4: 70 uncorrected errors",
+    ):
+        ledger.record_health("demo", "", "lab", [Examination("lab-0", "failure", reason, "{}")])
+    told = [each.reason for each in ledger.health("demo", "", history=True)]
+    assert told == ["GPU 3: 70 uncorrected errors", "GPU 4: 70 uncorrected errors"]
+
+
 def test_projects_states_and_fleets_are_apart(any_ledger: Ledger) -> None:
     ledger = any_ledger
     for project, scope, fleet in (("a", "", "lab"), ("a", "x", "lab"), ("b", "", "lab"), ("a", "", "other")):

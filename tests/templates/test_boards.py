@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from orch.runner.metrics.families import FAMILIES, HEALTH_STATUSES, NODE_STATUSES
 from orch.templates import board_files
@@ -136,6 +139,33 @@ def test_a_board_has_what_grafana_needs_of_it(name: str) -> None:
             references = [target["refId"] for target in panel["targets"]]
             assert references
             assert len(set(references)) == len(references)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_grafanas_own_model_knows_all_of_a_board(name: str) -> None:
+    register_default_plugins()
+    read = Dashboard.from_json(board(name))
+    assert list(unknown(board(name), json.loads(JSONEncoder().encode(read)))) == []
+    assert {type(panel).__name__ for panel in read.panels or ()} <= {"Panel", "RowPanel"}
+
+
+def unknown(ours: Any, read: Any, path: str = "") -> Iterator[str]:
+    """Where a model that was read lacks something, or has another value; it adds defaults."""
+    if isinstance(ours, dict) and isinstance(read, dict):
+        for key, value in ours.items():
+            yield from unknown(value, read.get(key), f"{path}/{key}")
+    elif isinstance(ours, list) and isinstance(read, list) and len(ours) == len(read):
+        for at, (mine, theirs) in enumerate(zip(ours, read, strict=True)):
+            yield from unknown(mine, theirs, f"{path}/{at}")
+    elif ours != read:
+        yield path
+
+
+def test_a_field_that_grafana_does_not_know_is_seen() -> None:
+    register_default_plugins()
+    wrong = {"title": "x", "panels": [{"type": "stat", "titel": "y"}]}
+    read = json.loads(JSONEncoder().encode(Dashboard.from_json(wrong)))
+    assert list(unknown(wrong, read)) == ["/panels/0/titel"]
 
 
 def test_boards_have_names_of_their_own() -> None:

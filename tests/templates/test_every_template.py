@@ -171,6 +171,7 @@ def started(v: str) -> Iterator[Values]:
         "cordoned": 46,
         "preparing": 47,
         "unfit": 48,
+        "unhealthy": 51,
         "failed_steps": FAILED_STEPS,
         "internal_ip": v,
         "ifname_for": (v,),
@@ -381,6 +382,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "node-release.sh.j2": lambda v: (
         values for scratch in (None, SimpleNamespace(path=v)) for values in node(scratch=scratch)(v)
     ),
+    "node-interrupt.sh.j2": lambda v: iter([{"home": v, "jobs": ({"name": v, "stop_s": 5},)}]),
     "node-load.sh.j2": lambda v: node(image=v, lock=v)(v),
     "node-pull.sh.j2": lambda v: ({"image": v, "logged_in": logged_in} for logged_in in (True, False)),
     "node-receive.sh.j2": lambda v: (

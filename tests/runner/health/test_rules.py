@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orch.runner.errors import RunConflict, RunnerError
-from orch.runner.health.dcgm import read_diagnostic, read_watches
 from orch.runner.health.examination import SHARED, command, read
-from orch.runner.health.fabric import read_fabric
 from orch.runner.health.findings import LONGEST, MOST, Finding, HealthReport, SkippedCheck, report
-from orch.runner.health.kernel import Clocks, read_kernel
-from orch.runner.health.machine import read_clock, read_disks, read_memory, read_memory_modules
-from orch.runner.health.nvidia import GpuHealth, read_smi
-from orch.runner.health.nvlink import read_nvlink
-from orch.runner.health.sections import Section, number
-from orch.runner.health.xids import XIDS, action_in, recovery_action
+from orch.runner.health.readers.dcgm import read_diagnostic, read_watches
+from orch.runner.health.readers.fabric import read_fabric
+from orch.runner.health.readers.kernel import Clocks, read_kernel
+from orch.runner.health.readers.machine import read_clock, read_disks, read_memory, read_memory_modules
+from orch.runner.health.readers.nvidia import GpuHealth, read_smi
+from orch.runner.health.readers.nvlink import read_nvlink
+from orch.runner.health.readers.sections import Section, number
+from orch.runner.health.readers.xids import XIDS, action_in, recovery_action
 from orch.spec.state import Gpus, NodeState, OtherAccess, SshAccess
 
 pytestmark = pytest.mark.quick
@@ -145,6 +145,20 @@ def test_a_fatal_line_is_told_though_a_mild_one_follows() -> None:
     assert verdict(kernel(fatal, mild)) == ("failure", "reset")
     assert verdict(kernel(mild, fatal)) == ("failure", "reset")
     assert verdict(kernel(mild, mild)) == ("warning", "none")
+
+
+def test_an_amd_gpu_that_its_driver_reset_is_a_warning() -> None:
+    fault = "amdgpu 0000:e3:00.0: amdgpu: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!"
+    reset = "amdgpu 0000:e3:00.0: amdgpu: GPU reset(2) succeeded!"
+    block = (
+        "amdgpu 0000:e3:00.0: amdgpu: socket: 0, die: 0, 3 new uncorrectable hardware errors detected in umc"
+    )
+    mended = block.replace("uncorrectable", "correctable")
+    assert verdict(kernel(fault)) == ("failure", "reboot")
+    assert verdict(kernel(fault, reset)) == ("warning", "none")
+    assert verdict(kernel(fault, reset, fault)) == ("failure", "reboot")
+    assert verdict(kernel(block)) == ("failure", "reset")
+    assert verdict(kernel(mended)) == ("healthy", "none")
 
 
 def test_every_failure_in_the_table_says_what_helps() -> None:
@@ -347,6 +361,13 @@ def test_dcgm_that_is_absent_or_late_and_what_its_errors_ask_for() -> None:
         assert asked.findings == ()
         assert words in asked.skipped[0].why
     assert verdict(read_diagnostic(Section("dcgm_diag", "hung"))) == ("failure", "reboot")
+
+    errors = {"NVLINK system": {"value": "Failure", "overflow": ["GPU 0's NvLink link 0 is currently down"]}}
+    watched = {"0": {"value": "Failure", "children": {"Errors": {"children": errors}}}}
+    body = {"Overall Health": {"value": "Failure"}, "GPU": {"children": watched}}
+    links = section("dcgm_health", json.dumps({"body": body}))
+    assert read_watches(links).reason == "GPU 0: NVLINK: GPU 0's NvLink link 0 is currently down"
+    assert read_watches(links, linked=False).findings == ()
 
     def diagnosed(severity: int) -> tuple[str, str]:
         result = {

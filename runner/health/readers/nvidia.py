@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.sections import MISSING, Section, number
-from orch.runner.health.xids import Action, action_in, short_pci
+from orch.runner.health.readers.sections import MISSING, Section, number
+from orch.runner.health.readers.xids import Action, action_in, short_pci
 
 CHECKS = (
     "gpu count",

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.sections import Section, number
+from orch.runner.health.readers.sections import Section, number
 
 DOWNS_MOST = 10
 """How often a link may have gone down since the driver was loaded; ours."""

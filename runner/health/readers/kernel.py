@@ -16,9 +16,18 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from orch.runner.health.findings import HealthReport, ReportBuilder, Severity
-from orch.runner.health.nvidia import GpuHealth
-from orch.runner.health.sections import Section
-from orch.runner.health.xids import NVLINK5, RECOVERY, XIDS, Action, Xid, recovery_action, short_pci, xid_in
+from orch.runner.health.readers.nvidia import GpuHealth
+from orch.runner.health.readers.sections import Section
+from orch.runner.health.readers.xids import (
+    NVLINK5,
+    RECOVERY,
+    XIDS,
+    Action,
+    Xid,
+    recovery_action,
+    short_pci,
+    xid_in,
+)
 
 CORRECTED_MOST = 100
 """Corrected errors of the machine's memory that the kernel told; ours."""
@@ -217,7 +226,7 @@ def _judge_starts(lines: Sequence[KernelLine], gpus: Sequence[GpuHealth], notes:
 # Of other vendors' drivers and of PCIe: (what the line has, check, severity, reason, what helps).
 _OTHERS: tuple[tuple[re.Pattern[str], str, Severity, str, Action], ...] = (
     (
-        re.compile(r"amdgpu.*uncorrectable hardware error\(?s?\)?.*(?:detected|ERREVENT)", re.IGNORECASE),
+        re.compile(r"amdgpu.*uncorrectable hardware error\(\w+\) detected", re.IGNORECASE),
         "amd",
         "failure",
         "uncorrectable hardware error",
@@ -270,14 +279,27 @@ _OTHERS: tuple[tuple[re.Pattern[str], str, Severity, str, Action], ...] = (
 )
 
 
+_RECOVERED = re.compile(r"amdgpu ([0-9a-f:.]+):.*GPU reset(?:\(\d+\))? succeeded", re.IGNORECASE)
+
+
 def _judge_others(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
+    """What is said of a part, each kind once. A fault of an AMD GPU that its driver has reset since is a
+    warning."""
+    told: dict[tuple[str, str, str], tuple[Severity, Action, str]] = {}
     for line in lines:
+        if (mended := _RECOVERED.search(line.text)) is not None:
+            place = short_pci(mended[1])
+            for key in [key for key in told if key[:2] == ("amd", place)]:
+                told[key] = ("warning", "none", ", and it recovered")
         for pattern, check, severity, reason, action in _OTHERS:
             if pattern.search(line.text):
-                place = _PLACE.search(line.text)
-                part = short_pci(place[1]) if place is not None else "node"
-                (notes.fail if severity == "failure" else notes.warn)(check, part, reason, action)
+                found = _PLACE.search(line.text)
+                part = short_pci(found[1]) if found is not None else "node"
+                told[check, part, reason] = (severity, action, "")
                 break
+    for (check, part, reason), (severity, action, more) in told.items():
+        note = notes.fail if severity == "failure" else notes.warn
+        note(check, part, f"{reason}{more}", action)
 
 
 _EDAC = re.compile(r"EDAC \S+: (\d{1,9}) (UE|CE) .*?\bon (\S+)")

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.sections import MISSING, Section, items, mapping
-from orch.runner.health.xids import Action
+from orch.runner.health.readers.sections import MISSING, Section, items, mapping
+from orch.runner.health.readers.xids import Action
 
 # dcgm_errors.h, dcgmErrorSeverity_enum: what DCGM 4 says of each error.
 _MONITOR, _ISOLATE, _TRIAGE, _CONFIG, _RESET = 1, 2, 4, 5, 6
@@ -21,8 +21,12 @@ _ABSENT = (
 )
 
 
-def read_watches(section: Section) -> HealthReport:
-    """The health that DCGM's watches told."""
+def read_watches(section: Section, *, linked: bool = True) -> HealthReport:
+    """The health that DCGM's watches told.
+
+    `linked`: NVLinks join the GPUs. DCGM calls those of cards without a bridge faults, up to 4.4 at least
+    (https://github.com/NVIDIA/NVSentinel/pull/1481): without any that is up they are told as skipped.
+    """
     notes = ReportBuilder()
     body = mapping(mapping(section.json()).get("body"))
     if not body:
@@ -34,7 +38,11 @@ def read_watches(section: Section) -> HealthReport:
         for number, entity in mapping(mapping(entities).get("children")).items():
             errors = mapping(mapping(mapping(entity).get("children")).get("Errors"))
             for system, error in mapping(errors.get("children")).items():
-                told += _judge_watch(f"{group} {number}", system, mapping(error), notes)
+                if system.lower().startswith("nvlink") and not linked:
+                    notes.skip("dcgm health: nvlink", "no NVLink is active: the GPUs may not be joined")
+                    told += 1
+                else:
+                    told += _judge_watch(f"{group} {number}", system, mapping(error), notes)
     overall = str(mapping(body.get("Overall Health")).get("value", ""))
     if overall in ("Failure", "Warning") and not told:
         (notes.fail if overall == "Failure" else notes.warn)(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.sections import Section
+from orch.runner.health.readers.sections import Section
 
 CORRECTED_MOST = 1_000
 """Corrected errors of a memory module since the boot; ours."""

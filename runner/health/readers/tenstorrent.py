@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.sections import Section, items, mapping, number
+from orch.runner.health.readers.sections import Section, items, mapping, number
 
 
 def read_tenstorrent(section: Section, count: int) -> HealthReport:

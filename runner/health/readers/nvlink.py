@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.sections import Section
+from orch.runner.health.readers.sections import Section
 
 ERRORS_MOST = 100
 """CRC and replay errors of a link since the driver was loaded; ours. The link mends them, at a low rate they
@@ -47,10 +47,12 @@ def read_nvlink(status: Section, errors: Section, *, switched: bool) -> HealthRe
     if not any(gpu.up or gpu.down or gpu.none for gpu in gpus):
         notes.skip("nvlink", "the GPUs tell of no NVLinks")
         return notes.report()
+    if not switched and not any(gpu.up for gpu in gpus):
+        notes.skip("nvlink", "no NVLink is active: the GPUs may not be joined")
+        return notes.report()
     notes.made("nvlink")
-    joined = switched or any(gpu.up for gpu in gpus)
     for gpu in gpus:
-        if not (gpu.down or gpu.none) or not joined:
+        if not (gpu.down or gpu.none):
             continue
         links = ", ".join(map(str, gpu.down))
         reason = f"NVLink {links} of {len(gpu.up) + len(gpu.down)} is down"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.sections import Section, items, mapping, number
+from orch.runner.health.readers.sections import Section, items, mapping, number
 
 CORRECTED_MOST = 10_000
 """Corrected errors of a GPU; ours."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.sections import Section, number
+from orch.runner.health.readers.sections import Section, number
 
 FIELDS = (
     "module_id",
