@@ -32,7 +32,7 @@ STRAGGLER: Mapping[str, float] = {
 differ by less than a tenth; copies share the node's memory, processors of virtual machines and network disks
 are shared with strangers."""
 
-SHARED = 0.1
+SHARED = 0.03
 """What of a former result must be reached where all nodes are containers of one machine: they and whatever
 else it does share its processors."""
 

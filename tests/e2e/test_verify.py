@@ -14,12 +14,12 @@ from support import Folder, Said, containers, docker, fleet_yaml
 from orch import images
 from orch.runner.verify.verification import FILES, PROGRAM
 
-LIMIT = ("tbf", "rate", "20mbit", "burst", "64kb", "latency", "100ms")
+LIMIT = ("tbf", "rate", "5mbit", "burst", "64kb", "latency", "100ms")
 
 
 @contextmanager
 def slow_node(container: str) -> Iterator[None]:
-    """All that a node sends goes at 20 Mbit/s."""
+    """All that a node sends goes at 5 Mbit/s."""
     docker("exec", container, "tc", "qdisc", "add", "dev", "eth0", "root", *LIMIT)
     try:
         yield

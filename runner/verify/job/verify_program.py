@@ -53,11 +53,8 @@ def size_of(text: str) -> int:
 
 def runs_of(text: str) -> list[str]:
     found = [word for word in text.split(",") if word]
-    if not found or (unknown := [word for word in found if word not in RUNS]):
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: choose from {', '.join(RUNS)}" if found else "names none"
-        )
-    del unknown
+    if not found or any(word not in RUNS for word in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(RUNS)}")
     return [name for name in RUNS if name in found]
 
 

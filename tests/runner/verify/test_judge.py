@@ -202,7 +202,7 @@ def test_containers_of_one_machine_are_held_to_less_and_not_compared_with_each_o
     report = judge(found, terms)
     assert report.fine
     assert "nodes are not compared with each other: they are containers of one machine" in report.notes
-    assert not judge(replace(found, collectives=(collective(0.05),)), terms).fine
+    assert not judge(replace(found, collectives=(collective(0.02),)), terms).fine
 
 
 def test_values_that_come_out_wrong_fail_whatever_the_bandwidth() -> None:
