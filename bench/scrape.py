@@ -99,7 +99,10 @@ def figures() -> Iterator[str]:
             took: list[float] = []
             ups: list[int] = []
             body = b""
-            for _ in range(SCRAPES + 1):
+            used = 0.0
+            for number in range(SCRAPES + 1):
+                if number == 1:
+                    used = time.process_time()
                 began = time.perf_counter()
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
                     body = page.read()
@@ -107,6 +110,7 @@ def figures() -> Iterator[str]:
                 ups.append(
                     sum(b.endswith(b" 1.0") for b in body.splitlines() if b.startswith(b"orch_node_up{"))
                 )
+            used = (time.process_time() - used) / SCRAPES
         finally:
             watch.close()
             close()
@@ -115,7 +119,7 @@ def figures() -> Iterator[str]:
     yield (
         f"scrape of {HOSTS} nodes with {GPUS} GPUs: the first {took[0]:.1f} s with {ups[0]} of them, then "
         f"{statistics.median(took[1:]):.1f} s ({min(took[1:]):.1f} to {max(took[1:]):.1f}) with "
-        f"{min(ups[1:])} to {max(ups[1:])}; deadline {DEADLINE_S:g} s"
+        f"{min(ups[1:])} to {max(ups[1:])}; {used:.1f} s of CPU each; deadline {DEADLINE_S:g} s"
     )
     yield (
         f"the text: {lines:,} samples, {len(body) / 1e6:.1f} MB, {len(gzip.compress(body)) / 1e6:.2f} MB "

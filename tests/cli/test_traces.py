@@ -91,7 +91,7 @@ def receiving(answer: Callable[[BaseHTTPRequestHandler], None] | None = None) ->
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     collector.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield collector
@@ -269,7 +269,7 @@ def test_a_collector_that_is_away_or_hangs_fails_nothing(monkeypatch: pytest.Mon
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     assert send(Trace("orch up"), "1", patience_s=60.0) == "it did not take them", "at its first complaint"
     go = threading.Event()
-    with receiving(lambda _: go.wait(60) and None) as silent:
+    with receiving(lambda _: [go.wait(60)].clear()) as silent:
         for name, value in silent.environment.items():
             monkeypatch.setenv(name, value)
         assert send(Trace("orch up"), "1", patience_s=0.2) == "no answer within 0.2 s"
