@@ -69,13 +69,17 @@ def _verified(project: Project, runner: RunnerContext, stack: StackState) -> boo
     """Whether the interconnect of the fleet is as it must be, as far as that can be measured now: not while
     runs are on its nodes."""
     from orch.cli.runs.verify import verified
+    from orch.runner.errors import RunConflict, RunnerError
     from orch.runner.verify.verification import Request
     from orch.stacks.fleets import fleet_of
 
-    tell(
-        f"fleet {stack.name}: its gate is `nccl`, so its nodes are verified; they are waited for until they are ready"
-    )
-    report, _ = verified(project, runner, stack, fleet_of(stack), Request())
+    tell(f"fleet {stack.name}: its gate is `nccl`: its nodes are waited for, then verified, for minutes")
+    try:
+        report, _ = verified(project, runner, stack, fleet_of(stack), Request())
+    except RunnerError as error:
+        words = f"the fleet {stack.name} was not verified: {error.summary}"
+        tell(f"warning: {words}; `orch verify {stack.name}` does it later")
+        return isinstance(error, RunConflict)
     for each in report.shortfalls:
         tell(f"warning: {each.code}: {each.text}")
     tell(report.sentence)

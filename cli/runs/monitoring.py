@@ -138,6 +138,7 @@ def without_library(error: ModuleNotFoundError) -> UsageError:
 def health_rows(ledger: Ledger, project: Project) -> tuple[HealthRow, ...]:
     """The health of nodes as they were examined last. Raises LedgerUnusable."""
     from collections import Counter
+    from contextlib import suppress
 
     from orch.runner.errors import RunnerError
     from orch.runner.health.findings import HealthReport

@@ -205,9 +205,8 @@ def _judged(
             project, runner.ledger, runner.connector, fleet, report, whole=whole
         ):
             if verdict.status == "failure":
-                tell(
-                    f"node {name} takes no new jobs until `orch verify {fleet.name}` is fine: {verdict.reason}"
-                )
+                words = f"node {name} takes no new jobs until `orch verify {fleet.name}` is fine"
+                tell(f"{words}: {verdict.reason}")
     return report
 
 

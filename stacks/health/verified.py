@@ -53,9 +53,9 @@ def keep_verdicts(
 
 
 def finding_of(node: str, shortfalls: Sequence[Shortfall], *, gated: bool) -> HealthReport:
-    """What falls short of a node. A card, a node, a wrong result, or a fall-back from the fleet's interconnect
-    is a failure; a slow link may be either end's, and a figure of all nodes any one's: a warning, unless the
-    fleet's gate (`gated`) is that figure."""
+    """What falls short of a node: a failure for a card, a node, a wrong result, a fall-back from the fleet's
+    interconnect. A slow link may be either end's, and a figure of all nodes any one's: a warning, unless that
+    figure is the fleet's gate (`gated`)."""
     return report(
         Finding(
             f"verify {each.kind}",
