@@ -12,7 +12,7 @@ from stocked import stocked
 
 from orch.rehearsal.scenario import NodeScenario
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.usefixtures("engine")]
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.usefixtures("engine")]
 
 SMALL = "m7i.large"
 PLAIN: dict[str, Any] = {"bastion": False, "interconnect": "ethernet"}

@@ -18,7 +18,7 @@ from orch.runner.ledger.changes import Change, Step
 from orch.runner.ledger.ledger import open_ledger
 from orch.stacks.project import find
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.usefixtures("engine")]
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.usefixtures("engine")]
 
 SMALL = "m7i.large"
 PLAIN: dict[str, Any] = {"bastion": False, "interconnect": "ethernet"}
