@@ -36,7 +36,14 @@ from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.leases import refuse_leased
 from orch.stacks.pulumi.operation import Activity, Listener
 from orch.stacks.records import NodeRecord, parse_time
-from orch.stacks.request import FleetRequest, not_brought_up, plan_request, request_of
+from orch.stacks.request import (
+    FleetRequest,
+    content_of,
+    not_brought_up,
+    plan_request,
+    refuse_changed,
+    request_of,
+)
 from orch.stacks.state import StackState
 from orch.stacks.summary import fold
 from orch.stacks.team.change_log import NO_CHANGES, undertaken
@@ -52,7 +59,7 @@ class Evacuation:
 
     `zone`: as the fleet's nodes name it, `zone_names`: all its names; `names`: the nodes that move, in their
     order. `whole`: they move together, what the fleet has only once with them, and their machines go before
-    there are others. `notes`: what a reader of the plan must know.
+    there are others. `notes`: what a reader of the plan must know. `content`: of the fleet's file.
     """
 
     zone: str
@@ -60,6 +67,7 @@ class Evacuation:
     names: tuple[str, ...]
     whole: bool
     notes: tuple[str, ...]
+    content: str = ""
 
     def in_waves(self, options: Options) -> Options:
         """The same options; what moves as a whole does in one wave."""
@@ -75,8 +83,14 @@ class Evacuation:
                 hint="\n".join(dict.fromkeys(each.hint for each in plan.left_alone if each.hint)) or None,
                 code="ORCH429",
             )
-        names = self.zone_names
-        return replace(plan, notes=self.notes, zone=self.zone, zone_names=names, whole=self.whole)
+        return replace(
+            plan,
+            notes=self.notes,
+            zone=self.zone,
+            zone_names=self.zone_names,
+            whole=self.whole,
+            content=self.content,
+        )
 
 
 def plan_evacuation(
@@ -125,7 +139,7 @@ def _planned(project: Project, fleet: str, zone: str, listener: Listener, *, who
         registry.compile_fleet(plan_request(stack, replace(request, avoids=zone)))
     notes = _notes(stack, state, zone, moved=len(leaving), whole=whole, single=single)
     names = tuple(node.name for node in sorted(leaving, key=lambda each: each.index))
-    return Evacuation(zone, zone_names, names, whole, tuple(notes))
+    return Evacuation(zone, zone_names, names, whole, tuple(notes), content_of(request))
 
 
 def _as_there(stack: StackState) -> FleetRequest:
@@ -316,6 +330,7 @@ def _move(at: Maintenance, fleet: str, names: Sequence[str]) -> str:
     def work() -> str:
         old = _old(at, fleet, names)
         request = _as_written(at, fleet)
+        refuse_changed(request, at.plan.content, "no node of it is moved")
         if at.plan.whole:
             if len(old) == len(names):
                 _require_room(at, fleet)

@@ -53,5 +53,10 @@ def test_new_nodes_are_launched_from_what_the_file_says_now_though_the_call_is_k
     assert not before & set(there.cloud.instances())
     assert there.unrecorded() == {}
     assert there.preview(file, "--exit-code").code == 0
+
+    # What only new nodes start with makes no node anew, and is not taken for done.
+    there.fleet(2, **common, resources={**gpu, "disk": "200GB.."}, init=["true"])
+    said = there.orch(*words, "--yes")
+    assert (said.code, "ORCH409" in said.err, "orch node replace" in said.err) == (2, True, True), said.err
     assert there.down().code == 0
     assert there.cloud.everything() == {}

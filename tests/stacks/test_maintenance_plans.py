@@ -242,7 +242,10 @@ def test_an_evacuation_tells_what_is_paid_twice_and_what_it_takes_along() -> Non
     assert "  no new node goes there\n" in text
     assert "paid for minutes both, $7.50 an hour more" in text
     whole = replace(plan, whole=True, waves=(plan.names,))
-    one_by_one = Evacuation(names[0], names, plan.names, whole=False, notes=plan.notes)
+    plan = replace(plan, content="1f2e")
+    assert MaintenancePlan.parse(plan.text()) == plan
+    whole = replace(whole, content="1f2e")
+    one_by_one = Evacuation(names[0], names, plan.names, whole=False, notes=plan.notes, content="1f2e")
     together = replace(one_by_one, whole=True)
     assert (one_by_one.of(plan), together.of(whole)) == (plan, whole)
     assert together.in_waves(Options(DEFAULT)).serial == (Share(100, percent=True),)
