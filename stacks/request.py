@@ -110,7 +110,8 @@ def refuse_changed(request: FleetRequest, content: str, so: str) -> None:
         raise Conflict(
             f"the file of fleet {request.name} was changed since this was planned: {so}",
             where=str(request.file),
-            hint="put it back as it was and run the same command; apply what it changes with `orch up` afterwards",
+            hint="put it back as it was and run the same command; apply what it changes with `orch up` "
+            "afterwards",
             code="ORCH406",
         )
 

@@ -98,8 +98,8 @@ def plan_evacuation(
 ) -> Evacuation:
     """What moving a fleet out of a zone comes to. Changes nothing. `whole`: all of the fleet is to leave.
 
-    Raises NoSuchFleet; CannotReplace where the backend has no such zone, or what the fleet has cannot leave it; Conflict
-    where its file has changes that are not brought up; an error at its line where it permits no other zone.
+    Raises NoSuchFleet; CannotReplace where the backend has no such zone, or what the fleet has cannot leave
+    it; Conflict where its file has changes that are not brought up; an error at its line where it permits no other zone.
     """
     fleet_of(StackState(project, fleet))
     document, _ = find_fleet(project.root, fleet)

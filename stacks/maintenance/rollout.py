@@ -74,7 +74,8 @@ def refuse_start_only(plan: Plan, stack: StackState, file: str) -> None:
         return
     every = shlex.quote(fold(names))
     raise CannotReplace(
-        f"no machine of the fleet {stack.name} differs from its file; {few(changed)} is given to new nodes only",
+        f"no machine of the fleet {stack.name} differs from its file",
+        detail=f"{few(changed)} is given to new nodes only",
         hint=f"`orch up {shlex.quote(file)}` keeps it for new nodes; then `orch node replace {every}` makes "
         "them anew, in waves",
         code="ORCH409",

@@ -55,8 +55,8 @@ class NotOurKeys(StackError):
 @dataclass(frozen=True)
 class FleetKeys:
     """A fleet whose keys are rotated. `nodes`: those that get the new one; `without`: those that keep the old
-    one. `changes`: resources of which new nodes are made. `bastion`: it has one, which is made anew. `content`:
-    of its file, where that is brought up with the key."""
+    one. `changes`: resources of which new nodes are made. `bastion`: it has one, which is made anew.
+    `content`: of its file, where that is brought up with the key."""
 
     name: str
     nodes: tuple[str, ...]

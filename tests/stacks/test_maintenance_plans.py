@@ -102,7 +102,10 @@ def test_nodes_that_others_cordoned_are_left_alone() -> None:
         (Options(parse_serial(DEFAULT)), []),
         (
             Options((Share(2), Share(50, percent=True)), Share(10, percent=True), True, 5400, "fan $(id)"),
-            "--stop-runs --wait 1h30m --serial 2,50% --max-fail 10% --reason".split() + ["fan $(id)"],
+            [
+                *("--stop-runs", "--wait", "1h30m", "--serial", "2,50%"),
+                *("--max-fail", "10%", "--reason", "fan $(id)"),
+            ],
         ),
     ],
     ids=["none", "all"],
