@@ -115,11 +115,15 @@ def _take_back(fleet: str, zone: str, *, rehearse: bool) -> None:
     from orch.stacks.maintenance.evacuate import give_up, let_back
 
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
-        for change, zone_of_nodes, names in give_up(project, runner, fleet, zone):
+        for change, zone_of_nodes, names, silent in give_up(project, runner, fleet, zone):
             zone = zone_of_nodes
             say(f"change {change.id} (`orch {change.verb}` of {change.subject}) is given up")
             if names:
                 say(f"{fold(names)}: may take jobs again")
+            if silent:
+                tell(
+                    f"{fold(silent)}: no answer, its cordon stays; `orch cordon --undo` takes it away"
+                )
         if (taken := let_back(project, fleet, zone)) is not None:
             say(f"new nodes of {fleet} may go to {taken} again; what has moved stays where it is")
         else:

@@ -99,7 +99,8 @@ def plan_evacuation(
     """What moving a fleet out of a zone comes to. Changes nothing. `whole`: all of the fleet is to leave.
 
     Raises NoSuchFleet; CannotReplace where the backend has no such zone, or what the fleet has cannot leave
-    it; Conflict where its file has changes that are not brought up; an error at its line where it permits no other zone.
+    it; Conflict where its file has changes that are not brought up; an error at its line where it permits no
+    other zone.
     """
     fleet_of(StackState(project, fleet))
     document, _ = find_fleet(project.root, fleet)
@@ -266,9 +267,9 @@ def let_back(project: Project, fleet: str, written: str) -> str | None:
 
 def give_up(
     project: Project, runner: RunnerContext, fleet: str, written: str
-) -> Iterator[tuple[Change, str, tuple[str, ...]]]:
-    """Give up evacuations of a zone that were interrupted; each with the zone as nodes name it, and the nodes
-    that may take jobs again."""
+) -> Iterator[tuple[Change, str, tuple[str, ...], tuple[str, ...]]]:
+    """Give up evacuations of a zone that were interrupted; each with the zone as nodes name it, the nodes
+    that may take jobs again, and those that do not answer, whose cordons stay."""
     changes = runner.ledger.changes
     for each in changes.listed(project.name, verbs=(title_of("evacuate"),), unfinished=True):
         plan = MaintenancePlan.parse(each.plan) if each.holds else None
@@ -276,13 +277,15 @@ def give_up(
             continue
         if not plan.leaves(fleet, written):
             continue
-        changes.abandon(each.id)
         stack = StackState(project, fleet)
         machines = project.machines(fleet_of(stack)) if "fleet" in stack.outputs else ()
         nodes = [node for node in machines if node.name in plan.names]
         results = unmark_of(nodes, runner.connector, mark_of(each.id, project.name), deadline_s=NODE_S)
         back = [result.node.name for result in results if result.error is None and not result.value]
-        yield each, plan.zone, tuple(back)
+        silent = [result.node.name for result in results if result.error is not None]
+        # At last: until then a call that was killed is gone on with by the same one.
+        changes.abandon(each.id)
+        yield each, plan.zone, tuple(back), tuple(silent)
 
 
 # Carrying it out
