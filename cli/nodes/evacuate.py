@@ -121,9 +121,7 @@ def _take_back(fleet: str, zone: str, *, rehearse: bool) -> None:
             if names:
                 say(f"{fold(names)}: may take jobs again")
             if silent:
-                tell(
-                    f"{fold(silent)}: no answer, its cordon stays; `orch cordon --undo` takes it away"
-                )
+                tell(f"{fold(silent)}: no answer, its cordon stays; `orch cordon --undo` takes it away")
         if (taken := let_back(project, fleet, zone)) is not None:
             say(f"new nodes of {fleet} may go to {taken} again; what has moved stays where it is")
         else:
