@@ -9,7 +9,7 @@ import typer
 
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse, Yes
-from orch.cli.errors import end, print_json, say, tell
+from orch.cli.errors import UsageError, end, print_json, say, tell
 from orch.cli.nodes.maintain import (
     SCHEMA,
     SERIAL,
@@ -82,7 +82,14 @@ def evacuate(
         return found.of(planned_for(runner, project, "evacuate", chosen, options=waves, listener=listener))
 
     def same(plan: MaintenancePlan) -> bool:
-        return plan.leaves(fleet, zone)
+        own = plan.leaves(fleet, zone)
+        if own and whole and not plan.whole:
+            raise UsageError(
+                f"the evacuation of {fleet} from {zone} was begun without `--whole`, and is not ended",
+                hint=f"the same command without it goes on; `orch fleet evacuate {fleet} --zone {zone} --undo` "
+                "gives it up",
+            )
+        return own
 
     begin(Begin("evacuate", options, same, planned, words), how, None)
 

@@ -101,6 +101,8 @@ def test_nodes_leave_a_zone_of_aws_though_calls_find_no_room_and_are_killed(tmp_
     )
     interrupted, _ = latest(there)
     assert interrupted.shown_status == "interrupted"
+    other = evacuate(there, "us-east-1a", "--whole")
+    assert (other.code, "was begun without `--whole`" in other.err) == (2, True), other.err
     # What the file says else meanwhile does not come with the nodes that move.
     written(there, resources={"disk": "300GB.."})
     said = evacuate(there, "us-east-1a")
