@@ -86,8 +86,8 @@ def evacuate(
         if own and whole and not plan.whole:
             raise UsageError(
                 f"the evacuation of {fleet} from {zone} was begun without `--whole`, and is not ended",
-                hint=f"the same command without it goes on; `orch fleet evacuate {fleet} --zone {zone} --undo` "
-                "gives it up",
+                hint="the same command without it goes on; "
+                f"`orch fleet evacuate {fleet} --zone {zone} --undo` gives it up",
             )
         return own
 
