@@ -53,7 +53,9 @@ class Pipeline:
         """The forge, with the token. Raises NoPipeline, NoLibrary."""
         if not self.repo:
             variable = "GITHUB_REPOSITORY" if self.kind == "github" else "CI_PROJECT_ID"
-            raise NoPipeline("which repository?", hint=f"give --repo, or set {variable}")
+            raise NoPipeline(
+                "which repository?", hint=f"set {variable}; commands of `orch ci` take --repo, too"
+            )
         if not _REPOSITORY[self.kind].fullmatch(self.repo):
             wanted = "OWNER/NAME" if self.kind == "github" else "GROUP/PROJECT, or a project's number"
             raise NoPipeline("this is no repository", where=self.repo, hint=f"write {wanted}")

@@ -283,7 +283,7 @@ VERBS = (
     Verb(
         "rollout",
         "nodes.rollout:rollout",
-        "Make nodes anew that differ from their fleet's file, in waves: another image, driver or `init`.",
+        "Make nodes anew that differ from their fleet's file, in waves: another image or root disk.",
         FLEETS,
         "orch rollout fleet.yml --wait 2h",
         takes_file=True,

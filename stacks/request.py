@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -87,6 +88,32 @@ def request_of(project: Project, name: str, *, count: int | None = None) -> Flee
     document.effective()
     count = count if is_range(fleet.nodes) else None
     return FleetRequest(fleet, document.directory.absolute(), file=document.file.absolute(), count=count)
+
+
+_PLACES = frozenset({"backends", "regions", "availability_zones", "instance_types"})
+
+
+def content_of(request: FleetRequest) -> str:
+    """A fingerprint of what the file of a fleet says, with its scripts of `init`; where the fleet may be is
+    left out."""
+    scripts = [request.folder / Path(step.file).expanduser() for step in request.fleet.init if step.file]
+    parts = [request.fleet.model_dump_json(exclude=set(_PLACES)).encode()]
+    parts += [file.read_bytes() if file.is_file() else b"" for file in scripts]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def refuse_changed(request: FleetRequest, content: str, so: str) -> None:
+    """Raises Conflict (ORCH406) where the file of a fleet says something else than when work on the fleet was
+    planned: what it changes would come with that work. `content`: of then, "" where nobody knows; `so`: what
+    is not done."""
+    if content and content_of(request) != content:
+        raise Conflict(
+            f"the file of fleet {request.name} was changed since this was planned: {so}",
+            where=str(request.file),
+            hint="put it back as it was and run the same command; apply what it changes with `orch up` "
+            "afterwards",
+            code="ORCH406",
+        )
 
 
 def not_brought_up(

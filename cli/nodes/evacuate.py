@@ -9,7 +9,7 @@ import typer
 
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse, Yes
-from orch.cli.errors import end, print_json, say, tell
+from orch.cli.errors import UsageError, end, print_json, say, tell
 from orch.cli.nodes.maintain import (
     SCHEMA,
     SERIAL,
@@ -82,7 +82,14 @@ def evacuate(
         return found.of(planned_for(runner, project, "evacuate", chosen, options=waves, listener=listener))
 
     def same(plan: MaintenancePlan) -> bool:
-        return plan.leaves(fleet, zone)
+        own = plan.leaves(fleet, zone)
+        if own and whole and not plan.whole:
+            raise UsageError(
+                f"the evacuation of {fleet} from {zone} was begun without `--whole`, and is not ended",
+                hint="the same command without it goes on; "
+                f"`orch fleet evacuate {fleet} --zone {zone} --undo` gives it up",
+            )
+        return own
 
     begin(Begin("evacuate", options, same, planned, words), how, None)
 
@@ -115,11 +122,13 @@ def _take_back(fleet: str, zone: str, *, rehearse: bool) -> None:
     from orch.stacks.maintenance.evacuate import give_up, let_back
 
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
-        for change, zone_of_nodes, names in give_up(project, runner, fleet, zone):
+        for change, zone_of_nodes, names, silent in give_up(project, runner, fleet, zone):
             zone = zone_of_nodes
             say(f"change {change.id} (`orch {change.verb}` of {change.subject}) is given up")
             if names:
                 say(f"{fold(names)}: may take jobs again")
+            if silent:
+                tell(f"{fold(silent)}: no answer, its cordon stays; `orch cordon --undo` takes it away")
         if (taken := let_back(project, fleet, zone)) is not None:
             say(f"new nodes of {fleet} may go to {taken} again; what has moved stays where it is")
         else:

@@ -111,7 +111,8 @@ class Begin:
     """A maintenance that a command asks for.
 
     `same`: whether the plan of an interrupted one is of what the command names. `planned` makes the plan of a
-    new one. `words`: of the command, without its options; `request`: of a rollout, what the fleet's file asks for.
+    new one. `words`: of the command, without its options; `request`: of a rollout, what the fleet's file asks
+    for.
     """
 
     verb: Verb

@@ -47,7 +47,7 @@ def rollout(
     as_json: Json = False,
     rehearse: Rehearse = False,
 ) -> None:
-    """Make nodes anew that differ from their fleet's file, in waves: another image, driver or `init`.
+    """Make nodes anew that differ from their fleet's file, in waves: another image or root disk.
 
     Each wave is drained first and checked afterwards; the next one begins when its nodes are in order. What
     the file changes without new nodes is brought up after the last wave.
@@ -71,7 +71,7 @@ def rollout(
         from orch.stacks import operations
         from orch.stacks.fleets import require_up
         from orch.stacks.maintenance.drive import planned_for
-        from orch.stacks.maintenance.rollout import outdated_nodes, rest_of
+        from orch.stacks.maintenance.rollout import outdated_nodes, refuse_start_only, rest_of
         from orch.stacks.maintenance.spares import spares_of
         from orch.stacks.state import StackState
 
@@ -80,6 +80,7 @@ def rollout(
         plan = operations.preview(project, request, listener)
         names = outdated_nodes(plan, stack)
         if not names:
+            refuse_start_only(plan, stack, str(request.file or file))
             say(f"fleet {fleet.name}: no node differs from {file}; `orch up {file}` changes what else does")
             raise typer.Exit
         made = planned_for(

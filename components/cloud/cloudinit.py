@@ -209,7 +209,7 @@ def first_boot_findings(previous: PriorState, pins: Mapping[str, str], live: int
                 "ORCH232",
                 name,
                 f"`{name}` is given to new nodes only: the {live} that run keep what they were made with",
-                hint="`orch fleet delete NAME -i N` and `orch up` make a node anew",
+                hint="`orch up`, then `orch node replace NODE...` makes nodes anew, in waves",
                 severity=Severity.WARNING,
             )
     if f"boot.{METADATA}" not in previous.pins:

@@ -16,7 +16,7 @@ from orch.runner.preparation.init_steps import AT_IT, trouble
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
-    # Where nodes of a rehearsal are made, Google's libraries are loaded too, and these two do not go together.
+    # Where nodes of a rehearsal are made, Google's libraries are loaded too: these do not go together.
     from pulumi.provider.experimental.property_value import PropertyValue
 
 Inputs = dict[str, Any]

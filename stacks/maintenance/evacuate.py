@@ -36,7 +36,14 @@ from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.leases import refuse_leased
 from orch.stacks.pulumi.operation import Activity, Listener
 from orch.stacks.records import NodeRecord, parse_time
-from orch.stacks.request import FleetRequest, not_brought_up, plan_request, request_of
+from orch.stacks.request import (
+    FleetRequest,
+    content_of,
+    not_brought_up,
+    plan_request,
+    refuse_changed,
+    request_of,
+)
 from orch.stacks.state import StackState
 from orch.stacks.summary import fold
 from orch.stacks.team.change_log import NO_CHANGES, undertaken
@@ -52,7 +59,7 @@ class Evacuation:
 
     `zone`: as the fleet's nodes name it, `zone_names`: all its names; `names`: the nodes that move, in their
     order. `whole`: they move together, what the fleet has only once with them, and their machines go before
-    there are others. `notes`: what a reader of the plan must know.
+    there are others. `notes`: what a reader of the plan must know. `content`: of the fleet's file.
     """
 
     zone: str
@@ -60,6 +67,7 @@ class Evacuation:
     names: tuple[str, ...]
     whole: bool
     notes: tuple[str, ...]
+    content: str = ""
 
     def in_waves(self, options: Options) -> Options:
         """The same options; what moves as a whole does in one wave."""
@@ -75,8 +83,14 @@ class Evacuation:
                 hint="\n".join(dict.fromkeys(each.hint for each in plan.left_alone if each.hint)) or None,
                 code="ORCH429",
             )
-        names = self.zone_names
-        return replace(plan, notes=self.notes, zone=self.zone, zone_names=names, whole=self.whole)
+        return replace(
+            plan,
+            notes=self.notes,
+            zone=self.zone,
+            zone_names=self.zone_names,
+            whole=self.whole,
+            content=self.content,
+        )
 
 
 def plan_evacuation(
@@ -84,8 +98,9 @@ def plan_evacuation(
 ) -> Evacuation:
     """What moving a fleet out of a zone comes to. Changes nothing. `whole`: all of the fleet is to leave.
 
-    Raises NoSuchFleet; CannotReplace where the backend has no such zone, or what the fleet has cannot leave it; Conflict
-    where its file has changes that are not brought up; an error at its line where it permits no other zone.
+    Raises NoSuchFleet; CannotReplace where the backend has no such zone, or what the fleet has cannot leave
+    it; Conflict where its file has changes that are not brought up; an error at its line where it permits no
+    other zone.
     """
     fleet_of(StackState(project, fleet))
     document, _ = find_fleet(project.root, fleet)
@@ -125,7 +140,7 @@ def _planned(project: Project, fleet: str, zone: str, listener: Listener, *, who
         registry.compile_fleet(plan_request(stack, replace(request, avoids=zone)))
     notes = _notes(stack, state, zone, moved=len(leaving), whole=whole, single=single)
     names = tuple(node.name for node in sorted(leaving, key=lambda each: each.index))
-    return Evacuation(zone, zone_names, names, whole, tuple(notes))
+    return Evacuation(zone, zone_names, names, whole, tuple(notes), content_of(request))
 
 
 def _as_there(stack: StackState) -> FleetRequest:
@@ -252,9 +267,9 @@ def let_back(project: Project, fleet: str, written: str) -> str | None:
 
 def give_up(
     project: Project, runner: RunnerContext, fleet: str, written: str
-) -> Iterator[tuple[Change, str, tuple[str, ...]]]:
-    """Give up evacuations of a zone that were interrupted; each with the zone as nodes name it, and the nodes
-    that may take jobs again."""
+) -> Iterator[tuple[Change, str, tuple[str, ...], tuple[str, ...]]]:
+    """Give up evacuations of a zone that were interrupted; each with the zone as nodes name it, the nodes
+    that may take jobs again, and those that do not answer, whose cordons stay."""
     changes = runner.ledger.changes
     for each in changes.listed(project.name, verbs=(title_of("evacuate"),), unfinished=True):
         plan = MaintenancePlan.parse(each.plan) if each.holds else None
@@ -262,13 +277,15 @@ def give_up(
             continue
         if not plan.leaves(fleet, written):
             continue
-        changes.abandon(each.id)
         stack = StackState(project, fleet)
         machines = project.machines(fleet_of(stack)) if "fleet" in stack.outputs else ()
         nodes = [node for node in machines if node.name in plan.names]
         results = unmark_of(nodes, runner.connector, mark_of(each.id, project.name), deadline_s=NODE_S)
         back = [result.node.name for result in results if result.error is None and not result.value]
-        yield each, plan.zone, tuple(back)
+        silent = [result.node.name for result in results if result.error is not None]
+        # At last: until then a call that was killed is gone on with by the same one.
+        changes.abandon(each.id)
+        yield each, plan.zone, tuple(back), tuple(silent)
 
 
 # Carrying it out
@@ -316,6 +333,7 @@ def _move(at: Maintenance, fleet: str, names: Sequence[str]) -> str:
     def work() -> str:
         old = _old(at, fleet, names)
         request = _as_written(at, fleet)
+        refuse_changed(request, at.plan.content, "no node of it is moved")
         if at.plan.whole:
             if len(old) == len(names):
                 _require_room(at, fleet)

@@ -121,8 +121,8 @@ class MaintenancePlan:
     """What a verb is going to do. `usual_s`: what a node has usually taken; None where nothing is known.
 
     `notes`: what a reader must know besides. Of an evacuation, `zone` is what the nodes leave, with all its
-    `zone_names`; `whole`: the fleet does as one. `spares`: nodes that a rollout makes first, and removes at
-    last.
+    `zone_names`; `whole`: the fleet does as one; `content`: of its file, without places.
+    `spares`: nodes that a rollout makes first, and removes at last.
     """
 
     verb: Verb
@@ -140,6 +140,7 @@ class MaintenancePlan:
     zone_names: tuple[str, ...] = ()
     whole: bool = False
     spares: tuple[str, ...] = ()
+    content: str = ""
 
     @property
     def title(self) -> str:

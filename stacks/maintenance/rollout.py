@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -62,6 +63,23 @@ def outdated_nodes(plan: Plan, stack: StackState) -> tuple[str, ...]:
             code="ORCH355",
         )
     return tuple(sorted(lost, key=lambda each: int(nodes[each]["index"])))
+
+
+def refuse_start_only(plan: Plan, stack: StackState, file: str) -> None:
+    """Raises CannotReplace where a plan leaves all nodes as they are, and changes what new ones start with:
+    nothing tells the nodes that lack it afterwards."""
+    changed = list(dict.fromkeys(each.path for each in plan.findings if each.code == "ORCH232"))
+    names = [node["name"] for node in stack.nodes]
+    if not plan.pending or not changed or not names:
+        return
+    every = shlex.quote(fold(names))
+    raise CannotReplace(
+        f"no machine of the fleet {stack.name} differs from its file",
+        detail=f"{few(changed)} is given to new nodes only",
+        hint=f"`orch up {shlex.quote(file)}` keeps it for new nodes; then `orch node replace {every}` makes "
+        "them anew, in waves",
+        code="ORCH409",
+    )
 
 
 def rest_of(plan: Plan, nodes: Collection[str], stack: StackState) -> str:

@@ -202,6 +202,9 @@ def snapshot_of(recorded: StackExport | None, project: Project) -> StackSnapshot
 
 
 def _recorded(resource: dict[str, Any]) -> RecordedResource:
+    """A resource as it is recorded. What was deleted to be made anew has no id: what bears that in the cloud,
+    where ids are names, is the new one, whose creation was not recorded."""
+    id_ = None if resource.get("pendingReplacement") else resource.get("id")
     return RecordedResource(
-        resource["type"], name_of(resource["urn"]), resource.get("id") or None, resource.get("inputs") or {}
+        resource["type"], name_of(resource["urn"]), id_ or None, resource.get("inputs") or {}
     )

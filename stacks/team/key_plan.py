@@ -23,7 +23,7 @@ from orch.stacks.provisioning.node_accounts import bastion_of
 from orch.stacks.pulumi.leases import refuse_leased
 from orch.stacks.pulumi.operation import Activity, Listener
 from orch.stacks.records import bastion_machine
-from orch.stacks.request import not_brought_up, request_of
+from orch.stacks.request import content_of, not_brought_up, request_of
 from orch.stacks.state import StackState
 from orch.stacks.summary import fold
 from orch.stacks.team.key_pairs import made_with_key, public_key
@@ -55,13 +55,15 @@ class NotOurKeys(StackError):
 @dataclass(frozen=True)
 class FleetKeys:
     """A fleet whose keys are rotated. `nodes`: those that get the new one; `without`: those that keep the old
-    one. `changes`: resources of which new nodes are made. `bastion`: it has one, which is made anew."""
+    one. `changes`: resources of which new nodes are made. `bastion`: it has one, which is made anew.
+    `content`: of its file, where that is brought up with the key."""
 
     name: str
     nodes: tuple[str, ...]
     without: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     bastion: bool = False
+    content: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class KeyPlan:
                 each["name"],
                 *(tuple(each[key]) for key in ("nodes", "without", "changes")),
                 bastion=each["bastion"],
+                content=each.get("content", ""),
             )
             for each in data["fleets"]
         )
@@ -215,7 +218,8 @@ def _fleet(
         request = request_of(stack.project, name)
         raise not_brought_up(request, plan.in_words, "its keys are not rotated, nothing was changed")
     kept = tuple(each.name for each in state.nodes if each.name in without)
-    return FleetKeys(name, tuple(each.name for each in chosen), kept, changes, bastion)
+    content = content_of(request_of(stack.project, name)) if changes else ""
+    return FleetKeys(name, tuple(each.name for each in chosen), kept, changes, bastion, content)
 
 
 def with_machines(project: Project, nodes: Sequence[NodeState], state: FleetState) -> tuple[NodeState, ...]:

@@ -30,7 +30,7 @@ from orch.stacks.project import Project
 from orch.stacks.pulumi.leases import release, take
 from orch.stacks.pulumi.operation import Activity, Listener
 from orch.stacks.pulumi.recovery import recover
-from orch.stacks.request import request_of
+from orch.stacks.request import refuse_changed, request_of
 from orch.stacks.secrets.identity import key_file
 from orch.stacks.state import StackState, match_settings
 from orch.stacks.summary import fold
@@ -83,7 +83,7 @@ def rotate_keys(project: Project, plan: KeyPlan, connect: Connect, listener: Lis
         journal.set_plan(plan.text())
         done: list[FleetKeys] = []
         for fleet in plan.fleets:
-            place = FleetPlace(project, fleet.name, listener)
+            place = FleetPlace(project, fleet.name, listener, fleet.content)
             rotation = Rotation(place, fleet, journal, connect, listener)
             rotation.carry_out()
             done.append(replace(fleet, nodes=rotation.opened))
@@ -131,12 +131,12 @@ class KeyPlace(Protocol):
 
 
 class FleetPlace:
-    """The keys of a fleet in its stack."""
+    """The keys of a fleet in its stack. `content`: of its file when the rotation was planned."""
 
-    def __init__(self, project: Project, name: str, listener: Listener) -> None:
+    def __init__(self, project: Project, name: str, listener: Listener, content: str = "") -> None:
         # A lease of its own: the caller's other commands are kept from changing the fleet, too.
         self._project = replace(project, owner=f"{project.owner}, who rotates its SSH keys")
-        self._listener = listener
+        self._listener, self._content = listener, content
         self._stack = StackState(self._project, name)
 
     @contextmanager
@@ -169,7 +169,9 @@ class FleetPlace:
         return with_machines(self._project, state.nodes, state)
 
     def planned(self) -> Plan:
-        """See `KeyPlace.planned`."""
+        """See `KeyPlace.planned`. Raises Conflict where the file was changed since."""
+        request = request_of(self._project, self._stack.name)
+        refuse_changed(request, self._content, "what new nodes are made with is not brought up")
         return planned(self._stack, self._listener)
 
     def bring_up(self, plan: Plan) -> None:

@@ -6,6 +6,7 @@ The stacks stay where they were, leased to the move: whoever has the old `orch.y
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from contextlib import closing
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from orch.runner.ledger.ledger import open_ledger
 from orch.spec.errors import OrchError
-from orch.spec.grammar.values import Problem, check_name
+from orch.spec.grammar.values import Problem, check_name, shown
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, ProjectError
 from orch.stacks.project import Project
@@ -39,6 +40,9 @@ VERB = "state move"
 OCCUPIED = "ORCH424"
 # How long nobody else changes what has moved away.
 _FOR_GOOD_S = 20 * 365 * 86_400
+
+_URL = re.compile(r"(?:s3|gs|azblob|file|https?|postgres)://\S")
+"""How the places begin where the engine keeps states. Source: Pulumi's documentation, "Managing state"."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,15 @@ class Move:
 def plan_move(project: Project, url: str, provider: str | None) -> Move:
     """What a move to a state's URL would take along. Changes nothing.
 
-    `provider`: what encrypts the secrets there; None keeps what does. Raises ProjectError (the same state, or
-    no key for it), Conflict (ORCH424: other stacks of this project are there; somebody has a lease).
+    `provider`: what encrypts the secrets there; None keeps what does. Raises ProjectError (no place or the
+    same, or no key for it), Conflict (ORCH424: other stacks of this project are there; somebody has a lease).
     """
+    if not _URL.match(url):
+        raise ProjectError(
+            f"{shown(url)} is no place of a state",
+            hint="write s3://BUCKET, gs://BUCKET, azblob://CONTAINER or file:///FOLDER",
+            code="ORCH301",
+        )
     url = _absolute(project, url)
     if _place(url) == _place(project.state_url):
         raise ProjectError("the state is there already", where=url, code="ORCH301")

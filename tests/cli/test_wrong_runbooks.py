@@ -74,6 +74,7 @@ def runbook(folder: Folder, *words: str, **env: str) -> Said:
         (("plan", "mine", "text=x", "count=many"), 2, "count: 'many' is not a whole number"),
         (("plan", "mine", "text=x", "kind=odd"), 2, "kind: 'odd' is none of the choices"),
         (("run", "mine", "text=x"), 2, "this asks before it acts, and there is no terminal"),
+        (("run", "mine", "text=x", "--approved-by", "3", "--yes"), 2, "hint: set GITHUB_REPOSITORY;"),
         (("status", "7"), 2, "there is no run 7\n  hint: `orch runbook status` lists them"),
         (("status", "--report", "r.md"), 2, "a report is of one run"),
         (("resume", "7"), 2, "there is no run 7"),

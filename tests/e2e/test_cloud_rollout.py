@@ -12,7 +12,7 @@ from stocked import stocked
 
 from orch.rehearsal.scenario import NodeScenario
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.usefixtures("engine")]
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.usefixtures("engine")]
 
 SMALL = "m7i.large"
 PLAIN: dict[str, Any] = {"bastion": False, "interconnect": "ethernet"}
@@ -22,6 +22,11 @@ def sizes(there: Rehearsed) -> list[int]:
     """Sizes of the disks that nodes have, in GB."""
     kind, size = ("disk", "sizeGb") if there.backend == "gcp" else ("volume", "Size")
     return sorted(int(doc[size]) for doc in there.cloud.things(kind).values())
+
+
+def machines_of(there: Rehearsed) -> set[str]:
+    """What tells machines apart; on GCP one that is made anew has the path of the former."""
+    return {str(doc.get("id", each)) for each, doc in there.cloud.instances().items()}
 
 
 @pytest.mark.parametrize("cloud", ["aws", "gcp"])
@@ -37,7 +42,7 @@ def test_new_nodes_are_launched_from_what_the_file_says_now_though_the_call_is_k
     said = there.up()
     assert said.code == 0, said.err
     assert sizes(there) == [100, 100]
-    before = set(there.cloud.instances())
+    before = machines_of(there)
 
     file = there.fleet(2, **common, resources={**gpu, "disk": "200GB.."})
     words = ("rollout", file, "--rehearse", "--serial", "1")
@@ -50,8 +55,13 @@ def test_new_nodes_are_launched_from_what_the_file_says_now_though_the_call_is_k
     said = there.orch(*words, "--yes", timeout=900)
     assert (said.code, "going on with change" in said.err) == (0, True), said.err
     assert sizes(there) == [200, 200]
-    assert not before & set(there.cloud.instances())
+    assert not before & machines_of(there)
     assert there.unrecorded() == {}
     assert there.preview(file, "--exit-code").code == 0
+
+    # What only new nodes start with makes no node anew, and is not taken for done.
+    there.fleet(2, **common, resources={**gpu, "disk": "200GB.."}, init=["true"])
+    said = there.orch(*words, "--yes")
+    assert (said.code, "ORCH409" in said.err, "orch node replace" in said.err) == (2, True, True), said.err
     assert there.down().code == 0
     assert there.cloud.everything() == {}

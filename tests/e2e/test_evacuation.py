@@ -18,7 +18,7 @@ from orch.runner.ledger.changes import Change, Step
 from orch.runner.ledger.ledger import open_ledger
 from orch.stacks.project import find
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.usefixtures("engine")]
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.usefixtures("engine")]
 
 SMALL = "m7i.large"
 PLAIN: dict[str, Any] = {"bastion": False, "interconnect": "ethernet"}
@@ -28,9 +28,14 @@ def lab(path: Path, placement: str = "any", **room: int) -> Rehearsed:
     """Two nodes on AWS that run as containers, with room for so many in each zone."""
     machines = NodeScenario(image=stocked("mpi"), placeholders=False)
     there: Rehearsed = Rehearsed.make(path, capacity=capacity(**room), nodes=machines)
-    zones = [f"us-east-1{letter}" for letter in "abc"]
-    there.fleet(2, placement=placement, instance_types=[SMALL], network=PLAIN, availability_zones=zones)
+    written(there, placement)
     return there
+
+
+def written(there: Rehearsed, placement: str = "any", **more: Any) -> None:
+    zones = [f"us-east-1{letter}" for letter in "abc"]
+    common = {"instance_types": [SMALL], "network": PLAIN, "availability_zones": zones}
+    there.fleet(2, placement=placement, **common, **more)
 
 
 def capacity(**room: int) -> dict[str, int]:
@@ -96,10 +101,18 @@ def test_nodes_leave_a_zone_of_aws_though_calls_find_no_room_and_are_killed(tmp_
     )
     interrupted, _ = latest(there)
     assert interrupted.shown_status == "interrupted"
+    other = evacuate(there, "us-east-1a", "--whole")
+    assert (other.code, "was begun without `--whole`" in other.err) == (2, True), other.err
+    # What the file says else meanwhile does not come with the nodes that move.
+    written(there, resources={"disk": "300GB.."})
+    said = evacuate(there, "us-east-1a")
+    assert (said.code, "ORCH406" in said.err) == (7, True), said.err
+    assert list(there.nodes(SMALL).values()).count("a") >= 1
+    written(there)
     said = evacuate(there, "us-east-1a", "--report", "moved.md")
     assert said.code == 0, said.err
     change, steps = latest(there)
-    assert (change.id, change.status, change.calls) == (interrupted.id, "done", 2)
+    assert (change.id, change.status, change.calls) == (interrupted.id, "done", 3)
     (moved,) = [each.name for each in steps if each.name.startswith("move ")]
     after = there.nodes(SMALL)
     assert list(after.values()) == ["c", "c"]

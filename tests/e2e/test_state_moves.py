@@ -92,9 +92,18 @@ def test_where_other_stacks_of_the_project_are_nothing_moves(lab: Folder, tmp_pa
     assert "ORCH424" in said.err
     assert (lab.path / "orch.yml").read_text() == before
     unchanged(lab)
-    for wrong in (before.rpartition("state: ")[2].strip(), "s3://bucket"):
+    for wrong, why in (
+        (before.rpartition("state: ")[2].strip(), "the state is there already"),
+        ("s3://bucket", "a state outside this machine needs a key"),
+        (str(tmp_path / "folder"), "is no place of a state"),
+        ("", "is no place of a state"),
+    ):
         said = lab.orch("state", "move", "--to", wrong, "--yes")
-        assert (said.code, "ORCH301" in said.err) == (3, True), said.err
+        assert (said.code, "ORCH301" in said.err, why in said.err) == (3, True, True), said.err
+    # What is to be written where nobody can be asked keeps the key.
+    said = lab.orch("state", "move", "--to", f"file://{tmp_path}/a b", "--secrets-provider", "passphrase")
+    words = f"orch state move --to 'file://{tmp_path}/a b' --secrets-provider passphrase --yes"
+    assert (said.code, words in said.err) == (2, True), said.err
 
 
 @pytest.mark.parametrize("after_s", [pytest.param(1.0, marks=pytest.mark.soak), 4.0])

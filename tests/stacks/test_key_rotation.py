@@ -481,7 +481,9 @@ def test_another_process_that_goes_on_with_it_ends_this_one(
 
 
 def test_a_plan_tells_who_keeps_the_old_key_and_survives_the_ledger() -> None:
-    plan = KeyPlan((FleetKeys("lab", NAMES, (), ("lab-template",)),), (("hosts", "theirs"),), 21.4)
+    plan = KeyPlan(
+        (FleetKeys("lab", NAMES, (), ("lab-template",), content="1f2e"),), (("hosts", "theirs"),), 21.4
+    )
     assert KeyPlan.parse(plan.text()) == plan
     assert plan.holds == ("lab/keys", "lab/lab-0", "lab/lab-1", "lab/lab-2")
     assert plan.lines() == [

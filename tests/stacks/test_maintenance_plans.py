@@ -18,6 +18,7 @@ from orch.runner.ledger.changes import Change, Step
 from orch.runner.node.cordon import CLOUD, Cordon
 from orch.spec.models import Fleet
 from orch.stacks.errors import Conflict
+from orch.stacks.maintenance import evacuate
 from orch.stacks.maintenance.errors import CannotReplace
 from orch.stacks.maintenance.evacuate import Evacuation
 from orch.stacks.maintenance.plan import (
@@ -102,8 +103,10 @@ def test_nodes_that_others_cordoned_are_left_alone() -> None:
         (Options(parse_serial(DEFAULT)), []),
         (
             Options((Share(2), Share(50, percent=True)), Share(10, percent=True), True, 5400, "fan $(id)"),
-            ["--stop-runs", "--wait", "1h30m", "--serial", "2,50%", "--max-fail", "10%", "--reason"]
-            + ["fan $(id)"],
+            [
+                *("--stop-runs", "--wait", "1h30m", "--serial", "2,50%"),
+                *("--max-fail", "10%", "--reason", "fan $(id)"),
+            ],
         ),
     ],
     ids=["none", "all"],
@@ -243,7 +246,10 @@ def test_an_evacuation_tells_what_is_paid_twice_and_what_it_takes_along() -> Non
     assert "  no new node goes there\n" in text
     assert "paid for minutes both, $7.50 an hour more" in text
     whole = replace(plan, whole=True, waves=(plan.names,))
-    one_by_one = Evacuation(names[0], names, plan.names, whole=False, notes=plan.notes)
+    plan = replace(plan, content="1f2e")
+    assert MaintenancePlan.parse(plan.text()) == plan
+    whole = replace(whole, content="1f2e")
+    one_by_one = Evacuation(names[0], names, plan.names, whole=False, notes=plan.notes, content="1f2e")
     together = replace(one_by_one, whole=True)
     assert (one_by_one.of(plan), together.of(whole)) == (plan, whole)
     assert together.in_waves(Options(DEFAULT)).serial == (Share(100, percent=True),)
@@ -256,6 +262,32 @@ def test_an_evacuation_tells_what_is_paid_twice_and_what_it_takes_along() -> Non
     assert "none is paid twice" in "\n".join(whole.lines())
     # A node of a zone that fails may not answer.
     assert planned(look(0, answers=False), verb="evacuate").left_alone == ()
+
+
+def test_what_is_given_up_lets_nodes_take_jobs_first_and_names_those_that_do_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = replace(planned(verb="evacuate"), zone="use1-az2", zone_names=("use1-az2",))
+    begun = SimpleNamespace(id=7, plan=plan.text(), holds=("lab/lab-0",), held=False, scope="here")
+    done: list[str] = []
+    changes = SimpleNamespace(listed=lambda *_, **__: [begun], abandon=lambda _: done.append("given up"))
+    nodes = [SimpleNamespace(name=each.name) for each in plan.nodes]
+
+    def unmark(nodes: Any, *_: Any, **__: Any) -> list[Any]:
+        done.append("may take jobs")
+        errors = [None, OSError("no answer")]
+        pairs = zip(nodes, errors, strict=False)
+        return [SimpleNamespace(node=node, error=error, value=None) for node, error in pairs]
+
+    monkeypatch.setattr(evacuate, "StackState", lambda *_: SimpleNamespace(outputs={"fleet": {}}))
+    monkeypatch.setattr(evacuate, "fleet_of", lambda _: None)
+    monkeypatch.setattr(evacuate, "ledger_scope", lambda _: "here")
+    monkeypatch.setattr(evacuate, "unmark_of", unmark)
+    project: Any = SimpleNamespace(name="tests", machines=lambda _: nodes)
+    runner: Any = SimpleNamespace(ledger=SimpleNamespace(changes=changes), connector=None)
+    found = list(evacuate.give_up(project, runner, "lab", "use1-az2"))
+    assert found == [(begun, "use1-az2", ("lab-0",), ("lab-1",))]
+    assert done == ["may take jobs", "given up"]
 
 
 def test_spare_nodes_come_where_the_file_allows_more_and_not_all_at_once() -> None:
