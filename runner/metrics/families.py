@@ -71,6 +71,11 @@ FAMILIES: Mapping[str, Family] = {
     each.name: each
     for each in (
         Family("orch_look_seconds", "gauge", "How long the look took that this scrape tells of."),
+        Family(
+            "orch_look_unasked_nodes",
+            "gauge",
+            "Nodes whose turn did not come in time: nothing is told of them.",
+        ),
         Family("orch_source_up", "gauge", "Whether a source of facts could be read.", ("source",)),
         # -- nodes
         Family("orch_node_up", "gauge", "Whether the node answered.", _NODE),
@@ -209,8 +214,10 @@ def samples(look: ProjectLook) -> Iterator[Sample]:
     yield "orch_look_seconds", (), look.seconds
     for source, is_up in look.facts.sources.items():
         yield "orch_source_up", (source,), float(is_up)
+    yield "orch_look_unasked_nodes", (), sum(not answer.asked for answer in look.nodes)
     for answer in look.nodes:
-        yield from _of_node(answer)
+        if answer.asked:
+            yield from _of_node(answer)
     yield from _of_project(look.facts)
     yield from _of_runs(look.facts)
 

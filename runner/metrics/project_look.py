@@ -73,12 +73,15 @@ class ProjectFacts:
 
 @dataclass(frozen=True)
 class NodeAnswer:
-    """What a node of a fleet told; `look` is None, and `problem` says why, where it told nothing."""
+    """What a node of a fleet told; `look` is None, and `problem` says why, where it told nothing.
+
+    `asked`: False where its turn did not come before the deadline: nothing is known of it."""
 
     fleet: FleetState
     node: NodeState
     look: NodeLook | None = None
     problem: str | None = None
+    asked: bool = True
 
 
 @dataclass(frozen=True)
@@ -147,9 +150,14 @@ class ProjectWatch:
             for fleet, node in sorted(of, key=lambda each: (each[0].name, each[1].name) in self._silent)
         }
         wait(futures.values(), max(0.0, began + self._deadline_s - time.monotonic()))
+        # Whose turn did not come is not dead, and need not be asked any more.
+        for each in futures.values():
+            each.cancel()
         self._under_way = {key: each for key, each in futures.items() if not each.done()}
         answers = tuple(self._answer(fleet, node, futures[fleet.name, node.name]) for fleet, node in of)
-        self._silent = frozenset((each.fleet.name, each.node.name) for each in answers if each.look is None)
+        self._silent = frozenset(
+            (each.fleet.name, each.node.name) for each in answers if each.look is None and each.asked
+        )
         return ProjectLook(facts, answers, time.monotonic() - began)
 
     def _read_facts(self, patience_s: float) -> ProjectFacts:
@@ -176,6 +184,8 @@ class ProjectWatch:
         return node_look.read(fleet, node, done.stdout)
 
     def _answer(self, fleet: FleetState, node: NodeState, future: Future[NodeLook]) -> NodeAnswer:
+        if future.cancelled():
+            return NodeAnswer(fleet, node, None, "its turn did not come", asked=False)
         if not future.done():
             return NodeAnswer(fleet, node, None, f"no answer within {self._deadline_s:g} s")
         try:

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
+from support import until
 
 from orch.cli.output.metrics import serve
 from orch.runner.errors import HostUnreachable
@@ -38,7 +39,7 @@ from orch.runner.metrics.project_look import (
     waiting_s,
 )
 from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed
+from orch.runner.node.connector import FAN_OUT, Completed
 from orch.spec.state import FleetState, NodeState
 
 ANSWER = """\
@@ -447,6 +448,21 @@ def test_a_node_that_hangs_or_is_dead_holds_no_scrape_up(watching: Callable[...,
     assert connector.asked.count("n1") == 1
     connector.go.set()
     assert ups(watch.look())["n1"]
+
+
+def test_a_node_whose_turn_does_not_come_is_not_taken_for_dead(watching: Callable[..., ProjectWatch]) -> None:
+    """As where many hang, or the machine that looks is overloaded."""
+    names = {f"n{index}" for index in range(FAN_OUT)}
+    of = fleet(*(node(index) for index in range(FAN_OUT + 2)))
+    connector = Slow(names)
+    watch = watching(lambda: ProjectFacts((of,)), connector, deadline_s=0.5, shared_s=0.0)
+    look = watch.look()
+    assert {each.node.name for each in look.nodes if each.asked} == names
+    text = text_of(look)
+    assert value(text, "orch_look_unasked_nodes") == 2.0
+    assert f'node="n{FAN_OUT}"' not in text
+    connector.go.set()
+    until(lambda: all(ups(watch.look()).values()), 60, "all are asked")
 
 
 def test_scrapes_at_the_same_time_share_one_look(watching: Callable[..., ProjectWatch]) -> None:
