@@ -1,4 +1,4 @@
-"""What nodes cost, and for whom: sums over the lives of nodes (ledger/node_lives.py) and of runs. Pure.
+"""What nodes cost, and for whom: sums over the lives of nodes (history/node_lives.py) and of runs. Pure.
 
 Moments are seconds since the epoch, money is US dollars, days and weeks are those of UTC. What has no known
 price is counted in hours alone.
@@ -14,7 +14,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from orch.runner.ledger.node_lives import NodeLife
+from orch.runner.ledger.history.node_lives import NodeLife
 from orch.runner.ledger.records import TimedPlan
 
 Grouping = Literal["fleet", "tag", "user", "week", "run"]

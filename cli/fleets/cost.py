@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from orch.runner.costs import Amounts, Forecast, Grouping, Report
-    from orch.runner.ledger.node_lives import NodeLife
+    from orch.runner.ledger.history.node_lives import NodeLife
     from orch.stacks.project import Project
 
 SCHEMA = 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from orch.cli.errors import UsageError, end, print_json, say, tell
-from orch.cli.fleets.wave_health import require_healthy
+from orch.cli.fleets.node_gates import pass_gate, require_healthy
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.waves import Stack, in_waves, refuse_missing
 
@@ -436,7 +436,7 @@ def _apply(job: Job, approvals: Approvals, *, as_json: bool) -> bool:
         )
     if as_json:
         print_json(plan_json(result, job.document))
-        return bool(result.problems)
+        return pass_gate(job.project, result) or bool(result.problems)
     say(f"{job.title}: {counts(result.changes, done=True)}")
     tell_problems(result, job.document)
-    return bool(result.problems)
+    return pass_gate(job.project, result) or bool(result.problems)

@@ -17,10 +17,10 @@ from orch.cli.context import ALSO, Force, Json, NewKeys, Owner, Rehearse, Verbos
 from orch.cli.diagnostics import tell_of_folders_below
 from orch.cli.errors import UsageError, as_bug, end, print_json, say, tell, terminated_as_interrupted
 from orch.cli.fleets import side_by_side, volumes
+from orch.cli.fleets.node_gates import pass_gate, require_healthy
 from orch.cli.fleets.provision import remove
 from orch.cli.fleets.prune import Undescribed, found_undescribed, refuse_protected, told, undescribed
 from orch.cli.fleets.targets import FleetFile
-from orch.cli.fleets.wave_health import require_healthy
 from orch.cli.output.tracing import TraceOption, traced, tracing
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.waves import Stack, in_waves, refuse_missing
@@ -308,7 +308,6 @@ def _bring_up(
     accept_host_keys: Sequence[str],
 ) -> bool:
     """Bring up a fleet or a volume, after asking unless `means.yes`; whether hosts of it are unfit."""
-    from orch.cli.fleets.gate import pass_gate
     from orch.cli.hosts.host_keys import planned, rekeyed
     from orch.cli.output.plan import counts, key_lines, plan_json
     from orch.cli.output.progress import watching

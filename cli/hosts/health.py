@@ -17,7 +17,7 @@ from orch.spec.errors import ExitCode, visible
 if TYPE_CHECKING:
     from orch.runner.health.findings import HealthReport
     from orch.runner.health.gate import Examined
-    from orch.runner.ledger.node_health import HealthPeriod
+    from orch.runner.ledger.history.node_health import HealthPeriod
     from orch.stacks.health.watch import Watched
 
 SCHEMA = 1

@@ -14,10 +14,15 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, or_, select, update
 
 from orch.runner.errors import LedgerUnusable, NameTaken, SeatsTaken, UnknownRun
-from orch.runner.ledger import controllers, metric_samples, node_health, node_lives, schema
+from orch.runner.ledger import controllers, schema
 from orch.runner.ledger.changes import Changes
 from orch.runner.ledger.controllers import Controller
 from orch.runner.ledger.database import open_engine
+from orch.runner.ledger.history import metric_samples, node_health, node_lives
+from orch.runner.ledger.history.metric_samples import Sample
+from orch.runner.ledger.history.node_health import Examination, HealthPeriod
+from orch.runner.ledger.history.node_lives import Look, NodeLife
+from orch.runner.ledger.history.verifications import Verifications
 from orch.runner.ledger.lease import (
     LEASE_S,
     Leases,
@@ -28,9 +33,6 @@ from orch.runner.ledger.lease import (
     lease_lost,
     waiting_values,
 )
-from orch.runner.ledger.metric_samples import Sample
-from orch.runner.ledger.node_health import Examination, HealthPeriod
-from orch.runner.ledger.node_lives import Look, NodeLife
 from orch.runner.ledger.records import (
     ACTIVE,
     RESERVED,
@@ -45,7 +47,6 @@ from orch.runner.ledger.records import (
 )
 from orch.runner.ledger.run_names import as_argument
 from orch.runner.ledger.schema import clock
-from orch.runner.ledger.verifications import Verifications
 from orch.runner.ledger.waiting_line import Line, read_line
 from orch.runner.processes import describe_owner, here, process_owner
 from orch.spec.grammar.values import encodable, shown

@@ -139,7 +139,7 @@ event = Table(
     Column("text", Plain, nullable=False),
 )
 
-# What the ranks of a run used, from time to time (samples.py).
+# What the ranks of a run used, from time to time (history/metric_samples.py).
 sample = Table(
     "sample",
     metadata,
@@ -162,8 +162,8 @@ controller = Table(
     Column("seen_at", Float, nullable=False),
 )
 
-# How long each node of a fleet was there, at one price (node_lives.py). What a fleet has beside its nodes is
-# one, too, of the kind `beside`.
+# How long each node of a fleet was there, at one price (history/node_lives.py). What a fleet has beside its
+# nodes is one, too, of the kind `beside`.
 node_life = Table(
     "node_life",
     metadata,
@@ -192,7 +192,7 @@ node_life = Table(
     Index("node_life_by_fleet", "project", "fleet", "ended_at"),
 )
 
-# What examinations of nodes found (node_health.py): a row for as long as that stays the same.
+# What examinations of nodes found (history/node_health.py): a row for as long as that stays the same.
 node_health = Table(
     "node_health",
     metadata,
@@ -257,7 +257,7 @@ change_step = Table(
     Index("change_step_once", "change_id", "host", "name", unique=True),
 )
 
-# What verifications of fleets found (verifications.py), a row for each figure.
+# What verifications of fleets found (history/verifications.py), a row for each figure.
 verification = Table(
     "verification",
     metadata,

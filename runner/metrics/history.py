@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter, ValidationError
 
-from orch.runner.ledger.metric_samples import EVERY_S, Sample
+from orch.runner.ledger.history.metric_samples import EVERY_S, Sample
 from orch.runner.metrics.figures import Figures, Rate, figures
 from orch.runner.metrics.reading import Device, Reading, Target, Use
 from orch.runner.node.connector import NodeResult

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from orch.runner.launch.run_plan import plan_of
-from orch.runner.ledger.metric_samples import EVERY_S
+from orch.runner.ledger.history.metric_samples import EVERY_S
 from orch.runner.ledger.records import RunRow
 from orch.spec.errors import OrchError
 

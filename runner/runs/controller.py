@@ -16,7 +16,7 @@ from functools import cache
 from orch.runner.errors import LedgerUnusable
 from orch.runner.events import Event, Notice, Processor
 from orch.runner.ledger.controllers import BEAT_S
-from orch.runner.ledger.metric_samples import EVERY_S
+from orch.runner.ledger.history.metric_samples import EVERY_S
 from orch.runner.ledger.records import RunRow
 from orch.runner.metrics.sampling import keep_sample
 from orch.runner.placement.recent_statuses import RecentStatuses

@@ -11,9 +11,9 @@ from orch.catalog.fabrics import fabric
 from orch.runner.errors import RunFailed
 from orch.runner.events import Event, LogLine, LogLines, Processor
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.history.verifications import KeptFigure
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder
-from orch.runner.ledger.verifications import KeptFigure
 from orch.runner.verify import results
 from orch.runner.verify.job import bisection
 from orch.runner.verify.judge import Key, Report, Terms, VerifiedNode

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from orch.runner.health.findings import Finding, HealthReport, Status, report
 from orch.runner.health.gate import WRITE_S
+from orch.runner.ledger.history.node_health import Examination
 from orch.runner.ledger.ledger import Ledger
-from orch.runner.ledger.node_health import Examination
 from orch.runner.node.connector import Connector
 from orch.runner.node.verdict import Verdict, record
 from orch.runner.verify.judge import Report, Shortfall

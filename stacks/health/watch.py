@@ -9,8 +9,8 @@ from typing import Literal
 
 from orch.runner.health.examination import Depth
 from orch.runner.health.gate import Examined, depth_of, examine_nodes
+from orch.runner.ledger.history.node_health import Examination
 from orch.runner.ledger.ledger import Ledger
-from orch.runner.ledger.node_health import Examination
 from orch.runner.node.connector import Connector
 from orch.runner.node.status import NodeStatus, node_statuses
 from orch.runner.node.verdict import Verdict

@@ -27,8 +27,8 @@ from orch.stacks.summary import fold
 from orch.stacks.team.change_log import logged
 
 if TYPE_CHECKING:
+    from orch.runner.ledger.history.node_lives import Look, PresentNode
     from orch.runner.ledger.ledger import Ledger
-    from orch.runner.ledger.node_lives import Look, PresentNode
 
 
 @dataclass
@@ -148,7 +148,7 @@ def record_all(project: Project, ledger: Ledger, ended: Callable[[StackState], C
 def spent_by(stack: StackState) -> Spent:
     """What the nodes of a fleet have cost so far, those that are there included. Writes nothing."""
     from orch.runner import costs
-    from orch.runner.ledger.node_lives import compare
+    from orch.runner.ledger.history.node_lives import compare
 
     project = stack.project
     try:
@@ -199,7 +199,7 @@ def _look(
     other_tags: Mapping[str, str] | None = None,
 ) -> Look:
     """A look at a fleet by its stack. `gone`: nodes that it records, and that are there no longer."""
-    from orch.runner.ledger.node_lives import Look
+    from orch.runner.ledger.history.node_lives import Look
 
     present = () if emptied else tuple(each for each in present_nodes(stack) if each.node not in gone)
     if ends is None and not emptied:
@@ -235,7 +235,7 @@ def _recorded_node(
     node: Mapping[str, Any], backend: str, record: NodeRecord, *, counted: bool
 ) -> PresentNode:
     """A node of a fleet's outputs. `counted`: its GPUs are there: local nodes may pretend some."""
-    from orch.runner.ledger.node_lives import PresentNode
+    from orch.runner.ledger.history.node_lives import PresentNode
 
     created = None if record.created is None else record.created.timestamp()
     market = "spot" if record.spot else "reserved" if node.get("reservation") else "on-demand"
@@ -253,7 +253,7 @@ def _recorded_node(
 
 def _bare_node(name: str, resource: Mapping[str, Any], price: float | None) -> PresentNode:
     """A machine of which the stack has the resource alone."""
-    from orch.runner.ledger.node_lives import PresentNode
+    from orch.runner.ledger.history.node_lives import PresentNode
 
     moment = parse_time(resource.get("created"))
     created = None if moment is None else moment.timestamp()

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import update
 
 from orch.runner.ledger import schema
+from orch.runner.ledger.history.node_health import KEPT_S, Examination
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.runner.ledger.node_health import KEPT_S, Examination
 
 WELL = Examination("lab-0", "healthy", "", "{}")
 LOST = Examination("lab-1", "failure", "GPU 3 lost \0 'x'", '{"a": 1}')

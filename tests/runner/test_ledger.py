@@ -23,12 +23,13 @@ from sqlalchemy import event, insert, select, text
 from support import fork_server, until
 
 from orch.runner.errors import LedgerReadOnly, LedgerUnusable, NewerLedger, RunConflict, UnknownRun
-from orch.runner.ledger import database, metric_samples, schema
+from orch.runner.ledger import database, schema
 from orch.runner.ledger import lease as leases
 from orch.runner.ledger import ledger as module
+from orch.runner.ledger.history import metric_samples
+from orch.runner.ledger.history.node_lives import Look, PresentNode
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.ledger import LOST_WEIGHT, Ledger, open_ledger
-from orch.runner.ledger.node_lives import Look, PresentNode
 from orch.runner.ledger.records import Waiting
 from orch.runner.processes import here, process_owner
 from orch.spec.errors import ExitCode

@@ -32,9 +32,9 @@ from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import HostUnreachable
 from orch.runner.events import Recorder
 from orch.runner.launch.run_plan import plan_of
-from orch.runner.ledger import metric_samples
+from orch.runner.ledger.history import metric_samples
+from orch.runner.ledger.history.metric_samples import Sample
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.ledger.metric_samples import Sample
 from orch.runner.metrics import sampling
 from orch.runner.metrics.figures import Rate, figures
 from orch.runner.metrics.history import moments, over_time, packed, spans

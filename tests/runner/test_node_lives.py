@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from orch.runner.ledger import node_lives
+from orch.runner.ledger.history import node_lives
+from orch.runner.ledger.history.node_lives import Look, PresentNode
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.runner.ledger.node_lives import Look, PresentNode
 from orch.runner.ledger.records import Waiting
 
 

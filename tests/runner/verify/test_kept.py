@@ -7,8 +7,8 @@ from pathlib import Path
 from sqlalchemy import text
 
 from orch.runner.ledger import database, schema
+from orch.runner.ledger.history.verifications import LATEST, KeptFigure, Verifications
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.runner.ledger.verifications import LATEST, KeptFigure, Verifications
 
 CONDITIONS = "2 nodes, 16 ranks, NCCL, efa"
 
