@@ -26,10 +26,10 @@ def test_the_examples_of_this_version_can_be_launched() -> None:
 
 def test_a_document_can_be_asked_later_what_it_holds_in_vain(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yml"
-    path.write_text("type: fleet\nnodes: 1\nhealth: {gate: none}\nttl:\nx-budget: 1\n")
+    path.write_text("type: fleet\nnodes: 1\ntopology: any\nttl:\nx-budget: 1\n")
     (document,) = load_paths([path]).documents
     assert [(each.code, each.span.line, each.path) for each in not_acted_on(document.draft)] == [
-        ("ORCH118", 3, "health")
+        ("ORCH118", 3, "topology")
     ]
 
 
