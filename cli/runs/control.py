@@ -114,8 +114,8 @@ def see_to_health(project: Project, runner: RunnerContext) -> Iterator[Notice]:
     from orch.cli.output.progress import watching
     from orch.runner.events import Notice
     from orch.spec.errors import OrchError
-    from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.errors import Interrupted
+    from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.health.healing import Healer, NotReplaced
     from orch.stacks.health.watch import news, watch_due
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from orch.runner.errors import RunnerError
 from orch.runner.events import Notice
 from orch.runner.launch.run_plan import plan_of as run_plan_of
-from orch.runner.ledger.changes import Change
+from orch.runner.ledger.changes import Change, ChangeUnderWay
 from orch.runner.ledger.history.node_health import HealthPeriod
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.runs.context import RunnerContext
@@ -77,7 +77,7 @@ class Healer:
                 if change is not None and change.held and name not in failures:
                     continue
                 if change is not None and change.held:
-                    yield Notice(f"node {name}: `orch {change.verb}` is under way, by {change.by}", "info")
+                    yield _at_work(name, change)
                 elif change is not None:
                     yield from self._go_on(node, name, change)
                 elif node is not None:
@@ -85,6 +85,10 @@ class Healer:
             except Interrupted:
                 raise
             except OrchError as error:
+                other = self._unfinished(fleet.name).get(name) if isinstance(error, ChangeUnderWay) else None
+                if other is not None and other.held:  # it came first
+                    yield _at_work(name, other)
+                    continue
                 detail = f": {error.detail}" if error.detail else ""
                 yield NotReplaced(f"node {name} is not replaced: {error.summary}{detail}", "warning")
 
@@ -118,13 +122,13 @@ class Healer:
             return
         if node.name not in self._failures(fleet.name):
             return  # somebody else has mended it since
-        yield Notice(f"node {node.name} is replaced: {why}")
         with undertaken(
             self.project, plan.title, plan.subject, plan=plan.text(), holds=plan.holds
         ) as journal:
             if not journal.resumed and node.name not in self._failures(fleet.name):
                 journal.result = "nothing to do: it was mended meanwhile"
                 return
+            yield Notice(f"node {node.name} is replaced: {why}")
             self._carry_out(journal)
         yield Notice(f"node {node.name} is replaced, passed its checks and takes jobs again")
 
@@ -225,6 +229,10 @@ class Healer:
         if "interrupted " in result.stdout:
             names = ", ".join(dict.fromkeys(leaving))
             yield Notice(f"run {names} leaves node {node.name}, whose health is a failure")
+
+
+def _at_work(node: str, change: Change) -> Notice:
+    return Notice(f"node {node}: `orch {change.verb}` is under way, by {change.by} (change {change.id})")
 
 
 def _own_plan(change: Change) -> MaintenancePlan | None:
