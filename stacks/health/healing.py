@@ -171,7 +171,7 @@ class Healer:
         """The replacements of single nodes that are not at their end, by node: those that nobody asked for,
         and what somebody else does to a node meanwhile."""
         found: dict[str, Change] = {}
-        for each in self.runner.ledger.changes.listed(self.project.name, unfinished=True):
+        for each in reversed(self.runner.ledger.changes.listed(self.project.name, unfinished=True)):
             if each.scope != ledger_scope(self.project):
                 continue
             names = [hold.partition("/")[2] for hold in each.holds if hold.partition("/")[0] == fleet]
