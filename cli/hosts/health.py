@@ -148,7 +148,7 @@ def _lines(watched: Sequence[Watched], *, verbose: bool) -> list[str]:
             rows.append((fleet.fleet.name, name, each.status or "", since, checks))
             if each.status != report.status and each.verdict is not None:
                 below.append(
-                    f"{name}: {each.status}: {each.reason} (by `{each.verdict.depth}`, which looks deeper)"
+                    f"{name}: {each.status}: {each.reason} (by `{each.verdict.found_by}`, which looks deeper)"
                 )
             below += _found(name, report, verbose=verbose)
             if each.error is not None:
