@@ -18,6 +18,7 @@ from orch.runner.launch.run_plan import plan_of as run_plan_of
 from orch.runner.ledger.changes import Change, ChangeUnderWay
 from orch.runner.ledger.history.node_health import HealthPeriod
 from orch.runner.node.commands import NODE_HOME, Command, as_root
+from orch.runner.node.cordon import Cordon
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetState, NodeState
@@ -25,9 +26,9 @@ from orch.spec.suggest import counted
 from orch.stacks.errors import Interrupted
 from orch.stacks.fleets import fleet_of
 from orch.stacks.maintenance.context import Health, Maintenance
-from orch.stacks.maintenance.drain import DRAIN
+from orch.stacks.maintenance.drain import DRAIN, NOT_IN_ORDER
 from orch.stacks.maintenance.drive import carry_out, planned_for
-from orch.stacks.maintenance.look import runs_on
+from orch.stacks.maintenance.look import look_at, runs_on
 from orch.stacks.maintenance.plan import MaintenancePlan, Options, PlannedRun
 from orch.stacks.maintenance.serial import NONE, Share
 from orch.stacks.project import Project, ledger_scope
@@ -103,6 +104,11 @@ class Healer:
                 f"{counted(len(made), 'node')} of its fleet were within a day, `max_replacements` is {most}"
             )
             yield NotReplaced(f"node {node.name} is kept out ({why}), and not replaced: {words}", "warning")
+            return
+        (look,) = look_at(StackState(self.project, fleet.name), [node.name], self.runner.connector)
+        if look.cordon is not None and not (look.cordon.of_cloud or _is_of_maintenance(look.cordon)):
+            words = f"somebody cordoned it: {look.cordon}"
+            yield Notice(f"node {node.name} is kept out ({why}), and not replaced: {words}", "warning")
             return
         present = runs_on(self.project, {fleet.name: [node.name]}, self.listener)
         if present:
@@ -229,6 +235,11 @@ class Healer:
         if "interrupted " in result.stdout:
             names = ", ".join(dict.fromkeys(leaving))
             yield Notice(f"run {names} leaves node {node.name}, whose health is a failure")
+
+
+def _is_of_maintenance(cordon: Cordon) -> bool:
+    """Whether maintenance that did not help left it: who cordons a node by hand may want it as it is."""
+    return cordon.reason.startswith((NOT_IN_ORDER, REASON))
 
 
 def _at_work(node: str, change: Change) -> Notice:

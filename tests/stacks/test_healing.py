@@ -10,13 +10,19 @@ from typing import Any
 
 import pytest
 
+from orch.runner.errors import LedgerReadOnly
 from orch.runner.events import Notice
+from orch.runner.health.findings import Finding, report
+from orch.runner.health.gate import Examined
 from orch.runner.ledger.changes import Undertaking
 from orch.runner.ledger.history.node_health import Examination
 from orch.runner.ledger.ledger import Ledger, open_ledger
+from orch.runner.node.cordon import CLOUD, Cordon
+from orch.runner.node.status import NodeStatus
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetHealth, FleetState, NodeState, SshAccess
 from orch.stacks.health import healing
+from orch.stacks.health import watch as watch_module
 from orch.stacks.health.healing import REASON, VERB, Healer, NotReplaced
 from orch.stacks.maintenance.context import Maintenance
 from orch.stacks.maintenance.plan import MaintenancePlan, NodeLook, Options, plan_of
@@ -44,11 +50,13 @@ class Lab:
 
     def __init__(self, project: Project, ledger: Ledger) -> None:
         self.project, self.ledger = project, ledger
-        self.made = dict.fromkeys(("lab-0", "lab-1"), datetime.now(timezone.utc) - timedelta(hours=1))
+        before = datetime.now(timezone.utc) - timedelta(hours=1)
+        self.made: dict[str, datetime] = {"lab-0": before, "lab-1": before}
         self.nodes: tuple[NodeState, ...] = (node(0), node(1))
         self.backend = "local"
         self.done: list[str] = []
         self.fails: Exception | None = None
+        self.cordon: Cordon | None = None
         self.on_plan: Any = lambda: None
 
     @property
@@ -64,12 +72,15 @@ class Lab:
             self.done.append(name)
             self.made[name] = datetime.now(timezone.utc) + timedelta(seconds=1)
 
+    def look(self, name: str) -> NodeLook:
+        return NodeLook("lab", "local", name, int(name[-1]), f"i-{name}", cordon=self.cordon)
+
     def found(self, name: str, status: str = "failure") -> None:
         one = Examination(name, status, "Xid 79" if status != "healthy" else "", "{}")
         self.ledger.record_health(self.project.name, ledger_scope(self.project), "lab", [one])
 
     def heal(self) -> list[Notice]:
-        runner: Any = SimpleNamespace(ledger=self.ledger)
+        runner: Any = SimpleNamespace(ledger=self.ledger, connector=None)
         healer = Healer(self.project, runner, lambda event: None, lambda fleet, names: {})
         return list(healer.heal(StackState(self.project, "lab")))
 
@@ -108,6 +119,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         healing, "node_records", lambda recorded: {n: NodeRecord(n, at) for n, at in lab.made.items()}
     )
     monkeypatch.setattr(healing, "runs_on", lambda *_: [])
+    monkeypatch.setattr(healing, "look_at", lambda stack, names, connector: [lab.look(names[0])])
     monkeypatch.setattr(healing, "planned_for", planned_for)
     monkeypatch.setattr(healing, "carry_out", lab.carry_out)
     yield lab
@@ -201,6 +213,24 @@ def test_a_change_of_another_version_is_passed_over(lab: Lab) -> None:
     assert lab.done == ["lab-1"]
 
 
+@pytest.mark.parametrize(
+    ("by", "reason", "replaced"),
+    [
+        ("ada@desk", "I look at it", False),
+        ("eve@away", "", False),
+        ("cloud", "taken back", True),
+        ("ada@desk", "not in order after orch node reboot: GPU lost", True),
+        ("ada@desk", f"{REASON}: Xid 79 (change 3 of demo)", True),
+    ],
+)
+def test_what_somebody_cordoned_stays_also_their_own(lab: Lab, by: str, reason: str, replaced: bool) -> None:
+    lab.cordon = Cordon(CLOUD if by == "cloud" else by, "2026-01-01T00:00:00Z", reason)
+    lab.found("lab-1")
+    told = lab.heal()
+    assert lab.done == (["lab-1"] if replaced else [])
+    assert ("somebody cordoned it" in told[0].text) is not replaced
+
+
 def test_existing_hosts_are_kept_out(lab: Lab) -> None:
     lab.backend = "ssh"
     lab.found("lab-1")
@@ -224,3 +254,24 @@ def test_runs_that_another_version_drives_are_waited_for(lab: Lab, monkeypatch: 
     (told,) = lab.heal()
     assert "run train is waited for: run 7 is of a newer version" in told.text
     assert not isinstance(told, NotReplaced)
+
+
+def test_what_the_ledger_does_not_keep_is_told_all_the_same(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = report([Finding("xid", "failure", "GPU 0", "Xid 79", "reboot")])
+
+    def read_only(*_: object) -> None:
+        raise LedgerReadOnly("this login may only read the run ledger")
+
+    monkeypatch.setattr(watch_module, "node_statuses", lambda fleet, _: [NodeStatus("idle")] * 2)
+    monkeypatch.setattr(
+        watch_module, "examine_nodes", lambda nodes, *_, **__: tuple(Examined(each, lost) for each in nodes)
+    )
+    monkeypatch.setattr(type(lab.ledger), "record_health", read_only)
+    with_ledger: Any = (lab.project, lab.ledger, None, lab.fleet)
+    with pytest.raises(LedgerReadOnly):
+        watch_module.watch(*with_ledger)
+    told: list[OrchError] = []
+    assert watch_module.watch(*with_ledger, unkept=told.append).failed == ("lab-0", "lab-1")
+    assert [each.summary for each in told] == ["this login may only read the run ledger"]
