@@ -99,6 +99,7 @@ def _examined(project: Project, runner: RunnerContext, fleet: FleetState) -> boo
         fleet,
         depth=depth_of(gate),
         due=lambda status: status.health is None or not status.health.passed(gate),
+        unkept=lambda error: tell(f"warning: the health of fleet {fleet.name} is not kept: {error.summary}"),
     )
     for text, level in news(watched):
         tell(f"{'warning: ' if level == 'warning' else ''}{text}")

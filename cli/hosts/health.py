@@ -12,7 +12,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import end, print_json, say, tell
-from orch.spec.errors import ExitCode, visible
+from orch.spec.errors import ExitCode, OrchError, visible
 
 if TYPE_CHECKING:
     from orch.runner.health.findings import HealthReport
@@ -78,12 +78,12 @@ def health(
             _show_history([each for each in periods if chosen is None or each.node in chosen], as_json)
             return
         watched: list[Watched] = []
+        unkept: list[OrchError] = []
         for state in states.values():
             if chosen is None or any(node.name in chosen for node in state.nodes):
                 depth = "dcgm" if deep else "light"
-                watched.append(
-                    watch(project, runner.ledger, runner.connector, state, names=chosen, depth=depth)
-                )
+                with_ledger = (project, runner.ledger, runner.connector, state)
+                watched.append(watch(*with_ledger, names=chosen, depth=depth, unkept=unkept.append))
     if as_json:
         print_json({"schema": SCHEMA, "fleets": [_fleet_json(each) for each in watched]})
     elif not watched:
@@ -91,6 +91,8 @@ def health(
     else:
         for line in _lines(watched, verbose=verbose):
             say(line)
+    if unkept:
+        tell(f"warning: this is not kept, and `--history` will not tell it: {unkept[0].summary}")
     bad = any(each.failed or each.left_out or any(one.error for one in each.examined) for each in watched)
     end(ExitCode.HOSTS if bad else ExitCode.OK)
 
@@ -148,7 +150,7 @@ def _lines(watched: Sequence[Watched], *, verbose: bool) -> list[str]:
             rows.append((fleet.fleet.name, name, each.status or "", since, checks))
             if each.status != report.status and each.verdict is not None:
                 below.append(
-                    f"{name}: {each.status}: {each.reason} (by `{each.verdict.depth}`, which looks deeper)"
+                    f"{name}: {each.status}: {each.reason} (by `{each.verdict.found_by}`, which looks deeper)"
                 )
             below += _found(name, report, verbose=verbose)
             if each.error is not None:

@@ -32,13 +32,17 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
     """One pass over the runs that nobody drives: go on with them, begin those that wait, clean up.
 
     Then it removes fleets whose `ttl` is over, what is left of nodes that ended themselves, and what killed
-    calls left, and examines nodes whose `health.interval` is over. For cron and CI. Exits with 0 when
-    all runs could be looked at, else with the code of the first that could not.
+    calls left, examines nodes whose `health.interval` is over, and replaces those that failed where their
+    fleet has `auto_replace`. For cron and CI. Exits with 0 when all runs could be looked at, else with the
+    code of the first that could not; with 7 when a node that was to be replaced is not, and does not wait for
+    runs to end.
     """
     with open_runner(None, as_json=as_json, rehearse=rehearse) as (project, runner):
         from orch.cli.output.progress import watching
         from orch.cli.output.run import SCHEMA
         from orch.runner.runs.lifecycle import reconcile_once
+        from orch.spec.errors import ExitCode
+        from orch.stacks.health.healing import NotReplaced
         from orch.stacks.provisioning.leftovers import sweep
 
         passes = reconcile_once(runner, begin=True)
@@ -47,8 +51,9 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
             swept = sweep(project, listener)
         for text in record_nodes(project, runner.ledger):
             tell(f"warning: {text}")
-        news = list(see_to_health(project, runner))
-        for each in news:
+        news: list[Notice] = []
+        for each in see_to_health(project, runner):
+            news.append(each)
             tell(f"{'warning: ' if each.level == 'warning' else ''}{each.text}")
     if as_json:
         runs = [_pass_json(each, away) for each, away in zip(passes, elsewhere, strict=True)]
@@ -56,7 +61,10 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
             {"fleet": each.fleet, "done": each.done, "error": each.error and each.error.summary}
             for each in swept
         ]
-        print(json.dumps({"schema": SCHEMA, "runs": runs, "fleets": fleets}))
+        health = [
+            {"text": each.text, "level": "warning" if each.level == "warning" else "info"} for each in news
+        ]
+        print(json.dumps({"schema": SCHEMA, "runs": runs, "fleets": fleets, "health": health}))
     else:
         for each, away in zip(passes, elsewhere, strict=True):
             if each.error is None:
@@ -72,6 +80,8 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
     failed = next((each.error for each in passes if each.error is not None), None)
     if failed is not None:
         end(failed.exit_code)
+    if any(isinstance(each, NotReplaced) for each in news):
+        end(ExitCode.HOSTS)
 
 
 def record_nodes(project: Project, ledger: Ledger) -> Sequence[str]:
@@ -104,8 +114,9 @@ def see_to_health(project: Project, runner: RunnerContext) -> Iterator[Notice]:
     from orch.cli.output.progress import watching
     from orch.runner.events import Notice
     from orch.spec.errors import OrchError
+    from orch.stacks.errors import Interrupted
     from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.health.healing import Healer
+    from orch.stacks.health.healing import Healer, NotReplaced
     from orch.stacks.health.watch import news, watch_due
 
     for name, stack in known_fleets(project).items():
@@ -118,8 +129,14 @@ def see_to_health(project: Project, runner: RunnerContext) -> Iterator[Notice]:
             yield Notice(text, level)
     with watching(as_json=True) as listener:
         healer = Healer(project, runner, listener, in_order(project, runner))
-        for stack in known_fleets(project).values():
-            yield from healer.heal(stack)
+        for name, stack in known_fleets(project).items():
+            try:
+                yield from healer.heal(stack)
+            except Interrupted:
+                raise
+            except OrchError as error:
+                words = f"fleet {name}: its nodes could not be seen to: {error.summary}"
+                yield NotReplaced(words, "warning")
 
 
 def _change(each: Advanced) -> str:

@@ -21,12 +21,15 @@ FILE = f"{NODE_HOME}/health"
 MOST_CHARACTERS = 400
 """Of a reason, which stands in tables."""
 
+MOST_BYTES = 2000
+"""Of the file; of what is larger, which is none of ours, no more is read."""
+
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 SCRIPT = f"""\
 boot=; read -r boot < {BOOT_ID} || boot=?
 if [ -s {FILE} ]; then
-  sed 's/^/health /;q' {FILE}
+  {{ head -c {MOST_BYTES} {FILE}; echo; }} | sed 's/^/health /;q'
   grep -qF "|$boot|" {FILE} || echo health-of-another-boot
 fi
 """
@@ -36,9 +39,9 @@ fi
 @dataclass(frozen=True)
 class Verdict:
     """A node's health. `since`: since when it has this status, `at`: when it was examined last, both by its
-    own clock (ISO 8601, UTC). `boot`: the boot id of then; `depth`: what was asked of it; `stale`: the node
-    has been booted since. `former`: where it was just written, the status before it; None where there was
-    none.
+    own clock (ISO 8601, UTC). `boot`: the boot id of then; `depth`: what was asked of it, `dcgm/light` where
+    it passed a deeper look than the one that found this; `stale`: the node has been booted since. `former`:
+    where it was just written, the status before it; None where there was none.
     """
 
     status: Status
@@ -57,7 +60,12 @@ class Verdict:
         status = _status(words[0])
         if len(words) != 6 or status is None:
             return None
-        return cls(status, words[1], words[2], words[3], words[4], words[5], stale)
+        return cls(status, words[1], words[2], words[3], words[4], words[5][:MOST_CHARACTERS], stale)
+
+    @property
+    def found_by(self) -> str:
+        """The depth of the look that found this."""
+        return self.depth.rpartition("/")[2]
 
     def passed(self, gate: str) -> bool:
         """Whether it counts for a fleet with this gate; `nccl` is the gate of a whole fleet beside `dcgm`."""
@@ -109,8 +117,9 @@ def _status(word: str) -> Status | None:
 
 
 def _command(status: Status, depth: str, reason: str) -> Command:
-    """What a deeper look of the same boot found stands until one as deep does not find it any more, and that
-    the node passed one stands, too."""
+    """What a deeper look of the same boot found stands until one as deep does not find it any more, unless
+    it was a warning and this is a failure. That the node passed a deeper one stands, too: what is found here
+    is over when it is not found any more."""
     line = argv("printf", "%s|%s|%s|%s|%s|%s\\n")
     script = f"""\
 mkdir -p {NODE_HOME} && chmod 700 {NODE_HOME} || exit 1
@@ -118,11 +127,22 @@ now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 boot=; read -r boot < {BOOT_ID} || boot=?
 since=$now status={status} depth={depth} reason={argv(reason)} was=
 rank() {{ case $1 in nccl) echo 2;; dcgm) echo 1;; *) echo 0;; esac; }}
-if [ -s {FILE} ]; then
+if [ -s {FILE} ] && [ "$(head -c {MOST_BYTES} {FILE} | wc -c)" -lt {MOST_BYTES} ]; then
   IFS='|' read -r was began _ of deep why < {FILE}
+  case $was in healthy|warning|failure) ;; *) was= of= ;; esac
+  by=${{deep#*/}} deep=${{deep%%/*}}
   if [ "$of" = "$boot" ] && [ "$(rank "$deep")" -gt "$(rank "$depth")" ]; then
-    depth=$deep
-    [ "$status" != healthy ] || {{ status=$was reason=$why; }}
+    stands=
+    [ "$(rank "$by")" -le "$(rank "$depth")" ] ||
+      case $was,$status in healthy,*|warning,failure) ;; *) stands=1 ;; esac
+    if [ -n "$stands" ]; then
+      status=$was reason=$why depth=$deep
+      [ "$by" = "$deep" ] || depth=$deep/$by
+    elif [ "$status" != healthy ]; then
+      depth=$deep/$depth
+    else
+      depth=$deep
+    fi
   fi
   [ "$was" != "$status" ] || since=$began
 fi

@@ -12,10 +12,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from orch.runner.errors import RunnerError
 from orch.runner.events import Notice
 from orch.runner.launch.run_plan import plan_of as run_plan_of
-from orch.runner.ledger.changes import Change
+from orch.runner.ledger.changes import Change, ChangeUnderWay
+from orch.runner.ledger.history.node_health import HealthPeriod
 from orch.runner.node.commands import NODE_HOME, Command, as_root
+from orch.runner.node.cordon import Cordon
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetState, NodeState
@@ -23,22 +26,29 @@ from orch.spec.suggest import counted
 from orch.stacks.errors import Interrupted
 from orch.stacks.fleets import fleet_of
 from orch.stacks.maintenance.context import Health, Maintenance
+from orch.stacks.maintenance.drain import DRAIN, NOT_IN_ORDER
 from orch.stacks.maintenance.drive import carry_out, planned_for
-from orch.stacks.maintenance.look import runs_on
+from orch.stacks.maintenance.look import look_at, runs_on
 from orch.stacks.maintenance.plan import MaintenancePlan, Options, PlannedRun
 from orch.stacks.maintenance.serial import NONE, Share
 from orch.stacks.project import Project, ledger_scope
 from orch.stacks.pulumi.operation import Listener
+from orch.stacks.records import node_records
 from orch.stacks.state import StackState
-from orch.stacks.team.change_log import undertaken
+from orch.stacks.team.change_log import Journal, gone_on_with, undertaken
 from orch.templates import render
 
 DAY_S = 86_400.0
+VERB = "node replace"
 REASON = "its health is a failure"
 """How the reason of a replacement begins that nobody asked for."""
 
 INTERRUPT_S = 30.0
 NO_GRACE_S = 300
+
+
+class NotReplaced(Notice):
+    """A node that was to be replaced and is not, nor will be by itself: somebody has to see to it."""
 
 
 @dataclass(frozen=True)
@@ -59,37 +69,51 @@ class Healer:
         health = fleet.health
         if health is None or not health.auto_replace or health.gate == "none":
             return
-        periods = self.runner.ledger.health(self.project.name, ledger_scope(self.project), [fleet.name])
-        failed = {each.node: each.reason for each in periods if each.status == "failure"}
-        for node in self.project.machines(fleet):
-            if node.name not in failed:
-                continue
+        unfinished = self._unfinished(fleet.name)
+        failures = self._failures(fleet.name)
+        machines = {node.name: node for node in self.project.machines(fleet)}
+        for name in dict.fromkeys([*unfinished, *failures]):
+            node, change = machines.get(name), unfinished.get(name)
             try:
-                yield from self._heal_one(fleet, node, failed[node.name], health.max_replacements)
+                if change is not None and change.held and name not in failures:
+                    continue
+                if change is not None and change.held:
+                    yield _at_work(name, change)
+                elif change is not None:
+                    yield from self._go_on(node, name, change)
+                elif node is not None:
+                    yield from self._heal_one(fleet, node, failures[name].reason, health.max_replacements)
             except Interrupted:
                 raise
             except OrchError as error:
+                other = self._unfinished(fleet.name).get(name) if isinstance(error, ChangeUnderWay) else None
+                if other is not None and other.held:  # it came first
+                    yield _at_work(name, other)
+                    continue
                 detail = f": {error.detail}" if error.detail else ""
-                yield Notice(f"node {node.name} is not replaced: {error.summary}{detail}", "warning")
+                yield NotReplaced(f"node {name} is not replaced: {error.summary}{detail}", "warning")
 
     def _heal_one(self, fleet: FleetState, node: NodeState, why: str, most: int) -> Iterator[Notice]:
         if fleet.backend == "ssh":
             words = "it is an existing host, and orch cannot make another"
-            yield Notice(f"node {node.name} is kept out ({why}), and not replaced: {words}", "warning")
+            yield NotReplaced(f"node {node.name} is kept out ({why}), and not replaced: {words}", "warning")
             return
         made = self._replacements(fleet.name)
-        begun = any(each.status == "running" and _is_of(each, node.name) for each in made)
-        if not begun and len(made) >= most:
+        if len(made) >= most:
             words = (
                 f"{counted(len(made), 'node')} of its fleet were within a day, `max_replacements` is {most}"
             )
+            yield NotReplaced(f"node {node.name} is kept out ({why}), and not replaced: {words}", "warning")
+            return
+        (look,) = look_at(StackState(self.project, fleet.name), [node.name], self.runner.connector)
+        if look.cordon is not None and not (look.cordon.of_cloud or _is_of_maintenance(look.cordon)):
+            words = f"somebody cordoned it: {look.cordon}"
             yield Notice(f"node {node.name} is kept out ({why}), and not replaced: {words}", "warning")
             return
         present = runs_on(self.project, {fleet.name: [node.name]}, self.listener)
-        if present and not begun:
+        if present:
             yield from self._make_leave(node, present)
             return
-        yield Notice(f"node {node.name} is replaced: {why}")
         plan = planned_for(
             self.runner,
             self.project,
@@ -100,36 +124,95 @@ class Healer:
         )
         if not plan.nodes:
             left = "; ".join(each.why for each in plan.left_alone)
-            yield Notice(f"node {node.name} is not replaced: {left}", "warning")
+            yield NotReplaced(f"node {node.name} is not replaced: {left}", "warning")
             return
+        if node.name not in self._failures(fleet.name):
+            return  # somebody else has mended it since
         with undertaken(
             self.project, plan.title, plan.subject, plan=plan.text(), holds=plan.holds
         ) as journal:
-            own = MaintenancePlan.parse(journal.change.plan)
-            carry_out(Maintenance(self.project, self.runner, own, journal, self.check, self.listener))
+            if not journal.resumed and node.name not in self._failures(fleet.name):
+                journal.result = "nothing to do: it was mended meanwhile"
+                return
+            yield Notice(f"node {node.name} is replaced: {why}")
+            self._carry_out(journal)
         yield Notice(f"node {node.name} is replaced, passed its checks and takes jobs again")
 
+    def _go_on(self, node: NodeState | None, name: str, change: Change) -> Iterator[Notice]:
+        """Go on with a replacement whose process ended, or that failed; the new machine may be healthy."""
+        fleet = MaintenancePlan.parse(change.plan).node(name).fleet
+        drained = any(
+            (each.host, each.name, each.status) == (name, DRAIN, "done")
+            for each in self.runner.ledger.changes.steps(change.id)
+        )
+        present = [] if drained else runs_on(self.project, {fleet: [name]}, self.listener)
+        if present and node is not None:
+            yield from self._make_leave(node, present)
+            return
+        yield Notice(f"node {name}: its replacement goes on (change {change.id})")
+        with gone_on_with(self.project, change.id) as journal:
+            self._carry_out(journal)
+        yield Notice(f"node {name} is replaced, passed its checks and takes jobs again")
+
+    def _carry_out(self, journal: Journal) -> None:
+        plan = MaintenancePlan.parse(journal.change.plan)
+        carry_out(Maintenance(self.project, self.runner, plan, journal, self.check, self.listener))
+
+    def _failures(self, fleet: str) -> dict[str, HealthPeriod]:
+        """The nodes of a fleet whose health is a failure, by name, as ledger and state are now.
+
+        What was found before a node's machine was made is of the one before it, which is gone.
+        """
+        periods = self.runner.ledger.health(self.project.name, ledger_scope(self.project), [fleet])
+        records = node_records(StackState(self.project, fleet).recorded)
+        return {
+            each.node: each
+            for each in periods
+            if each.status == "failure"
+            and (record := records.get(each.node)) is not None
+            and (record.created is None or record.created.timestamp() <= each.seen_at)
+        }
+
+    def _unfinished(self, fleet: str) -> dict[str, Change]:
+        """The replacements of single nodes that are not at their end, by node: those that nobody asked for,
+        and what somebody else does to a node meanwhile."""
+        found: dict[str, Change] = {}
+        for each in reversed(self.runner.ledger.changes.listed(self.project.name, unfinished=True)):
+            if each.scope != ledger_scope(self.project):
+                continue
+            names = [hold.partition("/")[2] for hold in each.holds if hold.partition("/")[0] == fleet]
+            if each.held or (_own_plan(each) is not None and len(names) == 1):
+                found |= dict.fromkeys(names, each)
+        return found
+
     def _replacements(self, fleet: str) -> tuple[Change, ...]:
-        """Those of the last day that nobody asked for, the newest first."""
+        """Those of the last day that nobody asked for and that began their work, the newest first."""
         changes = self.runner.ledger.changes.listed(
-            self.project.name, verbs=("node replace",), since=time.time() - DAY_S
+            self.project.name, verbs=(VERB,), since=time.time() - DAY_S
         )
         return tuple(
             each
             for each in changes
             if each.scope == ledger_scope(self.project)
-            and (plan := MaintenancePlan.parse(each.plan)).reason.startswith(REASON)
+            and (plan := _own_plan(each)) is not None
             and fleet in plan.fleets
+            and (each.status == "running" or self.runner.ledger.changes.steps(each.id))
         )
 
     def _make_leave(self, node: NodeState, present: Sequence[PlannedRun]) -> Iterator[Notice]:
         """Have the runs leave that are tried again elsewhere; the others are waited for."""
         jobs: list[dict[str, object]] = []
+        leaving: list[str] = []
         for run in present:
             if run.number is None:
                 yield Notice(f"node {node.name} is to be replaced: run {run} is waited for", "warning")
                 continue
-            plan = run_plan_of(self.runner.ledger.by_id(run.number))
+            try:
+                plan = run_plan_of(self.runner.ledger.by_id(run.number))
+            except RunnerError as error:  # of another version, whose orch drives it
+                words = f"node {node.name} is to be replaced, and run {run.name} is waited for"
+                yield Notice(f"{words}: {error.summary}", "warning")
+                continue
             if plan.retry is None or "interruption" not in plan.retry.on_events:
                 words = "which is not tried again on interruptions"
                 yield Notice(
@@ -137,6 +220,7 @@ class Healer:
                     "warning",
                 )
                 continue
+            leaving.append(run.name)
             stop_s = NO_GRACE_S if plan.stop_duration_s is None else plan.stop_duration_s
             jobs += [
                 {"name": plan.container(rank.rank), "stop_s": stop_s}
@@ -148,10 +232,27 @@ class Healer:
         text = render("node-interrupt.sh.j2", home=NODE_HOME, jobs=jobs)
         command = Command(as_root(text), "have jobs leave the node")
         result = self.runner.connector.run(node, command, deadline_s=INTERRUPT_S)
-        names = ", ".join(dict.fromkeys(run.name for run in present if run.number is not None))
         if "interrupted " in result.stdout:
+            names = ", ".join(dict.fromkeys(leaving))
             yield Notice(f"run {names} leaves node {node.name}, whose health is a failure")
 
 
-def _is_of(change: Change, node: str) -> bool:
-    return MaintenancePlan.parse(change.plan).names == (node,)
+def _is_of_maintenance(cordon: Cordon) -> bool:
+    """Whether maintenance that did not help left it: who cordons a node by hand may want it as it is."""
+    return cordon.reason.startswith((NOT_IN_ORDER, REASON))
+
+
+def _at_work(node: str, change: Change) -> Notice:
+    return Notice(f"node {node}: `orch {change.verb}` is under way, by {change.by} (change {change.id})")
+
+
+def _own_plan(change: Change) -> MaintenancePlan | None:
+    """The plan of a replacement that nobody asked for; None of other changes, and of plans that this version
+    cannot read."""
+    if change.verb != VERB:
+        return None
+    try:
+        plan = MaintenancePlan.parse(change.plan)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return plan if plan.reason.startswith(REASON) else None

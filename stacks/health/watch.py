@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Literal
 
+from orch.runner.errors import LedgerUnusable
 from orch.runner.health.examination import Depth
 from orch.runner.health.gate import Examined, depth_of, examine_nodes
 from orch.runner.ledger.history.node_health import Examination
@@ -45,11 +46,13 @@ def watch(
     names: Collection[str] | None = None,
     depth: Depth = "light",
     due: Due = lambda status: True,
+    unkept: Callable[[LedgerUnusable], None] | None = None,
 ) -> Watched:
     """Examine nodes of a fleet at once, write to each what came of it, and keep it in the ledger.
 
     `names`: of these alone. A node that does not answer, or is still being prepared, is left out, and by a
-    deep examination one that has a job. Raises LedgerUnusable.
+    deep examination one that has a job. `unkept` is told where the ledger keeps nothing; raises
+    LedgerUnusable without it.
     """
     nodes = [node for node in project.machines(fleet) if names is None or node.name in names]
     statuses = node_statuses(fleet.model_copy(update={"nodes": tuple(nodes)}), connector)
@@ -62,8 +65,13 @@ def watch(
         for each in examined
         if each.report is not None and each.status is not None
     ]
-    if found:
-        ledger.record_health(project.name, ledger_scope(project), fleet.name, found)
+    try:
+        if found:
+            ledger.record_health(project.name, ledger_scope(project), fleet.name, found)
+    except LedgerUnusable as error:
+        if unkept is None:
+            raise
+        unkept(error)
     return Watched(fleet, examined, tuple(left.items()))
 
 

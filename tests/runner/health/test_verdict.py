@@ -71,9 +71,59 @@ def test_what_a_deep_look_found_is_not_forgotten_by_a_light_one(lab: FolderLab) 
     written(lab, node, "failure", "GPU 3: the memory test failed", "dcgm")
     light = written(lab, node, "healthy", "")
     assert (light.status, light.reason, light.depth) == ("failure", "GPU 3: the memory test failed", "dcgm")
-    other = written(lab, node, "failure", "GPU 1 lost")
-    assert (other.reason, other.depth) == ("GPU 1 lost", "dcgm")
+    for status in ("warning", "failure"):  # neither lets jobs on the node nor is what it waits for
+        other = written(lab, node, status, "GPU 1")
+        assert (other.status, other.reason, other.depth) == (
+            "failure",
+            "GPU 3: the memory test failed",
+            "dcgm",
+        )
     assert written(lab, node, "healthy", "", "dcgm").status == "healthy"
+
+
+def test_what_a_light_look_finds_is_over_when_it_finds_it_no_more_also_after_a_deep_one(
+    lab: FolderLab,
+) -> None:
+    node = lab.node(0)
+    written(lab, node, "healthy", "", "nccl")
+    found = written(lab, node, "failure", "GPU 1 lost")
+    assert (found.status, found.reason, found.depth) == ("failure", "GPU 1 lost", "nccl/light")
+    assert found.passed("nccl")
+    assert found.found_by == "light"
+    assert written(lab, node, "failure", "GPU 2: the memory test failed", "dcgm").depth == "nccl/dcgm"
+    light = written(lab, node, "healthy", "")
+    assert (light.status, light.depth) == ("failure", "nccl/dcgm")
+    well = written(lab, node, "healthy", "", "dcgm")
+    assert (well.status, well.depth) == ("healthy", "nccl")
+    # A warning of a deep look makes way for a failure of a light one.
+    written(lab, node, "warning", "a slow link", "nccl")
+    assert written(lab, node, "failure", "GPU 1 lost").depth == "nccl/light"
+    assert written(lab, node, "healthy", "").status == "healthy"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bogus|x|x|{boot}|nccl|y\n",
+        "healthy\n",
+        "failure|" * 300_000,
+        "failure|x|x|{boot}|nccl|" + "y" * 9000,
+        "\0\xff\n|",
+    ],
+    ids=["status", "fields", "bars", "long", "bytes"],
+)
+def test_a_file_that_is_none_of_ours_is_read_in_part_and_written_anew(lab: FolderLab, line: str) -> None:
+    node = lab.node(0)
+    written(lab, node, "failure", "GPU 1 lost")
+    boot = Path(verdict.BOOT_ID).read_text().strip()
+    (folder_of(node) / "health").write_bytes(line.replace("{boot}", boot).encode("latin-1"))
+    script = verdict.SCRIPT.replace("/var/lib/orch", str(folder_of(node)))
+    shown = subprocess.run(["sh", "-c", script], capture_output=True, check=True)
+    assert len(shown.stdout) < 3000
+    found = read_verdict(shown.stdout.decode(errors="replace").splitlines())
+    assert found is None or len(found.reason) <= verdict.MOST_CHARACTERS
+    well = written(lab, node, "healthy", "")
+    assert (well.status, well.depth) == ("healthy", "light")
 
 
 @pytest.mark.parametrize(
