@@ -63,7 +63,8 @@ class Plan:
     `problems` are nodes that are kept out, or failed while the others did not; `unpriced` names costs that
     are not in `hourly`. `drift` is what the refresh before it found; `headline` sums the changes up.
     `lost_nodes`: present nodes that it removes or replaces. `unrecorded`: the stack has another `nodes` or
-    `health` than the file, or nodes that ended themselves. `former_reasons`: those of the last `up`.
+    `health` than the file, or nodes that ended themselves. `rewatched`: another `health`, which `up` records
+    without changing a resource. `former_reasons`: those of the last `up`.
     `policies`: what the project's policies say of it. `prepared`: what `up` needs to apply this plan.
     """
 
@@ -82,6 +83,7 @@ class Plan:
     headline: Headline = NO_HEADLINE
     lost_nodes: frozenset[str] = frozenset()
     unrecorded: bool = False
+    rewatched: bool = False
     former_reasons: frozenset[str] = frozenset()
     policies: tuple[Violation, ...] = ()
     prepared: PreparedPlan | None = field(default=None, compare=False, repr=False)
@@ -89,6 +91,11 @@ class Plan:
     @property
     def pending(self) -> bool:
         return any(change.op != "same" for change in self.changes)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `up` has something to do by the fleet's file."""
+        return self.pending or self.rewatched
 
     @property
     def in_words(self) -> list[str]:
@@ -141,6 +148,7 @@ def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCal
         for change in changes(run.events)
         if change.name not in failed and not (change.op == "delete" and change.name in gone)
     )
+    rewatched = bool(before.fleet.nodes) and compiled.health != before.health
     return Plan(
         stack,
         stack,
@@ -158,7 +166,8 @@ def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCal
         lost_nodes=lost_nodes(before.fleet.nodes, compiled, applied),
         unrecorded=bool(compiled.ended)
         or (before.nodes is not None and compiled.pins.get(NODES_PIN) != before.nodes)
-        or (bool(before.fleet.nodes) and compiled.health != before.health),
+        or rewatched,
+        rewatched=rewatched,
         former_reasons=before.reasons,
     )
 

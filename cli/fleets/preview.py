@@ -222,7 +222,7 @@ def _preview_file(
 ) -> ExitCode:
     """Show the plans of a file's volumes and fleets, each as soon as it is there; the exit code."""
     from orch.cli.hosts.host_keys import planned
-    from orch.cli.output.plan import cost_line, counts, plan_json, reason_lines, run_lines
+    from orch.cli.output.plan import plan_json, plan_line, reason_lines, run_lines
     from orch.cli.output.progress import watching
     from orch.cli.output.review import judged_with_runs, on_nodes_that_go, shown_lines, tell_problems
     from orch.spec.diagnostics import render_human
@@ -243,7 +243,7 @@ def _preview_file(
             occupants = on_nodes_that_go(project, plan, listener)
         plan = judged_with_runs(plan, project, request, occupants)
         refused = refused or any(each.refuses for each in plan.policies)
-        pending, unfit = pending or plan.pending, unfit or bool(plan.problems)
+        pending, unfit = pending or plan.is_due, unfit or bool(plan.problems)
         if as_json:
             print_json(plan_json(plan, document, occupants))
             continue
@@ -251,7 +251,7 @@ def _preview_file(
             say(line)
         for line in reason_lines(plan, colour=coloured(sys.stdout), verbose=verbose):
             say(line)
-        say(f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}")
+        say(plan_line(plan))
         for line in run_lines(occupants):
             say(line)
         tell_problems(plan, document)

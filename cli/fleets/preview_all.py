@@ -220,10 +220,9 @@ def _previewed(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Pr
 
 def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previewed:
     from orch.cli.output.plan import (
-        cost_line,
-        counts,
         key_lines,
         plan_json,
+        plan_line,
         plan_lines,
         reason_lines,
         run_lines,
@@ -293,11 +292,11 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
             *plan_lines(plan, colour=False, verbose=wanted.verbose),
             *key_lines(plan.new_keys),
             *reason_lines(plan, colour=False, verbose=wanted.verbose),
-            f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}",
+            plan_line(plan),
             *run_lines(occupants),
         ),
         (*told, *(each.text() for each in plan.problems)),
-        plan.pending,
+        plan.is_due,
         saved,
         (*found, *(replace(each, code=name) for each, name in named)),
     )

@@ -13,6 +13,7 @@ from orch.cli import completion
 from orch.cli.context import Json, Rehearse
 from orch.cli.errors import end, print_json, say, tell
 from orch.spec.errors import ExitCode, OrchError, visible
+from orch.spec.suggest import few
 
 if TYPE_CHECKING:
     from orch.runner.health.findings import HealthReport
@@ -88,6 +89,8 @@ def health(
         print_json({"schema": SCHEMA, "fleets": [_fleet_json(each) for each in watched]})
     elif not watched:
         tell("no fleet is up in this project; bring one up with `orch up fleet.yml`")
+    elif not any(each.examined or each.left_out for each in watched):
+        tell(f"no node to examine: {few([each.fleet.name for each in watched], 5)} has none")
     else:
         for line in _lines(watched, verbose=verbose):
             say(line)

@@ -31,7 +31,9 @@ def nodes_named(words: Iterable[str], fleets: Mapping[str, FleetState]) -> tuple
     if unknown:
         from orch.runner.launch.environment import fold
 
-        has = "; ".join(f"{fleet} has {fold([n.name for n in s.nodes])}" for fleet, s in fleets.items())
+        has = "; ".join(
+            f"{fleet} has {fold([n.name for n in s.nodes]) or 'none'}" for fleet, s in fleets.items()
+        )
         scope = next(iter(fleets)) if len(fleets) == 1 else "the fleets here"
         raise UnknownNode(
             f"no node named {fold(unknown)} in {scope}",

@@ -86,6 +86,12 @@ def cost_line(plan: Plan) -> str:
     return f"costs ${plan.hourly:.2f} per hour ({delta:+.2f}){unpriced}"
 
 
+def plan_line(plan: Plan) -> str:
+    """What it comes to, in one line."""
+    also = "; `health` of its file is recorded" if plan.rewatched else ""
+    return f"plan: {counts(plan.changes, moves=plan.headline.moves)}{also}; {cost_line(plan)}"
+
+
 def warning_lines(warnings: Iterable[NodeWarning]) -> list[str]:
     """Each warning once, with the nodes it is about folded."""
     nodes: dict[str, list[str]] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orch.cli.errors import UsageError, coloured, end, tell
 from orch.cli.hosts.host_keys import accepting, after_keys
-from orch.cli.output.plan import cost_line, counts, key_lines, plan_lines, run_lines, warning_lines
+from orch.cli.output.plan import key_lines, plan_line, plan_lines, run_lines, warning_lines
 from orch.cli.output.progress import watching
 from orch.policies.settings import finding_of
 from orch.spec.diagnostics import render_human
@@ -59,7 +59,7 @@ def agree(
         plan, request = after_keys(document, request, lambda w, p=project: _previewed(p, w), confirm)
         lines = [
             *shown_lines(plan, verbose=verbose),
-            f"plan: {counts(plan.changes, moves=plan.headline.moves)}; {cost_line(plan)}",
+            plan_line(plan),
         ]
         stack = StackState(project, request.name)
         if lines != agreed_lines:
@@ -81,6 +81,8 @@ def agree(
                 confirm(f"Bring up the fleet {request.name}?")
             elif former:
                 tell(f"fleet {request.name}: the record of an earlier version of orch is written again")
+            elif plan.rewatched:
+                tell(f"fleet {request.name}: how the health of its nodes is watched is recorded")
             else:
                 tell(f"fleet {request.name}: which nodes it has, and `nodes` of the file, are recorded")
             agreed_lines = lines

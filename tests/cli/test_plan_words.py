@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from recorded_plans import EVENTS, EXPLAINED, Preview
 
-from orch.cli.output.plan import cost_line, counts, plan_json, plan_lines, reason_lines
+from orch.cli.output.plan import cost_line, counts, plan_json, plan_line, plan_lines, reason_lines
 from orch.components.deployment import Deployment
 from orch.stacks.plan import Plan
 from orch.stacks.pulumi.changes import GONE, Change, PropertyChange, PropertyDrift
@@ -268,6 +268,16 @@ def test_a_secret_that_changes_is_told_to_change() -> None:
     assert plan_lines(Plan("f", "f", (change,), (), hourly=0, delta=0), colour=False)[-1] == (
         "      key: another secret"
     )
+
+
+def test_what_is_only_recorded_is_due_and_told() -> None:
+    plan = Plan("lab", "lab", (), (), hourly=3.0, delta=0.0, unrecorded=True)
+    assert not plan.is_due
+    assert "recorded" not in plan_line(plan)
+    other = replace(plan, rewatched=True)
+    assert other.is_due
+    assert not other.pending
+    assert "; `health` of its file is recorded; costs $3.00 per hour (+0.00)" in plan_line(other)
 
 
 def test_a_property_that_no_row_knows_is_named_as_what_forces_new_nodes() -> None:

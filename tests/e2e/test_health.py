@@ -164,8 +164,11 @@ def test_a_fault_is_found_by_the_gate_and_by_interval_and_no_job_goes_there(ward
 
 def test_a_training_goes_on_by_itself_on_another_machine_and_ends_with_the_same_weights(ward: Folder) -> None:
     ward.write("fleet.yml", f"{FLEET}health: {{interval: 2s, auto_replace: true, max_replacements: 1}}\n")
+    said = ward.orch("preview", "fleet.yml", "--exit-code")
+    assert (said.code, "`health` of its file is recorded" in said.out) == (10, True), said.out
     said = ward.orch("up", "fleet.yml", "--yes", timeout=300)
     assert said.code == 0, said.err
+    assert ward.orch("preview", "fleet.yml", "--exit-code").code == 0
     for index in (0, 1):
         equip(ward, index)
     before = docker("inspect", "-f", "{{.Id}}", container(ward, 1))
@@ -200,4 +203,7 @@ def test_a_training_goes_on_by_itself_on_another_machine_and_ends_with_the_same_
     equip(ward, 1)
     kernel_tells(ward, 1, 79)
     until(lambda: "`max_replacements` is 1" in ward.orch("reconcile").err, 60, "it stays as it is")
+    said = ward.orch("reconcile", "--json")
+    assert said.code == 7, said.err
+    assert ["not replaced" in each["text"] for each in said.json["health"]] == [True]
     assert nodes(ward)[1] == ("idle", "failure")
