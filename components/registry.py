@@ -31,7 +31,7 @@ from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import Finding, PlanError, PlanErrors, settle
 from orch.spec.grammar.values import render_duration
-from orch.spec.models import Health
+from orch.spec.models import Fleet, Health
 from orch.spec.models.backends import effective, installed, provisioned
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.rules.unsupported import backends_hint
@@ -130,7 +130,7 @@ def compile_fleet(request: PlanRequest) -> Deployment:
         reasons=(*deployment.reasons, *reasons),
         findings=(*deployment.findings, *warnings, *findings, *evacuated_note(request)),
         ended=ended,
-        health=FleetHealth(**request.fleet.health.model_dump()),
+        health=watched(request.fleet),
     )
 
 
@@ -144,6 +144,18 @@ def with_hosts(request: PlanRequest) -> PlanRequest:
         if name in named and (config := _known(name).hosts(request)) is not None:
             return replace(request, fleet=fleet.model_copy(update={"ssh_config": config}))
     return request
+
+
+def watched(fleet: Fleet) -> FleetHealth:
+    """How the health of a fleet's nodes is watched, as it is recorded with the fleet."""
+    health = fleet.health
+    return FleetHealth(
+        gate=health.gate,
+        interval_s=health.interval_s,
+        min_busbw=health.min_busbw,
+        auto_replace=health.auto_replace,
+        max_replacements=health.max_replacements,
+    )
 
 
 def health_words(health: Health) -> str | None:

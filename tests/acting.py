@@ -41,7 +41,7 @@ from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.node_count import with_node_count
-from orch.components.registry import check_total_budget, compile_fleet
+from orch.components.registry import check_total_budget, compile_fleet, watched
 from orch.components.request import PlanRequest, PriorState, Spent
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.facts import ask as ask_hosts
@@ -91,6 +91,7 @@ def fleets(plan: Callable[[Fleet, Path], Steps]) -> Act:
     def act(document: Document, folder: Path, told: list[str]) -> Steps:
         assert isinstance(document.model, Fleet)
         with_node_count(request_of(document.model, folder=folder))
+        watched(document.model)
         yield from plan(document.model, folder)
 
     return act
