@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from orch.runner.errors import RunnerError
 from orch.runner.events import Notice
+from orch.runner.health.findings import HealthReport
 from orch.runner.launch.run_plan import plan_of as run_plan_of
 from orch.runner.ledger.changes import Change, ChangeUnderWay
 from orch.runner.ledger.history.node_health import HealthPeriod
@@ -82,7 +83,7 @@ class Healer:
                 elif change is not None:
                     yield from self._go_on(node, name, change)
                 elif node is not None:
-                    yield from self._heal_one(fleet, node, failures[name].reason, health.max_replacements)
+                    yield from self._heal_one(fleet, node, failures[name], health.max_replacements)
             except Interrupted:
                 raise
             except OrchError as error:
@@ -93,7 +94,14 @@ class Healer:
                 detail = f": {error.detail}" if error.detail else ""
                 yield NotReplaced(f"node {name} is not replaced: {error.summary}{detail}", "warning")
 
-    def _heal_one(self, fleet: FleetState, node: NodeState, why: str, most: int) -> Iterator[Notice]:
+    def _heal_one(
+        self, fleet: FleetState, node: NodeState, found: HealthPeriod, most: int
+    ) -> Iterator[Notice]:
+        why = found.reason
+        if not _is_helped(found):
+            words = "another machine would not help"
+            yield NotReplaced(f"node {node.name} is kept out ({why}), and not replaced: {words}", "warning")
+            return
         if fleet.backend == "ssh":
             words = "it is an existing host, and orch cannot make another"
             yield NotReplaced(f"node {node.name} is kept out ({why}), and not replaced: {words}", "warning")
@@ -235,6 +243,15 @@ class Healer:
         if "interrupted " in result.stdout:
             names = ", ".join(dict.fromkeys(leaving))
             yield Notice(f"run {names} leaves node {node.name}, whose health is a failure")
+
+
+def _is_helped(found: HealthPeriod) -> bool:
+    """Whether another machine helps: not where no driver is installed, or a figure of all nodes is low."""
+    try:
+        report = HealthReport.from_json(found.report)
+    except RunnerError:  # of another version
+        return True
+    return report.action != "none" or not report.findings
 
 
 def _is_of_maintenance(cordon: Cordon) -> bool:

@@ -61,7 +61,13 @@ def watch(
     chosen = [node for node in nodes if node.name not in left and due(present[node.name])]
     examined = examine_nodes(chosen, connector, depth, simulated=fleet.simulated)
     found = [
-        Examination(each.node.name, each.status, each.reason, each.report.to_json())
+        # Where a deeper look's failure stands, so does its report.
+        Examination(
+            each.node.name,
+            each.status,
+            each.reason,
+            each.report.to_json() if each.report.status == each.status else None,
+        )
         for each in examined
         if each.report is not None and each.status is not None
     ]

@@ -275,3 +275,13 @@ def test_what_the_ledger_does_not_keep_is_told_all_the_same(
     told: list[OrchError] = []
     assert watch_module.watch(*with_ledger, unkept=told.append).failed == ("lab-0", "lab-1")
     assert [each.summary for each in told] == ["this login may only read the run ledger"]
+
+
+def test_a_node_that_another_machine_would_not_help_is_told_and_kept(lab: Lab) -> None:
+    slow = report([Finding("verify figure", "failure", "node", "all_reduce reaches 20 GB/s of 300", "none")])
+    one = Examination("lab-1", "failure", "all_reduce reaches 20 GB/s of 300", slow.to_json())
+    lab.ledger.record_health(lab.project.name, ledger_scope(lab.project), "lab", [one])
+    (told,) = lab.heal()
+    assert isinstance(told, NotReplaced)
+    assert "another machine would not help" in told.text
+    assert lab.done == []

@@ -20,12 +20,13 @@ KEPT_S = 90 * 86_400.0
 
 @dataclass(frozen=True)
 class Examination:
-    """What an examination of a node came to. `status`: healthy, warning or failure; `report`: JSON."""
+    """What an examination of a node came to. `status`: healthy, warning or failure; `report`: JSON, None
+    where the one before it stands."""
 
     node: str
     status: str
     reason: str
-    report: str
+    report: str | None
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,12 @@ def record(db: Connection, project: str, scope: str, fleet: str, found: Sequence
     for each in found:
         before, reason = present.get(each.node), schema.storable(each.reason)
         if before is not None and before.status == each.status and is_same(before.reason, reason):
-            values = {"reason": reason, "report": each.report, "seen_at": clock()}
-            db.execute(update(table).where(table.c.id == before.id).values(**values))
+            kept = each.report if each.report is not None else before.report
+            now = {"reason": reason, "report": kept, "seen_at": clock()}
+            db.execute(update(table).where(table.c.id == before.id).values(**now))
             continue
         values = {"project": project, "scope": scope, "fleet": fleet, "node": each.node}
-        told = {"status": each.status, "reason": reason, "report": each.report}
+        told = {"status": each.status, "reason": reason, "report": each.report or "{}"}
         db.execute(insert(table).values(**values, **told, began_at=clock(), seen_at=clock()))
     db.execute(delete(table).where(table.c.project == project, table.c.seen_at < clock() - KEPT_S))
 
