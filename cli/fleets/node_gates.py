@@ -27,7 +27,7 @@ class Unhealthy(OrchError):
 def require_healthy(stacks: Sequence[Stack], wave: int, *, unfit: bool) -> None:
     """Check the nodes of a wave's fleets as `orch check` does. `unfit`: some were not in order when they were
     brought up. Raises Unhealthy for any that fails."""
-    from orch.cli.hosts.check import survey_of
+    from orch.cli.hosts.check import failures_of, survey_of
 
     fleets = [each for each in stacks if each.wave == wave and each.fleet is not None]
     if not fleets:
@@ -39,8 +39,7 @@ def require_healthy(stacks: Sequence[Stack], wave: int, *, unfit: bool) -> None:
     failed: list[str] = []
     for each in fleets:
         for host in survey_of(each.project, each.model.name).hosts:
-            reasons = [f"{one.id}: {one.detail}" for one in host.checks if one.result.value == "fail"]
-            if reasons:
+            if reasons := failures_of(host):
                 failed.append(f"{each.title}: {host.name}: {'; '.join(reasons)}")
     if failed:
         raise _unhealthy(wave, failed, fleets[0].model.name)
@@ -98,7 +97,7 @@ def _examined(project: Project, runner: RunnerContext, fleet: FleetState) -> boo
         runner.connector,
         fleet,
         depth=depth_of(gate),
-        due=lambda status: status.health is None or not status.health.passed(gate),
+        due=lambda status: not status.has_passed(gate),
         unkept=lambda error: tell(f"warning: the health of fleet {fleet.name} is not kept: {error.summary}"),
     )
     for text, level in news(watched):

@@ -215,6 +215,11 @@ def _details(hosts: Sequence[HostReport], colour: bool) -> list[str]:
     return lines
 
 
+def failures_of(host: HostReport) -> list[str]:
+    """The requirements that a host fails, each with what was found."""
+    return [f"{one.id}: {one.detail}" for one in host.checks if one.result.value == "fail"]
+
+
 def in_order(project: Project, runner: RunnerContext) -> Health:
     """What keeps nodes of a fleet from taking jobs, by node: what they fail of `orch check`, their health."""
     from orch.runner.health.gate import depth_of
@@ -224,7 +229,7 @@ def in_order(project: Project, runner: RunnerContext) -> Health:
     def reasons(fleet: str, names: Collection[str]) -> Mapping[str, str]:
         found: dict[str, list[str]] = {}
         for host in survey_of(project, fleet, only=names).hosts:
-            if failed := [f"{one.id}: {one.detail}" for one in host.checks if one.result.value == "fail"]:
+            if failed := failures_of(host):
                 found[host.name] = failed
         state = fleet_state(project, fleet)
         if state.health is not None and state.health.gate != "none":

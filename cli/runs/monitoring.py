@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.metrics.families import ProjectCollector
-    from orch.runner.metrics.project_look import FleetCost, HealthRow, ProjectFacts, ProjectWatch
+    from orch.runner.metrics.project_look import FleetCost, ProjectFacts, ProjectWatch
     from orch.runner.runs.context import RunnerContext
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
@@ -135,37 +135,12 @@ def without_library(error: ModuleNotFoundError) -> UsageError:
     )
 
 
-def health_rows(ledger: Ledger, project: Project) -> tuple[HealthRow, ...]:
-    """The health of nodes as they were examined last. Raises LedgerUnusable."""
-    from collections import Counter
-    from contextlib import suppress
-
-    from orch.runner.errors import RunnerError
-    from orch.runner.health.findings import HealthReport
-    from orch.runner.metrics.project_look import HealthRow
-    from orch.stacks.project import ledger_scope
-
-    rows: list[HealthRow] = []
-    for each in ledger.health(project.name, ledger_scope(project)):
-        counts = Counter[str]()
-        with suppress(RunnerError):  # of a newer version
-            counts.update(one.severity for one in HealthReport.from_json(each.report).findings)
-        found = tuple(sorted(counts.items()))
-        rows.append(HealthRow(each.fleet, each.node, each.status, each.began_at, each.reason, found))
-    return tuple(rows)
-
-
 class FactsOf:
     """What is known of a project without its nodes: its ledger at each call, stacks and files now and then.
 
     What cannot be read keeps what was read before; `sources` tells it, and who serves is told once."""
 
-    def __init__(
-        self,
-        project: Project,
-        runner: RunnerContext,
-        fleets: Collection[str],
-    ) -> None:
+    def __init__(self, project: Project, runner: RunnerContext, fleets: Collection[str]) -> None:
         self._project, self._ledger = project, runner.ledger
         self._only = frozenset(fleets)
         self._fleets: tuple[FleetState, ...] = ()
@@ -185,18 +160,20 @@ class FactsOf:
 
     def __call__(self) -> ProjectFacts:
         """Raises nothing that a source is at fault for."""
-        from orch.runner.metrics.project_look import ProjectFacts, only
+        from orch.runner.metrics.project_look import HealthRow, ProjectFacts, only
+        from orch.stacks.project import ledger_scope
 
         if time.monotonic() - self._read_at >= STATE_S:
             self._try("state", self._read_state)
             self._try("files", self._read_files)
             self._try("ledger", self._read_costs)
             self._read_at = time.monotonic()
-        facts, health = ProjectFacts(), tuple["HealthRow", ...]()
+        facts, health = ProjectFacts(), tuple[HealthRow, ...]()
 
         def runs() -> None:
             nonlocal facts, health
-            health = health_rows(self._ledger, self._project)
+            periods = self._ledger.health(self._project.name, ledger_scope(self._project))
+            health = tuple(map(HealthRow.of, periods))
             facts = ProjectFacts(runs=self._ledger.runs(active_only=True), ended=self._ledger.ended_counts())
 
         self._try("ledger", runs)

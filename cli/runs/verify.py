@@ -55,7 +55,7 @@ def verify(
     nodes: Annotated[
         list[str] | None,
         typer.Option(
-            "--nodes",
+            "--node",
             metavar="NODE",
             help="Only these: a name, an index, gpu[1-4]; repeatable.",
             autocompletion=completion.nodes,
@@ -99,12 +99,17 @@ def verified(
 ) -> tuple[Report, RunRow]:
     """Verify the nodes of a fleet by a run, and keep what it came to. Raises RunFailed without results."""
     from orch.cli.output.run import nodes_text
+    from orch.stacks.health.verified import judged
 
     with still(lambda: "asking the nodes and packing files"):
         row = _submit(project, runner, stack, fleet, request)
     tell(f"run {row.name} verifies fleet {fleet.name}: {nodes_text(row)}")
     row = _see_through(project, runner, row)
-    return _judged(project, runner, fleet, request, row), row
+    report, kept_out = judged(project, runner, fleet, request, row)
+    for name, verdict in kept_out.items():
+        words = f"node {name} takes no new jobs until `orch verify {fleet.name}` is fine"
+        tell(f"{words}: {verdict.reason}")
+    return report, row
 
 
 def _runs(words: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -182,32 +187,6 @@ def _see_through(project: Project, runner: RunnerContext, row: RunRow) -> RunRow
 
     with LocalPorts() as held:
         return see_through(project, replace(runner, processor=Quietly(runner.processor)), row, held)
-
-
-def _judged(
-    project: Project, runner: RunnerContext, fleet: FleetState, request: Request, row: RunRow
-) -> Report:
-    """The report on a run that ended, after the ledger has kept it. Raises RunFailed without results."""
-    from orch.runner.verify.judge import judge
-    from orch.runner.verify.verification import RUNS, conditions_of, figures_of, results_of, terms_of
-    from orch.stacks.health.verified import keep_verdicts
-    from orch.stacks.project import ledger_scope
-
-    found = results_of(runner.context(row).folder, row)
-    kept = runner.ledger.verifications(project.name, ledger_scope(project))
-    terms = terms_of(request, fleet, row, {})
-    conditions = conditions_of(found, terms)
-    report = judge(found, replace(terms, former=kept.former(fleet.name, conditions)))
-    kept.keep(fleet.name, row.id, conditions, figures_of(report))
-    if request.min_busbw is None:  # what somebody tries out says nothing of the nodes
-        whole = request.runs == RUNS
-        for name, verdict in keep_verdicts(
-            project, runner.ledger, runner.connector, fleet, report, whole=whole
-        ):
-            if verdict.status == "failure":
-                words = f"node {name} takes no new jobs until `orch verify {fleet.name}` is fine"
-                tell(f"{words}: {verdict.reason}")
-    return report
 
 
 def _show(report: Report, row: RunRow, as_json: bool) -> None:

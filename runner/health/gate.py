@@ -111,5 +111,4 @@ def _is_due(status: NodeStatus, gate: str, suspect: bool) -> bool:
         return False
     if suspect:
         return True
-    passed = status.health is not None and status.health.passed(gate)
-    return not passed and (depth_of(gate) == "light" or not status.claims)
+    return not status.has_passed(gate) and (depth_of(gate) == "light" or not status.claims)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from orch.runner.health.gpus import xids_in
+from orch.runner.health.readers.xids import short_pci
 
 # What a node tells is not trusted: no machine has more GPUs.
 MOST_GPUS = 64
@@ -169,7 +170,7 @@ def _gpus(lines: Iterable[str]) -> Iterator[GpuCounters]:
         elif begun := _GPU.match(line):
             if pci:
                 yield _gpu(pci, told)
-            told, pci, section = {}, _short(begun[1]), ""
+            told, pci, section = {}, short_pci(begun[1]), ""
     if pci:
         yield _gpu(pci, told)
 
@@ -211,9 +212,3 @@ def _links(lines: Iterable[str]) -> dict[int, dict[str, float]]:
         if counter := _LINK.fullmatch(line):
             found.setdefault(int(counter[1]), {})[LINK_FIELDS[counter[2]][0]] = float(counter[3])
     return found
-
-
-def _short(pci: str) -> str:
-    """A place of the PCI bus as the kernel writes it; nvidia-smi tells a longer domain, and the function."""
-    domain, _, rest = pci.lower().partition(":")
-    return f"{domain[-4:]:0>4}:{rest.partition('.')[0]}"

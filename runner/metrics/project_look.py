@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from orch.runner.errors import RunnerError
+from orch.runner.health.findings import HealthReport
+from orch.runner.ledger.history.node_health import HealthPeriod
 from orch.runner.ledger.records import RunRow
 from orch.runner.metrics import node_look
 from orch.runner.metrics.node_look import NodeLook
@@ -39,6 +44,15 @@ class HealthRow:
     since: float
     reason: str = ""
     findings: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, period: HealthPeriod) -> HealthRow:
+        """As the ledger has it; without findings where its report is of a newer version."""
+        counts = Counter[str]()
+        with suppress(RunnerError):
+            counts.update(one.severity for one in HealthReport.from_json(period.report).findings)
+        found = tuple(sorted(counts.items()))
+        return cls(period.fleet, period.node, period.status, period.began_at, period.reason, found)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,10 @@ class NodeStatus:
         """Why it gets no new job, where that is its health."""
         return self.health.reason if self.health is not None and self.health.status == "failure" else None
 
+    def has_passed(self, gate: str) -> bool:
+        """Whether it was examined as deep as a fleet's gate asks, in its present boot."""
+        return self.health is not None and self.health.passed(gate)
+
     def in_words(self, part: str = "") -> str:
         """`idle`, `idle (warning)`, `busy 3/8 (failure)`: its status with its health, without reasons.
         `part`: what follows the word."""

@@ -261,9 +261,7 @@ def _through_gate(
     failed."""
     if fleet.health is None or fleet.health.gate == "none":
         return statuses
-    if not failed and all(
-        each.health is not None and each.health.passed(fleet.health.gate) for each in statuses
-    ):
+    if not failed and all(each.has_passed(fleet.health.gate) for each in statuses):
         return statuses  # what examines is not even loaded
     from orch.runner.health.gate import through_gate
 

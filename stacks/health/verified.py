@@ -5,35 +5,53 @@ It looks deeper than examinations do: what it found stands until a verification 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from orch.runner.health.findings import Finding, HealthReport, Status, report
 from orch.runner.health.gate import WRITE_S
 from orch.runner.ledger.history.node_health import Examination
-from orch.runner.ledger.ledger import Ledger
-from orch.runner.node.connector import Connector
+from orch.runner.ledger.records import RunRow
 from orch.runner.node.verdict import Verdict, record
-from orch.runner.verify.judge import Report, Shortfall
+from orch.runner.runs.context import RunnerContext
+from orch.runner.verify.judge import Report, Shortfall, judge
+from orch.runner.verify.verification import (
+    RUNS,
+    Request,
+    conditions_of,
+    figures_of,
+    results_of,
+    terms_of,
+)
 from orch.spec.state import FleetState
 from orch.stacks.project import Project, ledger_scope
 
 DEPTH = "nccl"
 
 
-def keep_verdicts(
-    project: Project,
-    ledger: Ledger,
-    connector: Connector,
-    fleet: FleetState,
-    verified: Report,
-    *,
-    whole: bool,
-) -> tuple[tuple[str, Verdict], ...]:
-    """Write to the nodes that were verified what that came to, and keep it in the ledger.
+def judged(
+    project: Project, runner: RunnerContext, fleet: FleetState, request: Request, row: RunRow
+) -> tuple[Report, Mapping[str, Verdict]]:
+    """The report on a verification that ended, after the ledger has kept it; the verdicts on nodes that get
+    no new job because of it, by name. Raises RunFailed without results, LedgerUnusable."""
+    found = results_of(runner.context(row).folder, row)
+    kept = runner.ledger.verifications(project.name, ledger_scope(project))
+    terms = terms_of(request, fleet, row, {})
+    conditions = conditions_of(found, terms)
+    report = judge(found, replace(terms, former=kept.former(fleet.name, conditions)))
+    kept.keep(fleet.name, row.id, conditions, figures_of(report))
+    if request.min_busbw is not None:  # what somebody tries out says nothing of the nodes
+        return report, {}
+    verdicts = _keep_verdicts(project, runner, fleet, report, whole=request.runs == RUNS)
+    return report, {name: each for name, each in verdicts.items() if each.status == "failure"}
 
-    `whole`: all that there is was measured, so that a node of which nothing is said is healthy. Gives the
-    names of nodes that fall short, each with its verdict. A node that does not answer keeps the one it has.
-    """
+
+def _keep_verdicts(
+    project: Project, runner: RunnerContext, fleet: FleetState, verified: Report, *, whole: bool
+) -> Mapping[str, Verdict]:
+    """Write to the nodes what a verification makes of them, and keep it in the ledger; the verdicts on those
+    that fall short. `whole`: all was measured, so that a node of which nothing is said is healthy. A node
+    that does not answer keeps the verdict that it has."""
     gated = fleet.health is not None and fleet.health.gate == DEPTH
     found = {node.name: finding_of(node.name, verified.shortfalls, gated=gated) for node in fleet.nodes}
     told = {name: each for name, each in found.items() if whole or each.findings}
@@ -41,15 +59,15 @@ def keep_verdicts(
         name: (each.status, each.reason) for name, each in told.items()
     }
     nodes = [node for node in fleet.nodes if node.name in told]
-    written = record(verdicts, nodes, connector, DEPTH, deadline_s=WRITE_S)
-    known = [(each.node.name, each.value) for each in written if each.value is not None]
-    ledger.record_health(
+    written = record(verdicts, nodes, runner.connector, DEPTH, deadline_s=WRITE_S)
+    known = {each.node.name: each.value for each in written if each.value is not None}
+    runner.ledger.record_health(
         project.name,
         ledger_scope(project),
         fleet.name,
-        [Examination(name, each.status, each.reason, told[name].to_json()) for name, each in known],
+        [Examination(name, each.status, each.reason, told[name].to_json()) for name, each in known.items()],
     )
-    return tuple((name, each) for name, each in known if told[name].findings)
+    return {name: each for name, each in known.items() if told[name].findings}
 
 
 def finding_of(node: str, shortfalls: Sequence[Shortfall], *, gated: bool) -> HealthReport:

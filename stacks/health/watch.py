@@ -96,7 +96,7 @@ def watch_due(project: Project, ledger: Ledger, connector: Connector, fleet: Fle
         connector,
         fleet,
         depth=depth_of(health.gate),
-        due=lambda status: status.health is None or not status.health.passed(health.gate),
+        due=lambda status: not status.has_passed(health.gate),
     )
     known = {each.node.name for each in deep.examined}
     names = [node.name for node in fleet.nodes if node.name not in known]
