@@ -126,6 +126,7 @@ def test_one_gpu_is_reset_once_though_the_call_was_killed_and_a_reset_failed(
 def test_the_runbook_resets_once_and_stops_where_a_reset_fails(pool: Client, room: Room) -> None:
     server = room.servers[0]
     words = ("gpu-fault", "fleet=pool", "node=gpu1", "--yes", "--report", "gpu.md")
+    server.run(f"rm -f {RESETS}")
     try:
         server.run("echo 3 > /etc/accelerators/ecc; touch /etc/accelerators/reset-fails")
         with told(server, "0000:28:00 48"):
