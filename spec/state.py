@@ -269,12 +269,51 @@ class NodeState(_Frozen):
         return data
 
 
+class PodQueue(_Frozen):
+    """How pods of a Kubernetes fleet are asked for: the fleet has no nodes of its own, a run brings its pods.
+
+    `kubeconfig` is the path of a file, None for the user's own or the one of the pod that orch runs in;
+    `context` one of it, None for its current one. `gang`: what starts all pods of a run together: Kueue, whose
+    `local_queue` takes them, the scheduler's own PodGroup, or a job that orch takes back whole when not all of
+    its pods start within `start_limit_s`. `pods`: the most of one run.
+
+    `cpus`, `memory_mib` and `gpus` are those of one node, `requests` what a pod asks for to have it whole, in
+    Kubernetes' words ("nvidia.com/gpu": "8"); `gpu_resource` is the key of its accelerators. `fabric` names the
+    row of catalog/kubernetes_fabrics.yml that its network is, None for one without RDMA; `fabric_resource` the
+    key that was found allocatable. `topology_key`: the label whose value pods of one run are to share,
+    `topology_required`: or do not start. `priority_classes`: those that its queue knows.
+    """
+
+    context: str | None = None
+    kubeconfig: str | None = None
+    namespace: str
+    gang: Literal["kueue", "podgroup", "job"]
+    local_queue: str | None = None
+    service_account: str | None = None
+    pods: int
+    cpus: float | None = None
+    memory_mib: int | None = None
+    gpus: Gpus = Gpus()
+    requests: dict[str, str] = {}
+    gpu_resource: str | None = None
+    fabric: str | None = None
+    fabric_resource: str | None = None
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[dict[str, str], ...] = ()
+    topology_key: str | None = None
+    topology_required: bool = False
+    priority_classes: tuple[str, ...] = ()
+    start_limit_s: int = 300
+    price_hourly: float | None = None
+
+
 class FleetState(_Frozen):
     """A provisioned fleet.
 
     `unreachable_grace_s`: how long a silent node may stay silent before its run is given up. `beside_hourly`:
     what it costs without its nodes, in US dollars an hour. `env`: as that of a node. `health`: recorded
-    beside the fleet, and not with it; None where nobody said how it is watched.
+    beside the fleet, and not with it; None where nobody said how it is watched. `queue`: where runs bring
+    their own pods.
     """
 
     schema_version: int = SCHEMA
@@ -290,7 +329,16 @@ class FleetState(_Frozen):
     beside_hourly: float | None = None
     mounts: tuple[FleetMount, ...] = ()
     health: FleetHealth | None = Field(default=None, exclude=True)
+    queue: PodQueue | None = None
     nodes: tuple[NodeState, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _as_before_queues(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Who knows no queues yet reads all other fleets, and no stack has a change for it."""
+        data = write(self)
+        if data.get("queue") is None:
+            data.pop("queue", None)
+        return data
 
     @field_validator("nodes")
     @classmethod
