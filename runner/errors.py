@@ -21,6 +21,28 @@ class HostUnreachable(RunnerError):
     exit_code = ExitCode.HOSTS
 
 
+class NodeGone(HostUnreachable):
+    """A node that was there, and is not any more: asking again does not help.
+
+    `exit_code`: of its first process where that ended; `out_of_memory`: the kernel ended it for that.
+    `taken`: somebody else took it away, or its machine was lost, whatever ran there.
+    """
+
+    def __init__(
+        self,
+        summary: str,
+        *,
+        exit_code: int | None = None,
+        out_of_memory: bool = False,
+        taken: bool = False,
+        **fields: str | None,
+    ) -> None:
+        super().__init__(summary, **fields)
+        self.exit_code = exit_code
+        self.out_of_memory = out_of_memory
+        self.taken = taken
+
+
 class LoginRefused(HostUnreachable):
     """The host answers, but accepts none of our keys: waiting does not help."""
 
@@ -94,6 +116,10 @@ class NodesBusy(RunConflict):
 
 class SeatsTaken(NodesBusy):
     """Another run was submitted to these nodes after they were chosen."""
+
+
+class NotAdmitted(NodesBusy):
+    """A cluster's own scheduler has not given the run its nodes yet."""
 
 
 class InLine(NodesBusy):
@@ -176,6 +202,10 @@ class RunFailed(RunnerError):
     def __init__(self, summary: str, *, reason: str = "executor_error", **fields: str | None) -> None:
         super().__init__(summary, **fields)
         self.reason = reason
+
+
+class PodsRefused(RunFailed):
+    """A cluster will never start the pods of a run as they are asked for."""
 
 
 class NodeDiskFull(RunFailed):

@@ -410,13 +410,14 @@ def _candidates(
 
     All of them when none of the requested fleets is up: the error message then names them."""
     from orch.runner.placement.rank_groups import requested_fleets
+    from orch.runner.placement.slots import with_slots
     from orch.stacks.fleets import fleet_of, not_up
 
     if fleet_name is not None and fleet_name not in stacks:
         raise not_up(project, fleet_name)
     requested = (fleet_name,) if fleet_name is not None else requested_fleets(task)
     names = [name for name in stacks if name in requested] or list(stacks)
-    return {name: fleet_of(stacks[name]) for name in names}
+    return {name: with_slots(fleet_of(stacks[name])) for name in names}
 
 
 def why_silent(

@@ -1,0 +1,122 @@
+"""Pods of a run on a fleet of a cluster: asked for as one gang, looked at until all run, and given back.
+
+The queue is the cluster's. What is asked for is named after the run and its attempt, so whoever drives the
+run goes on with it, and whoever ends it knows what to remove.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orch.runner.errors import NoFit, NotAdmitted, PodsRefused
+from orch.runner.launch.run_plan import RunPlan, plan_of
+from orch.runner.ledger.records import RunRow
+from orch.runner.placement.slots import KIND, is_of_cluster
+from orch.spec.state import FleetState, NodeState, OtherAccess, PodQueue
+
+if TYPE_CHECKING:
+    from orch.runner.kubernetes.gangs import PodLook
+    from orch.runner.launch.launch_record import LaunchRecord
+    from orch.runner.runs.context import RunContext
+
+ASKED = "its pods are asked for"
+"""Why a new run waits whose pods nobody has asked for yet."""
+
+LOOK_S = 2.0
+SLOW_LOOK_S = 15.0
+"""How often the cluster is asked about a gang: at first, and once it has waited for long."""
+
+
+def brings_pods(plan: RunPlan) -> bool:
+    """Whether the nodes of a run are pods of its own."""
+    return any(map(is_of_cluster, plan.nodes))
+
+
+def look_again_s(row: RunRow) -> float:
+    """In how many seconds a run that waits for its pods looks again."""
+    since = row.queued_at or row.created_at
+    return min(SLOW_LOOK_S, LOOK_S + max(0.0, row.now - since) / 60)
+
+
+def admitted(
+    context: RunContext, row: RunRow, record: LaunchRecord, fleet: FleetState, plan: RunPlan
+) -> FleetState:
+    """The fleet with the pods of the run's next attempt as its nodes, when all of them run.
+
+    Asks for them where they are not there. Raises NotAdmitted until then, NoFit where the fleet takes no pods
+    any more, PodsRefused where the cluster will never start them, and what asking it raises.
+    """
+    from orch.runner.kubernetes.gangs import gang_name, open_gangs
+    from orch.runner.kubernetes.pod_requests import gang_request
+
+    queue = fleet.queue
+    if queue is None:
+        raise NoFit(f"fleet {fleet.name} takes no pods any more")
+    name = gang_name(row.name, plan.run_id, row.next_attempt)
+    gangs = open_gangs(queue)
+    look = gangs.look(name)
+    if look.state == "gone":
+        gangs.apply(gang_request(record, fleet, queue, plan, row, name))
+        look = gangs.look(name)
+    if look.state == "running":
+        nodes = tuple(_node(name, queue, pod) for pod in look.pods)
+        return fleet.model_copy(update={"nodes": nodes})
+    why = "; ".join(look.reasons)
+    if look.hopeless:
+        raise PodsRefused("its pods cannot start", detail=why or None, reason="creating_container_error")
+    if look.state in ("failed", "ended") or gangs.due_back(look):
+        gangs.take_back(name)
+        raise NotAdmitted("its pods were taken back, and are asked for again", detail=why or None)
+    raise NotAdmitted("its pods wait" if look.state == "waiting" else "its pods start", detail=why or None)
+
+
+def give_pods_back(context: RunContext, row: RunRow) -> None:
+    """Remove what the cluster has for a run's latest attempt, and for one that it waited for."""
+    plan = plan_of(row)
+    pods = [node for node in plan.nodes if is_of_cluster(node)]
+    if not pods:
+        return
+    from orch.runner.kubernetes.gangs import gang_name, open_gangs
+
+    gangs = open_gangs(queue_of(pods[0]))
+    for attempt in {row.attempt, row.next_attempt}:
+        gangs.delete(gang_name(row.name, plan.run_id, attempt))
+
+
+def queue_of(node: NodeState) -> PodQueue:
+    """What leads to the cluster of a pod, or of a node that stands for one."""
+    told = node.access.model_dump()
+    return PodQueue(
+        kubeconfig=told.get("kubeconfig"),
+        context=told.get("context"),
+        namespace=str(told["namespace"]),
+        gang="job",
+        pods=1,
+    )
+
+
+def _node(gang: str, queue: PodQueue, pod: PodLook) -> NodeState:
+    """A pod that runs, as the node of a rank."""
+    access = {
+        "kind": KIND,
+        "kubeconfig": queue.kubeconfig,
+        "context": queue.context,
+        "namespace": queue.namespace,
+        "pod": pod.name,
+        "uid": pod.uid,
+        "container": "job",
+    }
+    return NodeState(
+        index=pod.index,
+        name=f"{gang}-{pod.index}",
+        access=OtherAccess.model_validate(access),
+        runtime="process",
+        internal_ip=pod.ip,
+        cpus=queue.cpus,
+        memory_mib=queue.memory_mib,
+        gpus=queue.gpus,
+        region=queue.context,
+        price_hourly=queue.price_hourly,
+        machine=pod.node,
+        made_for=gang,
+    )
