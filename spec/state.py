@@ -281,7 +281,8 @@ class PodQueue(_Frozen):
     Kubernetes' words ("nvidia.com/gpu": "8"); `gpu_resource` is the key of its accelerators. `fabric` names
     its kind of fabric (catalog/kubernetes_fabrics.yml), None for one without RDMA, `fabric_resource` the key
     that was found allocatable. `topology_key`: the label whose value the pods of a run are to share;
-    `topology_required`: or do not start. `priority_classes`: those that its queue knows.
+    `topology_required`: or do not start. `priority_classes`: those that its queue knows. `mark`: of the
+    fleet's stack, as a label's value: all that its runs have in the cluster bears it.
     """
 
     context: str | None = None
@@ -305,6 +306,7 @@ class PodQueue(_Frozen):
     priority_classes: tuple[str, ...] = ()
     start_limit_s: int = 300
     price_hourly: float | None = None
+    mark: str = ""
 
     def located(self, folder: Path) -> PodQueue:
         """The same with the path of its kubeconfig made absolute, a relative one from `folder`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.spec.state import FleetState, NodeState, OtherAccess
+from orch.spec.state import FleetState, NodeState, OtherAccess, PodQueue
 
 KIND = "kubernetes"
 """The kind of access of pods."""
@@ -13,12 +13,12 @@ def with_slots(fleet: FleetState) -> FleetState:
     queue = fleet.queue
     if queue is None or fleet.nodes:
         return fleet
-    where = {"kubeconfig": queue.kubeconfig, "context": queue.context, "namespace": queue.namespace}
+    where = access_of(queue)
     slots = (
         NodeState(
             index=index,
             name=f"{fleet.name}-{index}",
-            access=OtherAccess.model_validate({"kind": KIND, **where}),
+            access=OtherAccess.model_validate(where),
             runtime="process",
             # Its pod will have one; until then a plan is a draft.
             internal_ip=f"{fleet.name}-{index}",
@@ -31,6 +31,12 @@ def with_slots(fleet: FleetState) -> FleetState:
         for index in range(queue.pods)
     )
     return fleet.model_copy(update={"nodes": tuple(slots)})
+
+
+def access_of(queue: PodQueue, **pod: str | None) -> dict[str, str | None]:
+    """The record of how a pod is reached, or one that is not there yet."""
+    where = {"kubeconfig": queue.kubeconfig, "context": queue.context, "namespace": queue.namespace}
+    return {"kind": KIND, **where, "mark": queue.mark, **pod}
 
 
 def is_of_cluster(node: NodeState) -> bool:

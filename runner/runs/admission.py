@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from orch.runner.errors import NoFit, NotAdmitted, PodsRefused
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.placement.slots import KIND, is_of_cluster
+from orch.runner.placement.slots import access_of, is_of_cluster
+from orch.runner.runs.run_secrets import filled_login
 from orch.spec.state import FleetState, NodeState, OtherAccess, PodQueue
 
 if TYPE_CHECKING:
     from orch.runner.kubernetes.gangs import PodLook
     from orch.runner.launch.launch_record import LaunchRecord
+    from orch.runner.launch.volumes import Volumes
     from orch.runner.runs.context import RunContext
 
 ASKED = "its pods are asked for"
@@ -39,7 +41,12 @@ def look_again_s(row: RunRow) -> float:
 
 
 def admitted(
-    context: RunContext, row: RunRow, record: LaunchRecord, fleet: FleetState, plan: RunPlan
+    context: RunContext,
+    row: RunRow,
+    record: LaunchRecord,
+    fleet: FleetState,
+    volumes: Volumes,
+    plan: RunPlan,
 ) -> FleetState:
     """The fleet with the pods of the run's next attempt as its nodes, when all of them run.
 
@@ -47,20 +54,21 @@ def admitted(
     any more, PodsRefused where the cluster will never start them, and what asking it raises.
     """
     from orch.runner.kubernetes.gangs import gang_name, open_gangs
-    from orch.runner.kubernetes.pod_requests import gang_request
+    from orch.runner.runs.pod_requests import gang_request
 
     queue = fleet.queue
     if queue is None:
         raise NoFit(f"fleet {fleet.name} takes no pods any more")
-    name = gang_name(row.name, plan.run_id, row.next_attempt)
+    name = gang_name(plan.run, queue.mark, plan.run_id, row.next_attempt)
     gangs = open_gangs(queue)
     look = gangs.look(name)
     if look.state == "gone":
-        gangs.apply(gang_request(record, fleet, queue, plan, row, name))
+        login = filled_login(context.folder, record.image, context.secrets)
+        task, attempt = record.task, row.next_attempt
+        gangs.apply(gang_request(record, task, fleet, queue, plan, volumes, login, attempt))
         look = gangs.look(name)
     if look.state == "running":
-        nodes = tuple(_node(name, queue, pod) for pod in look.pods)
-        return fleet.model_copy(update={"nodes": nodes})
+        return fleet.model_copy(update={"nodes": tuple(_node(name, queue, pod) for pod in look.pods)})
     why = "; ".join(look.reasons)
     if look.hopeless:
         raise PodsRefused("its pods cannot start", detail=why or None, reason="creating_container_error")
@@ -78,9 +86,10 @@ def give_pods_back(context: RunContext, row: RunRow) -> None:
         return
     from orch.runner.kubernetes.gangs import gang_name, open_gangs
 
-    gangs = open_gangs(queue_of(pods[0]))
+    queue = queue_of(pods[0])
+    gangs = open_gangs(queue)
     for attempt in {row.attempt, row.next_attempt}:
-        gangs.delete(gang_name(row.name, plan.run_id, attempt))
+        gangs.delete(gang_name(plan.run, queue.mark, plan.run_id, attempt))
 
 
 def queue_of(node: NodeState) -> PodQueue:
@@ -92,20 +101,13 @@ def queue_of(node: NodeState) -> PodQueue:
         namespace=str(told["namespace"]),
         gang="job",
         pods=1,
+        mark=str(told.get("mark") or ""),
     )
 
 
 def _node(gang: str, queue: PodQueue, pod: PodLook) -> NodeState:
     """A pod that runs, as the node of a rank."""
-    access = {
-        "kind": KIND,
-        "kubeconfig": queue.kubeconfig,
-        "context": queue.context,
-        "namespace": queue.namespace,
-        "pod": pod.name,
-        "uid": pod.uid,
-        "container": "job",
-    }
+    access = access_of(queue, pod=pod.name, uid=pod.uid, container="job")
     return NodeState(
         index=pod.index,
         name=f"{gang}-{pod.index}",
