@@ -45,6 +45,7 @@ def admitted(
     row: RunRow,
     record: LaunchRecord,
     fleet: FleetState,
+    *,
     volumes: Volumes,
     plan: RunPlan,
 ) -> FleetState:
@@ -64,8 +65,7 @@ def admitted(
     look = gangs.look(name)
     if look.state == "gone":
         login = filled_login(context.folder, record.image, context.secrets)
-        task, attempt = record.task, row.next_attempt
-        gangs.apply(gang_request(record, task, fleet, queue, plan, volumes, login, attempt))
+        gangs.apply(gang_request(record, fleet, plan, volumes=volumes, login=login, attempt=row.next_attempt))
         look = gangs.look(name)
     if look.state == "running":
         return fleet.model_copy(update={"nodes": tuple(_node(name, queue, pod) for pod in look.pods)})

@@ -276,7 +276,7 @@ def _on_pods(context: RunContext, row: RunRow, previous: RunPlan) -> _Attempt:
     NoFit, RunFailed, and what asking the cluster raises."""
     record = LaunchRecord.kept(context.folder)
     fleet, volumes = _fleet(context, row, record), _volumes(context, row, record)
-    fleet = admitted(context, row, record, fleet, volumes, previous)
+    fleet = admitted(context, row, record, fleet, volumes=volumes, plan=previous)
     seats = place_task(record.task, fleet)
     made = frozenset(node.name for node in fleet.nodes)
     compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes, made=made))

@@ -37,15 +37,17 @@ KEPT_S = 300
 
 def gang_request(
     record: LaunchRecord,
-    task: Task,
     fleet: FleetState,
-    queue: PodQueue,
     plan: RunPlan,
+    *,
     volumes: Volumes,
     login: Login | None,
     attempt: int,
 ) -> GangRequest:
     """The gang of a run's next attempt. `plan` is the run's plan so far, `login` that of `registry_auth`."""
+    task, queue = record.task, fleet.queue
+    if queue is None:
+        raise TypeError(f"fleet {fleet.name} takes no pods")
     group = rank_groups(task)[0]
     waits = queue.start_limit_s + 60 if queue.gang == "job" else BEGINS_WITHIN_S
     script = render(
