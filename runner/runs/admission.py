@@ -6,9 +6,10 @@ run goes on with it, and whoever ends it knows what to remove.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from orch.runner.errors import NoFit, NotAdmitted, PodsRefused
+from orch.runner.errors import NoFit, NotAdmitted, PodsRefused, RunnerError
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.placement.slots import access_of, is_of_cluster
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
     from orch.runner.kubernetes.gangs import PodLook
     from orch.runner.launch.launch_record import LaunchRecord
     from orch.runner.launch.volumes import Volumes
+    from orch.runner.ledger.ledger import Ledger
     from orch.runner.runs.context import RunContext
 
 ASKED = "its pods are asked for"
 """Why a new run waits whose pods nobody has asked for yet."""
+
+RUNS = 1000
+"""Of how many ended runs of a fleet pods are looked for."""
 
 LOOK_S = 2.0
 SLOW_LOOK_S = 15.0
@@ -90,6 +95,32 @@ def give_pods_back(context: RunContext, row: RunRow) -> None:
     gangs = open_gangs(queue)
     for attempt in {row.attempt, row.next_attempt}:
         gangs.delete(gang_name(plan.run, queue.mark, plan.run_id, attempt))
+
+
+def remove_leftover_pods(ledger: Ledger, fleet: FleetState) -> tuple[str, ...]:
+    """Remove gangs of a fleet whose run has ended, or is past their attempt; their names. Those of runs that
+    this ledger does not know stay. Raises what asking the cluster raises."""
+    queue = fleet.queue
+    if queue is None:
+        return ()
+    from orch.runner.kubernetes.gangs import gang_name, open_gangs
+
+    gangs = open_gangs(queue)
+    found = gangs.listed(queue.mark)
+    if not found:
+        return ()
+    known: dict[str, frozenset[str]] = {}
+    for row in ledger.listed(ended=True, fleets=[fleet.name], limit=RUNS).rows:
+        with suppress(RunnerError):
+            plan = plan_of(row)
+            attempts = {row.attempt, row.next_attempt} if row.active else ()
+            known[plan.run_id] = frozenset(
+                gang_name(plan.run, queue.mark, plan.run_id, attempt) for attempt in attempts
+            )
+    removed = tuple(each.name for each in found if each.token in known and each.name not in known[each.token])
+    for name in removed:
+        gangs.delete(name)
+    return removed
 
 
 def queue_of(node: NodeState) -> PodQueue:
