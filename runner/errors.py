@@ -119,7 +119,12 @@ class SeatsTaken(NodesBusy):
 
 
 class NotAdmitted(NodesBusy):
-    """A cluster's own scheduler has not given the run its nodes yet."""
+    """A cluster's own scheduler has not given the run its nodes yet. `delay_s`: how long to wait before it is
+    asked again, None for as usual."""
+
+    def __init__(self, summary: str, *, delay_s: float | None = None, **fields: str | None) -> None:
+        super().__init__(summary, **fields)
+        self.delay_s = delay_s
 
 
 class InLine(NodesBusy):

@@ -6,7 +6,9 @@ run goes on with it, and whoever ends it knows what to remove.
 
 from __future__ import annotations
 
+import random
 from contextlib import suppress
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit, NotAdmitted, PodsRefused, RunnerError
@@ -14,10 +16,10 @@ from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.placement.slots import access_of, is_of_cluster
 from orch.runner.runs.run_secrets import filled_login
-from orch.spec.state import FleetState, NodeState, OtherAccess, PodQueue
+from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
 
 if TYPE_CHECKING:
-    from orch.runner.kubernetes.gangs import PodLook
+    from orch.runner.kubernetes.gang_look import GangPod
     from orch.runner.launch.launch_record import LaunchRecord
     from orch.runner.launch.volumes import Volumes
     from orch.runner.ledger.ledger import Ledger
@@ -59,28 +61,37 @@ def admitted(
     Asks for them where they are not there. Raises NotAdmitted until then, NoFit where the fleet takes no pods
     any more, PodsRefused where the cluster will never start them, and what asking it raises.
     """
-    from orch.runner.kubernetes.gangs import gang_name, open_gangs
-    from orch.runner.runs.pod_requests import gang_request
+    from orch.runner.kubernetes.gang_look import due_back, pause_before_retry, refused
+    from orch.runner.kubernetes.manifests import gang_name
+    from orch.runner.runs.pod_requests import gang_request, gpus_of
 
     queue = fleet.queue
     if queue is None:
         raise NoFit(f"fleet {fleet.name} takes no pods any more")
     name = gang_name(plan.run, queue.mark, plan.run_id, row.next_attempt)
-    gangs = open_gangs(queue)
+    gangs = _gangs(queue)
     look = gangs.look(name)
     if look.state == "gone":
         login = filled_login(context.folder, record.image, context.secrets)
-        gangs.apply(gang_request(record, fleet, plan, volumes=volumes, login=login, attempt=row.next_attempt))
+        request = gang_request(record, fleet, plan, volumes=volumes, login=login, attempt=row.next_attempt)
+        if not gangs.apply(request):
+            raise NotAdmitted("its former pods are being removed", detail="; ".join(look.reasons) or None)
         look = gangs.look(name)
     if look.state == "running":
-        return fleet.model_copy(update={"nodes": tuple(_node(name, queue, pod) for pod in look.pods)})
-    why = "; ".join(look.reasons)
-    if look.hopeless:
-        raise PodsRefused("its pods cannot start", detail=why or None, reason="creating_container_error")
-    if look.state in ("failed", "ended") or gangs.due_back(look):
-        gangs.take_back(name)
-        raise NotAdmitted("its pods were taken back, and are asked for again", detail=why or None)
-    raise NotAdmitted("its pods wait" if look.state == "waiting" else "its pods start", detail=why or None)
+        gpus = queue.gpus.model_copy(update={"count": gpus_of(record.task, queue)})
+        return fleet.model_copy(update={"nodes": tuple(_node(name, queue, gpus, pod) for pod in look.pods)})
+    why = "; ".join(look.reasons) or None
+    now = datetime.now(timezone.utc)
+    if look.state in ("failed", "ended") or due_back(look, now, queue.start_limit_s):
+        gangs.delete(name, uid=look.uid)
+        if look.cause == "application":
+            raise PodsRefused("its pods cannot start", detail=why, reason="creating_container_error")
+        # Two that took each other's nodes would do so again.
+        delay_s = pause_before_retry(row.retry_tries, random.random())
+        raise NotAdmitted("its pods were taken back, and are asked for again", detail=why, delay_s=delay_s)
+    if refused(look, now):
+        raise PodsRefused("its pods cannot start", detail=why, reason="creating_container_error")
+    raise NotAdmitted("its pods wait" if look.state == "waiting" else "its pods start", detail=why)
 
 
 def give_pods_back(context: RunContext, row: RunRow) -> None:
@@ -89,10 +100,10 @@ def give_pods_back(context: RunContext, row: RunRow) -> None:
     pods = [node for node in plan.nodes if is_of_cluster(node)]
     if not pods:
         return
-    from orch.runner.kubernetes.gangs import gang_name, open_gangs
+    from orch.runner.kubernetes.manifests import gang_name
 
     queue = queue_of(pods[0])
-    gangs = open_gangs(queue)
+    gangs = _gangs(queue)
     for attempt in {row.attempt, row.next_attempt}:
         gangs.delete(gang_name(plan.run, queue.mark, plan.run_id, attempt))
 
@@ -103,9 +114,9 @@ def remove_leftover_pods(ledger: Ledger, fleet: FleetState) -> tuple[str, ...]:
     queue = fleet.queue
     if queue is None:
         return ()
-    from orch.runner.kubernetes.gangs import gang_name, open_gangs
+    from orch.runner.kubernetes.manifests import gang_name
 
-    gangs = open_gangs(queue)
+    gangs = _gangs(queue)
     found = gangs.listed(queue.mark)
     if not found:
         return ()
@@ -117,10 +128,26 @@ def remove_leftover_pods(ledger: Ledger, fleet: FleetState) -> tuple[str, ...]:
             known[plan.run_id] = frozenset(
                 gang_name(plan.run, queue.mark, plan.run_id, attempt) for attempt in attempts
             )
-    removed = tuple(each.name for each in found if each.token in known and each.name not in known[each.token])
-    for name in removed:
-        gangs.delete(name)
-    return removed
+    over = [each for each in found if each.token in known and each.name not in known[each.token]]
+    for each in over:
+        gangs.delete(each.name, uid=each.uid)
+    return tuple(each.name for each in over)
+
+
+_CLIENTS: dict[tuple[str | None, str | None], KubernetesClient] = {}
+_OPENING = threading.Lock()
+
+
+def _gangs(queue: PodQueue) -> Gangs:
+    """The gangs of a queue, by a client that this process keeps."""
+    from orch.runner.kubernetes.client import KubernetesClient
+    from orch.runner.kubernetes.gangs import Gangs
+
+    where = (queue.kubeconfig, queue.context)
+    with _OPENING:
+        if where not in _CLIENTS:
+            _CLIENTS[where] = KubernetesClient.open(*where)
+        return Gangs(_CLIENTS[where], queue)
 
 
 def queue_of(node: NodeState) -> PodQueue:
@@ -136,7 +163,7 @@ def queue_of(node: NodeState) -> PodQueue:
     )
 
 
-def _node(gang: str, queue: PodQueue, pod: PodLook) -> NodeState:
+def _node(gang: str, queue: PodQueue, gpus: Gpus, pod: GangPod) -> NodeState:
     """A pod that runs, as the node of a rank."""
     access = access_of(queue, pod=pod.name, uid=pod.uid, container="job")
     return NodeState(
@@ -147,7 +174,7 @@ def _node(gang: str, queue: PodQueue, pod: PodLook) -> NodeState:
         internal_ip=pod.ip,
         cpus=queue.cpus,
         memory_mib=queue.memory_mib,
-        gpus=queue.gpus,
+        gpus=gpus,
         region=queue.context,
         price_hourly=queue.price_hourly,
         machine=pod.node,

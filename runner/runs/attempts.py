@@ -151,8 +151,9 @@ def begin_attempt(
         attempt = _next_attempt(context, row, plan, line.released_at)
     except NotAdmitted as error:
         # Its queue is the cluster's: a look is no try.
-        since, tries = row.retry_since, row.retry_tries
-        context.ledger.wait(lease, Waiting(error_text(error), look_again_s(row), since, tries))
+        delay_s, again = error.delay_s or look_again_s(row), error.delay_s is not None
+        waiting = Waiting(error_text(error), delay_s, row.retry_since, row.retry_tries + again)
+        context.ledger.wait(lease, waiting)
         return
     except (RunConflict, HostUnreachable, NodeUnfit, NoFit) as error:
         _without_nodes(context, lease, row, plan, error=error, leftovers=leftovers)

@@ -83,6 +83,12 @@ def gang_request(
     )
 
 
+def gpus_of(task: Task, queue: PodQueue) -> int:
+    """The accelerators of each pod of a run."""
+    wanted = _resources(rank_groups(task)[0].resources, queue).gpus
+    return queue.gpus.count if wanted is None else wanted
+
+
 def _resources(asked: Resources, queue: PodQueue) -> PodResources:
     """What a task says of one node; of what it leaves open a pod has all that the node has."""
     said = asked.model_fields_set
