@@ -7,6 +7,7 @@ run goes on with it, and whoever ends it knows what to remove.
 from __future__ import annotations
 
 import random
+import threading
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
