@@ -245,7 +245,8 @@ def check_labels(tags: Mapping[str, str]) -> None:
 def asked(request: GangRequest) -> dict[str, str]:
     """What one pod requests, by Kubernetes' keys: the whole node, or the part of it that the task asks for.
 
-    A task that asks for some of a node's GPUs gets the same part of what it says nothing of. Raises BadTask.
+    A task that asks for some of a node's GPUs gets the same part of what it says nothing of, and no more than
+    its limits.
     """
     queue, wanted = request.queue, request.resources
     fabric = _fabric(request)
@@ -269,6 +270,18 @@ def asked(request: GangRequest) -> dict[str, str]:
         rows["memory"] = f"{wanted.memory_mib}Mi"
     if wanted.disk_mib is not None:
         rows["ephemeral-storage"] = f"{wanted.disk_mib}Mi"
+    for key, most in _limits(wanted).items():
+        if key in rows and quantity(rows[key]) > quantity(most):
+            rows[key] = most
+    return rows
+
+
+def _limits(wanted: PodResources) -> dict[str, str]:
+    rows: dict[str, str] = {}
+    if wanted.cpus_limit is not None:
+        rows["cpu"] = _cpus(wanted.cpus_limit)
+    if wanted.memory_limit_mib is not None:
+        rows["memory"] = f"{wanted.memory_limit_mib}Mi"
     return rows
 
 
@@ -513,10 +526,7 @@ def _container(request: GangRequest, fabric: FabricPod | None, mounts: list[Doc]
     # Of devices and huge pages requests equal limits (Kubernetes, "Extended resources", "HugePages").
     divisible = ("cpu", "memory", "ephemeral-storage")
     limits = {key: amount for key, amount in rows.items() if key not in divisible}
-    if wanted.cpus_limit is not None:
-        limits["cpu"] = _cpus(wanted.cpus_limit)
-    if wanted.memory_limit_mib is not None:
-        limits["memory"] = f"{wanted.memory_limit_mib}Mi"
+    limits |= _limits(wanted)
     resources: Doc = {"requests": rows, "limits": limits}
     security: Doc = {"runAsUser": 0}
     if fabric is not None and fabric.capabilities:
