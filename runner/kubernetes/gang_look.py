@@ -22,11 +22,14 @@ Cause = Literal["infrastructure", "application"]
 LONGEST_TEXT = 400
 MOST_REASONS = 6
 PAUSE_S, LONGEST_PAUSE_S = 10.0, 300.0
+WRONG_S, STARTS_WITHIN_S = 60.0, 1800.0
+"""How long pods are waited for that kubelet says cannot start, and those of which it says nothing."""
 
 _NO_PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
 _NOT_CREATED = re.compile(r"Error creating: (?:pods \"[^\"]*\" is forbidden: )?(.*)", re.S)
 _NO_FLAVOR = re.compile(r"couldn't assign flavors to pod set [^:]*: ")
 _PULLS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+_WRONG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff")
 _DISRUPTIONS = {
     "PreemptionByScheduler": "pods of a higher priority took its place",
     "DeletionByTaintManager": "its node is lost, or no longer takes it",
@@ -38,7 +41,8 @@ _DISRUPTIONS = {
 
 @dataclass(frozen=True)
 class GangPod:
-    """One pod of a gang. `placed_at`: when it got its node; `exit_code`: of its first process."""
+    """One pod of a gang. `placed_at`: when it got its node; `exit_code`: of its first process.
+    `waits`: what kubelet calls the reason why its container does not run yet."""
 
     index: int
     name: str
@@ -49,6 +53,7 @@ class GangPod:
     running: bool = False
     exit_code: int | None = None
     placed_at: datetime | None = None
+    waits: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,20 @@ def due_back(look: GangLook, now: datetime, limit_s: float) -> bool:
     """
     since = look.partial_since
     return since is not None and now - since >= timedelta(seconds=limit_s)
+
+
+def refused(look: GangLook, now: datetime) -> bool:
+    """Whether pods that have their nodes will not run: an image that cannot be pulled, a container that is
+    wrong, or no word of them for so long that nobody waits any more. `now` as in `due_back`."""
+    if look.state != "starting":
+        return False
+    for pod in look.pods:
+        if pod.placed_at is None or pod.running:
+            continue
+        held_s = (now - pod.placed_at).total_seconds()
+        if held_s >= (WRONG_S if pod.waits in (*_PULLS, *_WRONG) else STARTS_WITHIN_S):
+            return True
+    return False
 
 
 def pause_before_retry(tries: int, chance: float) -> float:
@@ -182,6 +201,7 @@ def _pod(document: Doc) -> GangPod:
         placed_at=_moment(scheduled.get("lastTransitionTime"))
         if scheduled.get("status") == "True" and _node(document) is not None
         else None,
+        waits=str((state.get("waiting") or {}).get("reason") or ""),
     )
 
 
