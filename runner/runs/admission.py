@@ -20,7 +20,9 @@ from orch.runner.runs.run_secrets import filled_login
 from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
 
 if TYPE_CHECKING:
+    from orch.runner.kubernetes.client import KubernetesClient
     from orch.runner.kubernetes.gang_look import GangPod
+    from orch.runner.kubernetes.gangs import Gangs
     from orch.runner.launch.launch_record import LaunchRecord
     from orch.runner.launch.volumes import Volumes
     from orch.runner.ledger.ledger import Ledger
