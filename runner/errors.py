@@ -21,25 +21,26 @@ class HostUnreachable(RunnerError):
     exit_code = ExitCode.HOSTS
 
 
-class NodeGone(HostUnreachable):
-    """A node that was there, and is not any more: asking again does not help.
+class PodGone(HostUnreachable):
+    """The pod that is the node has ended, was deleted or evicted, or another has its name: waiting does not
+    help.
 
-    `exit_code`: of its first process where that ended; `out_of_memory`: the kernel ended it for that.
-    `taken`: somebody else took it away, or its machine was lost, whatever ran there.
+    `reason`: the cluster's word for why (Evicted, OOMKilled), empty where it has none. `exit_code`: of the
+    container, where that ended by itself. `taken`: the cluster took it away, whatever ran there.
     """
 
     def __init__(
         self,
         summary: str,
         *,
+        reason: str = "",
         exit_code: int | None = None,
-        out_of_memory: bool = False,
         taken: bool = False,
         **fields: str | None,
     ) -> None:
         super().__init__(summary, **fields)
+        self.reason = reason
         self.exit_code = exit_code
-        self.out_of_memory = out_of_memory
         self.taken = taken
 
 

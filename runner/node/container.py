@@ -15,8 +15,8 @@ from orch.runner.errors import (
     HostUnreachable,
     NodeCordoned,
     NodeDiskFull,
-    NodeGone,
     NodePreparing,
+    PodGone,
     RunFailed,
 )
 from orch.runner.launch.dev_environment import ticks
@@ -441,13 +441,13 @@ def read_observation(
     """The result of `observe_command`, which came at `now`, in seconds since the epoch.
 
     A rank is `silent` when its node, or Docker there, does not answer. It ended with a node that is gone."""
-    if isinstance(result, NodeGone):
+    if isinstance(result, PodGone):
         marks = {"started", "interrupted"} if result.taken else {"started"}
         return ObservedRank(
             rank,
             "dead",
             exit_code=137 if result.exit_code is None else result.exit_code,
-            out_of_memory=result.out_of_memory,
+            out_of_memory=result.reason == "OOMKilled",
             marks=frozenset(marks),
             detail=result.detail or result.summary,
         )

@@ -1,4 +1,4 @@
-"""Runs on a fleet of a real API server: their pods are admitted, start together, do the job, and go with it."""
+"""Runs on a real API server: their pods are admitted, start together, do the job, and go with it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_torchrun_over_four_pods_sums_over_all_ranks(lab: Lab) -> None:
         "dist.init_process_group('gloo')\n"
         "x = torch.tensor([float(dist.get_rank())])\n"
         "dist.all_reduce(x)\n"
-        "print('sum', int(x.item()), 'of', dist.get_world_size())\n"
+        "print(f'sum {int(x.item())} of {dist.get_world_size()}\\n', end='', flush=True)\n"
     )
     row = lab.run(
         nodes=4,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from orch.runner.errors import ImageUnavailable, NodeGone
+from orch.runner.errors import ImageUnavailable, PodGone
 from orch.runner.events import Processor
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.commands import NODE_HOME, Command, argv
@@ -42,7 +42,7 @@ class ProcessRuntime(DockerRuntime):
         self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
     ) -> None:
         """See `JobRuntime`: what a pod held went with it."""
-        with suppress(NodeGone):
+        with suppress(PodGone):
             super().remove(connector, plan, rank, deadline_s=deadline_s)
 
     def read_log(
@@ -50,7 +50,7 @@ class ProcessRuntime(DockerRuntime):
     ) -> bool:
         try:
             return super().read_log(connector, plan, rank, on_lines, **how)
-        except NodeGone:
+        except PodGone:
             return False
 
     def read_path(
@@ -58,7 +58,7 @@ class ProcessRuntime(DockerRuntime):
     ) -> bool:
         try:
             return super().read_path(connector, plan, rank, path, on_data)
-        except NodeGone:
+        except PodGone:
             return False
 
     def provide_image(
