@@ -1,6 +1,6 @@
 """The backend `kubernetes`: clusters that exist. A fleet is a queue there, whose runs bring their pods.
 
-`account/` asks an API server, `planner.py` decides (pure), `plugin.py` serves the resources to the engine where
+`account/` asks an API server, `planner.py` decides (pure), `plugin.py` serves resources to the engine where
 the official plugin cannot be had.
 """
 
@@ -120,5 +120,8 @@ def _within(file: Path, root: Path) -> str:
 def _jump_note(settings: KubernetesSettings) -> tuple[Finding, ...]:
     if settings.proxy_jump is None and all(each.proxy_jump is None for each in settings.contexts):
         return ()
-    summary = "`proxy_jump` of `kubernetes` in orch.yml is read, and nothing needs it: pods are reached through the API server"
+    summary = (
+        "`proxy_jump` of `kubernetes` in orch.yml is read, and nothing needs it: pods are reached through the "
+        "API server"
+    )
     return (Finding("ORCH456", "backends", summary, severity=Severity.NOTE),)

@@ -72,7 +72,7 @@ def requests_words(queue: PodQueue) -> str:
     return ", ".join(f"{name} {text}" for name, text in queue.requests.items())
 
 
-def reasons(
+def reasons(  # noqa: PLR0917
     fleet: Fleet,
     candidate: KubernetesCandidate,
     facts: ClusterFacts,
@@ -134,4 +134,7 @@ def _gang_words(queue: PodQueue, queueing: Queueing, kueue: KueueObjects | None)
     if queueing.made and kueue is not None:
         made = ["ResourceFlavor", "ClusterQueue", "LocalQueue", *(["Topology"] if kueue.levels else [])]
         return f"gang: Kueue admits whole runs, by a queue of the fleet's own ({few(made, 4)})"
-    return f"gang: Kueue admits whole runs, by the queue {queue.local_queue} that is there; nothing cluster-wide is made"
+    return (
+        f"gang: Kueue admits whole runs, by the queue {queue.local_queue} that is there; nothing cluster-wide "
+        "is made"
+    )

@@ -1,4 +1,4 @@
-"""What a fleet becomes on a Kubernetes cluster: how its runs' pods are asked for, and what is made for that. Pure.
+"""What a fleet becomes on a Kubernetes cluster: how pods are asked for, and what is made for that. Pure.
 
 No Pulumi, no clock, no chance: the same fleet, facts and previous decisions give the same plan.
 """
@@ -270,8 +270,8 @@ def _security(facts: ClusterFacts, namespace: str, chosen: Chosen, *, made: bool
         yield Finding(
             "ORCH452",
             "backends",
-            f"the namespace {namespace} enforces the pod security level `restricted`: images that run as root "
-            "are refused there",
+            f"the namespace {namespace} enforces the pod security level `restricted`: images that run as "
+            "root are refused there",
             hint="take images with a user of their own, or a namespace of level `baseline`",
             severity=Severity.WARNING,
         )
@@ -311,7 +311,7 @@ def _rights(facts: ClusterFacts, queueing: Queueing) -> Iterator[Finding]:
 # What starts the pods of a run together
 
 
-def _queueing(
+def _queueing(  # noqa: PLR0917
     fleet: Fleet,
     facts: ClusterFacts,
     context: Context,
@@ -372,8 +372,8 @@ def _without_kueue(facts: ClusterFacts, asked: str) -> tuple[Queueing, list[Find
                 "ORCH450",
                 "backends",
                 f"`gang: podgroup` is asked for in orch.yml, and the cluster has none: {why}",
-                hint="Kubernetes 1.35 or newer has it behind the gates GenericWorkload and GangScheduling; or "
-                "write `gang: auto`",
+                hint="Kubernetes 1.36 has it behind the gates GenericWorkload and GangScheduling; or write "
+                "`gang: auto`",
             )
         ]
     return Queueing("job"), []
@@ -548,7 +548,7 @@ def _blind(
             findings.append(Finding("ORCH451", "placement", summary, hint=GRANT))
         requests[named] = "1"
     elif fast and _interconnect(fleet) == "required":
-        summary = "a fast interconnect is required, and which fabric nodes have cannot be read: you may not list nodes"
+        summary = "a fast interconnect is required, and which fabric nodes have cannot be read: you may not list them"
         hint = f"name its resource by `rdma_resource` of `kubernetes` in orch.yml; or {GRANT}"
         findings.append(Finding("ORCH451", "network.interconnect", summary, hint=hint))
     names = resources.gpu.names
@@ -597,7 +597,8 @@ def _nothing(
         "resources",
         f"no node of the cluster serves the fleet '{fleet.name}'",
         detail="\n".join(lines) if lines else "the cluster has no node",
-        hint="change what they lack, or the cluster; nodes that an autoscaler would make are not known before one is up",
+        hint="change what they lack, or the cluster; nodes that an autoscaler would make are not known before "
+        "one is up",
     )
 
 
@@ -629,8 +630,8 @@ def _fabric_findings(
             detail=f"nodes have {few(keys)}"
             if keys
             else "nodes have no resource of a device plugin but their accelerators",
-            hint="see that the fabric's device plugin runs there, correct `rdma_resource` of `kubernetes` in orch.yml, "
-            "or write `network: {interconnect: ethernet}`",
+            hint="see that the fabric's device plugin runs there, correct `rdma_resource` of `kubernetes` in "
+            "orch.yml, or write `network: {interconnect: ethernet}`",
         )
         return
     asked = size.fabric_requests
@@ -638,7 +639,8 @@ def _fabric_findings(
         yield Finding(
             "ORCH451",
             path,
-            f"a pod with {size.type.gpu_count} of a node's {shape.gpu_count} accelerators has none of its fabric",
+            f"a pod with {size.type.gpu_count} of a node's {shape.gpu_count} accelerators has none of its "
+            "fabric",
             hint=f"ask for whole nodes: `gpu: {shape.gpu_count}`",
             severity=Severity.ERROR if required else Severity.WARNING,
         )
@@ -673,8 +675,8 @@ def _count_findings(fleet: Fleet, chosen: Chosen, pods: int) -> Iterator[Finding
     yield Finding(
         "ORCH454",
         "nodes",
-        f"the cluster has {counted(fits, 'node')} that serve{'s' if fits == 1 else ''} the fleet{holds}: a run of "
-        f"{pods} waits until there are more",
+        f"the cluster has {counted(fits, 'node')} for the fleet{holds}: a run of {pods} waits until there are "
+        "more",
         hint="right where an autoscaler makes them; else ask for fewer",
         severity=Severity.WARNING,
     )
@@ -734,7 +736,7 @@ def _own_queue(facts: ClusterFacts, chosen: Chosen, pods: int, levels: tuple[str
     for name, text in chosen.requests.items():
         each = amount(text)
         if chosen.size is not None and chosen.size.share == 1:
-            each = max(each, max(node.allocatable.get(name, Fraction(0)) for node in chosen.nodes))
+            each = max(each, *(node.allocatable.get(name, Fraction(0)) for node in chosen.nodes))
         quota[name] = rendered(name, each * pods)
     labels = dict(chosen.labels)
     if levels and not labels:
@@ -780,7 +782,7 @@ def _given_queue(facts: ClusterFacts, queueing: Queueing, chosen: Chosen, pods: 
             yield Finding(
                 "ORCH454",
                 "resources",
-                f"the ClusterQueue {queue.name} has {rendered(name, has)} of {name}, and one pod needs {text}",
+                f"the ClusterQueue {queue.name} has {rendered(name, has)} of {name}, and a pod needs {text}",
                 hint="ask for less, or have its quota raised; what it may borrow is not counted",
                 severity=Severity.WARNING,
             )
@@ -788,8 +790,8 @@ def _given_queue(facts: ClusterFacts, queueing: Queueing, chosen: Chosen, pods: 
             yield Finding(
                 "ORCH454",
                 "nodes",
-                f"the ClusterQueue {queue.name} has {rendered(name, has)} of {name}, and a run of {pods} needs "
-                f"{rendered(name, each * pods)}",
+                f"the ClusterQueue {queue.name} has {rendered(name, has)} of {name}, and a run of {pods} "
+                f"needs {rendered(name, each * pods)}",
                 hint="ask for fewer nodes, or have its quota raised; what it may borrow is not counted",
                 severity=Severity.WARNING,
             )

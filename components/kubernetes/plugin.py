@@ -2,8 +2,8 @@
 `pulumi-resource-kubernetes`.
 
 Where the official plugin is installed, or can be downloaded, that one is started in its place; else this one
-answers, for the same types with the same inputs and ids, so a state made by one is read by the other. It knows
-what fleets are made of: one object per resource, by server-side apply as the manager `orch`.
+answers, for the same types with the same inputs and ids, so a state made by one is read by the other. It
+knows what fleets are made of: one object per resource, by server-side apply as the manager `orch`.
 
 What an object has beside the fields that a fleet gives it is others' (quotas that an administrator adds, what
 controllers write), and no drift.
@@ -194,7 +194,7 @@ class ObjectHandler:
                     f"the {self._kind} {there['metadata']['name']} is not gone after {self._gone_s:.0f} s",
                     where=path,
                     detail=f"it waits for {', '.join(map(str, holders or ['nothing it tells']))}",
-                    hint="runs that are still on it keep it: `orch ps` lists them; then run the command again",
+                    hint="runs that are still on it keep it (`orch ps`); then run the command again",
                     code="ORCH359",
                 )
             time.sleep(self._pause_s)

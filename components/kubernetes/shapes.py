@@ -1,7 +1,7 @@
 """Which nodes of a cluster serve a fleet, and what a pod of it has of one of them. Pure.
 
-Nodes that are alike are one shape: the same accelerators, machine type and fabric. A fleet is of one shape, so
-that its pods are alike; they have a whole node each, or as many accelerators of one as the file asks for.
+Nodes that are alike are one shape: the same accelerators, machine type and fabric. A fleet is of one shape,
+so that its pods are alike; they have a whole node each, or as many accelerators of one as the file asks for.
 """
 
 from __future__ import annotations

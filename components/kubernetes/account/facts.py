@@ -62,8 +62,8 @@ class ClusterNode:
 
 @dataclass(frozen=True)
 class NamespaceFacts:
-    """A namespace. `pod_security`: the level that it enforces; `mark`: of the stack that made it; `ending`: it
-    is being deleted."""
+    """A namespace. `pod_security`: the level that it enforces; `mark`: of the stack that made it; `ending`:
+    it is being deleted."""
 
     name: str
     exists: bool
@@ -193,7 +193,7 @@ def requests_of(pod: Doc) -> dict[str, str]:
     them. Source: Kubernetes, "Resource sharing within containers"."""
     spec = pod.get("spec") or {}
     running = list(spec.get("containers") or ())
-    before = [each for each in spec.get("initContainers") or ()]
+    before = list(spec.get("initContainers") or ())
     running += [each for each in before if each.get("restartPolicy") == "Always"]
     total = sums(((each.get("resources") or {}).get("requests") or {}) for each in running)
     for each in before:

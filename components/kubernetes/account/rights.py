@@ -1,5 +1,7 @@
-"""What orch does on a cluster: verbs and resources, `pods/exec` as RBAC writes them. `docs/reference/kubernetes.md`
-lists them, `examples/kubernetes/rbac.yml` grants them; tests hold these together."""
+"""What orch does on a cluster: verbs and resources, `pods/exec` as RBAC writes them.
+
+`docs/reference/kubernetes.md` lists them, `examples/kubernetes/rbac.yml` grants them.
+"""
 
 from __future__ import annotations
 

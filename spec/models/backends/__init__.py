@@ -108,7 +108,7 @@ def made_with_runs(backends: Iterable[str]) -> bool:
 
 
 def queues_pods(backend: str) -> bool:
-    """Whether fleets of a backend have no nodes of their own: their runs bring pods, which its queue starts."""
+    """Whether fleets of a backend have no nodes of their own: runs bring pods, which its queue starts."""
     model = settings_model(backend)
     return model is not None and model.queues_pods
 

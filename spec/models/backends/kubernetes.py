@@ -91,7 +91,7 @@ class KubernetesSettings(BackendSettings):
         "budget": "orch buys nothing on a cluster that is there",
         "volumes": "volumes of Kubernetes do not work yet",
         "network.name": _NO_NETWORK,
-        "network.fabric": "`rdma_resource` of `kubernetes` in orch.yml names the resource of nodes that it is",
+        "network.fabric": "`rdma_resource` of `kubernetes` in orch.yml names the resource of nodes",
         "network.extra_vpcs": _NO_NETWORK,
         "network.roce_vpcs": _NO_NETWORK,
     }

@@ -1,0 +1,389 @@
+"""Which cluster, and who we are there: by a kubeconfig as `kubectl` reads it, or as a pod of the cluster.
+
+The rules are kubectl's (kubernetes.io, "Organizing Cluster Access Using kubeconfig Files"): the files of
+KUBECONFIG are merged and the first that says something wins, paths are relative to the file that has them,
+data goes before files. Credentials of an exec plugin are kept until they expire, then fetched again, and once
+more when the server does not take them. No key is written to a disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+import yaml
+
+from orch.runner.kubernetes.credentials import (
+    REREAD_S,
+    Cluster,
+    Credentials,
+    Doc,
+    Source,
+    from_auth_provider,
+    load_pair,
+    run_plugin,
+)
+from orch.runner.kubernetes.errors import BadKubeconfig, CredentialsUnavailable
+from orch.spec.confidential import remember
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class Login:
+    """A cluster and a user of it. Thread-safe; credentials are fetched when first needed.
+
+    `name`: the context, for people; `namespace`: that of the context; `user`: the kubeconfig's name of the
+    user.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        user: Doc,
+        *,
+        name: str,
+        user_name: str,
+        namespace: str | None,
+        source: Source,
+    ) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.user = user_name
+        self.namespace = namespace
+        self._user = user
+        self._source = source
+        self._guard = threading.Lock()
+        self._credentials: Credentials | None = None
+        self._tls: tuple[Credentials, ssl.SSLContext] | None = None
+
+    @property
+    def where(self) -> str:
+        """The cluster, for messages."""
+        return f"{self.name} ({self.cluster.server})"
+
+    def credentials(self, *, refused: Credentials | None = None) -> Credentials:
+        """What to show now; other ones than the `refused`, where others can be had.
+
+        Raises BadKubeconfig, CredentialsUnavailable.
+        """
+        with self._guard:
+            now = self._credentials
+            expired = now is not None and now.until is not None and time.time() >= now.until
+            if now is None or expired or (refused is not None and refused is now and self._renewable):
+                now = self._credentials = self._fetch()
+                remember(
+                    text
+                    for text in (
+                        (now.authorization or "").partition(" ")[2],
+                        (now.key or b"").decode(errors="replace"),
+                    )
+                    if text
+                )
+            return now
+
+    def tls(self) -> ssl.SSLContext | None:
+        """How the connection is encrypted, the same object while nothing changed; None for http://.
+
+        Raises BadKubeconfig, CredentialsUnavailable.
+        """
+        if self.cluster.url.scheme != "https":
+            return None
+        shown = self.credentials()
+        with self._guard:
+            kept = self._tls
+            same = kept is not None and (kept[0].certificate, kept[0].key) == (shown.certificate, shown.key)
+            if kept is None or not same:
+                kept = self._tls = (shown, self._context(shown))
+            return kept[1]
+
+    @property
+    def _renewable(self) -> bool:
+        return any(word in self._user for word in ("exec", "tokenFile", "auth-provider"))
+
+    def _context(self, shown: Credentials) -> ssl.SSLContext:
+        cluster = self.cluster
+        try:
+            context = ssl.create_default_context(cadata=cluster.ca)
+        except (ssl.SSLError, ValueError) as error:
+            raise self._source.bad(
+                "the cluster's certificate authority is no certificate",
+                detail=str(error),
+                hint="`certificate-authority-data` is a certificate in PEM, in base64",
+            ) from error
+        # As kubectl: authorities of clusters lack what RFC 5280 wants (key identifiers), and any certificate
+        # that is given is trusted, a root or not.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if cluster.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if shown.certificate is not None and shown.key is not None:
+            try:
+                load_pair(context, shown.certificate, shown.key)
+            except (ssl.SSLError, OSError, ValueError) as error:
+                raise self._source.bad(
+                    f"the certificate of user {self.user} cannot be used",
+                    detail=str(error),
+                    hint="both have to be PEM and belong together, the key without a passphrase",
+                ) from error
+        return context
+
+    def _fetch(self) -> Credentials:
+        user, source = self._user, self._source
+        certificate = source.data(user, "client-certificate")
+        key = source.data(user, "client-key")
+        if (certificate is None) != (key is None):
+            raise source.bad(
+                f"user {self.user} has a certificate without its key, or a key without its certificate",
+                hint="both of `client-certificate` and `client-key`, or their `-data`",
+            )
+        if token := str(user.get("token") or ""):
+            return Credentials(f"Bearer {token}", certificate, key)
+        if path := str(user.get("tokenFile") or ""):
+            token = source.read(path, "the token of the user").decode(errors="replace").strip()
+            if not token:
+                raise CredentialsUnavailable(f"the file of the token is empty: {path}", where=source.where)
+            return Credentials(f"Bearer {token}", certificate, key, time.time() + REREAD_S)
+        if isinstance(plugin := user.get("exec"), Mapping):
+            return run_plugin(plugin, self.cluster, source)
+        if "username" in user and "password" in user:
+            pair = f"{user['username']}:{user['password']}".encode()
+            return Credentials(f"Basic {base64.b64encode(pair).decode()}", certificate, key)
+        if isinstance(provider := user.get("auth-provider"), Mapping):
+            return from_auth_provider(str(provider.get("name")), self.name, source)
+        return Credentials(None, certificate, key)
+
+
+def log_in(kubeconfig: str | None = None, context: str | None = None) -> Login:
+    """The cluster and user of a context: of the file `kubeconfig`, else of KUBECONFIG or ~/.kube/config.
+
+    Without `context` it is the current one; where there is no kubeconfig, and this process is a pod's, the
+    cluster is the pod's own. Raises BadKubeconfig; no program runs and nothing is asked yet.
+    """
+    files = _files(kubeconfig)
+    source = Source(files)
+    document = _merged(files, must=kubeconfig is not None, source=source)
+    if document is None or (context is None and not document.contexts and _in_cluster()):
+        if context is None and _in_cluster():
+            return _own_pod()
+        raise BadKubeconfig(
+            "there is no kubeconfig",
+            where=source.where,
+            detail=f"context {context} was asked for" if context is not None else None,
+            hint="write one as your cluster's provider says (`aws eks update-kubeconfig`, `gcloud container "
+            "clusters get-credentials`), or name it: `kubeconfig: {filename: …}`",
+        )
+    name = context if context is not None else document.current
+    if not name:
+        raise source.bad(
+            "no context was chosen, and the kubeconfig has no current one",
+            hint=f"name one of: {', '.join(sorted(document.contexts)) or 'there is none'}",
+        )
+    if name not in document.contexts:
+        raise source.bad(
+            f"the kubeconfig has no context {name}",
+            hint=f"it has: {', '.join(sorted(document.contexts)) or 'none'}",
+        )
+    chosen, _ = document.contexts[name]
+    cluster_name, user_name = str(chosen.get("cluster") or ""), str(chosen.get("user") or "")
+    if cluster_name not in document.clusters:
+        raise source.bad(f"context {name} names cluster {cluster_name!r}, which is not there")
+    if user_name and user_name not in document.users:
+        raise source.bad(f"context {name} names user {user_name!r}, which is not there")
+    cluster, cluster_file = document.clusters[cluster_name]
+    user, user_file = document.users.get(user_name, ({}, cluster_file))
+    return Login(
+        _cluster(cluster_name, cluster, Source(files, cluster_file)),
+        user,
+        name=name,
+        user_name=user_name or "(anonymous)",
+        namespace=str(chosen["namespace"]) if chosen.get("namespace") else None,
+        source=Source(files, user_file),
+    )
+
+
+@dataclass
+class _Document:
+    """A merged kubeconfig: each part with the file it is from."""
+
+    current: str = ""
+    contexts: dict[str, tuple[Doc, Path]] = field(default_factory=dict)
+    clusters: dict[str, tuple[Doc, Path]] = field(default_factory=dict)
+    users: dict[str, tuple[Doc, Path]] = field(default_factory=dict)
+
+
+def _files(kubeconfig: str | None) -> tuple[Path, ...]:
+    if kubeconfig is not None:
+        return (Path(kubeconfig).expanduser(),)
+    if listed := os.environ.get("KUBECONFIG"):
+        return tuple(Path(word).expanduser() for word in listed.split(os.pathsep) if word)
+    return (Path("~/.kube/config").expanduser(),)
+
+
+def _merged(files: Sequence[Path], *, must: bool, source: Source) -> _Document | None:
+    """None where none of the files is there. Raises BadKubeconfig."""
+    whole: _Document | None = None
+    for file in files:
+        try:
+            text = file.read_text("utf-8")
+        except FileNotFoundError:
+            if must:
+                raise source.bad(
+                    "the kubeconfig is not there", hint="is the path right? It is relative to the project"
+                ) from None
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadKubeconfig(
+                "the kubeconfig cannot be read",
+                where=str(file),
+                detail=getattr(error, "strerror", None) or str(error),
+                hint="is it a file of text that you may read?",
+            ) from error
+        try:
+            document = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark is not None else str(file)
+            raise BadKubeconfig(
+                # The library's text quotes the line, which may be a token.
+                "the kubeconfig is no YAML",
+                where=place,
+                detail=getattr(error, "problem", None),
+                hint="`kubectl config view` reads the same file",
+            ) from None
+        if document is None:
+            continue
+        if not isinstance(document, Mapping):
+            raise BadKubeconfig("the kubeconfig is no mapping", where=str(file), hint="is it the right file?")
+        whole = whole or _Document()
+        whole.current = whole.current or str(document.get("current-context") or "")
+        for plural, singular, into in (
+            ("contexts", "context", whole.contexts),
+            ("clusters", "cluster", whole.clusters),
+            ("users", "user", whole.users),
+        ):
+            rows = document.get(plural) or []
+            for row in rows if isinstance(rows, list) else [rows]:
+                if not isinstance(row, Mapping) or not isinstance(row.get(singular) or {}, Mapping):
+                    raise BadKubeconfig(
+                        f"`{plural}` of the kubeconfig is no list of `name` and `{singular}`", where=str(file)
+                    )
+                into.setdefault(str(row.get("name")), (row.get(singular) or {}, file))
+    return whole
+
+
+def _cluster(name: str, part: Doc, source: Source) -> Cluster:
+    server = str(part.get("server") or "").rstrip("/")
+    try:
+        url = urlsplit(server)
+        usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        url, usable = urlsplit(""), False
+    if not usable:
+        raise source.bad(
+            f"the server of cluster {name} is no address: {server!r}", hint="such as https://10.0.0.1:6443"
+        )
+    insecure = part.get("insecure-skip-tls-verify") is True
+    ca = None if insecure else source.data(part, "certificate-authority")
+    proxy = str(part.get("proxy-url") or "") or environment_proxy(url)
+    return Cluster(
+        server,
+        ca=ca.decode("utf-8", "replace") if ca is not None else None,
+        insecure=insecure,
+        tls_server_name=str(part["tls-server-name"]) if part.get("tls-server-name") else None,
+        proxy=checked_proxy(proxy, source) if proxy else None,
+    )
+
+
+def checked_proxy(proxy: str, source: Source) -> str:
+    """Raises BadKubeconfig for a proxy that cannot be used here."""
+    try:
+        url = urlsplit(proxy)
+        host, port = url.hostname, url.port
+    except ValueError:
+        url, host, port = urlsplit(""), None, None
+    if not host or port == 0:
+        raise source.bad(f"the proxy on the way to the cluster is no address: {_without_password(proxy)!r}")
+    if url.scheme != "http":
+        raise source.bad(
+            f"a proxy of {url.scheme}:// is not supported: {_without_password(proxy)}",
+            hint="one of http:// that tunnels (CONNECT) is; `proxy-url` of the kubeconfig goes before "
+            "HTTPS_PROXY",
+        )
+    if url.password:
+        remember([url.password])
+    return proxy
+
+
+def environment_proxy(url: SplitResult) -> str | None:
+    """The proxy that the environment names for a URL, by the rules of Go's http.ProxyFromEnvironment.
+
+    Addresses and networks, domains with their subdomains, `*`, each with a port or without, are left out by
+    NO_PROXY; so are this machine's own addresses always.
+    """
+    names = ("HTTPS_PROXY", "https_proxy") if url.scheme == "https" else ("HTTP_PROXY", "http_proxy")
+    proxy = next((text for name in names if (text := os.environ.get(name))), None)
+    host = (url.hostname or "").lower().rstrip(".")
+    if proxy is None or host == "localhost":
+        return None
+    try:
+        address = ip_address(host)
+    except ValueError:
+        address = None
+    if address is not None and address.is_loopback:
+        return None
+    port = url.port or (443 if url.scheme == "https" else 80)
+    excluded = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
+    for word in filter(None, (each.strip().lower() for each in excluded.split(","))):
+        if word == "*":
+            return None
+        name, colon, number = word.rpartition(":")
+        if colon and number.isdigit() and "]" not in number and name.count(":") == 0:
+            if int(number) != port:
+                continue
+            word = name  # noqa: PLW2901
+        if address is not None:
+            with suppress(ValueError):
+                if address in ip_network(word.strip("[]"), strict=False):
+                    return None
+            continue
+        domain = word.removeprefix("*").lstrip(".")
+        if host.endswith(f".{domain}") or (host == domain and not word.startswith(".")):
+            return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _without_password(url: str) -> str:
+    head, at, rest = url.rpartition("@")
+    return f"{head.partition('://')[0]}://…@{rest}" if at else url
+
+
+def _in_cluster() -> bool:
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (SERVICE_ACCOUNT / "token").exists()
+
+
+def _own_pod() -> Login:
+    """The cluster that this process is a pod of, as the pod's service account."""
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    source = Source((SERVICE_ACCOUNT,), SERVICE_ACCOUNT / "token")
+    namespace = None
+    with suppress(OSError):
+        namespace = (SERVICE_ACCOUNT / "namespace").read_text("utf-8").strip() or None
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    return Login(
+        Cluster(server, ca=source.read("ca.crt", "the cluster's certificate authority").decode()),
+        {"tokenFile": "token"},
+        name="this pod's cluster",
+        user_name="the pod's service account",
+        namespace=namespace,
+        source=source,
+    )
