@@ -121,7 +121,7 @@ def _jump_note(settings: KubernetesSettings) -> tuple[Finding, ...]:
     if settings.proxy_jump is None and all(each.proxy_jump is None for each in settings.contexts):
         return ()
     summary = (
-        "`proxy_jump` of `kubernetes` in orch.yml is read, and nothing needs it: pods are reached through the "
-        "API server"
+        "`proxy_jump` of `kubernetes` in orch.yml is read, and nothing needs it: pods are reached through "
+        "the API server"
     )
     return (Finding("ORCH456", "backends", summary, severity=Severity.NOTE),)

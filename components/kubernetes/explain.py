@@ -15,8 +15,7 @@ from orch.spec.suggest import counted, few
 if TYPE_CHECKING:
     from orch.components.kubernetes.account.facts import ClusterFacts
     from orch.components.kubernetes.candidates import KubernetesCandidate
-    from orch.components.kubernetes.plan import KubernetesPlan, KueueObjects
-    from orch.components.kubernetes.planner import Chosen, Queueing
+    from orch.components.kubernetes.plan import Chosen, KubernetesPlan, KueueObjects, Queueing
 
 PACKAGE = "kubernetes"
 
@@ -135,6 +134,6 @@ def _gang_words(queue: PodQueue, queueing: Queueing, kueue: KueueObjects | None)
         made = ["ResourceFlavor", "ClusterQueue", "LocalQueue", *(["Topology"] if kueue.levels else [])]
         return f"gang: Kueue admits whole runs, by a queue of the fleet's own ({few(made, 4)})"
     return (
-        f"gang: Kueue admits whole runs, by the queue {queue.local_queue} that is there; nothing cluster-wide "
-        "is made"
+        f"gang: Kueue admits whole runs, by the queue {queue.local_queue} that is there; nothing "
+        "cluster-wide is made"
     )

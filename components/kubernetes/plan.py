@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from orch.components.cloud.plan import Node
-from orch.components.kubernetes.account.facts import FLEET, KUEUE, MANAGED_BY, MARK
+from orch.components.kubernetes.account.facts import FLEET, KUEUE, MANAGED_BY, MARK, ClusterNode
+from orch.components.kubernetes.shapes import PodSize
 from orch.spec.findings import Finding
-from orch.spec.state import PodQueue
+from orch.spec.state import Gpus, PodQueue
 
 LONGEST_NAME = 63
 """Of an object whose name becomes the value of a label. Source: Kubernetes, "Object Names and IDs"."""
@@ -23,6 +24,42 @@ def base_name(fleet: str, scope: str) -> str:
         return name
     digest = hashlib.sha256(fleet.encode()).hexdigest()[:8]
     return f"orch-{fleet[: LONGEST_NAME - len(scope) - 15]}-{digest}-{scope}"
+
+
+Gang = Literal["kueue", "podgroup", "job"]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a pod of the fleet is, and where it goes. `blind`: nodes could not be read."""
+
+    requests: Mapping[str, str]
+    gpu_resource: str | None
+    gpus: Gpus
+    cpus: float | None
+    memory_mib: int | None
+    labels: Mapping[str, str]
+    tolerations: tuple[Mapping[str, str], ...]
+    size: PodSize | None
+    fabric: str | None = None
+    fabric_resource: str | None = None
+    interconnect: str = "ethernet"
+    privileges: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[ClusterNode, ...]:
+        return self.size.fits if self.size is not None else ()
+
+
+@dataclass(frozen=True)
+class Queueing:
+    """How all pods of a run begin together. `made`: the fleet's own queue; `topology`: the labels that its
+    queue knows, the widest first, None where any label serves."""
+
+    gang: Gang
+    local_queue: str | None = None
+    made: bool = False
+    topology: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal
 
 from orch.components.cloud.sizing import gpus
 from orch.components.kubernetes import explain as told
@@ -32,8 +31,10 @@ from orch.components.kubernetes.account.rights import (
 from orch.components.kubernetes.candidates import KubernetesCandidate
 from orch.components.kubernetes.fabrics import topology_sets
 from orch.components.kubernetes.plan import (
+    Chosen,
     KubernetesPlan,
     KueueObjects,
+    Queueing,
     base_name,
     labels_of,
 )
@@ -80,8 +81,6 @@ GRANT = (
     "examples/kubernetes/rbac.yml is that to apply"
 )
 
-Gang = Literal["kueue", "podgroup", "job"]
-
 
 @dataclass(frozen=True)
 class Context:
@@ -96,39 +95,6 @@ class Context:
     kubeconfig: str | None = None
     login: Mapping[str, str] = field(default_factory=dict[str, str])
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What a pod of the fleet is, and where it goes. `blind`: nodes could not be read."""
-
-    requests: Mapping[str, str]
-    gpu_resource: str | None
-    gpus: Gpus
-    cpus: float | None
-    memory_mib: int | None
-    labels: Mapping[str, str]
-    tolerations: tuple[Mapping[str, str], ...]
-    size: PodSize | None
-    fabric: str | None = None
-    fabric_resource: str | None = None
-    interconnect: str = "ethernet"
-    privileges: tuple[str, ...] = ()
-
-    @property
-    def nodes(self) -> tuple[ClusterNode, ...]:
-        return self.size.fits if self.size is not None else ()
-
-
-@dataclass(frozen=True)
-class Queueing:
-    """How all pods of a run begin together. `made`: the fleet's own queue; `topology`: the labels that its
-    queue knows, the widest first, None where any label serves."""
-
-    gang: Gang
-    local_queue: str | None = None
-    made: bool = False
-    topology: tuple[str, ...] | None = None
 
 
 def plan(
@@ -527,7 +493,7 @@ def _blind(
 ) -> tuple[Chosen | None, list[Finding]]:
     """A pod as the file asks for it, where nodes cannot be read: no more is known."""
     resources = fleet.resources
-    count = resources.gpu.count.min or 0
+    count = int(resources.gpu.count.min or 0)
     vendor = resources.gpu.vendor or "nvidia"
     key = next((key for key, made_by in GPU_KEYS.items() if made_by == vendor), "nvidia.com/gpu")
     requests = {
@@ -548,7 +514,7 @@ def _blind(
             findings.append(Finding("ORCH451", "placement", summary, hint=GRANT))
         requests[named] = "1"
     elif fast and _interconnect(fleet) == "required":
-        summary = "a fast interconnect is required, and which fabric nodes have cannot be read: you may not list them"
+        summary = "a fast interconnect is required, and you may not list nodes, which tell their fabric"
         hint = f"name its resource by `rdma_resource` of `kubernetes` in orch.yml; or {GRANT}"
         findings.append(Finding("ORCH451", "network.interconnect", summary, hint=hint))
     names = resources.gpu.names
@@ -597,8 +563,8 @@ def _nothing(
         "resources",
         f"no node of the cluster serves the fleet '{fleet.name}'",
         detail="\n".join(lines) if lines else "the cluster has no node",
-        hint="change what they lack, or the cluster; nodes that an autoscaler would make are not known before "
-        "one is up",
+        hint="change what they lack, or the cluster; nodes that an autoscaler would make are not known "
+        "before one is up",
     )
 
 
@@ -675,8 +641,8 @@ def _count_findings(fleet: Fleet, chosen: Chosen, pods: int) -> Iterator[Finding
     yield Finding(
         "ORCH454",
         "nodes",
-        f"the cluster has {counted(fits, 'node')} for the fleet{holds}: a run of {pods} waits until there are "
-        "more",
+        f"the cluster has {counted(fits, 'node')} for the fleet{holds}: a run of {pods} waits until there "
+        "are more",
         hint="right where an autoscaler makes them; else ask for fewer",
         severity=Severity.WARNING,
     )

@@ -42,8 +42,9 @@ class KubernetesFleet(pulumi.ComponentResource):
             f"{plan.fleet}-kubernetes",
             cluster_identifier=cluster,
             enable_server_side_apply=True,
+            kubeconfig=plan.login.get("kubeconfig"),
+            context=plan.login.get("context"),
             opts=own,
-            **plan.login,
         )
         self._opts = pulumi.ResourceOptions(parent=self, provider=provider)
         made = list[pulumi.Resource]()
@@ -57,7 +58,7 @@ class KubernetesFleet(pulumi.ComponentResource):
     def _make(self, document: dict[str, Any], after: Sequence[pulumi.Resource]) -> pulumi.Resource:
         kind, api = document["kind"], document["apiVersion"]
         name = f"{self._plan.fleet}-{kind.lower()}"
-        metadata = {**document["metadata"], "annotations": ANNOTATIONS}
+        metadata: Any = {**document["metadata"], "annotations": ANNOTATIONS}
         opts = pulumi.ResourceOptions.merge(self._opts, pulumi.ResourceOptions(depends_on=list(after)))
         if kind == "Namespace":
             return kubernetes.core.v1.Namespace(name, metadata=metadata, opts=opts)

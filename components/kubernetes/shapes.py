@@ -229,7 +229,7 @@ def pod_size(shape: Shape, query: MachineQuery) -> tuple[PodSize | None, tuple[M
     most = query.resources.gpu.count.max
     count, share = shape.gpu_count, Fraction(1)
     if most is not None and 0 < most < count:
-        count, share = most, Fraction(most, shape.gpu_count)
+        count, share = int(most), Fraction(int(most), shape.gpu_count)
     if most == 0:
         count = 0
     machine = InstanceType(

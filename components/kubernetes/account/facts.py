@@ -197,7 +197,8 @@ def requests_of(pod: Doc) -> dict[str, str]:
     running += [each for each in before if each.get("restartPolicy") == "Always"]
     total = sums(((each.get("resources") or {}).get("requests") or {}) for each in running)
     for each in before:
-        for name, text in ((each.get("resources") or {}).get("requests") or {}).items():
+        requests: Mapping[str, str] = (each.get("resources") or {}).get("requests") or {}
+        for name, text in requests.items():
             total[name] = max(total.get(name, Fraction(0)), amount(text))
     for name, text in (spec.get("overhead") or {}).items():
         total[name] = total.get(name, Fraction(0)) + amount(text)

@@ -40,8 +40,8 @@ AT_ONCE = 16
 
 CLUSTER_WIDE = ("topologies", "resourceflavors", "clusterqueues", "namespaces", "nodes")
 
-# A pod that any pod security level takes, to see whether the API server keeps a field: those of a feature that
-# is off are dropped. Source: k8s.io/kubernetes pkg/api/pod/util.go, dropDisabledFields.
+# A pod that any pod security level takes, to see whether the API server keeps a field: those of a feature
+# that is off are dropped. Source: k8s.io/kubernetes pkg/api/pod/util.go, dropDisabledFields.
 _TRIED: Mapping[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
