@@ -32,7 +32,7 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import Finding, PlanError, PlanErrors, settle
 from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet, Health
-from orch.spec.models.backends import effective, installed, provisioned
+from orch.spec.models.backends import effective, installed, provisioned, queues_pods
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.state import FleetHealth
@@ -279,7 +279,7 @@ def _elsewhere(candidate: Candidate, region: str | None) -> bool:
 
 def _deployment(request: PlanRequest, first: Candidate, others: Sequence[Candidate]) -> Deployment:
     planned = backend(first.backend).deployment(request, first)
-    if is_template(request):
+    if is_template(request) and not queues_pods(first.backend):
         return as_template(request, first.backend, planned)
     deployment = replace(planned, elsewhere=_places(request, others))
     return replace(deployment, more=partial(_more, request, first)) if first.kept else deployment

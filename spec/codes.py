@@ -304,4 +304,12 @@ CODES = {
     "ORCH444": "A verification finds less than it must",
     "ORCH445": "The interconnect of the fleet was not used",
     "ORCH446": "A verification has no results",
+    # clusters of Kubernetes
+    "ORCH450": "The cluster has no such gang or queue",
+    "ORCH451": "Nodes of the cluster lack the fabric",
+    "ORCH452": "The pod security level refuses what pods need",
+    "ORCH453": "The cluster does not let you do what runs need",
+    "ORCH454": "The cluster or its queue lacks what the fleet asks for",
+    "ORCH455": "The namespace does not serve",
+    "ORCH456": "Something of the cluster is not checked or not used",
 }

@@ -358,7 +358,7 @@ class FleetState(_Frozen):
         return tuple(map(without_commands, nodes)) if info.data.get("backend") == "ssh" else nodes
 
 
-OF_THE_USER = ("local", "ssh")
+OF_THE_USER = ("local", "ssh", "kubernetes")
 """Backends whose nodes are the user's own: nobody is paid for an hour of them."""
 
 

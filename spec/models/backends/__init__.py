@@ -27,6 +27,7 @@ __all__ = [
     "installed",
     "made_with_runs",
     "provisioned",
+    "queues_pods",
     "settings_model",
     "title",
 ]
@@ -104,6 +105,12 @@ def made_with_runs(backends: Iterable[str]) -> bool:
     """Whether nodes on these backends are made with a run, and go with it; not where only some are."""
     models = [settings_model(name) for name in backends]
     return bool(models) and all(each is not None and each.made_with_runs for each in models)
+
+
+def queues_pods(backend: str) -> bool:
+    """Whether fleets of a backend have no nodes of their own: runs bring pods, which its queue starts."""
+    model = settings_model(backend)
+    return model is not None and model.queues_pods
 
 
 def effective(written: tuple[str, ...] | None, configured: tuple[str, ...]) -> tuple[str, ...]:

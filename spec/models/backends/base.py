@@ -35,7 +35,8 @@ class BackendSettings(Section):
     `title`: its name as people write it. `provisioned`: whether nodes can be created on it by this version.
     `supports`: which of the properties in `rules/unsupported.py` it acts on; `instead`: what to do instead of
     others, where that differs from what is true of local nodes. `made_with_runs`: its nodes are containers
-    of a run's image, which come and go with that run. `volumes_lack`: properties that its volumes do not
+    of a run's image, which come and go with that run; `queues_pods`: they are pods that its queue starts, and
+    no resources of the fleet. `volumes_lack`: properties that its volumes do not
     have; `volumes_shared`: whether several nodes use one at a time.
     """
 
@@ -45,6 +46,7 @@ class BackendSettings(Section):
     supports: ClassVar[frozenset[str]] = frozenset()
     instead: ClassVar[Mapping[str, str]] = {}
     made_with_runs: ClassVar[bool] = False
+    queues_pods: ClassVar[bool] = False
     volumes_lack: ClassVar[tuple[str, ...]] = ()
     volumes_shared: ClassVar[bool] = False
 

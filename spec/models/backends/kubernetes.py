@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -12,8 +13,13 @@ from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reaches
-from orch.spec.models.fields.types import Text, choice, rows
+from orch.spec.models.fields.types import Names, Tags, Text, choice, duration, rows
 from orch.spec.models.ssh import PortNumber
+
+START_LIMIT_S = 300
+_NO_HOST = "a pod has no machine of yours under it: put it into the job's image, or its `commands`"
+_LABELS = "nodes are chosen by `resources`, and by `node_selector` of `kubernetes` in orch.yml"
+_NO_NETWORK = "pods are in the network of their cluster"
 
 
 class KubernetesJump(Section):
@@ -39,11 +45,56 @@ class KubeContext(Section):
         return {"name": data} if isinstance(data, str) else data
 
 
+class KubernetesToleration(Section):
+    """A taint that nodes may have, as in a pod's `tolerations`."""
+
+    noun: ClassVar[str] = "a toleration"
+
+    key: Text | None = Field(default=None, description="Key of the taint; any if not given.")
+    operator: Annotated[Literal["Equal", "Exists"], choice("Equal", "Exists")] = Field(
+        default="Equal", description="`Exists`: whatever its value."
+    )
+    value: Text | None = Field(default=None, description="Its value.")
+    effect: Annotated[
+        Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None,
+        choice("NoSchedule", "PreferNoSchedule", "NoExecute"),
+    ] = Field(default=None, description="Its effect; any if not given.")
+
+
 class KubernetesSettings(BackendSettings):
-    """A Kubernetes cluster, or several."""
+    """A Kubernetes cluster, or several.
+
+    A fleet has no nodes of its own there: each run brings its pods, which the cluster's own queue starts."""
 
     noun: ClassVar[str] = "the backend `kubernetes`"
     title: ClassVar[str] = "Kubernetes"
+    provisioned: ClassVar[bool] = True
+    made_with_runs: ClassVar[bool] = True
+    queues_pods: ClassVar[bool] = True
+    supports: ClassVar[frozenset[str]] = frozenset(
+        {"regions", "region", "instance_types", "tags", "network", "gang"}
+    )
+    instead: ClassVar[Mapping[str, str]] = {
+        "availability_zones": _LABELS,
+        "zones": _LABELS,
+        "zone": _LABELS,
+        "spot_policy": _LABELS,
+        "max_price": "orch buys nothing on a cluster that is there",
+        "reservation": "what is reserved there is for its queues to say: `queue` of `kubernetes` in orch.yml",
+        "os_image": "the job's `image` is all there is",
+        "init": _NO_HOST,
+        "mounts": _NO_HOST,
+        "scratch": "a pod has its own disk",
+        "scratch.fs": "a pod has its own disk",
+        "topology": "Kueue orders pods where it knows the topology of the nodes",
+        "ttl": "pods go with their run; `max_duration` of the task ends that",
+        "budget": "orch buys nothing on a cluster that is there",
+        "volumes": "volumes of Kubernetes do not work yet",
+        "network.name": _NO_NETWORK,
+        "network.fabric": "`rdma_resource` of `kubernetes` in orch.yml names the resource of nodes",
+        "network.extra_vpcs": _NO_NETWORK,
+        "network.roce_vpcs": _NO_NETWORK,
+    }
     spellings: ClassVar[dict[str, str]] = {"region": "regions"}
     listed_spellings: ClassVar[frozenset[str]] = frozenset({"region"})
 
@@ -58,8 +109,36 @@ class KubernetesSettings(BackendSettings):
     )
     regions: Regions = Field(default=(), description="Names of contexts.")
     proxy_jump: KubernetesJump | None = Field(default=None, description="Way to pods.")
-    namespace: Text = Field(default="default", description="Namespace.")
-    rdma_resource: Text | None = Field(default=None, description="Name of the RDMA device resource.")
-    gang: Annotated[Literal["none", "jobset", "kueue"], choice("none", "jobset", "kueue")] = Field(
-        default="none", description="What starts all pods of a run together."
+    namespace: Text | None = Field(
+        default=None, description="Namespace; that of the context if not given, else `default`."
+    )
+    rdma_resource: Text | None = Field(
+        default=None, description="Resource of nodes that is their fabric, as `rdma/ib`; found if not given."
+    )
+    gang: Annotated[
+        Literal["auto", "kueue", "podgroup", "none"], choice("auto", "kueue", "podgroup", "none")
+    ] = Field(
+        default="auto",
+        description="What starts all pods of a run together; `auto`: the first that the cluster has; `none`: "
+        "orch takes them back together.",
+    )
+    queue: Text | None = Field(
+        default=None,
+        description="An existing LocalQueue of Kueue in the namespace; nothing cluster-wide is made then.",
+    )
+    start_limit_s: Annotated[int, duration(START_LIMIT_S, never=False, low=1)] = Field(
+        default=START_LIMIT_S,
+        validation_alias="start_limit",
+        description="How long some pods of a run may hold nodes while others do not start, without a gang.",
+    )
+    service_account: Text | None = Field(
+        default=None, description="An existing one for pods; one without rights is made if not given."
+    )
+    node_selector: Tags = Field(default={}, description="Labels that nodes must have.")
+    tolerations: Annotated[tuple[KubernetesToleration, ...], rows("tolerations")] = Field(
+        default=(), description="Taints that nodes may have, beside those of their accelerators."
+    )
+    topology_labels: Names = Field(
+        default=(),
+        description="Labels of nodes that tell where they stand, the widest first; known ones if not given.",
     )

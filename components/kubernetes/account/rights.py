@@ -1,0 +1,45 @@
+"""What orch does on a cluster: verbs and resources, `pods/exec` as RBAC writes them.
+
+`docs/reference/kubernetes.md` lists them, `examples/kubernetes/rbac.yml` grants them.
+"""
+
+from __future__ import annotations
+
+from orch.components.kubernetes.account.facts import KUEUE, SCHEDULING
+
+OF_RUNS: tuple[tuple[str, str], ...] = (
+    ("create", "jobs.batch"),
+    ("get", "jobs.batch"),
+    ("list", "jobs.batch"),
+    ("patch", "jobs.batch"),
+    ("delete", "jobs.batch"),
+    ("create", "services"),
+    ("get", "services"),
+    ("patch", "services"),
+    ("delete", "services"),
+    ("get", "pods"),
+    ("list", "pods"),
+    ("get", "pods/log"),
+    ("create", "pods/exec"),
+    ("create", "pods/portforward"),
+    ("create", "secrets"),
+    ("patch", "secrets"),
+    ("delete", "secrets"),
+    ("list", "events"),
+)
+"""What runs do in the namespace of their fleet."""
+
+OF_KUEUE_RUNS: tuple[tuple[str, str], ...] = (("get", f"workloads.{KUEUE}"), ("list", f"workloads.{KUEUE}"))
+OF_POD_GROUPS: tuple[tuple[str, str], ...] = tuple(
+    (verb, f"podgroups.{SCHEDULING}") for verb in ("create", "get", "patch", "delete")
+)
+
+MADE: tuple[str, ...] = ("get", "create", "patch", "delete")
+"""What is done to an object that a fleet is made with: server-side apply asks for `patch` and `create`."""
+OF_QUEUES: tuple[tuple[str, str], ...] = tuple(
+    (verb, f"{plural}.{KUEUE}")
+    for plural in ("topologies", "resourceflavors", "clusterqueues", "localqueues")
+    for verb in MADE
+)
+OF_ACCOUNTS: tuple[tuple[str, str], ...] = tuple((verb, "serviceaccounts") for verb in MADE)
+OF_NAMESPACES: tuple[tuple[str, str], ...] = tuple((verb, "namespaces") for verb in MADE)

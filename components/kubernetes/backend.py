@@ -1,0 +1,127 @@
+"""The backend `kubernetes`: clusters that exist. A fleet is a queue there, whose runs bring their pods.
+
+`account/` asks an API server, `planner.py` decides (pure), `plugin.py` serves resources to the engine where
+the official plugin cannot be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from orch.components.base import Backend
+from orch.components.deployment import Deployment
+from orch.components.explain import Explained, Traits
+from orch.components.kubernetes.account.facts import ClusterFacts
+from orch.components.kubernetes.account.gather_facts import gather_facts
+from orch.components.kubernetes.candidates import KubernetesCandidate, candidates
+from orch.components.kubernetes.explain import EXPLAINED, PACKAGE, traits
+from orch.components.kubernetes.login import kubeconfig_file
+from orch.components.kubernetes.plan import KubernetesPlan
+from orch.components.kubernetes.planner import Context, plan
+from orch.components.request import CloudAnswer, PlanRequest, PriorState
+from orch.runner.kubernetes.client import KubernetesClient
+from orch.spec.diagnostics import Severity
+from orch.spec.findings import Finding
+from orch.spec.models import Fleet
+from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.kubernetes import KubernetesSettings
+
+
+class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPlan]):
+    name: ClassVar[str] = "kubernetes"
+    settings: ClassVar[type[BackendSettings]] = KubernetesSettings
+    packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
+    explained: ClassVar[Explained] = EXPLAINED
+
+    def _client(self, request: PlanRequest, context: str | None) -> KubernetesClient:
+        def begin() -> KubernetesClient:
+            file = kubeconfig_file(self.settings_of(request), request.root)
+            return KubernetesClient.open(None if file is None else str(file), context)
+
+        return request.once((self.name, "client", context), begin)
+
+    def candidates(self, request: PlanRequest) -> Sequence[KubernetesCandidate]:
+        settings = self.settings_of(request)
+        return candidates(request.fleet, settings, request.previous, other_backends=request.backends)
+
+    def listed(self, fleet: Fleet, settings: KubernetesSettings) -> Sequence[KubernetesCandidate]:
+        return candidates(fleet, settings, PriorState())
+
+    def settle(
+        self, request: PlanRequest, candidates: Sequence[KubernetesCandidate]
+    ) -> Sequence[KubernetesCandidate]:
+        """The first one with its namespace: that of its context, where orch.yml names none."""
+        first, *others = candidates
+        if not first.namespace:
+            login = self._client(request, first.context).login
+            first = replace(first, namespace=login.namespace or "default")
+        return (first, *others)
+
+    def facts(self, request: PlanRequest, candidate: KubernetesCandidate) -> ClusterFacts:
+        client = self._client(request, candidate.context)
+        return request.once(
+            (self.name, "facts", candidate.context, candidate.namespace),
+            lambda: gather_facts(client, candidate.namespace),
+        )
+
+    def plan(
+        self, request: PlanRequest, candidate: KubernetesCandidate, facts: ClusterFacts
+    ) -> KubernetesPlan:
+        settings = self.settings_of(request)
+        file = kubeconfig_file(settings, request.root)
+        login = {
+            **({"kubeconfig": str(file)} if file is not None else {}),
+            **({"context": candidate.context} if candidate.context is not None else {}),
+        }
+        context = Context(
+            scope=request.scope,
+            settings=settings,
+            kubeconfig=None if file is None else _within(file, request.root),
+            login=login,
+            tags=request.tags,
+        )
+        return plan(request.fleet, candidate, facts, request.previous, context)
+
+    def deploy(
+        self, request: PlanRequest, candidate: KubernetesCandidate, plan: KubernetesPlan
+    ) -> Deployment:
+        return replace(
+            super().deploy(request, candidate, plan),
+            findings=(*plan.warnings, *_jump_note(self.settings_of(request))),
+        )
+
+    def new_node(self, plan: KubernetesPlan) -> Mapping[str, Any]:
+        queue = plan.queue
+        return {
+            "cpus": queue.cpus,
+            "memory_mib": queue.memory_mib,
+            "gpus": queue.gpus.model_dump(),
+            "region": queue.context,
+            "runtime": "process",
+        }
+
+    def traits(self, request: PlanRequest, candidate: KubernetesCandidate, plan: KubernetesPlan) -> Traits:
+        return traits(plan)
+
+    def classify_error(self, text: str) -> CloudAnswer | None:
+        """An object that one cluster refuses may be taken by another one; but which cluster is meant is for
+        the file to say."""
+        return None
+
+
+def _within(file: Path, root: Path) -> str:
+    """The path as every clone of the project has it, where the file is one of the project."""
+    return str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
+
+
+def _jump_note(settings: KubernetesSettings) -> tuple[Finding, ...]:
+    if settings.proxy_jump is None and all(each.proxy_jump is None for each in settings.contexts):
+        return ()
+    summary = (
+        "`proxy_jump` of `kubernetes` in orch.yml is read, and nothing needs it: pods are reached through "
+        "the API server"
+    )
+    return (Finding("ORCH456", "backends", summary, severity=Severity.NOTE),)

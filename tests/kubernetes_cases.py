@@ -1,0 +1,171 @@
+"""Clusters as their API servers tell them, in few words, and fleets planned on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from orch.components.kubernetes.account.facts import (
+    COMPUTE_DOMAINS,
+    KUEUE,
+    SCHEDULING,
+    ClusterFacts,
+    NamespaceFacts,
+    cluster_queues_of,
+    flavors_of,
+    local_queues_of,
+    namespace_of,
+    nodes_of,
+    topologies_of,
+)
+from orch.components.kubernetes.account.rights import (
+    OF_ACCOUNTS,
+    OF_KUEUE_RUNS,
+    OF_NAMESPACES,
+    OF_POD_GROUPS,
+    OF_QUEUES,
+    OF_RUNS,
+)
+from orch.components.kubernetes.candidates import candidates
+from orch.components.kubernetes.plan import KubernetesPlan
+from orch.components.kubernetes.planner import Context, plan
+from orch.components.node_count import with_node_count
+from orch.components.request import PlanRequest, PriorState
+from orch.spec.models import Fleet
+from orch.spec.models.backends.kubernetes import KubernetesSettings
+
+KUEUE_KINDS = (
+    "topologies",
+    "resourceflavors",
+    "clusterqueues",
+    "localqueues",
+    "workloads",
+    "workloadpriorityclasses",
+)
+APIS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "kueue": (KUEUE, "v1beta2", KUEUE_KINDS),
+    "old-kueue": (KUEUE, "v1beta1", tuple(each for each in KUEUE_KINDS if each != "topologies")),
+    "podgroups": (SCHEDULING, "v1alpha2", ("podgroups", "workloads")),
+    "compute-domains": (COMPUTE_DOMAINS, "v1beta1", ("computedomains",)),
+}
+ALL = (*OF_RUNS, *OF_ACCOUNTS, *OF_NAMESPACES, *OF_QUEUES, *OF_KUEUE_RUNS, *OF_POD_GROUPS)
+DEFAULT = {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "1000Gi", "pods": "110"}
+
+
+def node_documents(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`{name, count, labels, allocatable, taints, ready, domains: {LABEL: nodes in each}}` as nodes."""
+    found = list[dict[str, Any]]()
+    for row in rows:
+        for index in range(row.get("count", 1)):
+            name = f"{row['name']}-{index}" if "count" in row else row["name"]
+            labels = {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+            }
+            labels |= row.get("labels", {})
+            for label, each in row.get("domains", {}).items():
+                labels[label] = f"{label.rpartition('/')[2]}-{index // each}"
+            taints = [
+                dict(zip(("key", "value", "effect"), text.split("|"), strict=True))
+                for text in row.get("taints", ())
+            ]
+            ready = "True" if row.get("ready", True) else "False"
+            found.append(
+                {
+                    "metadata": {"name": name, "labels": labels, "annotations": row.get("annotations", {})},
+                    "spec": {"taints": taints, "unschedulable": row.get("cordoned", False)},
+                    "status": {
+                        "allocatable": {**DEFAULT, **row.get("allocatable", {})},
+                        "conditions": [{"type": "Ready", "status": ready}],
+                    },
+                }
+            )
+    return found
+
+
+def pod_documents(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`{name, node, requests, daemon, namespace}` as pods."""
+    return [
+        {
+            "metadata": {
+                "name": row["name"],
+                "namespace": row.get("namespace", "work"),
+                "ownerReferences": [{"kind": "DaemonSet"}] if row.get("daemon") else [],
+            },
+            "spec": {"nodeName": row["node"], "containers": [{"resources": {"requests": row["requests"]}}]},
+            "status": {"phase": "Running"},
+        }
+        for row in rows
+    ]
+
+
+def facts_of(data: dict[str, Any], namespace: str) -> ClusterFacts:
+    """The facts of a case's `cluster`."""
+    denied = frozenset(data.get("denied", ()))
+    apis: dict[str, dict[str, frozenset[str]]] = {}
+    for name in data.get("apis", ()):
+        group, version, kinds = APIS[name]
+        apis.setdefault(group, {})[version] = frozenset(kinds)
+    where = data.get("namespace", {})
+    hidden = set(data.get("hidden", ()))
+    pods = None if "pods" in hidden else pod_documents(data.get("pods", []))
+    meta = {"name": namespace, "labels": where.get("labels", {})}
+    place: NamespaceFacts | None = namespace_of(namespace, {"metadata": meta})
+    if where.get("exists") is False:
+        place = namespace_of(namespace, None)
+    if "namespace" in hidden:
+        place = None
+    queues = data.get("queues", {})
+    rows = {
+        kind: [_named(name, spec) for name, spec in queues.get(kind, {}).items()]
+        for kind in ("local", "cluster", "flavors", "topologies")
+    }
+    return ClusterFacts(
+        server="v1.36.3",
+        apis=apis,
+        nodes=None if "nodes" in hidden else nodes_of(node_documents(data.get("nodes", [])), pods),
+        namespace=place,
+        service_accounts=frozenset(data.get("service_accounts", ["default"])),
+        local_queues=None if "local" in hidden else local_queues_of(rows["local"]),
+        cluster_queues=None if "cluster" in hidden else cluster_queues_of(rows["cluster"]),
+        flavors=None if "flavors" in hidden else flavors_of(rows["flavors"]),
+        topologies=topologies_of(rows["topologies"]),
+        priority_classes=tuple(data.get("priority_classes", ())),
+        pod_groups=data.get("pod_groups", "podgroups" in data.get("apis", ())),
+        pods_read=pods is not None,
+        allowed=frozenset(" ".join(act) for act in ALL) - denied,
+        denied=denied,
+        unread=tuple(f"{each}: you may not list them" for each in sorted(hidden)),
+    )
+
+
+def _named(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+class Case:
+    """A fleet, the settings of orch.yml, and a cluster: `{fleet, settings, cluster, pins, tags}`."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+        self.fleet = Fleet.model_validate(
+            {"type": "fleet", "backends": ["kubernetes"], "name": "train", **data["fleet"]}
+        )
+        self.settings = KubernetesSettings.model_validate({"type": "kubernetes", **data.get("settings", {})})
+        self.pins: dict[str, str] = data.get("pins", {})
+
+    def plan(self) -> KubernetesPlan:
+        here = Path("/nonexistent")
+        request = with_node_count(
+            PlanRequest(
+                self.fleet, (), PriorState(pins=self.pins), "abc123", root=here, folder=here, created=1
+            )
+        )
+        place = candidates(request.fleet, self.settings, request.previous)[0]
+        context = Context("abc123", self.settings, tags=self.data.get("tags", {}))
+        namespace = place.namespace or "work"
+        facts = facts_of(self.data.get("cluster", {}), namespace)
+        from dataclasses import replace
+
+        return plan(request.fleet, replace(place, namespace=namespace), facts, request.previous, context)
