@@ -154,6 +154,7 @@ def submit_task(
     from orch.runner.placement.rank_groups import on_fleet
     from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.submit import submit
+    from orch.stacks.provisioning.nodes_for_runs import require_in_registry
     from orch.stacks.provisioning.nodes_with_runs import own_nodes
     from orch.stacks.variables import with_variables
     from orch.stacks.volumes.attaching import volumes_for
@@ -176,6 +177,9 @@ def submit_task(
         if registry_of(image.reference) != registry_of(image.instead_of):
             # The log-in is for another registry than this image's.
             task = task.model_copy(update={"registry_auth": None})
+    if fleet.queue is not None:
+        with at_its_property(document):
+            require_in_registry(task, fleet, image.reference)
     try:
         resolved = images.resolve(image.reference)
     except images.ImageError as error:

@@ -154,6 +154,8 @@ def begin_attempt(
         delay_s, again = error.delay_s or look_again_s(row), error.delay_s is not None
         waiting = Waiting(error_text(error), delay_s, row.retry_since, row.retry_tries + again)
         context.ledger.wait(lease, waiting)
+        if waiting.message != row.message:
+            context.processor.handle(RunChanged(row.name, "pending", None, waiting.message))
         return
     except (RunConflict, HostUnreachable, NodeUnfit, NoFit) as error:
         _without_nodes(context, lease, row, plan, error=error, leftovers=leftovers)
