@@ -54,6 +54,17 @@ class PortRefused(HostUnreachable):
     """A port of a node takes no connection; the node itself is reached, and waiting is left to who asked."""
 
 
+class PodGone(HostUnreachable):
+    """The pod that is the node has ended or was deleted, or another one has its name: waiting does not help.
+
+    `reason`: the cluster's word for why (Evicted, OOMKilled), empty where it has none.
+    """
+
+    def __init__(self, summary: str, *, reason: str = "", **fields: str | None) -> None:
+        super().__init__(summary, **fields)
+        self.reason = reason
+
+
 class UnsafeName(HostUnreachable):
     """A host, user or path contains characters that a shell or `ssh` would interpret; it is not used."""
 
