@@ -1,8 +1,8 @@
 """The connector to nodes that are pods: commands by exec, ports by port-forward, all through the API server.
 
-Each command has a WebSocket of its own; certificate and credentials are shared by all commands of a cluster. A
-pod that has ended, or that is another one of the same name, is told from a cluster or a kubelet that does not
-answer now.
+Each command has a WebSocket of its own; certificate and credentials are shared by all commands of a cluster.
+A pod that has ended, or that is another one of the same name, is told from a cluster or a kubelet that does
+not answer now.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from orch.runner.kubernetes.errors import (
     BadKubeconfig,
     CertificateRefused,
     Forbidden,
+    Invalid,
     KubernetesError,
     NotFound,
     Unauthorized,
@@ -44,6 +45,9 @@ KIND = "kubernetes"
 # A pod that was the right one so long ago still is: names of pods of a job are not given again.
 KNOWN_S = 10.0
 COPY_S = 3600.0
+
+Ask = Callable[[bool], ExecRequest]
+"""How a command is asked for, given whether the protocol can tell the end of its input."""
 
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
 
@@ -111,24 +115,17 @@ class KubernetesConnector:
         started = time.monotonic()
         pod, patience = Pod.of(node), self._patience(connect_timeout_s, deadline_s)
 
-        def once() -> Completed:
-            def ask(protocol: str) -> ExecRequest:
-                return exec_request(
-                    command.text,
-                    stdin=command.stdin is not None,
-                    leavable=command.timeout_s is None,
-                    ends=protocol == V5,
-                )
+        def ask(ends: bool) -> ExecRequest:
+            given = command.stdin is not None
+            return exec_request(command.text, stdin=given, leavable=command.timeout_s is None, ends=ends)
 
-            with self._channel(pod, "exec", lambda name: ask(name).query(pod.container), patience) as (
-                channel,
-                protocol,
-            ):
+        def once() -> Completed:
+            with self._exec(pod, ask, patience) as (channel, request):
                 return Execution(
                     node,
                     pod.where,
                     command,
-                    ask(protocol),
+                    request,
                     channel,
                     on_lines=on_lines,
                     on_data=on_data,
@@ -137,6 +134,25 @@ class KubernetesConnector:
                 ).run()
 
         return self._retried(node, pod, patience, once)
+
+    @contextmanager
+    def attached(self, node: NodeState, ask: Ask, *, terminal: bool) -> Iterator[tuple[Channel, ExecRequest]]:
+        """An open stream of a command and how it was asked for, for a program that passes on its own streams.
+
+        `ask`: how, given whether the end of an input can be told. Raises HostUnreachable and its kinds.
+        """
+        pod, patience = Pod.of(node), self._patience()
+        opened: list[Any] = []
+
+        def once() -> tuple[Channel, ExecRequest]:
+            opened.append(self._exec(pod, ask, patience, terminal=terminal))
+            return opened[-1].__enter__()
+
+        channel, request = self._retried(node, pod, patience, once)
+        try:
+            yield channel, request
+        finally:
+            opened[-1].__exit__(None, None, None)
 
     def send(self, node: NodeState, source: Path, target: str) -> None:
         """See `Connector.send`."""
@@ -147,17 +163,8 @@ class KubernetesConnector:
                 f"{source} could not be copied", where=node.name, detail=error.strerror or str(error)
             ) from error
 
-        def chunks() -> Iterator[bytes]:
-            with source.open("rb") as file:
-                while chunk := file.read(1 << 18):
-                    yield chunk
-
-        class Chunks:
-            def __iter__(self) -> Iterator[bytes]:
-                return chunks()
-
         text = f"cat > {shlex.quote(target)}"
-        command = Command(text, f"copy {size} bytes", stdin=StdinSource(Chunks()), timeout_s=COPY_S)
+        command = Command(text, f"copy {size} bytes", stdin=StdinSource(_Pieces(source)), timeout_s=COPY_S)
         _copied(target, node, self.run(node, command))
 
     def receive(self, node: NodeState, source: str, target: Path) -> None:
@@ -180,7 +187,7 @@ class KubernetesConnector:
     def forward(self, node: NodeState, port: int, *, listener: socket.socket | None = None) -> Iterator[int]:
         """See `Connector.forward`.
 
-        Kubernetes tells no end of what a client sends before it closes: a server that waits for that waits on.
+        The protocol cannot tell that a client has sent all: a server that waits for that waits on.
         """
         pod = Pod.of(node)
 
@@ -292,6 +299,7 @@ class KubernetesConnector:
             except NotStarted as error:
                 self._forget(pod)
                 failure = _unreachable(node, pod, "its container is not reached", str(error))
+                self._look_after_loss(pod, patience, failure)
             except KubernetesError as error:
                 self._forget(pod)
                 failure = _of_cluster(node, pod, error)
@@ -320,18 +328,17 @@ class KubernetesConnector:
             self._known.pop(pod, None)
 
     @contextmanager
-    def _channel(
-        self,
-        pod: Pod,
-        verb: str,
-        query: Callable[[str], list[tuple[str, str]]],
-        patience: _Patience,
-    ) -> Iterator[tuple[Channel, str]]:
-        channel, protocol = self._dial(pod, verb, query, patience, (V5, V4))
+    def _exec(
+        self, pod: Pod, ask: Ask, patience: _Patience, *, terminal: bool = False
+    ) -> Iterator[tuple[Channel, ExecRequest]]:
+        def query(protocol: str) -> list[tuple[str, str]]:
+            return ask(protocol == V5).query(pod.container, terminal=terminal)
+
+        channel, protocol = self._dial(pod, "exec", query, patience, (V5, V4))
         with self._guard:
             self._open[channel] = pod
         try:
-            yield channel, protocol
+            yield channel, ask(protocol == V5)
         finally:
             with self._guard:
                 self._open.pop(channel, None)
@@ -357,7 +364,7 @@ class KubernetesConnector:
                 channel = open_channel(
                     client.login, pod.path(verb), query(protocol), protocol, patience.for_connect
                 )
-            except NotFound:
+            except (NotFound, Invalid):
                 self._look(pod, patience)
                 raise
             except ProtocolRefused:
@@ -386,7 +393,7 @@ class KubernetesConnector:
             return made
 
     def _look(self, pod: Pod, patience: _Patience) -> None:
-        """Ask for the pod: it is the right one, and its container runs. Raises PodGone, _NotYet, KubernetesError."""
+        """Ask whether it is this pod, and its container runs. Raises PodGone, _NotYet, KubernetesError."""
         try:
             document = self._client(pod).look(pod.path(), patience.for_connect)
         except NotFound as error:
@@ -399,7 +406,7 @@ class KubernetesConnector:
 
 
 def refuse_gone(pod: Pod, document: Doc) -> None:
-    """Raises PodGone for a pod that has ended or is another one, _NotYet where its container may still start."""
+    """Raises PodGone for a pod that has ended or is another one, _NotYet for one that may still start."""
     meta, status = document.get("metadata") or {}, document.get("status") or {}
     if pod.uid and meta.get("uid") != pod.uid:
         raise PodGone(
@@ -487,6 +494,18 @@ def _unreachable(node: NodeState, pod: Pod, what: str, why: str) -> HostUnreacha
         detail=f"{what}: {why}" if why else what,
         hint="is the kubelet of its node up? `kubectl describe pod` tells",
     )
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """A file of this machine, piece by piece, and once more for whoever asks again."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            while piece := file.read(1 << 18):
+                yield piece
 
 
 def _copied(path: str, node: NodeState, done: Completed) -> None:

@@ -75,8 +75,11 @@ class ExecRequest:
 
 
 def exec_request(text: str, *, stdin: bool, leavable: bool, ends: bool = True) -> ExecRequest:
-    """How shell text is asked for. `leavable`: its caller may go before it ends, and it ends then. `ends`: the
-    protocol can tell that an input has ended (v5)."""
+    """How shell text is asked for.
+
+    `leavable`: its caller may go before it ends, and it ends then. `ends`: the protocol can tell the end of
+    an input (v5).
+    """
     short = len(quote(text)) <= LONGEST_IN_ADDRESS
     if leavable and not stdin and len(text.encode()) < _LONGEST_WORD:
         return ExecRequest(("sh", "-c", _RUN_WHILE_WAITED_FOR), stdin=True, preface=_preface(text))
@@ -258,7 +261,8 @@ class Execution:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise CommandTimeout(
-                        f"a command on node {self._node.name} took longer than {self._command.timeout_s:.0f} s",
+                        f"a command on node {self._node.name} took longer than "
+                        f"{self._command.timeout_s:.0f} s",
                         where=self._where,
                         detail=str(self._command),
                     )

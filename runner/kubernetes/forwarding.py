@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -12,6 +13,10 @@ from orch.runner.kubernetes.channel import CHUNK, Channel, ChannelLost
 
 DATA, ERRORS = 0, 1
 """Streams of the one port of a channel. The first two bytes of each are the port's number."""
+
+
+# How long a client that sends no more, and may have gone, is kept where nothing comes for it.
+LINGER_S = 30.0
 
 
 @contextmanager
@@ -78,6 +83,7 @@ class _Link:
 
     def __init__(self, client: socket.socket, channel: Channel) -> None:
         self._client, self._channel = client, channel
+        self._sent_all = False
 
     def carry(self) -> None:
         """Until one side has closed, or the port takes no connection."""
@@ -101,14 +107,21 @@ class _Link:
         try:
             while data := self._client.recv(CHUNK):
                 self._channel.send(DATA, data)
+            self._sent_all = True
         except (OSError, ChannelLost):
             self.end()
 
     def _down(self) -> None:
         head = {DATA: 2, ERRORS: 2}
+        heard = time.monotonic()
         with suppress(OSError, ChannelLost):
             while not self._channel.closed:
-                for stream, data in self._channel.receive(5.0):
+                pieces = self._channel.receive(1.0)
+                if pieces or not self._sent_all:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > LINGER_S:
+                    return
+                for stream, data in pieces:
                     skipped = min(head.get(stream, 0), len(data))
                     if skipped:
                         head[stream] -= skipped
