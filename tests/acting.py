@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import aws_cases
 import gcp_cases
+import kubernetes_cases
 import pulumi
 import pulumi.runtime
 from google.auth.credentials import AnonymousCredentials
@@ -38,6 +39,8 @@ from orch.components.gcp.backend import GcpBackend
 from orch.components.gcp.capacity import max_wait_s
 from orch.components.gcp.fleet_state import iap_command
 from orch.components.init_steps import scripts
+from orch.components.kubernetes.backend import jump_note
+from orch.components.kubernetes.login import kubeconfig_file
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.node_count import with_node_count
@@ -74,6 +77,7 @@ from orch.spec.loader.load import Document
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.gcp import GcpSettings
+from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
 from orch.spec.state import FleetState, Gpus, NodeState
@@ -362,6 +366,11 @@ def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
                 yield
                 places = [fleet_of("gcp", more) for more in FLEETS["gcp"]]
                 yield from all_of(partial(plan_on_gcp, fleet, folder, settings) for fleet in places)
+        elif isinstance(settings, KubernetesSettings):
+            kubeconfig_file(settings, folder)
+            jump_note(settings)
+            yield
+            kubernetes_cases.plan_with(settings)
 
 
 def judge(settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,14 @@ class Case:
         context = Context("abc123", self.settings, tags=self.data.get("tags", {}))
         namespace = place.namespace or "work"
         facts = facts_of(self.data.get("cluster", {}), namespace)
-        from dataclasses import replace
-
         return plan(request.fleet, replace(place, namespace=namespace), facts, request.previous, context)
+
+
+def plan_with(settings: KubernetesSettings) -> KubernetesPlan:
+    """A cluster's fleet by these settings: on nodes with a fabric, and taints of their own."""
+    node = {"name": "gpu", "count": 2, "allocatable": {"nvidia.com/gpu": "8", "rdma/ib": "63"}}
+    node |= {"taints": ["pool|gpus|NoSchedule", "other|x|NoExecute"]}
+    fleet = {"nodes": "0..2", "placement": "cluster", "resources": {"gpu": "8"}}
+    case = Case({"fleet": fleet, "cluster": {"nodes": [node], "apis": ["kueue"]}})
+    case.settings = settings
+    return case.plan()

@@ -90,7 +90,7 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     ) -> Deployment:
         return replace(
             super().deploy(request, candidate, plan),
-            findings=(*plan.warnings, *_jump_note(self.settings_of(request))),
+            findings=(*plan.warnings, *jump_note(self.settings_of(request))),
         )
 
     def new_node(self, plan: KubernetesPlan) -> Mapping[str, Any]:
@@ -117,11 +117,12 @@ def _within(file: Path, root: Path) -> str:
     return str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
 
 
-def _jump_note(settings: KubernetesSettings) -> tuple[Finding, ...]:
-    if settings.proxy_jump is None and all(each.proxy_jump is None for each in settings.contexts):
+def jump_note(settings: KubernetesSettings) -> tuple[Finding, ...]:
+    """A note where orch.yml names a way by SSH."""
+    jumps = [each for each in (settings.proxy_jump, *(each.proxy_jump for each in settings.contexts)) if each]
+    if not jumps:
         return ()
-    summary = (
-        "`proxy_jump` of `kubernetes` in orch.yml is read, and nothing needs it: pods are reached through "
-        "the API server"
-    )
-    return (Finding("ORCH456", "backends", summary, severity=Severity.NOTE),)
+    named = [f"{each.hostname or 'any node'}, port {each.port or 'not given'}" for each in jumps]
+    summary = "`proxy_jump` of `kubernetes` in orch.yml is read, and nothing needs it"
+    detail = f"pods are reached through the API server, not by {'; '.join(named)}"
+    return (Finding("ORCH456", "backends", summary, detail, severity=Severity.NOTE),)

@@ -192,8 +192,8 @@ def requests_of(pod: Doc) -> dict[str, str]:
     """What the scheduler counts for a pod: its containers together, or the largest of those that come before
     them. Source: Kubernetes, "Resource sharing within containers"."""
     spec = pod.get("spec") or {}
-    running = list(spec.get("containers") or ())
-    before = list(spec.get("initContainers") or ())
+    running: list[Doc] = list(spec.get("containers") or ())
+    before: list[Doc] = list(spec.get("initContainers") or ())
     running += [each for each in before if each.get("restartPolicy") == "Always"]
     total = sums(((each.get("resources") or {}).get("requests") or {}) for each in running)
     for each in before:
