@@ -153,7 +153,7 @@ def look_of(facts: GangFacts) -> GangLook:
 def unexplained(documents: Sequence[Doc]) -> Iterator[Doc]:
     """Pods that have a node and no running container, and do not say why."""
     for pod in _newest(documents):
-        if _node(pod) is None or _container(pod).get("state", {}).get("running"):
+        if _node(pod) is None or _runs(pod):
             continue
         waiting = _container(pod).get("state", {}).get("waiting", {})
         if waiting.get("reason") in ("ContainerCreating", "PodInitializing", "ImagePullBackOff", None):
@@ -177,7 +177,7 @@ def _pod(document: Doc) -> GangPod:
         phase=str(status.get("phase", "Pending")),
         ip=status.get("podIP"),
         node=_node(document),
-        running=bool(state.get("running")) and not metadata.get("deletionTimestamp"),
+        running=_runs(document) and not metadata.get("deletionTimestamp"),
         exit_code=None if terminated is None else int(terminated["exitCode"]),
         placed_at=_moment(scheduled.get("lastTransitionTime"))
         if scheduled.get("status") == "True" and _node(document) is not None
@@ -211,6 +211,10 @@ def _node(pod: Doc) -> str | None:
 def _container(pod: Doc) -> Doc:
     rows: list[Doc] = (pod.get("status") or {}).get("containerStatuses") or []
     return next((row for row in rows if row.get("name") == CONTAINER), {})
+
+
+def _runs(pod: Doc) -> bool:
+    return (_container(pod).get("state") or {}).get("running") is not None
 
 
 def _condition(document: Doc, *kinds: str) -> Doc:
@@ -426,7 +430,7 @@ def _waits_for(pod: Doc, events: Sequence[Doc]) -> str | None:
             return _with(f"image {_plain(row.get('image'))} cannot be pulled", text)
         if reason not in ("", "ContainerCreating", "PodInitializing"):
             return _with(f"its container does not start [{_plain(reason)}]", waiting.get("message"))
-    if _container(pod).get("state", {}).get("running"):
+    if _runs(pod):
         return None
     told = _event(pod, events, "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
     return f"on {_node(pod)}: {_plain(told)}" if told else None
