@@ -339,8 +339,10 @@ def test_a_lost_node_is_told_before_it_comes_back(cluster: Cluster, ask: Ask) ->
         failed = gang.until("failed", "[DeletionByTaintManager]")
         assert failed.cause == "infrastructure"
         assert failed.reasons[0].startswith(f"pod 0: its node is lost, or no longer takes it ({node})")
-        left = gang.gangs.take_back(gang.name, within_s=3)
-        assert [pod.index for pod in left] == [0]  # its node says nothing of it
+        gang.gangs.delete(gang.name)
+        cluster.until(lambda: [pod.index for pod in gang.look().pods] == [0])
+        left = gang.gangs.take_back(gang.name, within_s=0)
+        assert [pod.node for pod in left] == [node]  # which says nothing of it
         assert gang.look().state == "gone"
     finally:
         cluster.cluster.ask("find_again", node=node)
