@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ClusterShell.RangeSet import RangeSet
 
-from orch.runner.kubernetes.manifests import CONTAINER, INDEX
+from orch.runner.kubernetes.manifests import CONTAINER, INDEX, RELEASED
 
 Doc = dict[str, Any]
 State = Literal["waiting", "starting", "running", "failed", "ended", "gone"]
@@ -142,7 +142,7 @@ def look_of(facts: GangFacts) -> GangLook:
         too_long = "MaximumExecutionTime" in str(_condition(workload, "Evicted").get("reason"))
         return look("failed", list(_kueue(facts)), "application" if too_long else "infrastructure")
     if suspended:
-        return look("waiting", list(_kueue(facts)) if facts.kueue else ["it has not been let go yet"])
+        return look("waiting", list(_kueue(facts) if facts.kueue else _suspended(job)))
     running = sum(1 for pod in pods if pod.running or pod.phase == "Succeeded")
     if running >= wanted:
         return look("running")
@@ -359,6 +359,14 @@ def _kueue(facts: GangFacts) -> Iterator[str]:
     elif evicted.get("status") != "True":
         text = _NO_FLAVOR.sub("", _plain(quota.get("message")))
         yield f"Kueue: {text or 'waits for quota'}{_word(quota, but=('Pending', 'Inadmissible'))}"
+
+
+def _suspended(job: Doc) -> Iterator[str]:
+    """Why a Job that no queue of Kueue has is suspended."""
+    if RELEASED in (job["metadata"].get("annotations") or {}):
+        yield "somebody has suspended its Job: Kueue does so where it manages all Jobs of a cluster"
+    else:
+        yield "it is not whole yet: who asked for it has not finished"
 
 
 def _word(row: Mapping[str, Any], but: Sequence[str] = ()) -> str:

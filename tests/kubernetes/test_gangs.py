@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import Any, cast
@@ -54,7 +55,7 @@ def ask(cluster: Cluster, client: KubernetesClient) -> Iterator[Callable[..., As
                 **words,
             }
         )
-        made.append(Asked(cluster, Gangs(client, wanted.queue), wanted))
+        made.append(Asked(cluster, Gangs(client, wanted.queue, pause=lambda _: time.sleep(0.1)), wanted))
         return made[-1]
 
     yield one

@@ -212,6 +212,17 @@ def test_kueue_is_told_by_condition_reason_and_text() -> None:
     )
 
 
+def test_a_suspended_job_without_a_queue_says_whose_turn_it_is() -> None:
+    begun = look(job(suspend=True))
+    assert (begun.state, begun.reasons) == (
+        "waiting",
+        ("it is not whole yet: who asked for it has not finished",),
+    )
+    document = job(suspend=True)
+    document["metadata"]["annotations"] = {"orch.dev/released": "true"}
+    assert "somebody has suspended its Job" in look(document).reasons[0]
+
+
 def test_a_deactivated_workload_never_goes_on() -> None:
     evicted = {
         "status": "True",

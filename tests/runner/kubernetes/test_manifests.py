@@ -1,6 +1,6 @@
 """What a gang becomes: golden manifests, names and labels, and what is refused.
 
-`ORCHCTL_REWRITE_GOLDEN=1 pytest tests/runner/kubernetes` writes the manifests anew; read the difference. The tests
+`ORCHCTL_REWRITE_GOLDEN=1 pytest tests/runner/kubernetes` writes the manifests anew; read the difference. Those
 of tests/kubernetes have a real API server check each of them.
 """
 
@@ -29,6 +29,7 @@ from orch.runner.kubernetes.manifests import (
     RegistryLogin,
     asked,
     check_labels,
+    fabric_variables,
     gang,
     gang_name,
     held,
@@ -75,11 +76,24 @@ def test_a_fabric_that_is_missing_ends_a_job_instead_of_slowing_it(name: str) ->
 def test_a_run_that_needs_a_fabric_is_refused_where_none_is_offered() -> None:
     with pytest.raises(BadTask, match="no node of fleet pool offers one"):
         gang(request(needs_fabric=True))
-    silent = queue(fabric="rdma-shared", fabric_resource="rdma/ib")
-    with pytest.raises(BadTask, match="would not ask for rdma/ib"):
-        gang(request(queue=silent, needs_fabric=True))
+    for silent in (
+        queue(fabric="rdma-shared", fabric_resource="rdma/ib"),
+        queue(fabric="rdma-shared"),
+        queue(fabric="efa"),
+        queue(fabric="compute-domain", fabric_resource="vpc.amazonaws.com/efa"),
+    ):
+        with pytest.raises(BadTask, match="no device of their interconnect"):
+            gang(request(queue=silent, needs_fabric=True))
     with pytest.raises(BadCatalogFile, match="'warp'"):
         gang(request(queue=queue(fabric="warp"), needs_fabric=True))
+
+
+def test_jobs_have_the_variables_of_their_pods_and_not_those_of_machines() -> None:
+    for name in FABRICS:
+        wanted = written(name)
+        assert fabric_variables(wanted.queue, wanted.networks) == env_of(gang(wanted))
+    assert fabric_variables(queue()) == {}
+    assert fabric_variables(written("tcpxo").queue)["NCCL_FASTRAK_CTRL_DEV"] == "eth0"
 
 
 def test_a_task_without_a_fabric_takes_none_away_from_others() -> None:
