@@ -28,8 +28,8 @@ class FabricPod:
     """What one pod has because of its interconnect, in Kubernetes' words.
 
     `volumes`, `mounts` and `sidecars` are as in a pod's spec. `resources`: patterns of the keys that it asks
-    for, `divided`: a pod that has a part of a node asks for a part of them. `compute_domain`: it has a
-    channel of the gang's ComputeDomain.
+    for, `keyed`: without one of them it has no device; `divided`: a pod that has a part of a node asks for a
+    part of them. `compute_domain`: it has a channel of the gang's ComputeDomain.
     """
 
     title: str
@@ -40,6 +40,7 @@ class FabricPod:
     mounts: tuple[Doc, ...] = ()
     sidecars: tuple[Doc, ...] = ()
     resources: tuple[str, ...] = ()
+    keyed: bool = False
     divided: bool = False
     compute_domain: bool = False
 
@@ -96,6 +97,8 @@ def fabric_pod(
         mounts=tuple(copy.deepcopy(mounts)),
         sidecars=(*(under.sidecars if under else ()), *map(_sidecar, row.get("sidecars", ()))),
         resources=(*(under.resources if under else ()), *row.get("resources", ())),
+        # GKE gives a pod its networks by annotations, and asks for their keys itself.
+        keyed=bool(row.get("resources")) and "interfaces" not in row,
         divided=bool(row.get("divided", under.divided if under else False)),
         compute_domain=bool(row.get("compute_domain", False)),
     )

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ClusterShell.RangeSet import RangeSet
 
-from orch.runner.kubernetes.manifests import CONTAINER, INDEX
+from orch.runner.kubernetes.manifests import CONTAINER, INDEX, RELEASED
 
 Doc = dict[str, Any]
 State = Literal["waiting", "starting", "running", "failed", "ended", "gone"]
@@ -161,7 +161,7 @@ def look_of(facts: GangFacts) -> GangLook:
         too_long = "MaximumExecutionTime" in str(_condition(workload, "Evicted").get("reason"))
         return look("failed", list(_kueue(facts)), "application" if too_long else "infrastructure")
     if suspended:
-        return look("waiting", list(_kueue(facts)) if facts.kueue else ["it has not been let go yet"])
+        return look("waiting", list(_kueue(facts) if facts.kueue else _suspended(job)))
     running = sum(1 for pod in pods if pod.running or pod.phase == "Succeeded")
     if running >= wanted:
         return look("running")
@@ -172,7 +172,7 @@ def look_of(facts: GangFacts) -> GangLook:
 def unexplained(documents: Sequence[Doc]) -> Iterator[Doc]:
     """Pods that have a node and no running container, and do not say why."""
     for pod in _newest(documents):
-        if _node(pod) is None or _container(pod).get("state", {}).get("running"):
+        if _node(pod) is None or _runs(pod):
             continue
         waiting = _container(pod).get("state", {}).get("waiting", {})
         if waiting.get("reason") in ("ContainerCreating", "PodInitializing", "ImagePullBackOff", None):
@@ -196,7 +196,7 @@ def _pod(document: Doc) -> GangPod:
         phase=str(status.get("phase", "Pending")),
         ip=status.get("podIP"),
         node=_node(document),
-        running=bool(state.get("running")) and not metadata.get("deletionTimestamp"),
+        running=_runs(document) and not metadata.get("deletionTimestamp"),
         exit_code=None if terminated is None else int(terminated["exitCode"]),
         placed_at=_moment(scheduled.get("lastTransitionTime"))
         if scheduled.get("status") == "True" and _node(document) is not None
@@ -231,6 +231,10 @@ def _node(pod: Doc) -> str | None:
 def _container(pod: Doc) -> Doc:
     rows: list[Doc] = (pod.get("status") or {}).get("containerStatuses") or []
     return next((row for row in rows if row.get("name") == CONTAINER), {})
+
+
+def _runs(pod: Doc) -> bool:
+    return (_container(pod).get("state") or {}).get("running") is not None
 
 
 def _condition(document: Doc, *kinds: str) -> Doc:
@@ -377,6 +381,14 @@ def _kueue(facts: GangFacts) -> Iterator[str]:
         yield f"Kueue: {text or 'waits for quota'}{_word(quota, but=('Pending', 'Inadmissible'))}"
 
 
+def _suspended(job: Doc) -> Iterator[str]:
+    """Why a Job that no queue of Kueue has is suspended."""
+    if RELEASED in (job["metadata"].get("annotations") or {}):
+        yield "somebody has suspended its Job: Kueue does so where it manages all Jobs of a cluster"
+    else:
+        yield "it is not whole yet: who asked for it has not finished"
+
+
 def _word(row: Mapping[str, Any], but: Sequence[str] = ()) -> str:
     reason = str(row.get("reason") or "")
     return f" [{_plain(reason)}]" if reason and reason not in but else ""
@@ -446,7 +458,7 @@ def _waits_for(pod: Doc, events: Sequence[Doc]) -> str | None:
             return _with(f"image {_plain(row.get('image'))} cannot be pulled", text)
         if reason not in ("", "ContainerCreating", "PodInitializing"):
             return _with(f"its container does not start [{_plain(reason)}]", waiting.get("message"))
-    if _container(pod).get("state", {}).get("running"):
+    if _runs(pod):
         return None
     told = _event(pod, events, "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
     return f"on {_node(pod)}: {_plain(told)}" if told else None

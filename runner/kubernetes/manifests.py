@@ -285,6 +285,15 @@ def _limits(wanted: PodResources) -> dict[str, str]:
     return rows
 
 
+def fabric_variables(queue: PodQueue, networks: Sequence[str] = ()) -> dict[str, str]:
+    """What jobs need in their environment to use the interconnect of a queue's nodes: that of the pods.
+
+    It takes the place of what fabrics.yml says for machines, whose interfaces are called otherwise.
+    """
+    fabric = _queue_fabric(queue, networks)
+    return dict(fabric.env) if fabric is not None else {}
+
+
 def quantity(text: str) -> Decimal:
     """An amount as Kubernetes writes it: `1500m`, `512Gi`, `8`. Raises ValueError."""
     match = _QUANTITY.fullmatch(text.strip())
@@ -326,21 +335,22 @@ def _share(request: GangRequest) -> Decimal:
 
 def _is_fabric(queue: PodQueue, key: str) -> bool:
     """Whether pods ask for this key because of the cluster's interconnect."""
-    if queue.fabric is None:
-        return False
-    row = fabric_pod(queue.fabric, resource=queue.fabric_resource, requests=queue.requests)
-    return key == queue.fabric_resource or row.asks(key)
+    row = _queue_fabric(queue, ())
+    return row is not None and (key == queue.fabric_resource or row.asks(key))
 
 
 def _fabric(request: GangRequest) -> FabricPod | None:
-    queue = request.queue
-    if not request.needs_fabric or queue.fabric is None:
+    return _queue_fabric(request.queue, request.networks) if request.needs_fabric else None
+
+
+def _queue_fabric(queue: PodQueue, networks: Sequence[str]) -> FabricPod | None:
+    if queue.fabric is None:
         return None
     return fabric_pod(
         queue.fabric,
         resource=queue.fabric_resource,
         requests=queue.requests,
-        networks=request.networks,
+        networks=networks,
         instance_type=queue.node_selector.get(INSTANCE_TYPE),
     )
 
@@ -378,9 +388,11 @@ def _check(request: GangRequest) -> None:
             hint="a device plugin says what nodes offer, in `status.allocatable`; after that, `orch up`",
             code=_CODE,
         )
-    if request.needs_fabric and queue.fabric_resource and queue.fabric_resource not in queue.requests:
+    fabric = _fabric(request)
+    lacks = queue.fabric_resource is not None and queue.fabric_resource not in queue.requests
+    if fabric is not None and (lacks or (fabric.keyed and not any(map(fabric.asks, queue.requests)))):
         raise BadTask(
-            f"the pods would not ask for {queue.fabric_resource}, and use TCP without a word",
+            f"the pods would ask for no device of their interconnect ({fabric.title})",
             hint="run `orch up`, which reads what the nodes offer",
             code=_CODE,
         )
@@ -409,7 +421,6 @@ def _check(request: GangRequest) -> None:
         if not _LABEL_VALUE.fullmatch(value):
             raise BadTask(f"{value!r} cannot be a label of Kubernetes ({key})", code=_CODE)
     check_names(request.env)
-    fabric = _fabric(request)
     taken = {"/dev/shm", *(str(each["mountPath"]) for each in (fabric.mounts if fabric else ()))}
     for at, each in enumerate(request.mounts):
         path = each.path.rstrip("/") or "/"
@@ -465,7 +476,7 @@ def _job(request: GangRequest, fabric: FabricPod | None) -> Doc:
         "template": {"metadata": _pod_metadata(request, fabric), "spec": _pod(request, fabric)},
     }
     longest = _longest_s(request)
-    if queue.local_queue is not None:
+    if queue.gang == "kueue" and queue.local_queue is not None:
         metadata["labels"][QUEUE_NAME] = queue.local_queue
         if request.priority is not None:
             metadata["labels"][QUEUE_PRIORITY] = request.priority

@@ -1,6 +1,6 @@
 """What a gang becomes: golden manifests, names and labels, and what is refused.
 
-`ORCHCTL_REWRITE_GOLDEN=1 pytest tests/runner/kubernetes` writes the manifests anew; read the difference. The tests
+`ORCHCTL_REWRITE_GOLDEN=1 pytest tests/runner/kubernetes` writes the manifests anew; read the difference. Those
 of tests/kubernetes have a real API server check each of them.
 """
 
@@ -29,6 +29,7 @@ from orch.runner.kubernetes.manifests import (
     RegistryLogin,
     asked,
     check_labels,
+    fabric_variables,
     gang,
     gang_name,
     held,
@@ -75,11 +76,24 @@ def test_a_fabric_that_is_missing_ends_a_job_instead_of_slowing_it(name: str) ->
 def test_a_run_that_needs_a_fabric_is_refused_where_none_is_offered() -> None:
     with pytest.raises(BadTask, match="no node of fleet pool offers one"):
         gang(request(needs_fabric=True))
-    silent = queue(fabric="rdma-shared", fabric_resource="rdma/ib")
-    with pytest.raises(BadTask, match="would not ask for rdma/ib"):
-        gang(request(queue=silent, needs_fabric=True))
+    for silent in (
+        queue(fabric="rdma-shared", fabric_resource="rdma/ib"),
+        queue(fabric="rdma-shared"),
+        queue(fabric="efa"),
+        queue(fabric="compute-domain", fabric_resource="vpc.amazonaws.com/efa"),
+    ):
+        with pytest.raises(BadTask, match="no device of their interconnect"):
+            gang(request(queue=silent, needs_fabric=True))
     with pytest.raises(BadCatalogFile, match="'warp'"):
         gang(request(queue=queue(fabric="warp"), needs_fabric=True))
+
+
+def test_jobs_have_the_variables_of_their_pods_and_not_those_of_machines() -> None:
+    for name in FABRICS:
+        wanted = written(name)
+        assert fabric_variables(wanted.queue, wanted.networks) == env_of(gang(wanted))
+    assert fabric_variables(queue()) == {}
+    assert fabric_variables(written("tcpxo").queue)["NCCL_FASTRAK_CTRL_DEV"] == "eth0"
 
 
 def test_a_task_without_a_fabric_takes_none_away_from_others() -> None:
@@ -92,7 +106,13 @@ def test_a_task_without_a_fabric_takes_none_away_from_others() -> None:
 def test_networks_of_gke_are_called_as_the_nodes_call_them_in_their_order() -> None:
     annotations = gang(written("gke-roce"))[0]["spec"]["template"]["metadata"]["annotations"]
     rows = json.loads(annotations["networking.gke.io/interfaces"])
-    assert [row["network"] for row in rows] == ["default", "gpu-net-0", "gpu-net-1", "gpu-net-2", "gpu-net-10"]
+    assert [row["network"] for row in rows] == [
+        "default",
+        "gpu-net-0",
+        "gpu-net-1",
+        "gpu-net-2",
+        "gpu-net-10",
+    ]
     assert [row["interfaceName"] for row in rows] == ["eth0", "eth2", "eth3", "eth4", "eth5"]
     named = fabric_pod("tcpxo").annotations["networking.gke.io/interfaces"]
     assert [row["network"] for row in json.loads(named)][1:] == [f"vpc{n}" for n in range(1, 9)]
@@ -100,9 +120,7 @@ def test_networks_of_gke_are_called_as_the_nodes_call_them_in_their_order() -> N
 
 def test_shared_rdma_is_one_slot_and_host_devices_are_counted() -> None:
     assert asked(written("rdma-shared"))["rdma/ib"] == "1"
-    half = request(
-        queue=written("rdma-hostdev").queue, needs_fabric=True, resources=PodResources(gpus=4)
-    )
+    half = request(queue=written("rdma-hostdev").queue, needs_fabric=True, resources=PodResources(gpus=4))
     assert asked(half)["nvidia.com/hostdev"] == "4"
     assert fabric_pod(
         "rdma-hostdev", resource="nvidia.com/hostdev", requests={"nvidia.com/hostdev": "3"}, networks=("a",)
@@ -117,8 +135,9 @@ def test_an_nvlink_domain_has_the_fabric_that_its_nodes_have_beside_it() -> None
     pod = made[0]["spec"]["template"]["spec"]
     domain = next(each for each in made if each["kind"] == "ComputeDomain")
     assert domain["spec"]["numNodes"] == 4
-    assert pod["resourceClaims"][0]["resourceClaimTemplateName"] == (
-        domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
+    assert (
+        pod["resourceClaims"][0]["resourceClaimTemplateName"]
+        == (domain["spec"]["channel"]["resourceClaimTemplate"]["name"])
     )
     alone = queue(fabric="compute-domain", requests={"nvidia.com/gpu": "8"})
     assert "NCCL_NET" not in env_of(gang(request(queue=alone, needs_fabric=True)))
@@ -208,9 +227,10 @@ def test_a_tag_that_is_no_label_is_refused_and_never_dropped(tags: dict[str, str
     assert raised.value.hint
 
 
-@given(st.dictionaries(st.from_regex(r"[a-z][a-z0-9_.-]{0,40}[a-z0-9]", fullmatch=True), st.just("ok"), max_size=4))
+@given(
+    st.dictionaries(st.from_regex(r"t[a-z0-9_.-]{0,40}[a-z0-9]", fullmatch=True), st.just("ok"), max_size=4)
+)
 def test_good_tags_are_labels_of_every_object(tags: dict[str, str]) -> None:
-    tags.pop("job-name", None), tags.pop("controller-uid", None)
     check_labels(tags)
     for each in gang(request(tags=tags)):
         assert tags.items() <= each["metadata"]["labels"].items()
