@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from orch.runner.errors import NoFit, NotAdmitted, PodsRefused, RunnerError
+from orch.runner.errors import NoFit, NotAdmitted, PodsRefused, RunnerError, error_text
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.placement.slots import access_of, is_of_cluster
@@ -61,9 +61,33 @@ def admitted(
 ) -> FleetState:
     """The fleet with the pods of the run's next attempt as its nodes, when all of them run.
 
-    Asks for them where they are not there. Raises NotAdmitted until then, NoFit where the fleet takes no pods
-    any more, PodsRefused where the cluster will never start them, and what asking it raises.
+    Asks for them where they are not there. Raises NotAdmitted until then, also where the cluster does not
+    answer now, NoFit where the fleet takes no pods any more, PodsRefused where the cluster will never start
+    them, BadTask.
     """
+    from orch.runner.kubernetes import errors
+
+    passing = (errors.ClusterUnreachable, errors.TooManyRequests, errors.ServerError, errors.Conflict)
+    try:
+        return _admitted(context, row, record, fleet, volumes=volumes, plan=plan)
+    except errors.KubernetesError as error:
+        if isinstance(error, (*passing, errors.Unauthorized)):  # a login may be renewed
+            raise NotAdmitted(f"its cluster cannot be asked: {error_text(error)}", hint=error.hint) from error
+        why = error_text(error)
+        raise PodsRefused(
+            "its pods cannot be asked for", detail=why, hint=error.hint, reason="creating_container_error"
+        ) from error
+
+
+def _admitted(
+    context: RunContext,
+    row: RunRow,
+    record: LaunchRecord,
+    fleet: FleetState,
+    *,
+    volumes: Volumes,
+    plan: RunPlan,
+) -> FleetState:
     from orch.runner.kubernetes.gang_look import due_back, pause_before_retry, refused
     from orch.runner.kubernetes.manifests import gang_name
     from orch.runner.runs.pod_requests import gang_request, gpus_of

@@ -51,6 +51,7 @@ from orch.runner.runs.retry import (
     next_try,
     shortage_events,
 )
+from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetState, new_nodes
 
@@ -161,7 +162,8 @@ def begin_attempt(
         _without_nodes(context, lease, row, plan, error=error, leftovers=leftovers)
         return
     except PodsRefused as error:
-        verdict = Verdict("failed", "job_failed", error_text(error))
+        message = error_text(error) + (f"; what to do: {hidden(error.hint)}" if error.hint else "")
+        verdict = Verdict("failed", "job_failed", message)
         end_waiting(context, lease, row, verdict, status="failed", reason=error.reason)
         return
     except (BadTask, HostfileIncomplete) as error:
