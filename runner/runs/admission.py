@@ -67,7 +67,14 @@ def admitted(
     """
     from orch.runner.kubernetes import errors
 
-    passing = (errors.ClusterUnreachable, errors.TooManyRequests, errors.ServerError, errors.Conflict)
+    passing = (
+        errors.ClusterUnreachable,
+        errors.CredentialsUnavailable,
+        errors.TooManyRequests,
+        errors.QuotaExceeded,
+        errors.ServerError,
+        errors.Conflict,
+    )
     try:
         return _admitted(context, row, record, fleet, volumes=volumes, plan=plan)
     except errors.KubernetesError as error:

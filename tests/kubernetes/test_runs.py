@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from orch.runner.events import LogLine, Recorder
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.runs import lifecycle
+from orch.runner.runs.admission import remove_leftover_pods
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, PodQueue
@@ -30,7 +34,8 @@ class Lab:
         self.cluster, self.space, self.folder = cluster, space, folder
         self.recorder = Recorder()
         self.connector = open_connector()
-        self.ledger = open_ledger(f"sqlite:///{folder / 'ledger.db'}")
+        self.url = f"sqlite:///{folder / 'ledger.db'}"
+        self.ledger = open_ledger(self.url)
         self.runner = RunnerContext(folder / ".orch", self.ledger, self.connector, self.recorder)
 
     def close(self) -> None:
@@ -177,3 +182,97 @@ def test_a_run_that_is_stopped_while_it_waits_leaves_nothing(lab: Lab) -> None:
     waiting.join(60)
     assert [lab.ledger.by_id(each.id).status for each in (first, second)] == ["terminated", "terminated"]
     lab.cluster.until(lambda: not lab.gangs())
+
+
+def test_a_node_that_is_lost_interrupts_the_run_on_it(lab: Lab) -> None:
+    row = lab.submit(lab.fleet(), nodes=2, commands=["sleep 300"])
+    with ThreadPoolExecutor(1) as pool:
+        driving = pool.submit(lifecycle.drive, lab.runner, row)
+        lab.cluster.until(lambda: lab.ledger.by_id(row.id).status == "running")
+        node = lab.pods()[1]["spec"]["nodeName"]
+        lab.cluster.cluster.ask("lose", node=node)
+        try:
+            row = driving.result(timeout=180)
+        finally:
+            lab.cluster.cluster.ask("find_again", node=node)
+    assert row.status == "failed"
+    assert row.ranks[1].reason in ("instance_unreachable", "interrupted_by_no_capacity"), row.message
+    lab.cluster.until(lambda: not lab.gangs() and not lab.pods())
+
+
+def test_an_evicted_pod_says_why_its_run_ended(lab: Lab) -> None:
+    row = lab.submit(nodes=2, commands=["sleep 300"])
+    with ThreadPoolExecutor(1) as pool:
+        driving = pool.submit(lifecycle.drive, lab.runner, row)
+        lab.cluster.until(lambda: lab.ledger.by_id(row.id).status == "running")
+        pod = lab.pods()[1]["metadata"]["name"]
+        message = "The node was low on resource: memory."
+        lab.cluster.cluster.ask("evict", namespace=lab.space, pod=pod, message=message)
+        row = driving.result(timeout=120)
+    assert (row.status, row.ranks[1].reason) == ("failed", "interrupted_by_no_capacity")
+    assert "low on resource: memory" in (row.message or "")
+
+
+@pytest.mark.parametrize("moment", range(10))
+def test_a_killed_driver_is_followed_by_another_one_and_nothing_runs_twice(lab: Lab, moment: int) -> None:
+    row = lab.submit(nodes=2, commands=["echo once; sleep 2"])
+    words = [str(lab.folder / ".orch"), lab.url, "job"]
+    first = subprocess.Popen([sys.executable, str(Path(__file__).with_name("drive_pods.py")), *words])
+    try:
+        first.wait(0.8 + moment * 0.9)
+    except subprocess.TimeoutExpired:
+        first.kill()
+        first.wait()
+    row = lifecycle.drive(lab.runner, lab.ledger.by_id(row.id))
+    assert row.status == "done", row.message
+    folder = lab.runner.context(row).folder
+    texts = [folder.log(rank).read_text().splitlines() for rank in (0, 1)]
+    assert [[line.partition(" ")[2] for line in lines] for lines in texts] == [["once"], ["once"]]
+    lab.cluster.until(lambda: not lab.gangs())
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_a_stop_that_is_killed_leaves_nothing_after_reconciling(lab: Lab, moment: int) -> None:
+    row = lab.submit(nodes=2, commands=["sleep 300"])
+    words = [str(lab.folder / ".orch"), lab.url, "job"]
+    first = subprocess.Popen([sys.executable, str(Path(__file__).with_name("drive_pods.py")), *words])
+    lab.cluster.until(lambda: lab.ledger.by_id(row.id).status == "running")
+    lab.ledger.set_desired(row.id, "stop")
+    try:
+        first.wait(0.5 + moment)
+    except subprocess.TimeoutExpired:
+        first.kill()
+        first.wait()
+    lab.cluster.until(lambda: lifecycle.reconcile_once(lab.runner) or not lab.ledger.by_id(row.id).active)
+    assert lab.ledger.by_id(row.id).status == "terminated"
+    remove_leftover_pods(lab.ledger, lab.fleet())
+    lab.cluster.until(lambda: not lab.gangs() and not lab.pods())
+
+
+@pytest.mark.parametrize("form", ["kueue", "podgroup", "job"])
+def test_of_two_runs_that_do_not_fit_together_one_begins_and_the_other_waits(lab: Lab, form: str) -> None:
+    queue: dict[str, Any] = {"gang": form, "start_limit_s": 5}
+    if form == "kueue":
+        queue["local_queue"] = add_queue(lab.cluster, lab.space)
+    fleet = lab.fleet(**queue)
+    rows = [lab.submit(fleet, nodes=6, commands=["sleep 15"], name=f"six-{each}") for each in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        ended = list(pool.map(lambda row: lifecycle.drive(lab.runner, row), rows))
+    assert [row.status for row in ended] == ["done", "done"], [row.message for row in ended]
+    began = sorted(row.started_at or 0.0 for row in ended)
+    assert began[1] - began[0] >= 15
+    lab.cluster.until(lambda: not lab.gangs())
+
+
+def add_queue(cluster: Cluster, space: str) -> str:
+    """A queue of Kueue with 64 GPUs in a namespace."""
+    root = "/apis/kueue.x-k8s.io/v1beta2"
+    head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "metadata": {"name": space}}
+    cluster.api.create(f"{root}/resourceflavors", {**head, "kind": "ResourceFlavor", "spec": {}})
+    rows = [{"name": "nvidia.com/gpu", "nominalQuota": 64}]
+    group = {"coveredResources": ["nvidia.com/gpu"], "flavors": [{"name": space, "resources": rows}]}
+    spec: dict[str, Any] = {"namespaceSelector": {}, "resourceGroups": [group]}
+    cluster.api.create(f"{root}/clusterqueues", {**head, "kind": "ClusterQueue", "spec": spec})
+    spec = {"clusterQueue": space}
+    cluster.api.create(f"{root}/namespaces/{space}/localqueues", {**head, "kind": "LocalQueue", "spec": spec})
+    return space
