@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import threading
@@ -88,7 +89,7 @@ class Lab:
 
 @pytest.fixture
 def lab(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    name = request.node.name.replace("_", "-").replace("[", "-").replace("]", "")[5:45].strip("-").lower()
+    name = hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
     place = Lab(cluster, cluster.namespace(f"run-{name}"), tmp_path)
     yield place
     place.close()
