@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
+import os
+import pty
 import socket
 import ssl
+import struct
 import subprocess
+import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -134,6 +139,9 @@ def run_command(call: Call, streams: Streams) -> None:
     """Do what a kubelet does with a request for a command: run it, here, and carry its streams."""
     words = [text for name, text in call.query if name == "command"]
     wants = {name for name, text in call.query if text == "true"}
+    if "tty" in wants:
+        _run_on_a_terminal(words, streams)
+        return
     process = subprocess.Popen(
         words,
         stdin=subprocess.PIPE if "stdin" in wants else subprocess.DEVNULL,
@@ -168,6 +176,33 @@ def run_command(call: Call, streams: Streams) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    code = process.wait()
+    with suppress(OSError, LocalProtocolError):
+        streams.end(code if code >= 0 else 128 - code)
+
+
+def _run_on_a_terminal(words: list[str], streams: Streams) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        ["setsid", "-c", *words], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+
+    def feed() -> None:
+        with suppress(OSError):
+            for stream, content in streams.messages():
+                if stream == 0:
+                    os.write(ours, content)
+                elif stream == 4:
+                    size = json.loads(content)
+                    rows = struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
+                    fcntl.ioctl(ours, termios.TIOCSWINSZ, rows)
+        process.kill()
+
+    threading.Thread(target=feed, daemon=True).start()
+    with suppress(OSError, LocalProtocolError):
+        while content := os.read(ours, 65536):
+            streams.send(1, content)
     code = process.wait()
     with suppress(OSError, LocalProtocolError):
         streams.end(code if code >= 0 else 128 - code)

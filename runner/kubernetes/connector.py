@@ -213,7 +213,9 @@ class KubernetesConnector:
 
         `more`: the words of a command, in place of a shell. Raises RunnerError for options of `ssh`.
         """
-        words = list(more[1:]) if more[:1] == ["--"] else list(more)
+        words = list(more)
+        if words[:1] == ["--"]:
+            del words[0]
         if words and words[0].startswith("-"):
             raise RunnerError(
                 f"a pod is not reached by ssh, which alone knows {words[0]}",

@@ -154,7 +154,8 @@ def _raw(terminal: bool) -> Iterator[None]:
         return
     before = termios.tcgetattr(0)
     try:
-        tty.setraw(0)
+        # What was typed ahead stays.
+        tty.setraw(0, termios.TCSADRAIN)
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
