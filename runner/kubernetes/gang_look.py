@@ -30,6 +30,7 @@ _NOT_CREATED = re.compile(r"Error creating: (?:pods \"[^\"]*\" is forbidden: )?(
 _NO_FLAVOR = re.compile(r"couldn't assign flavors to pod set [^:]*: ")
 _PULLS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 _WRONG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff")
+_REMOVED = re.compile(r"DisruptionTarget|exit code (?:137|143)\b")
 _DISRUPTIONS = {
     "PreemptionByScheduler": "pods of a higher priority took its place",
     "DeletionByTaintManager": "its node is lost, or no longer takes it",
@@ -156,6 +157,8 @@ def look_of(facts: GangFacts) -> GangLook:
     failure = _failure(job, facts.pods, suspended=suspended)
     if failure is not None:
         return look("failed", failure[0], failure[1])
+    if not suspended and (vanished := _vanished(job, facts.pods, wanted)) is not None:
+        return look("failed", [vanished], "infrastructure")
     workload = facts.workload
     if facts.kueue and workload is not None and not workload["spec"].get("active", True):
         too_long = "MaximumExecutionTime" in str(_condition(workload, "Evicted").get("reason"))
@@ -293,8 +296,18 @@ def _failure(job: Doc, documents: Sequence[Doc], *, suspended: bool) -> tuple[li
         reasons = [message or "the job failed"]
     blamed = bool(lost) or any(_of_infrastructure(pod) for pod in first)
     if not first and ended is not None:
-        blamed = "DisruptionTarget" in str(ended.get("message"))
+        # Pods that fail by themselves stay: one that was ended by a signal and is gone was removed.
+        blamed = _REMOVED.search(str(ended.get("message") or "")) is not None
     return reasons, "infrastructure" if blamed else "application"
+
+
+def _vanished(job: Doc, documents: Sequence[Doc], wanted: int) -> str | None:
+    """What became of pods that ended with 0 when they were taken away: to their Job they are done."""
+    done = int((job.get("status") or {}).get("succeeded") or 0)
+    here = sum(1 for pod in documents if (pod.get("status") or {}).get("phase") == "Succeeded")
+    if done <= here or done >= wanted:
+        return None
+    return f"{done - here} of {wanted} pods ended and were removed"
 
 
 def _disrupted(pod: Doc) -> bool:
@@ -317,7 +330,8 @@ def _ended_at(pod: Doc) -> str:
 
 def _of_infrastructure(pod: Doc) -> bool:
     reason = (pod.get("status") or {}).get("reason")
-    return _disrupted(pod) or (bool(reason) and reason != "DeadlineExceeded")
+    removed = bool(pod["metadata"].get("deletionTimestamp"))
+    return removed or _disrupted(pod) or (bool(reason) and reason != "DeadlineExceeded")
 
 
 def _why(pod: Doc) -> str:
@@ -330,6 +344,8 @@ def _why(pod: Doc) -> str:
         phrase = _DISRUPTIONS.get(reason, "the cluster took it away")
         text = status.get("message") or ("" if reason in _DISRUPTIONS else disruption.get("message"))
         return _with(f"{phrase}{at}{f' [{_plain(reason)}]' if reason else ''}", text)
+    if pod["metadata"].get("deletionTimestamp"):
+        return f"somebody removes it{at}"
     if status.get("reason") == "DeadlineExceeded":
         return "it ran longer than it may [DeadlineExceeded]"
     if status.get("reason"):

@@ -330,6 +330,18 @@ def test_an_evicted_pod_is_the_clusters_doing(cluster: Cluster, ask: Ask) -> Non
     assert "low on memory" in failed.reasons[0]
 
 
+@pytest.mark.parametrize("code", [0, 143])
+def test_a_pod_that_somebody_deletes_ends_the_gang_however_its_process_took_it(
+    cluster: Cluster, ask: Ask, code: int
+) -> None:
+    space = cluster.namespace(f"gang-deleted-{code}")
+    gang = ask(space, script=STAYS.replace("exit 0", f"exit {code}"))
+    found = gang.up()
+    cluster.api.delete(f"/api/v1/namespaces/{space}/pods/{found.pods[1].name}")
+    failed = gang.until("failed")
+    assert failed.cause == "infrastructure"
+
+
 def test_a_lost_node_is_told_before_it_comes_back(cluster: Cluster, ask: Ask) -> None:
     space = cluster.namespace("gang-lost")
     gang = ask(space, lost_after_s=1)

@@ -312,6 +312,26 @@ def test_a_job_that_failed_without_a_pod_left_says_what_its_controller_says() ->
     assert other.cause == "application"
 
 
+def test_a_pod_that_somebody_removes_is_not_its_programs_fault() -> None:
+    leaving = look(job(2), runs(0), ended(1, 143, deleted=True))
+    assert (leaving.state, leaving.cause) == ("failed", "infrastructure")
+    assert leaving.reasons == ("pod 1: somebody removes it (gpu-1)",)
+    text = "Container job for pod ml/x failed with exit code 143 matching FailJob rule at index 1"
+    gone = look(job(2, Failed={"reason": "PodFailurePolicy", "message": text}), runs(0))
+    assert gone.cause == "infrastructure"
+    own = look(job(2, Failed={"reason": "PodFailurePolicy", "message": text.replace("143", "1")}), runs(0))
+    assert own.cause == "application"
+
+
+def test_a_pod_that_ended_well_because_it_was_taken_away_is_missed() -> None:
+    document = job(3)
+    document["status"]["succeeded"] = 1
+    found = look(document, runs(0), runs(2))
+    assert (found.state, found.cause) == ("failed", "infrastructure")
+    assert found.reasons == ("1 of 3 pods ended and were removed",)
+    assert look(document, runs(0), ended(1, 0), runs(2)).state == "running"
+
+
 def test_of_two_pods_of_one_index_the_one_that_stays_counts() -> None:
     old = pod(0, node="gpu-9", state=RUNS, made="2026-11-27T01:00:05Z", deleted=True)
     new = pod(0, node="gpu-0", state=RUNS, made="2026-11-27T01:00:01Z")

@@ -1,7 +1,7 @@
 """What a gang becomes: golden manifests, names and labels, and what is refused.
 
-`ORCHCTL_REWRITE_GOLDEN=1 pytest tests/runner/kubernetes` writes the manifests anew; read the difference. Those
-of tests/kubernetes have a real API server check each of them.
+`ORCHCTL_REWRITE_GOLDEN=1 pytest tests/runner/kubernetes` writes the manifests anew; read the difference.
+The tests of tests/kubernetes have a real API server check each of them.
 """
 
 from __future__ import annotations
