@@ -263,8 +263,11 @@ class Interpreter:
         folder = Path(self._folder.name)
         ours = f'exec "{sys.executable}" -IS "{Path(__file__).with_name("forked_provider.py")}"'
         head = f'#!/bin/sh\n{ours} "{self._server.address}" "{sys.executable}"'
-        serve = "from orch.providers.orch.plugin import main; main()"
-        for name, words in (("python", '"$@"'), ("pulumi-resource-orch", f'-c "{serve}" "$@"')):
+        scripts = {"python": '"$@"'}
+        for package, module in (("orch", "providers.orch"), ("kubernetes", "components.kubernetes")):
+            serve = f"from orch.{module}.plugin import main; main()"
+            scripts[f"pulumi-resource-{package}"] = f'-c "{serve}" "$@"'
+        for name, words in scripts.items():
             (folder / name).write_text(f"{head} {words}\n")
             (folder / name).chmod(0o755)
         self.executable = str(folder / "python")
