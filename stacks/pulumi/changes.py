@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, holds_secret, masked_pair
 
@@ -211,7 +211,16 @@ class _Refresh:
         if "observed" in outputs:
             # A resource of ours: its inputs are the record, and the observed values have the same names.
             recorded, actual = new.get("inputs") or {}, outputs["observed"] or {}
-            pairs = [(key, recorded[key], actual[key]) for key in actual if key in recorded]
+            pairs = [
+                pair
+                for key in actual
+                if key in recorded
+                for pair in (
+                    _leaf_pairs(key, recorded[key], actual[key])
+                    if _nested(recorded[key])
+                    else [(key, recorded[key], actual[key])]
+                )
+            ]
         else:
             # A cloud's own provider tells which leaves differ.
             recorded, actual = old.get("outputs") or {}, outputs
@@ -240,6 +249,30 @@ class _Refresh:
 
 
 _NO_REFRESH = _Refresh()
+
+
+def _nested(value: Any) -> bool:
+    """Whether a value is a map that holds more than texts and numbers: as a whole it would say little."""
+    if not isinstance(value, Mapping):
+        return False
+    return any(isinstance(each, (Mapping, list)) for each in cast("Mapping[str, Any]", value).values())
+
+
+def _leaf_pairs(path: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The parts of two values that differ, each by its path."""
+    if before == now:
+        return
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        old, new = cast("Mapping[str, Any]", before), cast("Mapping[str, Any]", now)
+        for key in sorted({*old, *new}):
+            step = f".{key}" if _PLAIN_STEP.fullmatch(key) else f'["{key}"]'
+            yield from _leaf_pairs(f"{path}{step}", old.get(key), new.get(key))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):  # pyright: ignore[reportUnknownArgumentType]
+        rows = zip(cast("list[Any]", before), cast("list[Any]", now), strict=True)
+        for index, (one, other) in enumerate(rows):
+            yield from _leaf_pairs(f"{path}[{index}]", one, other)
+    else:
+        yield path, before, now
 
 
 def _steps(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[bool, Mapping[str, Any]]]:
@@ -294,6 +327,9 @@ def _leaves(data: Mapping[str, Any], refresh: _Refresh) -> Iterator[PropertyChan
 
 
 _STEP = re.compile(r'\.?([^.\[\]"]+)|\[(\d+)\]|\["((?:[^"\\]|\\.)*)"\]')
+
+
+_PLAIN_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def path_steps(path: str) -> tuple[str, ...]:

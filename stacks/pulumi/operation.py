@@ -154,8 +154,10 @@ class EngineCall:
 
 
 def _is_ours(urn: str) -> bool:
-    """Whether a resource is our own provider's: users can act on its warnings."""
-    return bool(urn) and type_of(urn).startswith("orch:") and not type_of(urn).startswith("orch:fleet:")
+    """Whether a resource is one whose provider warns of what users can act on."""
+    if not urn or type_of(urn).startswith("orch:fleet:"):
+        return False
+    return type_of(urn).startswith(("orch:", "kubernetes:"))
 
 
 def engine(
