@@ -183,9 +183,7 @@ def run_command(call: Call, streams: Streams) -> None:
 
 def _run_on_a_terminal(words: list[str], streams: Streams) -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        ["setsid", "-c", *words], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-    )
+    process = subprocess.Popen(["setsid", "-cw", *words], stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
 
     def feed() -> None:
