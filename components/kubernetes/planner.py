@@ -162,7 +162,7 @@ def plan(
         tolerations=tuple(dict(each) for each in chosen.tolerations),
         topology_key=topology_key,
         topology_required=required,
-        priority_classes=tuple(facts.priority_classes or ()) if queueing.gang == "kueue" else (),
+        priority_classes=dict(facts.priority_classes or {}) if queueing.gang == "kueue" else {},
         start_limit_s=settings.start_limit_s,
         price_hourly=None,
     )
