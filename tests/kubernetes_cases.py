@@ -164,7 +164,8 @@ class Case:
             )
         )
         place = candidates(request.fleet, self.settings, request.previous)[0]
-        context = Context("abc123", self.settings, tags=self.data.get("tags", {}))
+        login = {} if place.context is None else {"context": place.context}
+        context = Context("abc123", self.settings, login=login, tags=self.data.get("tags", {}))
         namespace = place.namespace or "work"
         facts = facts_of(self.data.get("cluster", {}), namespace)
         return plan(request.fleet, replace(place, namespace=namespace), facts, request.previous, context)

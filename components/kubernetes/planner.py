@@ -144,7 +144,7 @@ def plan(
         for each in facts.unread
     ]
     queue = PodQueue(
-        context=candidate.context,
+        context=context.login.get("context"),
         kubeconfig=context.kubeconfig,
         namespace=namespace,
         gang=queueing.gang,
