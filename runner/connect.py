@@ -24,7 +24,12 @@ def open_connector(
 
         return SshConnector(connect_timeout_s=connect_timeout_s, deadline_s=deadline_s, tunnels=tunnels)
 
-    return ConnectorByKind({"ssh": ssh})
+    def kubernetes() -> Connector:
+        from orch.runner.kubernetes.connector import KubernetesConnector
+
+        return KubernetesConnector(connect_timeout_s=connect_timeout_s, deadline_s=deadline_s)
+
+    return ConnectorByKind({"ssh": ssh, "kubernetes": kubernetes})
 
 
 def load_connectors() -> None:

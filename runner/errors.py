@@ -21,6 +21,29 @@ class HostUnreachable(RunnerError):
     exit_code = ExitCode.HOSTS
 
 
+class PodGone(HostUnreachable):
+    """The pod that is the node has ended, was deleted or evicted, or another has its name: waiting does not
+    help.
+
+    `reason`: the cluster's word for why (Evicted, OOMKilled), empty where it has none. `exit_code`: of the
+    container, where that ended by itself. `taken`: the cluster took it away, whatever ran there.
+    """
+
+    def __init__(
+        self,
+        summary: str,
+        *,
+        reason: str = "",
+        exit_code: int | None = None,
+        taken: bool = False,
+        **fields: str | None,
+    ) -> None:
+        super().__init__(summary, **fields)
+        self.reason = reason
+        self.exit_code = exit_code
+        self.taken = taken
+
+
 class LoginRefused(HostUnreachable):
     """The host answers, but accepts none of our keys: waiting does not help."""
 
@@ -94,6 +117,15 @@ class NodesBusy(RunConflict):
 
 class SeatsTaken(NodesBusy):
     """Another run was submitted to these nodes after they were chosen."""
+
+
+class NotAdmitted(NodesBusy):
+    """A cluster's own scheduler has not given the run its nodes yet. `delay_s`: how long to wait before it is
+    asked again, None for as usual."""
+
+    def __init__(self, summary: str, *, delay_s: float | None = None, **fields: str | None) -> None:
+        super().__init__(summary, **fields)
+        self.delay_s = delay_s
 
 
 class InLine(NodesBusy):
@@ -176,6 +208,10 @@ class RunFailed(RunnerError):
     def __init__(self, summary: str, *, reason: str = "executor_error", **fields: str | None) -> None:
         super().__init__(summary, **fields)
         self.reason = reason
+
+
+class PodsRefused(RunFailed):
+    """A cluster will never start the pods of a run as they are asked for."""
 
 
 class NodeDiskFull(RunFailed):

@@ -270,18 +270,19 @@ class NodeState(_Frozen):
 
 
 class PodQueue(_Frozen):
-    """How pods of a Kubernetes fleet are asked for: the fleet has no nodes of its own, a run brings its pods.
+    """How pods of a Kubernetes fleet are asked for: it has no nodes of its own, each run brings its pods.
 
-    `kubeconfig` is the path of a file, None for the user's own or the one of the pod that orch runs in;
-    `context` one of it, None for its current one. `gang`: what starts all pods of a run together: Kueue, whose
-    `local_queue` takes them, the scheduler's own PodGroup, or a job that orch takes back whole when not all of
-    its pods start within `start_limit_s`. `pods`: the most of one run.
+    `kubeconfig` is the path of a file, None for the user's own or the cluster that orch runs in; `context` is
+    one of it, None for its current one. `gang`: what starts all pods of a run together: Kueue, whose
+    `local_queue` takes them, the scheduler's own PodGroup, or a job that orch takes back whole when not all
+    of its pods start within `start_limit_s`. `pods`: the most of one run.
 
     `cpus`, `memory_mib` and `gpus` are those of one node, `requests` what a pod asks for to have it whole, in
-    Kubernetes' words ("nvidia.com/gpu": "8"); `gpu_resource` is the key of its accelerators. `fabric` names the
-    row of catalog/kubernetes_fabrics.yml that its network is, None for one without RDMA; `fabric_resource` the
-    key that was found allocatable. `topology_key`: the label whose value pods of one run are to share,
-    `topology_required`: or do not start. `priority_classes`: those that its queue knows.
+    Kubernetes' words ("nvidia.com/gpu": "8"); `gpu_resource` is the key of its accelerators. `fabric` names
+    its kind of fabric (catalog/kubernetes_fabrics.yml), None for one without RDMA, `fabric_resource` the key
+    that was found allocatable. `topology_key`: the label whose value the pods of a run are to share;
+    `topology_required`: or do not start. `priority_classes`: those that its queue knows. `mark`: of the
+    fleet's stack, as a label's value: all that its runs have in the cluster bears it.
     """
 
     context: str | None = None
@@ -305,6 +306,11 @@ class PodQueue(_Frozen):
     priority_classes: tuple[str, ...] = ()
     start_limit_s: int = 300
     price_hourly: float | None = None
+    mark: str = ""
+
+    def located(self, folder: Path) -> PodQueue:
+        """The same with the path of its kubeconfig made absolute, a relative one from `folder`."""
+        return self.model_copy(update={"kubeconfig": resolved(self.kubeconfig, folder)})
 
 
 class FleetState(_Frozen):

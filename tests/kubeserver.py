@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
+import os
+import pty
 import socket
 import ssl
+import struct
+import subprocess
+import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,6 +33,7 @@ from wsproto.events import (
     Request,
     TextMessage,
 )
+from wsproto.utilities import LocalProtocolError
 
 from orch.rehearsal.kubernetes.certificates import Authority
 
@@ -119,6 +126,84 @@ class Streams:
 
 
 Stream = Callable[[Call, Streams], None]
+
+
+def pod(name: str = "p", uid: str = "u-1", container: str = "job", **state: Doc) -> Doc:
+    """A pod whose container is in a state, running if none is given."""
+    row = {"name": container, "state": state or {"running": {"startedAt": "2026-11-27T00:00:00Z"}}}
+    status: Doc = {"phase": "Running", "containerStatuses": [row]}
+    return {"kind": "Pod", "metadata": {"name": name, "uid": uid}, "status": status}
+
+
+def run_command(call: Call, streams: Streams) -> None:
+    """Do what a kubelet does with a request for a command: run it, here, and carry its streams."""
+    words = [text for name, text in call.query if name == "command"]
+    wants = {name for name, text in call.query if text == "true"}
+    if "tty" in wants:
+        _run_on_a_terminal(words, streams)
+        return
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE if "stdin" in wants else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+    def feed() -> None:
+        assert process.stdin is not None
+        with suppress(OSError, ValueError):
+            for stream, content in streams.messages():
+                if stream == 0:
+                    with suppress(BrokenPipeError):
+                        process.stdin.write(content)
+                        process.stdin.flush()
+                elif stream == 255 and content == b"\0":
+                    process.stdin.close()
+        with suppress(OSError, ValueError):
+            process.stdin.close()
+
+    def carry(stream: int, source: Any) -> None:
+        with suppress(OSError, LocalProtocolError):  # the other side has closed
+            while content := source.read1(65536):
+                streams.send(stream, content)
+
+    work = [(carry, (1, process.stdout)), (carry, (2, process.stderr))]
+    threads = [threading.Thread(target=each, args=given, daemon=True) for each, given in work]
+    if "stdin" in wants:
+        threading.Thread(target=feed, daemon=True).start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    code = process.wait()
+    with suppress(OSError, LocalProtocolError):
+        streams.end(code if code >= 0 else 128 - code)
+
+
+def _run_on_a_terminal(words: list[str], streams: Streams) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(["setsid", "-cw", *words], stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+
+    def feed() -> None:
+        with suppress(OSError):
+            for stream, content in streams.messages():
+                if stream == 0:
+                    os.write(ours, content)
+                elif stream == 4:
+                    size = json.loads(content)
+                    rows = struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
+                    fcntl.ioctl(ours, termios.TIOCSWINSZ, rows)
+        process.kill()
+
+    threading.Thread(target=feed, daemon=True).start()
+    with suppress(OSError, LocalProtocolError):
+        while content := os.read(ours, 65536):
+            streams.send(1, content)
+    code = process.wait()
+    with suppress(OSError, LocalProtocolError):
+        streams.end(code if code >= 0 else 128 - code)
 
 
 class KubeServer:

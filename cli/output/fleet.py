@@ -14,7 +14,8 @@ from orch.runner.errors import HostUnreachable
 from orch.runner.node.connector import Address, Connector
 from orch.runner.node.status import NodeStatus
 from orch.spec.errors import OrchError, visible
-from orch.spec.state import FleetState, Gpus, NodeState, hourly_price
+from orch.spec.state import FleetState, Gpus, NodeState, PodQueue, hourly_price
+from orch.spec.suggest import counted
 from orch.stacks.records import UNKNOWN, NodeRecord
 
 # A cordoned node is healthy: somebody keeps jobs off it. So is a fleet with one less that was idle.
@@ -41,12 +42,26 @@ class FleetRow:
 
 def fleet_json(fleet: FleetRow) -> dict[str, Any]:
     """One entry of `fleets` in `fleet list --json`."""
+    queue = fleet.state.queue
     return {
         "name": fleet.state.name,
         "backend": fleet.state.backend,
         "status": fleet_status(fleet.statuses),
         "simulated": fleet.state.simulated,
         "nodes": [_node_json(fleet.state, *each) for each in fleet.nodes()],
+        **({} if queue is None else {"queue": _queue_json(queue)}),
+    }
+
+
+def _queue_json(queue: PodQueue) -> dict[str, Any]:
+    return {
+        "context": queue.context,
+        "namespace": queue.namespace,
+        "gang": queue.gang,
+        "local_queue": queue.local_queue,
+        "pods": queue.pods,
+        "gpus": queue.gpus.count,
+        "fabric": queue.fabric,
     }
 
 
@@ -121,7 +136,19 @@ def age(created: datetime | None, now: datetime) -> str:
 
 
 def _without_nodes(state: FleetState) -> dict[str, str]:
-    return {"FLEET": state.name, "BACKEND": state.backend, "STATUS": "no node"}
+    cells = {"FLEET": state.name, "BACKEND": state.backend, "STATUS": "no node"}
+    if state.queue is None:
+        return cells
+    queue, pods = state.queue, counted(state.queue.pods, "pod")
+    through = f"queue {queue.local_queue}" if queue.local_queue else f"namespace {queue.namespace}"
+    return {
+        **cells,
+        "REGION": queue.context or "-",
+        "GPU": _gpus(queue.gpus),
+        "CPUS": "-" if queue.cpus is None else f"{queue.cpus:g}",
+        "MEMORY": "-" if queue.memory_mib is None else _gib(queue.memory_mib),
+        "STATUS": f"up to {pods} for a run, by {through}",
+    }
 
 
 def _cells(

@@ -322,7 +322,7 @@ def status_text(row: RunRow) -> str:
     """The status of a run as people are told it everywhere: `running`, `pending (retry)`, `terminated`; what
     failed tells how in place of the word: `exited (3)`, `no capacity`, `interrupted`, `preempted`."""
     if row.status == "pending":
-        return "pending" if row.in_line else "pending (retry)"
+        return "pending" if row.in_line or not row.attempts else "pending (retry)"
     first = row.first_failed
     if row.status != "failed" or first is None:
         return row.status

@@ -154,6 +154,7 @@ def submit_task(
     from orch.runner.placement.rank_groups import on_fleet
     from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.submit import submit
+    from orch.stacks.provisioning.nodes_for_runs import require_in_registry
     from orch.stacks.provisioning.nodes_with_runs import own_nodes
     from orch.stacks.variables import with_variables
     from orch.stacks.volumes.attaching import volumes_for
@@ -176,6 +177,9 @@ def submit_task(
         if registry_of(image.reference) != registry_of(image.instead_of):
             # The log-in is for another registry than this image's.
             task = task.model_copy(update={"registry_auth": None})
+    if fleet.queue is not None:
+        with at_its_property(document):
+            require_in_registry(task, fleet, image.reference)
     try:
         resolved = images.resolve(image.reference)
     except images.ImageError as error:
@@ -215,6 +219,7 @@ def fleets_with_room(
     from orch.cli.runs.new_nodes import growth_of, make
     from orch.components.node_count import may_grow
     from orch.runner.errors import NoFit
+    from orch.runner.placement.placement import misfit
     from orch.runner.placement.rank_groups import on_fleet
     from orch.spec import state
     from orch.spec.findings import PlanError
@@ -231,6 +236,8 @@ def fleets_with_room(
             task = on_fleet(task, fleet_name)
         while any(may_grow(stack.outputs.get("pins") or {}) for stack in stacks.values()):
             candidates = _candidates(project, stacks, task, fleet_name)
+            if any(each.queue is not None and misfit(task, each) is None for each in candidates.values()):
+                break  # its pods come with the run, and wait in the cluster's own queue
             if make_way(project, candidates.values(), _listening):
                 stacks = lasting(known_fleets(project), fleet_name)
                 continue
@@ -410,13 +417,14 @@ def _candidates(
 
     All of them when none of the requested fleets is up: the error message then names them."""
     from orch.runner.placement.rank_groups import requested_fleets
+    from orch.runner.placement.slots import with_slots
     from orch.stacks.fleets import fleet_of, not_up
 
     if fleet_name is not None and fleet_name not in stacks:
         raise not_up(project, fleet_name)
     requested = (fleet_name,) if fleet_name is not None else requested_fleets(task)
     names = [name for name in stacks if name in requested] or list(stacks)
-    return {name: fleet_of(stacks[name]) for name in names}
+    return {name: with_slots(fleet_of(stacks[name])) for name in names}
 
 
 def why_silent(

@@ -97,6 +97,10 @@ class KubernetesClient:
         """A document. Raises NotFound and the other KubernetesErrors, as all calls do."""
         return self._document("GET", path, query)
 
+    def look(self, path: str, timeout_s: float) -> Doc:
+        """The same, asked once, for a caller with a patience of its own."""
+        return self._document("GET", path, {}, within_s=timeout_s)
+
     def find(self, path: str, **query: str) -> Doc | None:
         """The same, None where there is none, or no such kind of objects."""
         try:
@@ -306,9 +310,11 @@ class KubernetesClient:
         query: Mapping[str, str],
         document: Any = None,
         kind: str = "application/json",
+        *,
+        within_s: float | None = None,
     ) -> Doc:
         body = None if document is None else json.dumps(document).encode()
-        answer = self._ask(method, path, query, body, kind)
+        answer = self._ask(method, path, query, body, kind, within_s=within_s)
         try:
             content = answer.read(LONGEST_DOCUMENT + 1, decode_content=True)
         except (HTTPError, OSError) as error:
@@ -339,9 +345,13 @@ class KubernetesClient:
         *,
         answer_s: float | None = ANSWER_S,
         until: threading.Event | None = None,
+        within_s: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """An answer whose body is still to be read. Raises KubernetesError for one that refuses."""
-        ends = time.monotonic() + PATIENCE_S
+        """An answer whose body is still to be read. Raises KubernetesError for one that refuses.
+
+        `within_s`: ask once, and give up after so long.
+        """
+        ends = time.monotonic() + (PATIENCE_S if within_s is None else 0.0)
         pause = 0.2
         shown: Credentials | None = None
         twice = method == "GET" or kind == APPLY
@@ -349,7 +359,8 @@ class KubernetesClient:
             wait = pause * random.uniform(0.5, 1.0)
             pause = min(pause * 2, 5.0)
             try:
-                credentials, answer = self._once(method, path, query, body, kind, answer_s, shown)
+                wait_s = (CONNECT_S, answer_s) if within_s is None else (within_s, within_s)
+                credentials, answer = self._once(method, path, query, body, kind, wait_s, shown)
             except ClusterUnreachable as error:
                 sent = not isinstance(error.__cause__, (NewConnectionError, ConnectTimeoutError))
                 final = isinstance(error, CertificateRefused) or (sent and not twice) or self._closed
@@ -368,7 +379,7 @@ class KubernetesClient:
                     wait = max(wait, _retry_after(answer))
                 elif not (twice and error.status in (500, 502, 503, 504) and "webhook" not in error.summary):
                     raise error
-                if time.monotonic() + wait > ends:
+                if wait and time.monotonic() + wait > ends:
                     raise error
             if until is not None:
                 if until.wait(wait):
@@ -383,7 +394,7 @@ class KubernetesClient:
         query: Mapping[str, str],
         body: bytes | None,
         kind: str,
-        answer_s: float | None,
+        wait_s: tuple[float, float | None],
         refused: Credentials | None,
     ) -> tuple[Credentials, urllib3.BaseHTTPResponse]:
         credentials = self.login.credentials(refused=refused)
@@ -403,7 +414,7 @@ class KubernetesClient:
                 preload_content=False,
                 redirect=False,
                 retries=False,
-                timeout=urllib3.Timeout(connect=CONNECT_S, read=answer_s),
+                timeout=urllib3.Timeout(connect=wait_s[0], read=wait_s[1]),
             )
         except (HTTPError, OSError) as error:
             raise self._unreachable(error) from error

@@ -9,8 +9,10 @@ from typing import Any
 from urllib.parse import unquote
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import (
     ConnectTimeoutError,
+    HTTPError,
     InsecureRequestWarning,
     NameResolutionError,
     ProxyError,
@@ -147,3 +149,34 @@ def proxy_headers(proxy: str) -> dict[str, str]:
     if not url.auth:
         return {}
     return dict(urllib3.make_headers(proxy_basic_auth=unquote(url.auth)))
+
+
+def dial(login: Login, timeout_s: float) -> socket.socket:
+    """A connection to the API server over which nothing was said yet, encrypted where its URL is https://.
+
+    Raises ClusterUnreachable, and what logging in raises.
+    """
+    cluster, tls = login.cluster, login.tls()
+    host, port = (
+        cluster.url.hostname or "",
+        cluster.url.port or (443 if cluster.url.scheme == "https" else 80),
+    )
+    place = (host, port)
+    if cluster.proxy:
+        proxy = parse_url(cluster.proxy)
+        place = (proxy.host or "", proxy.port or 80)
+    words: dict[str, Any] = {"timeout": timeout_s, "socket_options": KEEP_ALIVE}
+    if tls is not None:
+        words |= {"ssl_context": tls, "server_hostname": cluster.tls_server_name or host}
+    made = (HTTPConnection if tls is None else HTTPSConnection)(*place, **words)
+    if cluster.proxy:
+        made.set_tunnel(host, port, proxy_headers(cluster.proxy), scheme="http")
+    try:
+        made.connect()
+    except (HTTPError, OSError) as error:
+        made.close()
+        if cluster.proxy and not any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
+            error = ProxyError(str(error), error)
+        raise unreachable(login, error) from error
+    assert made.sock is not None
+    return made.sock

@@ -12,6 +12,7 @@ from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunMount, RunPlan, RunVolume, plan_of
 from orch.runner.node.commands import NODE_HOME
 from orch.runner.placement.node_fit import Seat
+from orch.runner.placement.slots import is_of_cluster
 from orch.spec.grammar.interpolate import render_text
 from orch.spec.grammar.values import Problem, check_name
 from orch.spec.state import FleetMount, FleetState, NodeState
@@ -74,6 +75,11 @@ class RankVolumes:
     volumes: tuple[RunVolume, ...] = ()
 
 
+def instance_volume(fleet: str, name: str) -> str:
+    """The folder of a host with an instance volume of a fleet."""
+    return f"{NODE_HOME}/instance-volumes/{fleet}/{name}"
+
+
 def needs_volumes(task: Task) -> bool:
     """Whether a task names volumes of the project."""
     return any(mount.kind == "network" for mount in task.volumes)
@@ -132,14 +138,15 @@ def _of_rank(
             )
         targets[target] = index
         if mount.kind == "folder":
-            source = render_text(mount.instance_path, values)
+            # A pod of a cluster has it at its path already.
+            source = target if is_of_cluster(node) else render_text(mount.instance_path, values)
             mounts.append(
                 RunMount(source=source, target=target, read_only=mount.read_only, optional=mount.optional)
             )
             continue
         names = [_checked(render_text(name, values), index) for name in mount.names]
         if mount.kind == "managed":
-            source = f"{NODE_HOME}/instance-volumes/{fleet.name}/{names[0]}"
+            source = target if is_of_cluster(node) else instance_volume(fleet.name, names[0])
             mounts.append(RunMount(source=source, target=target, read_only=mount.read_only, check="make"))
             continue
         known = _first_usable(names, index, node, fleet, volumes)

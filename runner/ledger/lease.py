@@ -150,7 +150,7 @@ class Leases:
             changed = db.execute(update(run).where(*holds(lease)).values(**waiting_values(waiting)))
             if changed.rowcount == 0:
                 raise lease_lost()
-            add_event(db, lease.run_id, "pending", waiting.message)
+            tell_once(db, lease.run_id, "pending", waiting.message)
 
     def begin_attempt(self, lease: Lease, attempt: int, plan: str, nodes: Sequence[str]) -> None:
         """Write the plan of a waiting run's next attempt, which may then be started. Raises LeaseLost."""
@@ -262,6 +262,19 @@ def holds(lease: Lease) -> tuple[Any, ...]:
 
 def add_event(db: Connection, number: int, kind: str, text: str) -> None:
     db.execute(insert(schema.event).values(run_id=number, at=clock(), kind=kind, text=text))
+
+
+def tell_once(db: Connection, number: int, kind: str, text: str) -> None:
+    """Add to what is known about a run, unless that was the last of its kind that was told."""
+    table = schema.event
+    last = (
+        select(table.c.text)
+        .where(table.c.run_id == number, table.c.kind == kind)
+        .order_by(table.c.id.desc())
+        .limit(1)
+    )
+    if db.scalar(last) != text:
+        add_event(db, number, kind, text)
 
 
 def lease_lost() -> LeaseLost:

@@ -31,6 +31,7 @@ from orch.runner.ledger.lease import (
     add_ranks,
     holds,
     lease_lost,
+    tell_once,
     waiting_values,
 )
 from orch.runner.ledger.records import (
@@ -497,16 +498,8 @@ class Ledger(Leases):
 
     def tell(self, number: int, kind: str, text: str) -> None:
         """Add to what is known about a run, unless that was the last of its kind that was told."""
-        table = schema.event
-        last = (
-            select(table.c.text)
-            .where(table.c.run_id == number, table.c.kind == kind)
-            .order_by(table.c.id.desc())
-            .limit(1)
-        )
         with self._begin() as db:
-            if db.scalar(last) != text:
-                add_event(db, number, kind, text)
+            tell_once(db, number, kind, text)
 
     def events(self, number: int) -> tuple[tuple[float, str, str], ...]:
         """Time, kind and text of everything that was written about a run."""

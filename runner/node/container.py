@@ -16,6 +16,7 @@ from orch.runner.errors import (
     NodeCordoned,
     NodeDiskFull,
     NodePreparing,
+    PodGone,
     RunFailed,
 )
 from orch.runner.launch.dev_environment import ticks
@@ -439,7 +440,17 @@ def read_observation(
 ) -> ObservedRank:
     """The result of `observe_command`, which came at `now`, in seconds since the epoch.
 
-    A rank is `silent` when its node, or Docker there, does not answer."""
+    A rank is `silent` when its node, or Docker there, does not answer. It ended with a node that is gone."""
+    if isinstance(result, PodGone):
+        marks = {"started", "interrupted"} if result.taken else {"started"}
+        return ObservedRank(
+            rank,
+            "dead",
+            exit_code=137 if result.exit_code is None else result.exit_code,
+            out_of_memory=result.reason == "OOMKilled",
+            marks=frozenset(marks),
+            detail=result.detail or result.summary,
+        )
     if isinstance(result, (HostUnreachable, CommandTimeout)):
         return ObservedRank(rank, "silent", detail=result.detail or result.summary)
     # The last line: what a login shell prints comes before it.

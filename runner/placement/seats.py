@@ -27,6 +27,7 @@ from orch.runner.placement.placement import (
     unhealthy_message,
 )
 from orch.runner.placement.rank_groups import place_of_fleet, requested_fleets
+from orch.runner.placement.slots import is_slot
 from orch.runner.processes import here
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted, few, hint_for
@@ -248,7 +249,12 @@ def _require_free(seats: Sequence[Seat], availability: Mapping[str, NodeAvailabi
 def _node_statuses(
     runner: RunnerContext | RunContext, fleet: FleetState, *, deadline_s: float = CHOICE_S
 ) -> tuple[NodeStatus, ...]:
-    return node_statuses(fleet, runner.connector, deadline_s=deadline_s, runtimes=runner.runtimes)
+    there = tuple(node for node in fleet.nodes if not is_slot(node))
+    asked = fleet if len(there) == len(fleet.nodes) else fleet.model_copy(update={"nodes": there})
+    statuses = node_statuses(asked, runner.connector, deadline_s=deadline_s, runtimes=runner.runtimes)
+    known = iter(statuses)
+    # Whether there is room for the pods of a run is for their cluster to say.
+    return tuple(NodeStatus("idle") if is_slot(node) else next(known) for node in fleet.nodes)
 
 
 def _through_gate(

@@ -20,6 +20,8 @@ from orch.runner.errors import (
     LedgerUnusable,
     NodeUnfit,
     NoFit,
+    NotAdmitted,
+    PodsRefused,
     RunConflict,
     error_text,
     nodes_in_use,
@@ -33,7 +35,9 @@ from orch.runner.launch.volumes import Volumes
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.records import Lease, RunRow, Waiting
 from orch.runner.ledger.waiting_line import Line, behind
+from orch.runner.placement.placement import place_task
 from orch.runner.placement.seats import choose_seats
+from orch.runner.runs.admission import admitted, brings_pods, give_pods_back, look_again_s
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import Phase, Verdict
 from orch.runner.runs.ranks import LOOK_DEADLINE_S, collect_ranks, stop_ranks
@@ -47,6 +51,7 @@ from orch.runner.runs.retry import (
     next_try,
     shortage_events,
 )
+from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetState, new_nodes
 
@@ -71,10 +76,10 @@ def finish(context: RunContext, lease: Lease, row: RunRow, verdict: Verdict) -> 
 def _give_nodes_back(context: RunContext, row: RunRow) -> None:
     """Have the nodes removed that were made for this run alone. What fails is told, and `orch reconcile` does
     it later."""
-    if context.provisioned is None:
-        return
     try:
-        context.provisioned.attempt_ended(row)
+        give_pods_back(context, row)
+        if context.provisioned is not None:
+            context.provisioned.attempt_ended(row)
     except OrchError as error:
         text = f"nodes that were made for run {row.name} are not removed: {error_text(error)}"
         context.ledger.tell(row.id, "nodes not removed", text)
@@ -136,18 +141,40 @@ def begin_attempt(
     Raises LeaseLost, LedgerUnusable, and RunFailed on a machine that the run was not submitted from.
     """
     try:
+        if brings_pods(plan):
+            attempt = _on_pods(context, row, plan)
+            _write_attempt(context, lease, row, attempt)
+            return
         line = context.ledger.line(row.fleet)
         first = line.before(row.id, row.priority)
         if first is not None:
             raise behind(first)
         attempt = _next_attempt(context, row, plan, line.released_at)
+    except NotAdmitted as error:
+        # Its queue is the cluster's: a look is no try.
+        delay_s, again = error.delay_s or look_again_s(row), error.delay_s is not None
+        waiting = Waiting(error_text(error), delay_s, row.retry_since, row.retry_tries + again)
+        context.ledger.wait(lease, waiting)
+        if waiting.message != row.message:
+            context.processor.handle(RunChanged(row.name, "pending", None, waiting.message))
+        return
     except (RunConflict, HostUnreachable, NodeUnfit, NoFit) as error:
         _without_nodes(context, lease, row, plan, error=error, leftovers=leftovers)
+        return
+    except PodsRefused as error:
+        message = error_text(error) + (f"; what to do: {hidden(error.hint)}" if error.hint else "")
+        verdict = Verdict("failed", "job_failed", message)
+        end_waiting(context, lease, row, verdict, status="failed", reason=error.reason)
         return
     except (BadTask, HostfileIncomplete) as error:
         verdict = Verdict("failed", "job_failed", error_text(error))
         end_waiting(context, lease, row, verdict, status="failed", reason="executor_error")
         return
+    _write_attempt(context, lease, row, attempt)
+
+
+def _write_attempt(context: RunContext, lease: Lease, row: RunRow, attempt: _Attempt) -> None:
+    """Raises LeaseLost, LedgerUnusable."""
     context.ledger.renew(lease)  # whoever has lost it must not write over what another driver has written
     try:
         context.folder.write_environments(attempt.environments)
@@ -246,6 +273,18 @@ def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan, released_
         context, task, fleet, answering=True, failed=failed, released_at=None if made else released_at
     )
     compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes, made=new))
+    return _Attempt(compiled.plan.model_copy(update={"files": previous.files}), compiled.environments)
+
+
+def _on_pods(context: RunContext, row: RunRow, previous: RunPlan) -> _Attempt:
+    """The next attempt on pods of its own, when all of them run. Raises NotAdmitted until then, BadTask,
+    NoFit, RunFailed, and what asking the cluster raises."""
+    record = LaunchRecord.kept(context.folder)
+    fleet, volumes = _fleet(context, row, record), _volumes(context, row, record)
+    fleet = admitted(context, row, record, fleet, volumes=volumes, plan=previous)
+    seats = place_task(record.task, fleet)
+    made = frozenset(node.name for node in fleet.nodes)
+    compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes, made=made))
     return _Attempt(compiled.plan.model_copy(update={"files": previous.files}), compiled.environments)
 
 

@@ -295,7 +295,7 @@ def describe(plan: RunPlan, rank: ObservedRank) -> str:
     if "inactive" in rank.marks and plan.dev is not None:
         return f"nobody was connected to {where} for inactivity_duration ({plan.dev.inactivity_s} s)"
     if rank_reason(rank) == INTERRUPTED:
-        return f"{where} was interrupted: {rank.notice or 'its cloud takes the node'}"
+        return f"{where} was interrupted: {rank.notice or rank.detail or 'its cloud takes the node'}"
     if rank.out_of_memory:
         return f"{where} ran out of memory (exit code {rank.exit_code})"
     return f"{where} exited with code {rank.exit_code}"

@@ -33,6 +33,7 @@ from orch.runner.placement.placement import place_task
 from orch.runner.placement.rank_groups import rank_groups
 from orch.runner.placement.seats import WhySilent, choose_seats, crowded
 from orch.runner.runs import retry
+from orch.runner.runs.admission import ASKED
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.run_secrets import names_in
 from orch.runner.upload.repository import repository_of
@@ -83,7 +84,7 @@ def submit(
     Raises BadRunName, NameTaken, HostUnreachable, RunConflict (another run uses a volume), NodeCordoned,
     NodeUnfit, NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
     """
-    if wait:
+    if wait or fleet.queue is not None:
         task = waiting_for_nodes(task)
     requested_name = name if name is not None else task.name
     run_name = RunName.generate(stem) if requested_name is None else RunName.parse(requested_name)
@@ -135,7 +136,7 @@ def submit(
         return plan.model_dump_json()
 
     def taken(rows: tuple[RunRow, ...]) -> bool:
-        return crowded(seats, rows)
+        return fleet.queue is None and crowded(seats, rows)
 
     with repository_of(runner.dot, base, task) as repository:
         while True:
@@ -172,6 +173,8 @@ def _seats(
     runner: RunnerContext, task: Task, fleet: FleetState, why_silent: WhySilent | None, examines: bool
 ) -> tuple[tuple[Seat, ...], Waiting | None]:
     """Seats for a new run; with a reason to wait, those that it would have on a fleet without other runs."""
+    if fleet.queue is not None:
+        return place_task(task, fleet), Waiting(ASKED, 0.0, None, 0)
     waits = task.retry is not None and "no-capacity" in task.retry.on_events
     try:
         if (first := runner.ledger.line(fleet.name).before(None, task.priority)) is not None:

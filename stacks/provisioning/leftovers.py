@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
@@ -24,11 +25,13 @@ from orch.components.file_systems import MOUNTED_PIN, mounted, mounts_one_of
 from orch.components.idleness import resources_of
 from orch.components.lifetime import is_over
 from orch.runner.launch.environment import fold
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.runs.admission import remove_leftover_pods
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.errors import Conflict, Interrupted, StackLocked
-from orch.stacks.fleets import documents_of
+from orch.stacks.fleets import documents_of, fleet_of
 from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.kept_data import is_protected
 from orch.stacks.provisioning.node_accounts import accounted
@@ -275,6 +278,8 @@ def sweep(project: Project, listener: Listener) -> tuple[Swept, ...]:
                 done.append(Swept(name, "what a killed call left is cleared"))
             if removed := remove_unused(project, name, listener):
                 done.append(Swept(name, f"{fold(removed)} is removed: made for a run that has ended"))
+            if (stack.outputs.get("fleet") or {}).get("queue") and (removed := _remove_pods(project, stack)):
+                done.append(Swept(name, f"pods of runs that have ended are removed: {fold(removed)}"))
             ended = frozenset() if is_protected(stack) else ended_nodes(stack)
             if ended and (removed := _remove_rest(project, name, ended, listener)):
                 which = fold(sorted(removed))
@@ -286,6 +291,11 @@ def sweep(project: Project, listener: Listener) -> tuple[Swept, ...]:
         except OrchError as error:
             done.append(Swept(name, "not swept", error))
     return tuple(done)
+
+
+def _remove_pods(project: Project, stack: StackState) -> tuple[str, ...]:
+    with closing(open_ledger(project.ledger_url)) as ledger:
+        return remove_leftover_pods(ledger, fleet_of(stack))
 
 
 def _remove_rest(project: Project, name: str, ended: frozenset[str], listener: Listener) -> frozenset[str]:

@@ -422,6 +422,10 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         {"authorized": (v, v), "host_key": given, "image": given, "hidden": given, "port": 22}
         for given in (v, "")
     ),
+    "pod-hold.sh.j2": lambda v: (
+        {"home": "/var/lib/orch", "image": v, "hidden": given, "start_within_s": 5, "kept_for_s": 5}
+        for given in (v, "")
+    ),
     "scontrol.sh.j2": nothing,
     "ssh-authorize.sh.j2": nothing,
     "ssh-client.sh.j2": nothing,
@@ -535,7 +539,11 @@ def names_of(sandbox: Sandbox) -> set[str]:
 # What reads notices never ends, and is given no text of anybody; nor does what a pod begins with.
 @pytest.mark.parametrize(
     "name",
-    [name for name in SHELL if not name.startswith(("gcp-start", "cloud-init-notices", "pod-bootstrap"))],
+    [
+        name
+        for name in SHELL
+        if not name.startswith(("gcp-start", "cloud-init-notices", "pod-bootstrap", "pod-hold"))
+    ],
 )
 def test_only_what_is_written_there_runs(name: str, hostile: str, sandbox: Sandbox) -> None:
     shell = "bash" if (FOLDER / name).read_text().startswith("#!/bin/bash") else "sh"

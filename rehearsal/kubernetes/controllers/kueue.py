@@ -36,6 +36,7 @@ QUEUE, PRIORITY, TIME = (
     f"{GROUP}/{each}" for each in ("queue-name", "priority-class", "max-exec-time-seconds")
 )
 GATE = f"{GROUP}/topology"
+JOB_UID = f"{GROUP}/job-uid"
 
 
 @dataclass
@@ -184,7 +185,7 @@ class Kueue:
             {
                 "apiVersion": f"{GROUP}/{VERSION}",
                 "kind": "Workload",
-                "metadata": {"name": name, "ownerReferences": [owner]},
+                "metadata": {"name": name, "labels": {JOB_UID: meta["uid"]}, "ownerReferences": [owner]},
                 "spec": spec,
             },
         )
@@ -249,15 +250,24 @@ class Kueue:
             if assigned.get("topologyAssignment"):
                 spec["schedulingGates"] = [{"name": GATE}]
             changes[assigned["name"]] = spec
-        document = copy.deepcopy(job.document)
-        document.pop("status", None)
+        document = self._as_submitted(job, row)
         document["spec"]["suspend"] = False
-        if job.is_set:
-            for each in document["spec"]["replicatedJobs"]:
-                _add(each["template"]["spec"]["template"]["spec"], changes[each["name"]])
-        else:
-            _add(document["spec"]["template"]["spec"], changes["main"])
+        for name, spec in _pod_specs(document, is_set=job.is_set):
+            _add(spec, changes[name])
         self._api.replace(job.path, document)
+
+    def _as_submitted(self, job: _Job, row: Doc) -> Doc:
+        """A suspended job with the pods of its workload, without what an admission gave them."""
+        original = {each["name"]: each["template"]["spec"] for each in row["spec"]["podSets"]}
+        document = copy.deepcopy(self._api.get(job.path))
+        if not job.is_set and document.get("status", {}).get("startTime"):
+            # A job that has started keeps its pods' places; Kueue takes its start back, as the API allows.
+            self._api.patch(f"{job.path}/status", {"status": {"startTime": None}})
+            document = copy.deepcopy(self._api.get(job.path))
+        document.pop("status", None)
+        for name, spec in _pod_specs(document, is_set=job.is_set):
+            _put_back(spec, original[name])
+        return document
 
     def _evict(self, job: _Job, row: Doc, reason: str, message: str) -> None:
         """Take the quota back; the job is suspended, and waits again where its workload is active."""
@@ -269,14 +279,8 @@ class Kueue:
         set_condition(status, "PodsReady", "WaitForStart", "", true=False)
         status["requeueState"] = {"count": status.get("requeueState", {}).get("count", 0) + 1}
         self._write(row)
-        original = {each["name"]: each["template"]["spec"] for each in row["spec"]["podSets"]}
-        document = copy.deepcopy(self._api.get(job.path))
-        document.pop("status", None)
-        document["spec"]["suspend"] = True
-        if job.is_set:
-            for each in document["spec"]["replicatedJobs"]:
-                _put_back(each["template"]["spec"]["template"]["spec"], original[each["name"]])
-        self._api.replace(job.path, document)
+        self._api.patch(job.path, {"spec": {"suspend": True}})
+        self._api.replace(job.path, self._as_submitted(job, row))
 
     def _admit(self, jobs: Mapping[tuple[str, str], _Job], rows: dict[tuple[str, str], Doc]) -> None:
         """Give quota to those that wait, by priority, then by age."""
@@ -508,6 +512,16 @@ def _key(document: Doc) -> tuple[str, str]:
 def _path(row: Doc) -> str:
     namespace, name = _key(row)
     return f"{API}/namespaces/{namespace}/workloads/{name}"
+
+
+def _pod_specs(document: Doc, *, is_set: bool) -> Iterable[tuple[str, Doc]]:
+    """The specs of the pods of a job by the names of their pod sets."""
+    if not is_set:
+        return [("main", document["spec"]["template"]["spec"])]
+    return [
+        (each["name"], each["template"]["spec"]["template"]["spec"])
+        for each in document["spec"]["replicatedJobs"]
+    ]
 
 
 def _add(spec: Doc, change: Doc) -> None:

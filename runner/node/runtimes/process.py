@@ -6,12 +6,13 @@ ask of `docker` is answered by `templates/pod-docker.sh.j2`, which each of them 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from orch.runner.errors import ImageUnavailable
+from orch.runner.errors import ImageUnavailable, PodGone
 from orch.runner.events import Processor
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.commands import NODE_HOME, Command, argv
@@ -36,6 +37,29 @@ class ProcessRuntime(DockerRuntime):
 
     def _run(self, connector: Connector, node: NodeState, command: Command, **how: Any) -> Completed:
         return connector.run(node, replace(command, text=f"{_begin()}\n{command.text}"), **how)
+
+    def remove(
+        self, connector: Connector, plan: RunPlan, rank: int, *, deadline_s: float | None = None
+    ) -> None:
+        """See `JobRuntime`: what a pod held went with it."""
+        with suppress(PodGone):
+            super().remove(connector, plan, rank, deadline_s=deadline_s)
+
+    def read_log(
+        self, connector: Connector, plan: RunPlan, rank: int, on_lines: Callable[[bytes], object], **how: Any
+    ) -> bool:
+        try:
+            return super().read_log(connector, plan, rank, on_lines, **how)
+        except PodGone:
+            return False
+
+    def read_path(
+        self, connector: Connector, plan: RunPlan, rank: int, path: str, on_data: Callable[[bytes], None]
+    ) -> bool:
+        try:
+            return super().read_path(connector, plan, rank, path, on_data)
+        except PodGone:
+            return False
 
     def provide_image(
         self,

@@ -164,8 +164,8 @@ REFUSALS: list[tuple[Answer, type[ApiRefusal], str]] = [
         status(
             403,
             "Forbidden",
-            'pods is forbidden: User "system:serviceaccount:a:b" cannot create resource "pods" in API group "" '
-            'in the namespace "space"',
+            'pods is forbidden: User "system:serviceaccount:a:b" cannot create resource "pods" in API '
+            'group "" in the namespace "space"',
             kind="pods",
         ),
         Forbidden,

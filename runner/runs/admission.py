@@ -1,0 +1,216 @@
+"""Pods of a run on a fleet of a cluster: asked for as one gang, looked at until all run, and given back.
+
+The queue is the cluster's. What is asked for is named after the run and its attempt, so whoever drives the
+run goes on with it, and whoever ends it knows what to remove.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from orch.runner.errors import NoFit, NotAdmitted, PodsRefused, RunnerError, error_text
+from orch.runner.launch.run_plan import RunPlan, plan_of
+from orch.runner.ledger.records import RunRow
+from orch.runner.placement.slots import access_of, is_of_cluster
+from orch.runner.runs.run_secrets import filled_login
+from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
+
+if TYPE_CHECKING:
+    from orch.runner.kubernetes.client import KubernetesClient
+    from orch.runner.kubernetes.gang_look import GangPod
+    from orch.runner.kubernetes.gangs import Gangs
+    from orch.runner.launch.launch_record import LaunchRecord
+    from orch.runner.launch.volumes import Volumes
+    from orch.runner.ledger.ledger import Ledger
+    from orch.runner.runs.context import RunContext
+
+ASKED = "its pods are asked for"
+"""Why a new run waits whose pods nobody has asked for yet."""
+
+RUNS = 1000
+"""Of how many ended runs of a fleet pods are looked for."""
+
+LOOK_S = 2.0
+SLOW_LOOK_S = 15.0
+"""How often the cluster is asked about a gang: at first, and once it has waited for long."""
+
+
+def brings_pods(plan: RunPlan) -> bool:
+    """Whether the nodes of a run are pods of its own."""
+    return any(map(is_of_cluster, plan.nodes))
+
+
+def look_again_s(row: RunRow) -> float:
+    """In how many seconds a run that waits for its pods looks again."""
+    since = row.queued_at or row.created_at
+    return min(SLOW_LOOK_S, LOOK_S + max(0.0, row.now - since) / 60)
+
+
+def admitted(
+    context: RunContext,
+    row: RunRow,
+    record: LaunchRecord,
+    fleet: FleetState,
+    *,
+    volumes: Volumes,
+    plan: RunPlan,
+) -> FleetState:
+    """The fleet with the pods of the run's next attempt as its nodes, when all of them run.
+
+    Asks for them where they are not there. Raises NotAdmitted until then, also where the cluster does not
+    answer now, NoFit where the fleet takes no pods any more, PodsRefused where the cluster will never start
+    them, BadTask.
+    """
+    from orch.runner.kubernetes import errors
+
+    passing = (
+        errors.ClusterUnreachable,
+        errors.CredentialsUnavailable,
+        errors.TooManyRequests,
+        errors.QuotaExceeded,
+        errors.ServerError,
+        errors.Conflict,
+    )
+    try:
+        return _admitted(context, row, record, fleet, volumes=volumes, plan=plan)
+    except errors.KubernetesError as error:
+        if isinstance(error, (*passing, errors.Unauthorized)):  # a login may be renewed
+            raise NotAdmitted(f"its cluster cannot be asked: {error_text(error)}", hint=error.hint) from error
+        why = error_text(error)
+        raise PodsRefused(
+            "its pods cannot be asked for", detail=why, hint=error.hint, reason="creating_container_error"
+        ) from error
+
+
+def _admitted(
+    context: RunContext,
+    row: RunRow,
+    record: LaunchRecord,
+    fleet: FleetState,
+    *,
+    volumes: Volumes,
+    plan: RunPlan,
+) -> FleetState:
+    from orch.runner.kubernetes.gang_look import due_back, pause_before_retry, refused
+    from orch.runner.kubernetes.manifests import gang_name
+    from orch.runner.runs.pod_requests import gang_request, gpus_of
+
+    queue = fleet.queue
+    if queue is None:
+        raise NoFit(f"fleet {fleet.name} takes no pods any more")
+    name = gang_name(plan.run, queue.mark, plan.run_id, row.next_attempt)
+    gangs = _gangs(queue)
+    look = gangs.look(name)
+    if look.state == "gone":
+        login = filled_login(context.folder, record.image, context.secrets)
+        request = gang_request(record, fleet, plan, volumes=volumes, login=login, attempt=row.next_attempt)
+        if not gangs.apply(request):
+            raise NotAdmitted("its former pods are being removed", detail="; ".join(look.reasons) or None)
+        look = gangs.look(name)
+    if look.state == "running":
+        gpus = queue.gpus.model_copy(update={"count": gpus_of(record.task, queue)})
+        return fleet.model_copy(update={"nodes": tuple(_node(name, queue, gpus, pod) for pod in look.pods)})
+    why = "; ".join(look.reasons) or None
+    now = datetime.now(timezone.utc)
+    if look.state in ("failed", "ended") or due_back(look, now, queue.start_limit_s):
+        gangs.delete(name, uid=look.uid)
+        if look.cause == "application":
+            raise PodsRefused("its pods cannot start", detail=why, reason="creating_container_error")
+        # Two that took each other's nodes would do so again.
+        delay_s = pause_before_retry(row.retry_tries, random.random())
+        raise NotAdmitted("its pods were taken back, and are asked for again", detail=why, delay_s=delay_s)
+    if refused(look, now):
+        raise PodsRefused("its pods cannot start", detail=why, reason="creating_container_error")
+    raise NotAdmitted("its pods wait" if look.state == "waiting" else "its pods start", detail=why)
+
+
+def give_pods_back(context: RunContext, row: RunRow) -> None:
+    """Remove what the cluster has for a run's latest attempt, and for one that it waited for."""
+    plan = plan_of(row)
+    pods = [node for node in plan.nodes if is_of_cluster(node)]
+    if not pods:
+        return
+    from orch.runner.kubernetes.manifests import gang_name
+
+    queue = queue_of(pods[0])
+    gangs = _gangs(queue)
+    for attempt in {row.attempt, row.next_attempt}:
+        gangs.delete(gang_name(plan.run, queue.mark, plan.run_id, attempt))
+
+
+def remove_leftover_pods(ledger: Ledger, fleet: FleetState) -> tuple[str, ...]:
+    """Remove gangs of a fleet whose run has ended, or is past their attempt; their names. Those of runs that
+    this ledger does not know stay. Raises what asking the cluster raises."""
+    queue = fleet.queue
+    if queue is None:
+        return ()
+    from orch.runner.kubernetes.manifests import gang_name
+
+    gangs = _gangs(queue)
+    found = gangs.listed(queue.mark)
+    if not found:
+        return ()
+    known: dict[str, frozenset[str]] = {}
+    for row in ledger.listed(ended=True, fleets=[fleet.name], limit=RUNS).rows:
+        with suppress(RunnerError):
+            plan = plan_of(row)
+            attempts = {row.attempt, row.next_attempt} if row.active else ()
+            known[plan.run_id] = frozenset(
+                gang_name(plan.run, queue.mark, plan.run_id, attempt) for attempt in attempts
+            )
+    over = [each for each in found if each.token in known and each.name not in known[each.token]]
+    for each in over:
+        gangs.delete(each.name, uid=each.uid)
+    return tuple(each.name for each in over)
+
+
+_CLIENTS: dict[tuple[str | None, str | None], KubernetesClient] = {}
+_OPENING = threading.Lock()
+
+
+def _gangs(queue: PodQueue) -> Gangs:
+    """The gangs of a queue, by a client that this process keeps."""
+    from orch.runner.kubernetes.client import KubernetesClient
+    from orch.runner.kubernetes.gangs import Gangs
+
+    where = (queue.kubeconfig, queue.context)
+    with _OPENING:
+        if where not in _CLIENTS:
+            _CLIENTS[where] = KubernetesClient.open(*where)
+        return Gangs(_CLIENTS[where], queue)
+
+
+def queue_of(node: NodeState) -> PodQueue:
+    """What leads to the cluster of a pod, or of a node that stands for one."""
+    told = node.access.model_dump()
+    return PodQueue(
+        kubeconfig=told.get("kubeconfig"),
+        context=told.get("context"),
+        namespace=str(told["namespace"]),
+        gang="job",
+        pods=1,
+        mark=str(told.get("mark") or ""),
+    )
+
+
+def _node(gang: str, queue: PodQueue, gpus: Gpus, pod: GangPod) -> NodeState:
+    """A pod that runs, as the node of a rank."""
+    access = access_of(queue, pod=pod.name, uid=pod.uid, container="job")
+    return NodeState(
+        index=pod.index,
+        name=f"{gang}-{pod.index}",
+        access=OtherAccess.model_validate(access),
+        runtime="process",
+        internal_ip=pod.ip,
+        cpus=queue.cpus,
+        memory_mib=queue.memory_mib,
+        gpus=gpus,
+        region=queue.context,
+        price_hourly=queue.price_hourly,
+        machine=pod.node,
+        made_for=gang,
+    )
