@@ -35,11 +35,19 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     settings: ClassVar[type[BackendSettings]] = KubernetesSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     explained: ClassVar[Explained] = EXPLAINED
+    rehearsal_server: ClassVar[str | None] = "orch.rehearsal.kubernetes"
+
+    def _login(self, request: PlanRequest, context: str | None) -> tuple[Path | None, str | None]:
+        """The file of a kubeconfig and the context of it; in a rehearsal its own cluster."""
+        rehearsed = request.once((self.name, "session"), lambda: request.session(self.name))
+        if rehearsed is not None:
+            return Path(rehearsed), None
+        return kubeconfig_file(self.settings_of(request), request.root), context
 
     def _client(self, request: PlanRequest, context: str | None) -> KubernetesClient:
         def begin() -> KubernetesClient:
-            file = kubeconfig_file(self.settings_of(request), request.root)
-            return KubernetesClient.open(None if file is None else str(file), context)
+            file, name = self._login(request, context)
+            return KubernetesClient.open(None if file is None else str(file), name)
 
         return request.once((self.name, "client", context), begin)
 
@@ -71,10 +79,10 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
         self, request: PlanRequest, candidate: KubernetesCandidate, facts: ClusterFacts
     ) -> KubernetesPlan:
         settings = self.settings_of(request)
-        file = kubeconfig_file(settings, request.root)
+        file, name = self._login(request, candidate.context)
         login = {
             **({"kubeconfig": str(file)} if file is not None else {}),
-            **({"context": candidate.context} if candidate.context is not None else {}),
+            **({"context": name} if name is not None else {}),
         }
         context = Context(
             scope=request.scope,

@@ -24,6 +24,7 @@ from orch.components.kubernetes.account.facts import (
 )
 from orch.components.kubernetes.account.rights import (
     OF_ACCOUNTS,
+    OF_COMPUTE_DOMAINS,
     OF_KUEUE_RUNS,
     OF_NAMESPACES,
     OF_POD_GROUPS,
@@ -113,6 +114,7 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         acts = [*OF_RUNS, *OF_ACCOUNTS, *OF_NAMESPACES]
         acts += [*OF_QUEUES, *OF_KUEUE_RUNS] if kueue is not None else []
         acts += OF_POD_GROUPS if _newest(apis, SCHEDULING, "podgroups") else []
+        acts += OF_COMPUTE_DOMAINS if _newest(apis, COMPUTE_DOMAINS, "computedomains") else []
         may = {act: threads.submit(_may, client, act, namespace) for act in acts}
         allowed = frozenset(" ".join(act) for act, answer in may.items() if answer.result())
         listed = {plural: answer.result() for plural, answer in queues.items()}
