@@ -148,6 +148,7 @@ def plan(
         context=context.login.get("context"),
         kubeconfig=context.kubeconfig,
         namespace=namespace,
+        mark=mark,
         gang=queueing.gang,
         local_queue=queueing.local_queue,
         service_account=account,
