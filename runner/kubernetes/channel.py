@@ -279,7 +279,7 @@ def _open(
             detail=f"{first.status_code}: {document.get('message')}",
             hint="is a proxy in between that passes no WebSocket on, or is the cluster older than 1.30?",
         )
-    raise refusal(Asked("POST", path, login.where, login.user), first.status_code, document)
+    raise refusal(Asked("GET", path, login.where, login.user), first.status_code, document)
 
 
 def _answer(sock: socket.socket, connection: WSConnection, ends: float) -> list[Event]:
