@@ -304,4 +304,6 @@ CODES = {
     "ORCH444": "A verification finds less than it must",
     "ORCH445": "The interconnect of the fleet was not used",
     "ORCH446": "A verification has no results",
+    "ORCH447": "Nodes of a fleet do not connect to each other",
+    "ORCH448": "A verified node is not healthy",
 }

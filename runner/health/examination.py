@@ -52,8 +52,8 @@ SHARED = (
 def command(node: NodeState, *, depth: Depth, simulated: bool = False, contained: bool = False) -> Command:
     """Asks a node how it is; `read` reads the answer.
 
-    `simulated`: its accelerators are a number alone. `contained`: it is known to be a container; the node
-    itself finds that out too.
+    `simulated`: its accelerators are a number alone, and files of its own may stand for its RDMA ports.
+    `contained`: it is known to be a container; the node itself finds that out too.
     """
     vendor = (node.gpus.vendor or "nvidia") if node.gpus.count else None
     diagnose = depth == "dcgm" and vendor == "nvidia"
@@ -101,8 +101,12 @@ def read(node: NodeState, text: str) -> HealthReport:
         )
     )
     if context.contained:
+        stand_in = context.simulated and "rdma" in sections
+        if stand_in:
+            notes.add(read_fabric(sections["rdma"]))
         for check in SHARED:
-            notes.skip(check, "the node is a container, which shares this with its machine")
+            if check != "rdma" or not stand_in:
+                notes.skip(check, "the node is a container, which shares this with its machine")
         return notes.report()
     notes.add(read_fabric(_section(sections, "rdma")))
     notes.add(read_memory_modules(_section(sections, "edac")))
