@@ -85,7 +85,7 @@ def verify(
         pairs,
         None if size is None else _size(size),
         _positive(min_busbw),
-        image,
+        None if image is None else _image(image),
     )
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         stack, chosen = _nodes_of(project, fleet, nodes or ())
@@ -143,6 +143,16 @@ def _size(text: str) -> int:
 
         raise typer.BadParameter(f"{shown(text)}: write a size from 4K to 64G", param_hint="--size")
     return size
+
+
+def _image(text: str) -> str:
+    from orch.spec.grammar.characters import check_image
+    from orch.spec.grammar.values import Problem
+
+    try:
+        return check_image(text)
+    except Problem as problem:
+        raise typer.BadParameter(problem.summary, param_hint="--image") from problem
 
 
 def _positive(value: float | None) -> float | None:

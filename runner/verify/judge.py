@@ -148,10 +148,13 @@ def judge(results: Results, terms: Terms) -> Report:
     )
 
 
-def unmeasured(fleet: str, found: Sequence[Shortfall]) -> Report:
-    """The report on a fleet that nothing could be measured of, because of these."""
-    notes = ("nothing was measured: what needs all nodes would wait for these in vain",)
-    return Report(fleet, (), tuple(found), notes, "unknown", _short_of(fleet, found))
+UNCONNECTED = "nothing was measured: what needs all nodes would wait for these in vain"
+
+
+def unmeasured(fleet: str, found: Sequence[Shortfall], why: str = UNCONNECTED) -> Report:
+    """The report on a fleet that nothing could be measured of."""
+    sentence = _short_of(fleet, found) if found else f"nothing is known of fleet {fleet}"
+    return Report(fleet, (), tuple(found), (why,), "unknown", sentence)
 
 
 def with_health(report: Report, found: Sequence[Shortfall], notes: Sequence[str]) -> Report:

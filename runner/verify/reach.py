@@ -6,6 +6,7 @@ asked to connect to each other one, and what nobody reaches is named here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from orch.runner.hosts.checks.types import MeshView
@@ -17,6 +18,8 @@ from orch.spec.state import FleetState
 from orch.spec.suggest import counted
 
 CODE = "ORCH447"
+MOST_LINKS = 16
+"""So many links are told one by one."""
 _MTU = 1500
 """Packets of this size pass all networks that jobs use; larger ones are `orch check`'s matter."""
 
@@ -39,32 +42,33 @@ def unreached(fleet: FleetState, connector: Connector) -> tuple[Shortfall, ...]:
 def shortfalls(views: Mapping[str, MeshView]) -> tuple[Shortfall, ...]:
     """What connections that fail say of nodes and of links. Pure.
 
-    A node is at fault that fails with most of its peers, and with more of them than those fail with; what
-    is left are links.
+    A node is at fault that fails with most of the others, most of which fail with fewer than it does; what is
+    left are links. Two halves of a fleet that do not reach each other are no fault of any node.
     """
     failures: dict[frozenset[str], str] = {}
-    peers: dict[str, set[str]] = {name: set() for name in views}
     for name, view in views.items():
         for peer, why in view.unreached:
             failures.setdefault(frozenset((name, peer)), _printable(why))
-    for pair in failures:
-        for name in pair:
-            peers.setdefault(name, set()).update(pair - {name})
-    found: list[Shortfall] = []
     others = sum(view.failure is None for view in views.values()) - 1
-    while failures:
-        counts = {name: sum(name in pair for pair in failures) for name in peers}
-        worst = max(counts, key=lambda name: (counts[name], name))
-        if others < 2 or counts[worst] < 2 or 2 * counts[worst] <= others:
-            break
-        why = next(why for pair, why in failures.items() if worst in pair)
-        text = f"node {worst} and {counts[worst]} of {counted(others, 'other node')} do not connect: {why}"
-        found.append(Shortfall(CODE, text, (worst,), "node"))
-        failures = {pair: why for pair, why in failures.items() if worst not in pair}
-    for pair, why in failures.items():
-        one, other = sorted(pair)
-        text = f"{one} and {other} do not connect over the fleet's network: {why}"
-        found.append(Shortfall(CODE, text, (one, other), "link"))
+    counts = Counter(name for pair in failures for name in pair)
+    found: list[Shortfall] = []
+    for name, many in sorted(counts.items()):
+        peers = [counts[peer] for pair in failures if name in pair for peer in pair - {name}]
+        if many < 2 or 2 * many <= others or 2 * sum(each < many for each in peers) <= many:
+            continue
+        why = next(why for pair, why in failures.items() if name in pair)
+        text = f"node {name} and {many} of {counted(others, 'other node')} do not connect: {why}"
+        found.append(Shortfall(CODE, text, (name,), "node"))
+    blamed = {name for each in found for name in each.nodes}
+    links = {tuple(sorted(pair)): why for pair, why in failures.items() if not pair & blamed}
+    if len(links) > MOST_LINKS:
+        first, why = next(iter(links.items()))
+        text = f"{len(links)} pairs of nodes do not connect, such as {' and '.join(first)}: {why}"
+        found.append(Shortfall(CODE, text, tuple(sorted({name for pair in links for name in pair})), "link"))
+    else:
+        for pair, why in links.items():
+            text = f"{' and '.join(pair)} do not connect over the fleet's network: {why}"
+            found.append(Shortfall(CODE, text, pair, "link"))
     return tuple(found)
 
 

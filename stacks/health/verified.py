@@ -42,9 +42,8 @@ def unconnected(
     if not found:
         return None
     report = unmeasured(fleet.name, found)
-    return _with_health(
-        project, runner, fleet, report, _keep_verdicts(project, runner, fleet, report, whole=False)
-    )
+    verdicts = _keep_verdicts(project, runner, fleet, report, whole=False)
+    return _with_health(report, watch(project, runner.ledger, runner.connector, fleet), verdicts)
 
 
 def judged(
@@ -56,12 +55,11 @@ def judged(
     try:
         found = results_of(runner.context(row).folder, row)
     except RunFailed as error:
-        nothing = unmeasured(fleet.name, ())
-        why = f"{error.summary}: {'; '.join((error.detail or '').splitlines())}"
-        report, kept_out = _with_health(project, runner, fleet, replace(nothing, notes=(why,)), {})
-        if report.fine:
+        watched = watch(project, runner.ledger, runner.connector, fleet)
+        if not unhealthy(watched)[0]:
             raise
-        return report, kept_out
+        why = f"{error.summary}: {'; '.join((error.detail or '').splitlines())}"
+        return _with_health(unmeasured(fleet.name, (), why), watched, {})
     kept = runner.ledger.verifications(project.name, ledger_scope(project))
     terms = terms_of(request, fleet, row, {})
     conditions = conditions_of(found, terms)
@@ -70,21 +68,14 @@ def judged(
     verdicts: Mapping[str, Verdict] = {}
     if request.min_busbw is None:  # what somebody tries out says nothing of the nodes
         verdicts = _keep_verdicts(project, runner, fleet, report, whole=request.runs == RUNS)
-    return _with_health(project, runner, fleet, report, verdicts)
+    # After the verdicts of the verification, which say nothing of an Xid or a port and replace what stood.
+    return _with_health(report, watch(project, runner.ledger, runner.connector, fleet), verdicts)
 
 
 def _with_health(
-    project: Project,
-    runner: RunnerContext,
-    fleet: FleetState,
-    verified: Report,
-    verdicts: Mapping[str, Verdict],
+    verified: Report, watched: Watched, verdicts: Mapping[str, Verdict]
 ) -> tuple[Report, Mapping[str, Verdict]]:
-    """A report with what an examination of the nodes finds, and the verdicts that keep jobs away after it.
-
-    It comes after the verdicts of the verification, which says nothing of an Xid or of a port: these are
-    written over what stood there."""
-    watched = watch(project, runner.ledger, runner.connector, fleet)
+    """A report with what an examination of the nodes found, and the verdicts that keep jobs away after it."""
     found, notes = unhealthy(watched)
     known = {**verdicts}
     known.update({each.node.name: each.verdict for each in watched.examined if each.verdict is not None})

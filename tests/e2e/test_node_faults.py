@@ -174,7 +174,9 @@ def test_a_fault_is_found_by_gate_by_interval_and_by_verify_and_no_new_job_goes_
         found = {each for each in shortfalls(said) if each[0] == "ORCH448"}
         assert any(each[1:3] == ("health", ("clinic-1",)) and fault.named in each[3] for each in found)
         assert {each[2] for each in found} == {("clinic-1",)}
-        assert "node clinic-1 takes no new jobs until `orch health clinic --node clinic-1` is fine" in said.err
+        assert (
+            "node clinic-1 takes no new jobs until `orch health clinic --node clinic-1` is fine" in said.err
+        )
         assert run(clinic, "all", 3).code == 7
     finally:
         on(clinic, 1, MEND)

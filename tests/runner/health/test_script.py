@@ -244,6 +244,21 @@ def test_a_container_reads_its_own_alone(machine: Machine) -> None:
     assert {"rdma", "clock", "disk space", "memory"} <= {each.check for each in found.skipped}
 
 
+def test_a_simulated_node_may_have_ports_and_a_container_that_is_none_has_not(machine: Machine) -> None:
+    machine.contained = True
+    for name, state in (("mlx5_0", "4: ACTIVE"), ("mlx5_1", "1: DOWN")):
+        machine.file(f"home/simulated/infiniband/{name}/ports/1/state", state)
+        machine.file(f"home/simulated/infiniband/{name}/ports/1/link_layer", "InfiniBand")
+    found = machine.look(simulated=True)
+    assert [(each.check, each.part) for each in found.findings] == [("rdma", "mlx5_1 port 1")]
+    assert "rdma" not in {each.check for each in found.skipped}
+    found = machine.look()
+    assert (found.findings, "rdma" in {each.check for each in found.skipped}) == ((), True)
+    # Of a machine the kernel's files count, whatever else is there.
+    machine.contained = False
+    assert machine.look(simulated=True).findings == ()
+
+
 def test_dcgm_has_its_watches_set_and_a_diagnostic_is_run_where_asked(machine: Machine) -> None:
     healthy = '{"body": {"Overall Health": {"value": "Healthy"}}}'
     warnings = [{"error_severity": 2, "warning": "bad"}]
