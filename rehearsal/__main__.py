@@ -97,9 +97,8 @@ def main(words: list[str] | None = None) -> int:
     try:
         print(json.dumps(_do(opened(args.state), args), indent=2, default=str), flush=True)
     except BrokenPipeError:  # as of `| head`, which has read enough
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # Python writes out the rest at the end
+        # Python writes out the rest at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OrchError as error:
         print(error.text(), file=sys.stderr)
         return 1

@@ -97,8 +97,8 @@ def verify(
 def verified(
     project: Project, runner: RunnerContext, stack: StackState, fleet: FleetState, request: Request
 ) -> tuple[Report, RunRow | None]:
-    """Verify the nodes of a fleet by a run, and keep what it came to. Without a run where nodes do not connect
-    to each other. Raises RunFailed without results."""
+    """Verify the nodes of a fleet by a run, and keep what it came to. There is no run where nodes do not
+    connect to each other. Raises RunFailed without results."""
     from orch.cli.output.run import nodes_text
     from orch.stacks.health.verified import judged, unconnected
 

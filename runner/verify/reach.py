@@ -18,6 +18,7 @@ from orch.spec.state import FleetState
 from orch.spec.suggest import counted
 
 CODE = "ORCH447"
+MOST = 0.75
 MOST_LINKS = 16
 """So many links are told one by one."""
 _MTU = 1500
@@ -42,7 +43,7 @@ def unreached(fleet: FleetState, connector: Connector) -> tuple[Shortfall, ...]:
 def shortfalls(views: Mapping[str, MeshView]) -> tuple[Shortfall, ...]:
     """What connections that fail say of nodes and of links. Pure.
 
-    A node is at fault that fails with most of the others, most of which fail with fewer than it does; what is
+    A node is at fault that fails with MOST of the others, most of which fail with fewer than it does; what is
     left are links. Two halves of a fleet that do not reach each other are no fault of any node.
     """
     failures: dict[frozenset[str], str] = {}
@@ -54,7 +55,7 @@ def shortfalls(views: Mapping[str, MeshView]) -> tuple[Shortfall, ...]:
     found: list[Shortfall] = []
     for name, many in sorted(counts.items()):
         peers = [counts[peer] for pair in failures if name in pair for peer in pair - {name}]
-        if many < 2 or 2 * many <= others or 2 * sum(each < many for each in peers) <= many:
+        if many < 2 or many < MOST * others or 2 * sum(each < many for each in peers) <= many:
             continue
         why = next(why for pair, why in failures.items() if name in pair)
         text = f"node {name} and {many} of {counted(others, 'other node')} do not connect: {why}"

@@ -1,5 +1,5 @@
-"""Faults of real containers whose GPUs, ports and kernel pretend: each is found by the gate, by interval and by
-`orch verify`, named to the card, the port or the link, and no new job goes there."""
+"""Faults of real containers whose GPUs, ports and kernel pretend: each is found by the gate, by interval and
+by `orch verify`, named to the card, the port or the link, and no new job goes there."""
 
 from __future__ import annotations
 
