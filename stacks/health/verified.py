@@ -53,7 +53,7 @@ def judged(
     no new job because of it, by name. The nodes are examined besides, after what was measured has strained
     them. Raises RunFailed without results and without a node that explains that, LedgerUnusable."""
     try:
-        found = results_of(runner.context(row).folder, row)
+        found = results_of(runner.context(row).folder, row, request)
     except RunFailed as error:
         watched = watch(project, runner.ledger, runner.connector, fleet)
         if not unhealthy(watched)[0]:
