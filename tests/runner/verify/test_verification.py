@@ -164,8 +164,8 @@ def test_a_run_without_results_says_why_its_ranks_ended(tmp_path: Path, ended: b
 
 
 def test_a_run_whose_log_is_not_here_has_no_results(tmp_path: Path) -> None:
+    failed = Row("failed", message="the node went")
     with pytest.raises(RunFailed) as caught:
-        failed = Row("failed", message="the node went")
         results_of(RunFolder(tmp_path, 1), failed, Request())  # pyright: ignore
     assert caught.value.detail == "the node went"
 
