@@ -168,7 +168,10 @@ def _found(name: str, report: HealthReport, *, verbose: bool) -> list[str]:
         lines.append(f"{name}: what helps: `{HELPS[report.action].format(name)}`")
     if verbose:
         lines += [f"{name}: passed: {', '.join(report.passed)}"] if report.passed else []
-        lines += [f"{name}: skipped: {each.check}: {each.why}" for each in report.skipped]
+        by_why: dict[str, list[str]] = {}
+        for each in report.skipped:
+            by_why.setdefault(each.why, []).append(each.check)
+        lines += [f"{name}: skipped: {', '.join(checks)}: {why}" for why, checks in by_why.items()]
     return lines
 
 
