@@ -80,6 +80,7 @@ def fleet_of(stack: StackState) -> FleetState:
                 # The state has paths of key files relative to the project's root.
                 "nodes": tuple(_with_access(node, node.access.located(project.root)) for node in nodes),
                 "health": stack.health,
+                "spares": stack.spares,
             }
         )
     )

@@ -107,12 +107,14 @@ def options_have_drivers(draft: Draft) -> Findings:
 def nodes_are_bounded(draft: Draft) -> Findings:
     nodes = fleet_of(draft).nodes
     if nodes is not None and nodes.max is None and fleet_of(draft).budget is None:
+        most = max(nodes.target - nodes.spare, 1) * 4
+        bounded = f"`max: {most}`" if nodes.spare else f"`{nodes.min}..{most}`"
         yield draft.diagnostic(
             "ORCH192",
             ("nodes",),
             "this fleet has no upper bound",
             severity=Severity.WARNING,
-            hint=f"write `{nodes.min}..{max(nodes.target, 1) * 4}`, another maximum, or a `budget`",
+            hint=f"write {bounded}, another maximum, or a `budget`",
         )
 
 

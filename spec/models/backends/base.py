@@ -76,6 +76,7 @@ CLOUD_SUPPORTS = frozenset(
         "topology",
         "gang",
         "budget",
+        "nodes.spare",
         "volumes",
     }
 )
