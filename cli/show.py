@@ -123,10 +123,7 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
         ("backend", state.backend + _simulated(state)),
         ("where", ", ".join(map(str, locations))),
         ("type", ", ".join(map(str, types))),
-        (
-            "nodes",
-            str(len(state.nodes)) + (f", {counted(state.spares.count, 'spare')}" if state.spares else ""),
-        ),
+        ("nodes", f"{len(state.nodes)}{spares}"),
         ("placement", state.placement),
         ("interconnect", state.interconnect),
         ("image", state.image or ""),

@@ -124,7 +124,7 @@ def nodes_with_runs(draft: Draft, fleet: Fleet) -> Nodes | None:
     backends = effective(fleet.written_backends, draft.context.backends)
     if nodes is None or not (nodes.min or nodes.target) or not made_with_runs(backends):
         return None
-    return nodes.model_copy(update={"min": 0, "target": 0})
+    return nodes.model_copy(update={"min": 0, "target": 0, "max": nodes.for_runs, "spare": 0})
 
 
 def nodes_are_made_with_runs(draft: Draft) -> Findings:

@@ -20,6 +20,9 @@ from orch.runner.ledger.changes import Change, ChangeUnderWay
 from orch.runner.ledger.history.node_health import HealthPeriod
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.cordon import Cordon
+from orch.runner.node.status import node_statuses
+from orch.runner.placement.placement import NodeAvailability
+from orch.runner.placement.spares import held_back
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetState, NodeState
@@ -76,12 +79,15 @@ class Healer:
             return
         scope = ledger_scope(self.project)
         protection = protection_of(self.runner.ledger.changes, self.project.name, scope, fleet.name)
+        machines = {node.name: node for node in self.project.machines(fleet)}
+        failures = self._failures(fleet.name)
         if protection is not None:
             yield NotReplaced(str(protection), "warning")
+            for name in failures:
+                if name in machines:
+                    yield from self._have_leave_for_spare(fleet, machines[name])
             return
         unfinished = self._unfinished(fleet.name)
-        failures = self._failures(fleet.name)
-        machines = {node.name: node for node in self.project.machines(fleet)}
         for name in dict.fromkeys([*unfinished, *failures]):
             node, change = machines.get(name), unfinished.get(name)
             try:
@@ -121,6 +127,7 @@ class Healer:
                 f"{counted(len(made), 'node')} of its fleet were within a day, `max_replacements` is {most}"
             )
             yield NotReplaced(f"node {node.name} is kept out ({why}), and not replaced: {words}", "warning")
+            yield from self._have_leave_for_spare(fleet, node)
             return
         (look,) = look_at(StackState(self.project, fleet.name), [node.name], self.runner.connector)
         if look.cordon is not None and not (look.cordon.of_cloud or _is_of_maintenance(look.cordon)):
@@ -222,6 +229,18 @@ class Healer:
             and fleet in plan.fleets
             and (each.status == "running" or self.runner.ledger.changes.steps(each.id))
         )
+
+    def _have_leave_for_spare(self, fleet: FleetState, node: NodeState) -> Iterator[Notice]:
+        """Have runs leave a node that is not replaced where a spare waits for them; others stay."""
+        if fleet.spares is None:
+            return
+        nodes = tuple(self.project.machines(fleet))
+        state = fleet.model_copy(update={"nodes": nodes})
+        statuses = node_statuses(state, self.runner.connector)
+        now = {each.name: NodeAvailability.of(status) for each, status in zip(nodes, statuses, strict=True)}
+        if any(now[name].ready for name in held_back(state, now)):
+            present = runs_on(self.project, {fleet.name: [node.name]}, self.listener)
+            yield from (each for each in self._make_leave(node, present) if each.level != "warning")
 
     def _make_leave(self, node: NodeState, present: Sequence[PlannedRun]) -> Iterator[Notice]:
         """Have the runs leave that are tried again elsewhere; the others are waited for."""
