@@ -8,7 +8,8 @@ from support import Folder, containers, docker
 
 SMI = Path(__file__).parent / "runner/health/recorded/h100.xml"
 VOLUME = "type: volume\nname: kept\nbackend: local\nsize: 1GB\nprotect: false\n"
-# Each step is one of a descent whose result depends on all of them; what it has reached is kept.
+# Each step is one of a descent whose result depends on all of them; what it has reached is kept. One that is to
+# be interrupted waits for that half way: it must not have ended before.
 TRAIN = """\
 import os, pathlib, time
 
@@ -25,6 +26,8 @@ while step < 30:
     new.write_text(f"{step} {weight.hex()}")
     new.rename(kept)
     time.sleep(0.3)
+    while step == 15 and os.environ["INTERRUPTED"] == "yes" and not os.environ.get("ORCH_RESUME"):
+        time.sleep(0.1)
 print("weight", weight.hex(), flush=True)
 """
 RUN = """\
@@ -34,7 +37,7 @@ image: orch/mpi
 nodes: 2
 resources: {{cpu: 0.., memory: 64MB..}}
 files: [train.py]
-env: {{KEPT_AS: {name}}}
+env: {{KEPT_AS: {name}, INTERRUPTED: "{interrupted}"}}
 volumes: ["kept:/kept"]
 checkpoint: /kept
 commands: [python3 train.py]

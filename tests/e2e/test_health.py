@@ -117,8 +117,8 @@ def test_a_training_goes_on_by_itself_on_another_machine_and_ends_with_the_same_
     for index in (0, 1):
         equip(ward, index)
     before = docker("inspect", "-f", "{{.Id}}", container(ward, 1))
-    assert ward.orch("run", ward.write("calm.yml", RUN.format(name="calm"))).code == 0
-    said = ward.orch("run", ward.write("hit.yml", RUN.format(name="hit")), "--detach")
+    assert ward.orch("run", ward.write("calm.yml", RUN.format(name="calm", interrupted="no"))).code == 0
+    said = ward.orch("run", ward.write("hit.yml", RUN.format(name="hit", interrupted="yes")), "--detach")
     assert said.code == 0, said.err
     controller = ward.start("controller")
     try:

@@ -107,7 +107,7 @@ def test_a_spare_is_up_and_no_ordinary_run_gets_it(ward: Folder) -> None:
     said = ward.orch("run", ward.write("three.yml", THREE))
     assert said.code != 0
     assert "it has 2 nodes and 1 spare, held back for nodes that fail, the task needs 3" in said.err
-    assert ward.orch("run", ward.write("calm.yml", RUN.format(name="calm"))).code == 0
+    assert ward.orch("run", ward.write("calm.yml", RUN.format(name="calm", interrupted="no"))).code == 0
     assert nodes_of(ward, "calm") == ["ward-0", "ward-1"]
     assert len(weights(ward, "calm")) == 2
 
@@ -116,7 +116,7 @@ def test_a_training_goes_on_and_the_fleet_has_its_spare_again(ward: Folder) -> N
     for index in range(3):
         equip(ward, index)
     before = machine(ward, 1)
-    said = ward.orch("run", ward.write("hit.yml", RUN.format(name="hit")), "--detach")
+    said = ward.orch("run", ward.write("hit.yml", RUN.format(name="hit", interrupted="yes")), "--detach")
     assert said.code == 0, said.err
     controller = ward.start("controller")
     try:
@@ -138,7 +138,7 @@ def test_a_training_goes_on_on_the_spare_while_new_machines_are_bad_and_the_flee
     machines.are_bad()
     for index in range(3):
         equip(ward, index)
-    said = ward.orch("run", ward.write("late.yml", RUN.format(name="late")), "--detach")
+    said = ward.orch("run", ward.write("late.yml", RUN.format(name="late", interrupted="yes")), "--detach")
     assert said.code == 0, said.err
     controller = ward.start("controller")
     try:
