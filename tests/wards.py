@@ -8,8 +8,8 @@ from support import Folder, containers, docker
 
 SMI = Path(__file__).parent / "runner/health/recorded/h100.xml"
 VOLUME = "type: volume\nname: kept\nbackend: local\nsize: 1GB\nprotect: false\n"
-# Each step is one of a descent whose result depends on all of them; what it has reached is kept. One that is to
-# be interrupted waits for that half way: it must not have ended before.
+# Each step is one of a descent whose result depends on all of them; what it has reached is kept. One that is
+# to be interrupted waits for that half way: else it might end before.
 TRAIN = """\
 import os, pathlib, time
 
