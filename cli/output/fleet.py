@@ -14,7 +14,7 @@ from orch.runner.connect import open_connector
 from orch.runner.errors import HostUnreachable
 from orch.runner.node.connector import Address, Connector
 from orch.runner.node.status import NodeStatus
-from orch.runner.placement.placement import NodeAvailability
+from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.spares import held_back
 from orch.spec.errors import OrchError, visible
 from orch.spec.state import FleetState, Gpus, NodeState, hourly_price

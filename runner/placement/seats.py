@@ -14,11 +14,10 @@ from orch.runner.events import Notice
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.node.status import CHOICE_S, NodeStatus, node_statuses
+from orch.runner.placement.availability import IDLE, NodeAvailability
 from orch.runner.placement.conditions import check_names
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.placement import (
-    IDLE,
-    NodeAvailability,
     cordoned_message,
     misfit,
     no_fit,

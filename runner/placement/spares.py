@@ -9,12 +9,9 @@ for that.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
+from orch.runner.placement.availability import NodeAvailability
 from orch.spec.state import FleetState, NodeState
-
-if TYPE_CHECKING:
-    from orch.runner.placement.placement import NodeAvailability
 
 
 def held_back(

@@ -21,7 +21,7 @@ from orch.runner.ledger.history.node_health import HealthPeriod
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.cordon import Cordon
 from orch.runner.node.status import node_statuses
-from orch.runner.placement.placement import NodeAvailability
+from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.spares import held_back
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError

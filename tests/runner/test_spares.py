@@ -10,7 +10,8 @@ from pureruns import fleet, node
 
 from orch.runner.errors import NodesBusy, NodeUnfit, NoFit
 from orch.runner.node.status import NodeStatus
-from orch.runner.placement.placement import IDLE, NodeAvailability, misfit, place_task
+from orch.runner.placement.availability import IDLE, NodeAvailability
+from orch.runner.placement.placement import misfit, place_task
 from orch.runner.placement.spares import held_back
 from orch.spec.models import Task
 from orch.spec.state import FleetSpares, FleetState
