@@ -91,6 +91,8 @@ def submit(
     # A secret that is missing is told before anything is submitted.
     runner.secrets(names_in(task, fleet))
     why_silent = why_silent if not made else None
+    if examines:  # spares, too
+        fleet = fleet.model_copy(update={"spares": None})
     seats, waiting = _seats(runner, task, fleet, why_silent, examines)
     compiled: list[CompiledRun] = []
     messages: list[str] = []

@@ -66,6 +66,7 @@ ROWS: dict[str, dict[str, str | None]] = {
         "gang": None,
         "ttl": "delete the fleet with `orch down`",
         "budget": _LOCAL,
+        "nodes.spare": "write so many nodes more",
         "partitions": "name the fleet in the task's `fleets`",
         "resources.shm_size": "write it in the task's `resources`: it is of a job",
     },

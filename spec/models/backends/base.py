@@ -82,6 +82,7 @@ CLOUD_SUPPORTS = frozenset(
         "topology",
         "gang",
         "budget",
+        "nodes.spare",
         "volumes",
     }
 )

@@ -42,7 +42,7 @@ class LocalSettings(BackendSettings):
     noun: ClassVar[str] = "the backend `local`"
     title: ClassVar[str] = "local"
     provisioned: ClassVar[bool] = True
-    supports: ClassVar[frozenset[str]] = frozenset({"init", "mounts", "scratch", "volumes"})
+    supports: ClassVar[frozenset[str]] = frozenset({"init", "mounts", "nodes.spare", "scratch", "volumes"})
 
     volumes_lack: ClassVar[tuple[str, ...]] = (
         *OF_CLAIMS,
