@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import shlex
 import signal
@@ -275,6 +276,10 @@ class KubernetesConnector:
         private_folder(folder)
         file = (folder / f"{name}.json").absolute()
         record: dict[str, Any] = {**vars(pod), "node": node.name, "text": text, "terminal": terminal}
+        # Who runs it may be elsewhere, and know nothing of this environment.
+        if pod.kubeconfig:
+            record["kubeconfig"] = str(Path(pod.kubeconfig).expanduser().absolute())
+        record["files"] = None if pod.kubeconfig else os.environ.get("KUBECONFIG")
         write_private(file, json.dumps(record))
         return [sys.executable, *_SAFE_PATH, "-m", "orch.runner.kubernetes.shell", str(file)]
 

@@ -392,6 +392,15 @@ def test_a_quiet_command_is_not_given_up(
     assert connector.run(node, Command("cat >/dev/null; sleep 2; echo yes", stdin=b"")).stdout == "yes\n"
 
 
+def test_a_command_that_takes_its_input_late_is_not_given_up(
+    connector: KubernetesConnector, node: NodeState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "PING_S", 0.2)
+    monkeypatch.setattr(channels, "SILENT_S", 0.6)
+    blocks = StdinSource([b"x" * (1 << 20)] * 24)
+    assert connector.run(node, Command("sleep 3; wc -c", stdin=blocks)).stdout.strip() == str(24 << 20)
+
+
 def test_dropping_a_node_ends_what_waits_for_it(
     connector: KubernetesConnector, node: NodeState, server: KubeServer
 ) -> None:
