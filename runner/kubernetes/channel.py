@@ -64,8 +64,8 @@ class ProtocolRefused(KubernetesError):
 class Channel:
     """An open WebSocket. `closed`: the other side has said that this was all.
 
-    `answers_pings`: who answers none is gone. It is not known of one that was sent more than it may have read:
-    the ping waits behind that.
+    `answers_pings`: who answers none is gone. Nobody knows that of one that was sent more than it may have
+    read: the ping waits behind that.
     """
 
     def __init__(self, sock: socket.socket, connection: WSConnection, early: Sequence[Event] = ()) -> None:

@@ -347,6 +347,7 @@ class KubernetesConnector:
                 f"{pod.where} is being deleted, and killed a command",
                 where=pod.where,
                 reason="Deleted",
+                taken=True,
             )
 
     def _forget(self, pod: Pod) -> None:
@@ -461,7 +462,7 @@ def refuse_gone(pod: Pod, document: Doc) -> None:
             where=pod.where,
             detail="; ".join(filter(None, said)) or None,
             reason=reason,
-            exit_code=ended.get("exitCode"),
+            container_code=ended.get("exitCode"),
             taken=not ended or _is_disrupted(status),
         )
     waiting: Mapping[str, Any] = state.get("waiting") or {}

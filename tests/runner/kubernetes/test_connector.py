@@ -22,6 +22,7 @@ from orch.runner.errors import CommandTimeout, HostUnreachable, LoginRefused, Po
 from orch.runner.kubernetes import channel as channels
 from orch.runner.kubernetes.connector import KubernetesConnector
 from orch.runner.node.commands import Command, StdinSource
+from orch.spec.errors import ExitCode
 from orch.spec.state import NodeState
 
 
@@ -259,6 +260,8 @@ def test_a_pod_that_is_no_more_is_told_at_once(
     with pytest.raises(PodGone) as caught:
         connector.run(node, Command("true"), deadline_s=60)
     assert text in caught.value.text()
+    assert caught.value.exit_code == ExitCode.HOSTS
+    assert caught.value.container_code == (137 if text == "OOMKilled" else None)
     assert len(server.calls) == 1
 
 
