@@ -79,6 +79,7 @@ def show(
 
 
 def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | None:
+    from orch.cli.hosts.health import protected_words
     from orch.cli.output.fleet import FleetRow
     from orch.runner.node.status import node_statuses
     from orch.stacks.errors import NoSuchFleet
@@ -91,7 +92,9 @@ def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | Non
         state = fleet_of(stack)
     except NoSuchFleet:
         return None
-    return FleetRow(state, node_statuses(state, runner.connector), node_records(stack.recorded))
+    statuses = node_statuses(state, runner.connector)
+    protected = protected_words(project, runner, state)
+    return FleetRow(state, statuses, node_records(stack.recorded), protected)
 
 
 def _run(runner: RunnerContext, name: str) -> RunRow | None:
@@ -114,12 +117,13 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
     prices = [hourly_price(state.backend, node.price_hourly) for node in state.nodes]
     hourly = sum(price or 0 for price in prices) + (state.beside_hourly or 0)
     unknown = f"; the price of {counted(prices.count(None), 'node')} is unknown" if None in prices else ""
+    spares = f", {counted(state.spares.count, 'spare')}" if state.spares is not None else ""
     pairs: Pairs = [
         ("fleet", f"{state.name} ({fleet_status(fleet.statuses)})"),
         ("backend", state.backend + _simulated(state)),
         ("where", ", ".join(map(str, locations))),
         ("type", ", ".join(map(str, types))),
-        ("nodes", str(len(state.nodes))),
+        ("nodes", f"{len(state.nodes)}{spares}"),
         ("placement", state.placement),
         ("interconnect", state.interconnect),
         ("image", state.image or ""),
@@ -127,6 +131,7 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
         ("costs", f"${hourly:.2f} an hour{unknown}" if hourly or unknown else ""),
         ("runs", ", ".join(f"{row.name} ({row.status})" for row in runs) or "none"),
         ("state", project.state_url),
+        ("protected", fleet.protected or ""),
     ]
     return "\n".join([*_lines(pairs), "", fleet_table([fleet], verbose=True, colour=coloured(sys.stdout))])
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.request import CloudAnswer, NewHostKey, NodeProblem, NodeWarning
 from orch.spec.findings import Finding
-from orch.spec.state import WATCHED, FleetHealth
+from orch.spec.state import WATCHED, FleetHealth, FleetSpares
 
 if TYPE_CHECKING:
     import pulumi
@@ -139,5 +139,6 @@ class Deployment:
     priced: tuple[PricedNodes, ...] = ()
     # What a node that comes to it has, in words of `NodeState`, as far as placing a run asks.
     new_node: Mapping[str, Any] | None = None
-    # How the health of its nodes is watched.
+    # How the health of its nodes is watched, and which of them are spares.
     health: FleetHealth = WATCHED
+    spares: FleetSpares | None = None

@@ -237,6 +237,8 @@ def as_template(request: PlanRequest, backend: str, planned: Deployment) -> Depl
         register=partial(_register, request, backend),
         findings=planned.findings,
         explained=planned.explained,
+        health=planned.health,
+        spares=planned.spares,
     )
 
 

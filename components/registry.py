@@ -23,7 +23,7 @@ from orch.components.cloud.evacuation import evacuated_note, outside_evacuated
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place, Room
-from orch.components.idleness import ended_reason, may_end
+from orch.components.idleness import ended_reason, idle_rule, may_end
 from orch.components.lifetime import is_over
 from orch.components.node_count import as_template, is_template, recorded_minimum, with_node_count
 from orch.components.request import PlanRequest, PriorState
@@ -35,7 +35,7 @@ from orch.spec.models import Fleet, Health
 from orch.spec.models.backends import effective, installed, provisioned, queues_pods
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.rules.unsupported import backends_hint
-from orch.spec.state import FleetHealth
+from orch.spec.state import FleetHealth, FleetSpares
 from orch.spec.suggest import counted, few
 
 AnyBackend = Backend[Any, Any, Any]
@@ -122,6 +122,8 @@ def compile_fleet(request: PlanRequest) -> Deployment:
     usable = effective(request.fleet.written_backends, tuple(each.type for each in request.settings))
     if (words := health_words(request.fleet.health)) is not None:
         reasons.append(words)
+    if (spares := spares_of(request)) is not None:
+        reasons.append(spares_words(spares))
     if request.fleet.ssh_config is None and usable and request.backends[0] not in usable:
         at = request.backends[0]
         reasons.append(f"it stays on {at}, where it is: write `backends: [{usable[0]}]` to move it")
@@ -130,7 +132,6 @@ def compile_fleet(request: PlanRequest) -> Deployment:
         reasons=(*deployment.reasons, *reasons),
         findings=(*deployment.findings, *warnings, *findings, *evacuated_note(request)),
         ended=ended,
-        health=watched(request.fleet),
     )
 
 
@@ -156,6 +157,22 @@ def watched(fleet: Fleet) -> FleetHealth:
         auto_replace=health.auto_replace,
         max_replacements=health.max_replacements,
     )
+
+
+def spares_of(request: PlanRequest) -> FleetSpares | None:
+    """The spares of a fleet whose `nodes` are those that it is to have; None where it has none."""
+    nodes = request.fleet.nodes
+    if nodes is None or not nodes.spare:
+        return None
+    rule = idle_rule(request.fleet)
+    return FleetSpares(count=nodes.spare, of=nodes.target, least=rule.least if rule is not None else None)
+
+
+def spares_words(spares: FleetSpares) -> str:
+    """What a plan says of the spares of a fleet."""
+    verb, them = ("is a spare", "it") if spares.count == 1 else ("are spares", "them")
+    words = f"{spares.count} of {counted(spares.of, 'node')} {verb}"
+    return f"{words}: runs get {them} only in place of nodes that fail"
 
 
 def health_words(health: Health) -> str | None:
@@ -279,6 +296,7 @@ def _elsewhere(candidate: Candidate, region: str | None) -> bool:
 
 def _deployment(request: PlanRequest, first: Candidate, others: Sequence[Candidate]) -> Deployment:
     planned = backend(first.backend).deployment(request, first)
+    planned = replace(planned, health=watched(request.fleet), spares=spares_of(request))
     if is_template(request) and not queues_pods(first.backend):
         return as_template(request, first.backend, planned)
     deployment = replace(planned, elsewhere=_places(request, others))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -91,16 +92,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Do one verb; 0, or 1 when it was refused."""
+    """Do one verb; 0, or 1 when it was refused, 2 for a word that cannot be read."""
     args = _parser().parse_args(words)
     try:
-        print(json.dumps(_do(opened(args.state), args), indent=2, default=str))
+        print(json.dumps(_do(opened(args.state), args), indent=2, default=str), flush=True)
+    except BrokenPipeError:  # as of `| head`, which has read enough
+        # Python writes out the rest at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OrchError as error:
         print(error.text(), file=sys.stderr)
         return 1
     except (Refusal, ValidationError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        print(f"error: a word is not written as it must be: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -304,6 +304,8 @@ CODES = {
     "ORCH444": "A verification finds less than it must",
     "ORCH445": "The interconnect of the fleet was not used",
     "ORCH446": "A verification has no results",
+    "ORCH447": "Nodes of a fleet do not connect to each other",
+    "ORCH448": "A verified node is not healthy",
     # clusters of Kubernetes
     "ORCH450": "The cluster has no such gang or queue",
     "ORCH451": "Nodes of the cluster lack the fabric",

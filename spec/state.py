@@ -183,6 +183,18 @@ WATCHED = FleetHealth()
 """How nodes are watched where the file says nothing."""
 
 
+class FleetSpares(_Frozen):
+    """The spares of a fleet: `count` of the `of` nodes that it is to have. Which ones they are changes: those
+    that runs have left idle.
+
+    `least`: nodes of this index and above end themselves when they are idle; None where none does.
+    """
+
+    count: int
+    of: int
+    least: int | None = None
+
+
 class NodeState(_Frozen):
     """One node as provisioning left it.
 
@@ -281,8 +293,8 @@ class PodQueue(_Frozen):
     Kubernetes' words ("nvidia.com/gpu": "8"); `gpu_resource` is the key of its accelerators. `fabric` names
     its kind of fabric (catalog/kubernetes_fabrics.yml), None for one without RDMA, `fabric_resource` the key
     that was found allocatable. `topology_key`: the label whose value the pods of a run are to share;
-    `topology_required`: or do not start. `priority_classes`: those that its queue knows. `mark`: of the
-    fleet's stack, as a label's value: all that its runs have in the cluster bears it.
+    `topology_required`: or do not start. `priority_classes`: those that its queue knows, by name, with their
+    values. `mark`: of the fleet's stack, as a label's value: all that its runs have in the cluster bears it.
     """
 
     context: str | None = None
@@ -303,7 +315,7 @@ class PodQueue(_Frozen):
     tolerations: tuple[dict[str, str], ...] = ()
     topology_key: str | None = None
     topology_required: bool = False
-    priority_classes: tuple[str, ...] = ()
+    priority_classes: dict[str, int] = {}
     start_limit_s: int = 300
     price_hourly: float | None = None
     mark: str = ""
@@ -317,9 +329,9 @@ class FleetState(_Frozen):
     """A provisioned fleet.
 
     `unreachable_grace_s`: how long a silent node may stay silent before its run is given up. `beside_hourly`:
-    what it costs without its nodes, in US dollars an hour. `env`: as that of a node. `health`: recorded
-    beside the fleet, and not with it; None where nobody said how it is watched. `queue`: where runs bring
-    their own pods.
+    what it costs without its nodes, in US dollars an hour. `env`: as that of a node. `health`, `spares`:
+    recorded beside the fleet, and not with it, so that a version that knows neither reads the fleet; None
+    where nobody said how it is watched, and where it has none. `queue`: where runs bring their own pods.
     """
 
     schema_version: int = SCHEMA
@@ -336,6 +348,7 @@ class FleetState(_Frozen):
     mounts: tuple[FleetMount, ...] = ()
     health: FleetHealth | None = Field(default=None, exclude=True)
     queue: PodQueue | None = None
+    spares: FleetSpares | None = Field(default=None, exclude=True)
     nodes: tuple[NodeState, ...] = ()
 
     @model_serializer(mode="wrap")

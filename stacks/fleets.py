@@ -81,6 +81,7 @@ def fleet_of(stack: StackState) -> FleetState:
                 "nodes": tuple(_with_access(node, node.access.located(project.root)) for node in nodes),
                 "health": stack.health,
                 "queue": None if state.queue is None else state.queue.located(project.root),
+                "spares": stack.spares,
             }
         )
     )

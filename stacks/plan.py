@@ -14,7 +14,7 @@ from orch.components.node_count import PIN as NODES_PIN
 from orch.components.request import NewHostKey, NodeProblem, NodeWarning
 from orch.policies.settings import Violation
 from orch.spec.findings import Finding
-from orch.spec.state import WATCHED, FleetHealth
+from orch.spec.state import WATCHED, FleetHealth, FleetSpares
 from orch.stacks.provisioning.busy_nodes import lost_nodes
 from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
 from orch.stacks.pulumi.operation import EngineCall
@@ -63,8 +63,10 @@ class Plan:
     `problems` are nodes that are kept out, or failed while the others did not; `unpriced` names costs that
     are not in `hourly`. `drift` is what the refresh before it found; `headline` sums the changes up.
     `lost_nodes`: present nodes that it removes or replaces. `unrecorded`: the stack has another `nodes` or
-    `health` than the file, or nodes that ended themselves. `rewatched`: another `health`, which `up` records
-    without changing a resource. `former_reasons`: those of the last `up`.
+    `health` than the file, or nodes that ended themselves. `rewatched`, `respared`: another `health`, another
+    number of spares, which `up` records without changing a resource. `former_reasons`: those of the last
+    `up`.
+    `spares`: how many of its nodes are spares, which cost `spares_hourly` of `hourly`.
     `policies`: what the project's policies say of it. `prepared`: what `up` needs to apply this plan.
     """
 
@@ -84,6 +86,9 @@ class Plan:
     lost_nodes: frozenset[str] = frozenset()
     unrecorded: bool = False
     rewatched: bool = False
+    respared: bool = False
+    spares: FleetSpares | None = None
+    spares_hourly: float = 0.0
     former_reasons: frozenset[str] = frozenset()
     policies: tuple[Violation, ...] = ()
     prepared: PreparedPlan | None = field(default=None, compare=False, repr=False)
@@ -95,7 +100,7 @@ class Plan:
     @property
     def is_due(self) -> bool:
         """Whether `up` has something to do by the fleet's file."""
-        return self.pending or self.rewatched
+        return self.pending or self.rewatched or self.respared
 
     @property
     def in_words(self) -> list[str]:
@@ -119,6 +124,7 @@ class PriorFleet:
     fleet: FleetRecord
     nodes: str | None = None
     health: FleetHealth = WATCHED
+    spares: FleetSpares | None = None
     reasons: frozenset[str] = frozenset()
 
 
@@ -126,9 +132,8 @@ def prior_fleet(stack: StackState) -> PriorFleet:
     pins: Mapping[str, object] = stack.outputs.get("pins") or {}
     nodes = str(pins[NODES_PIN]) if NODES_PIN in pins else None
     reasons = frozenset(map(str, stack.outputs.get(REASONS) or ()))
-    return PriorFleet(
-        stack.hourly, FleetRecord(known(stack.outputs), stack.makers), nodes, stack.health, reasons
-    )
+    record = FleetRecord(known(stack.outputs), stack.makers)
+    return PriorFleet(stack.hourly, record, nodes, stack.health, stack.spares, reasons)
 
 
 def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCall) -> Plan:
@@ -149,6 +154,7 @@ def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCal
         if change.name not in failed and not (change.op == "delete" and change.name in gone)
     )
     rewatched = bool(before.fleet.nodes) and compiled.health != before.health
+    respared = bool(before.fleet.nodes) and _count(compiled.spares) != _count(before.spares)
     return Plan(
         stack,
         stack,
@@ -166,10 +172,28 @@ def plan_of(stack: str, before: PriorFleet, compiled: Deployment, run: EngineCal
         lost_nodes=lost_nodes(before.fleet.nodes, compiled, applied),
         unrecorded=bool(compiled.ended)
         or (before.nodes is not None and compiled.pins.get(NODES_PIN) != before.nodes)
-        or rewatched,
+        or rewatched
+        or compiled.spares != before.spares,
         rewatched=rewatched,
+        respared=respared,
+        spares=compiled.spares,
+        spares_hourly=_spares_hourly(compiled),
         former_reasons=before.reasons,
     )
+
+
+def _spares_hourly(compiled: Deployment) -> float:
+    """What the spares of a planned fleet cost, by the mean of its nodes: which ones they are changes."""
+    priced = [(len(each.nodes), each.price) for each in compiled.priced]
+    number = sum(count for count, _ in priced)
+    if compiled.spares is None or not number:
+        return 0.0
+    mean = sum(count * (price or 0.0) for count, price in priced) / number
+    return money(mean * min(compiled.spares.count, number))
+
+
+def _count(spares: FleetSpares | None) -> int:
+    return spares.count if spares is not None else 0
 
 
 _ONE_LINE = re.compile(

@@ -35,7 +35,7 @@ from orch.stacks.project import Project, find, scope_of
 from orch.stacks.pulumi.process import without_source_positions
 from orch.stacks.pulumi.shims import PROJECT_HOOK
 from orch.stacks.secrets.values import backends_with_secrets, with_secrets
-from orch.stacks.state import HEALTH, REASONS, StackState, deployment, refuse_newer
+from orch.stacks.state import HEALTH, REASONS, SPARES, StackState, deployment, refuse_newer
 from orch.stacks.state import outputs as state_outputs
 from orch.stacks.variables import values_of, without_values
 
@@ -63,6 +63,8 @@ def register(compiled: Deployment, explained: Sequence[str] | None = None) -> No
     pulumi.export("traits", dict(compiled.traits))
     if compiled.health != WATCHED:
         pulumi.export(HEALTH, compiled.health.model_dump())
+    if compiled.spares is not None:
+        pulumi.export(SPARES, compiled.spares.model_dump())
     pulumi.export(REASONS, list(compiled.reasons if explained is None else explained))
     if identity is not None:
         pulumi.export("identity", pulumi.Output.secret(identity))

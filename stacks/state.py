@@ -10,7 +10,7 @@ from typing import Any
 
 from orch.components.request import DATA_TYPES, RecordedFileSystem
 from orch.runner.private import private_folder, write_private
-from orch.spec.state import SCHEMA, WATCHED, FleetHealth
+from orch.spec.state import SCHEMA, WATCHED, FleetHealth, FleetSpares
 from orch.stacks.errors import Conflict, StackError
 from orch.stacks.project import COMPRESSED, Project, is_stack_name
 from orch.stacks.pulumi import install as engines
@@ -25,6 +25,9 @@ REASONS = "reasons"
 
 HEALTH = "health"
 """The output with how the health of a fleet's nodes is watched, where its file says so."""
+
+SPARES = "spares"
+"""The output with how many of a fleet's nodes are spares, where it has some."""
 
 
 def deployment(project: Project, stack: str) -> StackExport | None:
@@ -150,6 +153,14 @@ class StackState:
             return FleetHealth.model_validate(self.outputs.get(HEALTH) or {})
         except ValueError:
             return WATCHED
+
+    @property
+    def spares(self) -> FleetSpares | None:
+        """The fleet's spares; None where it has none, and where only a newer orch reads of them."""
+        try:
+            return FleetSpares.model_validate(self.outputs[SPARES]) if self.outputs.get(SPARES) else None
+        except ValueError:
+            return None
 
     @property
     def file_systems(self) -> tuple[RecordedFileSystem, ...]:

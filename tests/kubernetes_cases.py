@@ -141,7 +141,7 @@ def facts_of(data: dict[str, Any], namespace: str) -> ClusterFacts:
         cluster_queues=None if "cluster" in hidden else cluster_queues_of(rows["cluster"]),
         flavors=None if "flavors" in hidden else flavors_of(rows["flavors"]),
         topologies=topologies_of(rows["topologies"]),
-        priority_classes=tuple(data.get("priority_classes", ())),
+        priority_classes=dict(data.get("priority_classes", {})),
         pod_groups=data.get("pod_groups", "podgroups" in data.get("apis", ())),
         pods_read=pods is not None,
         allowed=frozenset(" ".join(act) for act in ALL) - denied,

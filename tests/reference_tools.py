@@ -20,6 +20,7 @@ def put_tools(folder: Folder, fleet: str, image: str) -> str:
     recipe = (
         f"FROM {images.resolve(f'orch/{image}')}\n"
         "COPY all_reduce_perf /opt/nccl-tests/build/all_reduce_perf\n"
+        "COPY all_reduce_perf /opt/rccl-tests/build/all_reduce_perf\n"
         "COPY huggingface-cli wandb /usr/local/bin/\n"
         "COPY train.py /train.py\n"
     )

@@ -102,6 +102,7 @@ app.command("evacuate", epilog="Example: orch fleet evacuate lab --zone us-east-
 
 
 def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> None:
+    from orch.cli.hosts.health import protected_words
     from orch.cli.output.fleet import FleetRow, fleet_json, fleet_table, with_ended
     from orch.cli.runs.opening import open_runner
     from orch.runner.node.status import node_statuses
@@ -120,6 +121,7 @@ def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> 
                 state,
                 with_ended(state, node_statuses(state, runner.connector), partial(ended_nodes, stack)),
                 node_records(stack.recorded),
+                protected_words(project, runner, state),
             )
             for state, stack in states
         ]
@@ -129,3 +131,6 @@ def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> 
         tell("no fleet is up in this project; bring one up with `orch up fleet.yml`")
     else:
         say(fleet_table(rows, verbose=verbose, colour=coloured(sys.stdout)))
+        for each in rows:
+            if each.protected is not None:
+                tell(f"warning: {each.protected}")

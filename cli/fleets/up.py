@@ -340,7 +340,8 @@ def _bring_up(
     for line in key_lines(result.new_keys) if means.yes else ():
         tell(line)
     failed = len({problem.node for problem in result.problems})
-    suffix = f"; {failed} not in order" if failed else ""
+    suffix = "; `health` of its file is recorded" if result.rewatched else ""
+    suffix += f"; {failed} not in order" if failed else ""
     say(f"{stack.title}: {counts(result.changes, done=True)}{suffix}")
     tell_problems(result, agreement.document)
     return pass_gate(agreement.project, result) or agreement.unfit or bool(result.problems)

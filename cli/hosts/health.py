@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from orch.runner.health.findings import HealthReport
     from orch.runner.health.gate import Examined
     from orch.runner.ledger.history.node_health import HealthPeriod
+    from orch.runner.runs.context import RunnerContext
+    from orch.spec.state import FleetState
     from orch.stacks.health.watch import Watched
+    from orch.stacks.project import Project
 
 SCHEMA = 1
 
@@ -78,6 +81,7 @@ def health(
             periods = runner.ledger.health(project.name, ledger_scope(project), list(up), history=True)
             _show_history([each for each in periods if chosen is None or each.node in chosen], as_json)
             return
+        protected = {name: protected_words(project, runner, state) for name, state in states.items()}
         watched: list[Watched] = []
         unkept: list[OrchError] = []
         for state in states.values():
@@ -86,7 +90,8 @@ def health(
                 with_ledger = (project, runner.ledger, runner.connector, state)
                 watched.append(watch(*with_ledger, names=chosen, depth=depth, unkept=unkept.append))
     if as_json:
-        print_json({"schema": SCHEMA, "fleets": [_fleet_json(each) for each in watched]})
+        fleets = [{**_fleet_json(each), "protected": protected.get(each.fleet.name)} for each in watched]
+        print_json({"schema": SCHEMA, "fleets": fleets})
     elif not watched:
         tell("no fleet is up in this project; bring one up with `orch up fleet.yml`")
     elif not any(each.examined or each.left_out for each in watched):
@@ -94,10 +99,25 @@ def health(
     else:
         for line in _lines(watched, verbose=verbose):
             say(line)
+        for each in watched:
+            if (words := protected.get(each.fleet.name)) is not None:
+                tell(f"warning: {words}")
     if unkept:
         tell(f"warning: this is not kept, and `--history` will not tell it: {unkept[0].summary}")
     bad = any(each.failed or each.left_out or any(one.error for one in each.examined) for each in watched)
     end(ExitCode.HOSTS if bad else ExitCode.OK)
+
+
+def protected_words(project: Project, runner: RunnerContext, fleet: FleetState) -> str | None:
+    """Why none of a fleet's nodes is replaced by itself until somebody has seen to it; None where they are,
+    or never were to be."""
+    from orch.stacks.health.protection import protection_of
+    from orch.stacks.project import ledger_scope
+
+    if fleet.health is None or not fleet.health.auto_replace:
+        return None
+    found = protection_of(runner.ledger.changes, project.name, ledger_scope(project), fleet.name)
+    return None if found is None else str(found)
 
 
 def _fleet_json(watched: Watched) -> dict[str, Any]:
@@ -168,7 +188,10 @@ def _found(name: str, report: HealthReport, *, verbose: bool) -> list[str]:
         lines.append(f"{name}: what helps: `{HELPS[report.action].format(name)}`")
     if verbose:
         lines += [f"{name}: passed: {', '.join(report.passed)}"] if report.passed else []
-        lines += [f"{name}: skipped: {each.check}: {each.why}" for each in report.skipped]
+        by_why: dict[str, list[str]] = {}
+        for each in report.skipped:
+            by_why.setdefault(each.why, []).append(each.check)
+        lines += [f"{name}: skipped: {', '.join(checks)}: {why}" for why, checks in by_why.items()]
     return lines
 
 

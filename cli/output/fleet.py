@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 from orch.catalog.devices import model_of, nominal_mib
@@ -13,6 +14,8 @@ from orch.runner.connect import open_connector
 from orch.runner.errors import HostUnreachable
 from orch.runner.node.connector import Address, Connector
 from orch.runner.node.status import NodeStatus
+from orch.runner.placement.availability import NodeAvailability
+from orch.runner.placement.spares import held_back
 from orch.spec.errors import OrchError, visible
 from orch.spec.state import FleetState, Gpus, NodeState, PodQueue, hourly_price
 from orch.spec.suggest import counted
@@ -29,11 +32,20 @@ _VERBOSE = (
 
 @dataclass(frozen=True)
 class FleetRow:
-    """A fleet as it is shown: its state, how each of its nodes is, and what the stack records of them."""
+    """A fleet as it is shown: its state, how each of its nodes is, and what the stack records of them.
+
+    `protected`: why none of its nodes is replaced by itself until somebody says so."""
 
     state: FleetState
     statuses: Sequence[NodeStatus]
     records: Mapping[str, NodeRecord] = field(default_factory=dict[str, NodeRecord])
+    protected: str | None = None
+
+    @cached_property
+    def spares(self) -> frozenset[str]:
+        """Names of the nodes that are spares now."""
+        pairs = zip(self.state.nodes, self.statuses, strict=True)
+        return held_back(self.state, {node.name: NodeAvailability.of(status) for node, status in pairs})
 
     def nodes(self) -> Iterator[tuple[NodeState, NodeStatus, NodeRecord]]:
         for node, status in zip(self.state.nodes, self.statuses, strict=True):
@@ -48,7 +60,12 @@ def fleet_json(fleet: FleetRow) -> dict[str, Any]:
         "backend": fleet.state.backend,
         "status": fleet_status(fleet.statuses),
         "simulated": fleet.state.simulated,
-        "nodes": [_node_json(fleet.state, *each) for each in fleet.nodes()],
+        "spares": fleet.state.spares.count if fleet.state.spares is not None else 0,
+        "protected": fleet.protected,
+        "nodes": [
+            {**_node_json(fleet.state, *each), "spare": each[0].name in fleet.spares}
+            for each in fleet.nodes()
+        ],
         **({} if queue is None else {"queue": _queue_json(queue)}),
     }
 
@@ -111,7 +128,7 @@ def fleet_table(
             cells = dict.fromkeys(headings, "-") | _without_nodes(fleet.state)
             table.add_row(*(Text(visible(cells[heading])) for heading in headings))
         for node, status, record in fleet.nodes():
-            cells = _cells(fleet.state, node, status, record, moment)
+            cells = _cells(fleet.state, node, status, record, moment, spare=node.name in fleet.spares)
             if verbose:
                 cells |= _reached(connector, node)
             else:
@@ -152,7 +169,13 @@ def _without_nodes(state: FleetState) -> dict[str, str]:
 
 
 def _cells(
-    state: FleetState, node: NodeState, status: NodeStatus, record: NodeRecord, now: datetime
+    state: FleetState,
+    node: NodeState,
+    status: NodeStatus,
+    record: NodeRecord,
+    now: datetime,
+    *,
+    spare: bool,
 ) -> dict[str, str]:
     return {
         "FLEET": state.name if node.index == state.nodes[0].index else "",
@@ -171,7 +194,7 @@ def _cells(
         "PRICE": _price(state, node),
         "SPOT": "yes" if record.spot else "no",
         "CREATED": age(record.created, now),
-        "STATUS": _status_text(node, status),
+        "STATUS": _status_text(node, status, spare=spare),
     }
 
 
@@ -211,12 +234,13 @@ def _node_json(state: FleetState, node: NodeState, status: NodeStatus, record: N
     }
 
 
-def _status_text(node: NodeState, status: NodeStatus) -> str:
-    """`busy 3/8 (run train of ada@laptop since …)`."""
+def _status_text(node: NodeState, status: NodeStatus, *, spare: bool) -> str:
+    """`busy 3/8 (run train of ada@laptop since …)`, `idle, spare`."""
     part = f" {status.busy_blocks}/{node.blocks}" if status.busy_blocks and node.blocks > 1 else ""
     if status.status == "cordoned" and status.busy_blocks:
         part = f", busy{part}"
     words = status.in_words(part) + (f" ({status.reason})" if status.reason else "")
+    words += ", spare" if spare else ""
     found = status.health.reason if status.health is not None else ""
     return f"{words}: {found}" if found else words
 

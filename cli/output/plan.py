@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.review.tree import drift_lines, paint, tree
 from orch.spec.grammar.values import encodable
+from orch.spec.suggest import counted
 from orch.stacks.provisioning.busy_nodes import Occupant, by_run
 from orch.stacks.pulumi.changes import Change, summary
 from orch.stacks.pulumi.kinds import counted_kinds
@@ -83,12 +84,19 @@ def cost_line(plan: Plan) -> str:
     """The hourly cost after the change, the difference, and what has no known price."""
     unpriced = f", not counting {', '.join(plan.unpriced)}" if plan.unpriced else ""
     delta = round(plan.delta, 2) + 0.0  # a sum of floats may leave -0.001
-    return f"costs ${plan.hourly:.2f} per hour ({delta:+.2f}){unpriced}"
+    spares = plan.spares
+    beside = (
+        f", ${plan.spares_hourly:.2f} of it for {counted(spares.count, 'spare')}"
+        if spares is not None and plan.spares_hourly
+        else ""
+    )
+    return f"costs ${plan.hourly:.2f} per hour ({delta:+.2f}){beside}{unpriced}"
 
 
 def plan_line(plan: Plan) -> str:
     """What it comes to, in one line."""
     also = "; `health` of its file is recorded" if plan.rewatched else ""
+    also += "; the number of its spares is recorded" if plan.respared else ""
     return f"plan: {counts(plan.changes, moves=plan.headline.moves)}{also}; {cost_line(plan)}"
 
 
@@ -139,6 +147,7 @@ def plan_json(
         "changes": [change.as_json() for change in plan.changes],
         "drift": [each.as_json() for each in plan.drift],
         "runs": [{"run": each.run, "by": each.by, "node": each.node} for each in occupants],
+        "spares": plan.spares.count if plan.spares is not None else 0,
         "cost": {
             "hourly": plan.hourly,
             "delta": plan.delta,

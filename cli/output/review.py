@@ -83,6 +83,8 @@ def agree(
                 tell(f"fleet {request.name}: the record of an earlier version of orch is written again")
             elif plan.rewatched:
                 tell(f"fleet {request.name}: how the health of its nodes is watched is recorded")
+            elif plan.respared:
+                tell(f"fleet {request.name}: how many of its nodes are spares is recorded")
             else:
                 tell(f"fleet {request.name}: which nodes it has, and `nodes` of the file, are recorded")
             agreed_lines = lines

@@ -6,6 +6,7 @@ only go to. Nothing is told by what begins early: whoever does the same later te
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -259,7 +260,8 @@ def stand_by(link: Link) -> int:
             ledger()
     loading = threading.Thread(target=_load_driver, name="orch-load", daemon=True)
     loading.start()
-    number = serve(link, ledger, statuses)
+    number, traced = serve(link, ledger, statuses)
+    os.environ.update(traced)
     loading.join()
     sys.setswitchinterval(usual_s)
     runner = runner_of(project, connector, ledger=ledger())

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from orch.stacks.project import Project
 
 _LENGTH = struct.Struct("!Q")
+TRACED = ("TRACEPARENT", "OTEL_TRACES_EXPORTER")
+"""Variables by which a command that is traced has the processes that work for it traced too."""
 NO_QUESTIONS: Mapping[str, Callable[[Any], object]] = MappingProxyType({})
 
 
@@ -146,7 +148,7 @@ class StandbyDriver:
     def drive(self, number: int) -> bool:
         """Give it a run, which is all that it does from then on. False: it has ended."""
         with suppress(Ended):
-            self.ask("drive", number)
+            self.ask("drive", number, {name: os.environ[name] for name in TRACED if name in os.environ})
             self.dismiss()
             return True
         return False
@@ -229,9 +231,11 @@ class LentLedger:
         return getattr(self.own, name)
 
 
-def serve(link: Link, ledger: Callable[[], Ledger], statuses: Callable[[], Statuses | None]) -> int:
-    """Answer a command until it gives a run, whose number is returned: the command waits until that is
-    answered, too.
+def serve(
+    link: Link, ledger: Callable[[], Ledger], statuses: Callable[[], Statuses | None]
+) -> tuple[int, Mapping[str, str]]:
+    """Answer a command until it gives a run, whose number is returned, with the variables of TRACED that the
+    command has by then: it waits until that is answered, too.
 
     `ledger` opens it, at the first request that needs it. Raises Ended with the command.
     """
@@ -239,7 +243,7 @@ def serve(link: Link, ledger: Callable[[], Ledger], statuses: Callable[[], Statu
         kind, *words = link.receive()
         try:
             if kind == "drive":
-                return words[0]
+                return words[0], words[1]
             if kind == "look":
                 answer: object = statuses()
             elif kind == "create":

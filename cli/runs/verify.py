@@ -85,7 +85,7 @@ def verify(
         pairs,
         None if size is None else _size(size),
         _positive(min_busbw),
-        image,
+        None if image is None else _image(image),
     )
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         stack, chosen = _nodes_of(project, fleet, nodes or ())
@@ -96,18 +96,30 @@ def verify(
 
 def verified(
     project: Project, runner: RunnerContext, stack: StackState, fleet: FleetState, request: Request
-) -> tuple[Report, RunRow]:
-    """Verify the nodes of a fleet by a run, and keep what it came to. Raises RunFailed without results."""
+) -> tuple[Report, RunRow | None]:
+    """Verify the nodes of a fleet by a run, and keep what it came to. There is no run where nodes do not
+    connect to each other. Raises RunFailed without results."""
     from orch.cli.output.run import nodes_text
-    from orch.stacks.health.verified import judged
+    from orch.stacks.health.verified import judged, unconnected
 
-    with still(lambda: "asking the nodes and packing files"):
-        row = _submit(project, runner, stack, fleet, request)
-    tell(f"run {row.name} verifies fleet {fleet.name}: {nodes_text(row)}")
-    row = _see_through(project, runner, row)
-    report, kept_out = judged(project, runner, fleet, request, row)
+    if not fleet.nodes:
+        from orch.runner.errors import NoFit
+
+        raise NoFit(f"the fleet {fleet.name} has no nodes", hint="`orch up` of its file makes some")
+    with still(lambda: "asking the nodes whether they reach each other"):
+        found = unconnected(project, runner, fleet)
+    row = None
+    if found is None:
+        with still(lambda: "asking the nodes and packing files"):
+            row = _submit(project, runner, stack, fleet, request)
+        tell(f"run {row.name} verifies fleet {fleet.name}: {nodes_text(row)}")
+        row = _see_through(project, runner, row)
+        found = judged(project, runner, fleet, request, row)
+    report, kept_out = found
     for name, verdict in kept_out.items():
-        words = f"node {name} takes no new jobs until `orch verify {fleet.name}` is fine"
+        by_verify = verdict.found_by == "nccl"
+        command = f"orch verify {fleet.name}" if by_verify else f"orch health {fleet.name} --node {name}"
+        words = f"node {name} takes no new jobs until `{command}` is fine"
         tell(f"{words}: {verdict.reason}")
     return report, row
 
@@ -131,6 +143,16 @@ def _size(text: str) -> int:
 
         raise typer.BadParameter(f"{shown(text)}: write a size from 4K to 64G", param_hint="--size")
     return size
+
+
+def _image(text: str) -> str:
+    from orch.spec.grammar.characters import check_image
+    from orch.spec.grammar.values import Problem
+
+    try:
+        return check_image(text)
+    except Problem as problem:
+        raise typer.BadParameter(problem.summary, param_hint="--image") from problem
 
 
 def _positive(value: float | None) -> float | None:
@@ -159,13 +181,10 @@ def _submit(
     """Submit the run that verifies: all of its nodes, or none. Raises NodesBusy and what `submit` raises."""
     from orch import images
     from orch.images import job_image
-    from orch.runner.errors import NoFit
     from orch.runner.runs.submit import submit
     from orch.runner.verify.verification import PROGRAM, task_of
     from orch.stacks.variables import with_variables
 
-    if not fleet.nodes:
-        raise NoFit(f"the fleet {fleet.name} has no nodes", hint="`orch up` of its file makes some")
     task = task_of(request, fleet)
     image = job_image(task, fleet, project.default_image, project.images)
     return submit(
@@ -189,11 +208,12 @@ def _see_through(project: Project, runner: RunnerContext, row: RunRow) -> RunRow
         return see_through(project, replace(runner, processor=Quietly(runner.processor)), row, held)
 
 
-def _show(report: Report, row: RunRow, as_json: bool) -> None:
+def _show(report: Report, row: RunRow | None, as_json: bool) -> None:
     if as_json:
         print_json(report_json(report, row))
         return
-    _table(report)
+    if report.rows:
+        _table(report)
     for note in report.notes:
         say(f"note: {note}")
     for each in report.shortfalls:
@@ -201,13 +221,13 @@ def _show(report: Report, row: RunRow, as_json: bool) -> None:
     say(report.sentence)
 
 
-def report_json(report: Report, row: RunRow) -> dict[str, Any]:
-    """A report for programs."""
+def report_json(report: Report, row: RunRow | None) -> dict[str, Any]:
+    """A report for programs; `run` and `id` are null where nothing was run."""
     return {
         "schema": SCHEMA,
         "fleet": report.fleet,
-        "run": row.name,
-        "id": row.id,
+        "run": row.name if row is not None else None,
+        "id": row.id if row is not None else None,
         "fine": report.fine,
         "sentence": report.sentence,
         "transport": report.transport,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.base import Backend
 from orch.components.deployment import Deployment
@@ -28,6 +28,9 @@ from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.kubernetes import KubernetesSettings
+
+if TYPE_CHECKING:
+    from orch.components.kubernetes.volumes import KubernetesVolumes
 
 
 class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPlan]):
@@ -110,6 +113,11 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
             "region": queue.context,
             "runtime": "process",
         }
+
+    def volumes(self) -> KubernetesVolumes:
+        from orch.components.kubernetes.volumes import KubernetesVolumes
+
+        return KubernetesVolumes()
 
     def traits(self, request: PlanRequest, candidate: KubernetesCandidate, plan: KubernetesPlan) -> Traits:
         return traits(plan)

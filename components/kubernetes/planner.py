@@ -148,6 +148,7 @@ def plan(
         context=context.login.get("context"),
         kubeconfig=context.kubeconfig,
         namespace=namespace,
+        mark=mark,
         gang=queueing.gang,
         local_queue=queueing.local_queue,
         service_account=account,
@@ -163,7 +164,7 @@ def plan(
         tolerations=tuple(dict(each) for each in chosen.tolerations),
         topology_key=topology_key,
         topology_required=required,
-        priority_classes=tuple(facts.priority_classes or ()) if queueing.gang == "kueue" else (),
+        priority_classes=dict(facts.priority_classes or {}) if queueing.gang == "kueue" else {},
         start_limit_s=settings.start_limit_s,
         price_hourly=None,
     )

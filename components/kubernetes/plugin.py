@@ -45,6 +45,7 @@ PLURALS: Mapping[str, str] = {
     "ResourceFlavor": "resourceflavors",
     "ClusterQueue": "clusterqueues",
     "LocalQueue": "localqueues",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
 }
 IMMUTABLE = ("apiVersion", "kind")
 # What the official plugin writes beside the object's own fields, and what controllers do.

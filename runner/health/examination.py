@@ -22,6 +22,7 @@ from orch.runner.health.readers.nvidia import GpuHealth, read_smi
 from orch.runner.health.readers.nvlink import read_nvlink
 from orch.runner.health.readers.sections import Section, number, sections_of
 from orch.runner.health.readers.tenstorrent import read_tenstorrent
+from orch.runner.health.readers.xids import XIDS
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.connector import Connector, NodeResult, fan_out
 from orch.spec.state import NodeState
@@ -34,6 +35,8 @@ wants idle GPUs."""
 LOOK_S = 10.0
 TOOL_S = 25
 """How long one tool may take: nvidia-smi with eight GPUs and without persistence mode takes ten seconds."""
+LOG_S = 12
+"""How long dmesg, and journalctl after it, may take."""
 LIGHT_S = 30
 DIAGNOSTIC_S = 900
 """`dcgmi diag -r 2` takes two to eleven minutes."""
@@ -52,8 +55,8 @@ SHARED = (
 def command(node: NodeState, *, depth: Depth, simulated: bool = False, contained: bool = False) -> Command:
     """Asks a node how it is; `read` reads the answer.
 
-    `simulated`: its accelerators are a number alone. `contained`: it is known to be a container; the node
-    itself finds that out too.
+    `simulated`: its accelerators are a number alone, and files of its own may stand for its RDMA ports.
+    `contained`: it is known to be a container; the node itself finds that out too.
     """
     vendor = (node.gpus.vendor or "nvidia") if node.gpus.count else None
     diagnose = depth == "dcgm" and vendor == "nvidia"
@@ -63,6 +66,8 @@ def command(node: NodeState, *, depth: Depth, simulated: bool = False, contained
         home=NODE_HOME,
         limit_s=limit_s,
         tool_s=TOOL_S,
+        log_s=LOG_S,
+        silent_xids="|".join(str(rule.number) for rule in XIDS.values() if rule.severity is None),
         wait_s=WAIT_S,
         most_bytes=MOST_BYTES,
         contained=contained or node.is_pod,
@@ -101,8 +106,12 @@ def read(node: NodeState, text: str) -> HealthReport:
         )
     )
     if context.contained:
+        stand_in = context.simulated and "rdma" in sections
+        if stand_in:
+            notes.add(read_fabric(sections["rdma"]))
         for check in SHARED:
-            notes.skip(check, "the node is a container, which shares this with its machine")
+            if check != "rdma" or not stand_in:
+                notes.skip(check, "the node is a container, which shares this with its machine")
         return notes.report()
     notes.add(read_fabric(_section(sections, "rdma")))
     notes.add(read_memory_modules(_section(sections, "edac")))

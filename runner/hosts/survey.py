@@ -190,9 +190,17 @@ class PeerConnectivity:
 
 
 def try_mesh(
-    nodes: Sequence[NodeState], network: ClusterNetwork, connector: Connector, *, parallel: int = FAN_OUT
+    nodes: Sequence[NodeState],
+    network: ClusterNetwork,
+    connector: Connector,
+    *,
+    parallel: int = FAN_OUT,
+    listening_only: bool = False,
 ) -> Mapping[str, MeshView]:
-    """Node name -> its connections to all others over `network`; a node that fails has `failure`."""
+    """Node name -> its connections to all others over `network`; a node that fails has `failure`.
+
+    `listening_only`: peers without a program to listen with are not tried, for sshd may be closed to others.
+    """
     addresses = {place.name: place for place in network.addresses}
     participants = [node for node in nodes if node.name in addresses]
     listen_s = 30 + int(_allowed_s(len(participants)))
@@ -203,7 +211,11 @@ def try_mesh(
         return read_listener(done.stdout, connector.address(node).port or 0)
 
     listen_results = fan_out(participants, listen, at_once=parallel)
-    listeners = {each.node.name: each.value for each in listen_results if each.value is not None}
+    listeners = {
+        each.node.name: each.value
+        for each in listen_results
+        if each.value is not None and (each.value.program or not listening_only)
+    }
     errors = {each.node.name: each.error for each in listen_results if each.error is not None}
 
     def reach(node: NodeState) -> Mapping[str, PeerConnectivity]:

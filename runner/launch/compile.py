@@ -311,7 +311,16 @@ def _for_launch(env: Mapping[str, str], values: Mapping[str, str]) -> dict[str, 
 
 def _fabric(fleet: FleetState, seats: Sequence[Seat]) -> Fabric | None:
     """The interconnect as the jobs of a distributed run see it."""
-    return fabric(fleet.interconnect, seats[0].node.instance_type) if len(seats) > 1 else None
+    if len(seats) < 2:
+        return None
+    known, queue = fabric(fleet.interconnect, seats[0].node.instance_type), fleet.queue
+    if queue is None or queue.fabric is None:
+        return known
+    # Pods were made with its devices, and their interfaces are called otherwise than those of machines.
+    from orch.runner.kubernetes.manifests import fabric_variables
+
+    title = known.title if known is not None else queue.fabric
+    return Fabric(name=queue.fabric, title=title, env=fabric_variables(queue))
 
 
 def _access(network_fabric: Fabric | None) -> FabricAccess:

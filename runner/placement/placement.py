@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from orch.runner.errors import NodeCordoned, NoFit
+from orch.runner.errors import NodeCordoned, NodesBusy, NoFit
 from orch.runner.launch.environment import fold
 from orch.runner.node.verdict import unhealthy_error
+from orch.runner.placement.availability import IDLE, NodeAvailability
 from orch.runner.placement.conditions import Conditions, Unmet, misfit_of, summary_of
 from orch.runner.placement.node_fit import Misfit, Seat, blocks_of_rank, in_one, node_misfits
 from orch.runner.placement.rank_groups import RankGroup, rank_groups
+from orch.runner.placement.spares import held_back, held_message
 from orch.runner.preparation.first_boot import unfit_error
 from orch.spec.diagnostics import property_path
 from orch.spec.state import FleetState, NodeState
@@ -24,28 +26,6 @@ from orch.spec.suggest import counted, few
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
-
-
-@dataclass(frozen=True)
-class NodeAvailability:
-    """A node at this moment: its blocks in use, whether it can run jobs, whether its first boot has finished.
-
-    `cordon`, `unfit` (its preparation failed) and `unhealthy` say why it gets no jobs. `failed`: how much
-    speaks against it because the run that is placed failed there before.
-    `holders`: the names of the runs that have blocks of it.
-    """
-
-    busy: int = 0
-    usable: bool = True
-    ready: bool = True
-    cordon: str | None = None
-    unfit: str | None = None
-    unhealthy: str | None = None
-    failed: int = 0
-    holders: tuple[str, ...] = ()
-
-
-IDLE = NodeAvailability()
 
 
 def misfit(task: Task, fleet: FleetState) -> Misfit | None:
@@ -60,11 +40,14 @@ def misfit(task: Task, fleet: FleetState) -> Misfit | None:
             f"add `placement: cluster` to {fleet.name}",
             nodes_path,
         )
-    if len(fleet.nodes) < nodes:
+    spares = fleet.spares
+    most = len(fleet.nodes) if spares is None else min(len(fleet.nodes), spares.of - spares.count)
+    if most < nodes:
+        beside = f" and {counted(spares.count, 'spare')}, held back for nodes that fail" if spares else ""
         return Misfit(
-            f"it has {counted(len(fleet.nodes), 'node')}, the task needs {nodes}",
+            f"it has {counted(most, 'node')}{beside}, the task needs {nodes}",
             path=nodes_path,
-            gap=1 - len(fleet.nodes) / nodes,
+            gap=1 - most / nodes,
         )
     fits = _fits(task, groups, fleet)
     matching = match([fits[node.name] for node in fleet.nodes], [group.nodes for group in groups])
@@ -145,7 +128,10 @@ def place_task(
     nodes on which the run failed. A job that needs part of a node goes to the node with the fewest free
     blocks, so that whole nodes stay free for jobs that need them.
 
-    Raises NoFit when the fleet is too small; NodeUnfit or NodeCordoned when too few nodes remain.
+    Spares of the fleet are left out, but for as many as take the places of nodes that get no jobs.
+
+    Raises NoFit when the fleet is too small; NodeUnfit or NodeCordoned when too few nodes remain, NodesBusy
+    when too few do beside spares.
     """
     reason = misfit(task, fleet)
     if reason is not None:
@@ -172,7 +158,16 @@ def place_task(
         return (not available.usable, free < needed, available.failed, tight, *_neighbours(node))
 
     schedulable.sort(key=order)
-    matching = match([fits[node.name] for node in schedulable], sizes)
+    held = held_back(fleet, availability, lambda node: bool(fits[node.name]))
+    remaining = [node for node in schedulable if node.name not in held]
+    matching = match([fits[node.name] for node in remaining], sizes)
+    if matching.short and not match([fits[node.name] for node in schedulable], sizes).short:
+        raise NodesBusy(
+            f"the run needs {counted(sum(sizes), 'node')}, {matching.usable} can be had",
+            where=f"fleet {fleet.name}",
+            detail=held_message(fleet, held),
+            hint="`--wait` has this run wait in line; `orch fleet` shows what keeps the other nodes",
+        )
     if matching.short:
         raise NodeCordoned(
             cordoned_message(fleet, availability) or "",
@@ -183,7 +178,7 @@ def place_task(
     return tuple(
         Seat(node, blocks_of_rank(group, node))
         for group, positions in zip(groups, matching.groups, strict=True)
-        for node in sorted((schedulable[position] for position in positions), key=_neighbours)
+        for node in sorted((remaining[position] for position in positions), key=_neighbours)
     )
 
 

@@ -14,11 +14,10 @@ from orch.runner.events import Notice
 from orch.runner.launch.environment import fold
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.node.status import CHOICE_S, NodeStatus, node_statuses
+from orch.runner.placement.availability import IDLE, NodeAvailability
 from orch.runner.placement.conditions import check_names
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.placement import (
-    IDLE,
-    NodeAvailability,
     cordoned_message,
     misfit,
     no_fit,
@@ -28,6 +27,7 @@ from orch.runner.placement.placement import (
 )
 from orch.runner.placement.rank_groups import place_of_fleet, requested_fleets
 from orch.runner.placement.slots import is_slot
+from orch.runner.placement.spares import held_back, held_message
 from orch.runner.processes import here
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted, few, hint_for
@@ -81,8 +81,9 @@ def choose_fleet(
 class FreeNow:
     """Whether a task can start on a fleet at this moment, or when nodes that are being prepared are ready.
 
-    Names of its nodes: those that nothing runs on (`idle`), that do not answer (`silent`), that their cloud
-    takes back or works on (`leaving`), and whose preparation or health failed (`unfit`).
+    Names of its nodes: those that nothing runs on and that are no spares (`idle`), that do not answer
+    (`silent`), that their cloud takes back or works on (`leaving`), and whose preparation or health failed
+    (`unfit`).
     """
 
     starts: bool
@@ -100,6 +101,7 @@ def free_now(runner: RunnerContext | RunContext, task: Task, fleet: FleetState) 
     }
     starts = misfit(task, fleet) is None and _option(task, fleet, availability).start in (_IDLE, _SHARED)
     idle = frozenset(name for name, each in availability.items() if each == IDLE)
+    idle -= held_back(fleet, availability)
     named = {node.name: status for node, status in zip(fleet.nodes, statuses, strict=True)}
     silent = frozenset(name for name, status in named.items() if status.status == "unreachable")
     leaving = frozenset(name for name, status in named.items() if status.cordon and status.cordon.of_cloud)
@@ -154,7 +156,7 @@ def choose_seats(
         seats = place_task(task, fleet, availability)
     if answering:
         _require_answers(seats, availability)
-    _require_free(seats, availability)
+    _require_free(seats, availability, held_message(fleet, held_back(fleet, availability)))
     told = (told(fleet, availability) for told in (cordoned_message, unfit_message, unhealthy_message))
     for message in filter(None, told):
         runner.processor.handle(Notice(message, "warning"))
@@ -231,7 +233,9 @@ def _ask_again(
     return tuple(present[node.name] for node in fleet.nodes)
 
 
-def _require_free(seats: Sequence[Seat], availability: Mapping[str, NodeAvailability]) -> None:
+def _require_free(
+    seats: Sequence[Seat], availability: Mapping[str, NodeAvailability], held: str | None
+) -> None:
     # One that is still being prepared is waited for when the run starts.
     short = [seat for seat in seats if seat.node.blocks - availability[seat.node.name].busy < seat.blocks]
     if short:
@@ -241,7 +245,7 @@ def _require_free(seats: Sequence[Seat], availability: Mapping[str, NodeAvailabi
         free = len(seats) - len(short)
         raise NodesBusy(
             f"{_needed(seats)}, {free} {'is' if free == 1 else 'are'} free",
-            detail=f"in use: {busy}{by}",
+            detail=f"in use: {busy}{by}" + (f"; {held}" if held else ""),
             hint="`--wait` has this run wait in line; `orch ps` shows the runs of this project",
         )
 
@@ -289,14 +293,12 @@ def _availability(
         expected = [
             claim for container, claim in pending.get(node.name, {}).items() if container not in claimed
         ]
-        availability[node.name] = NodeAvailability(
-            busy=status.busy_blocks + sum(blocks for _, blocks in expected),
-            usable=status.status not in ("unreachable", "failure"),
-            ready=status.status != "provisioning",
-            cordon=(status.cordon.reason or str(status.cordon)) if status.cordon else None,
-            unfit=status.unfit,
-            unhealthy=None if examines else status.unhealthy,
-            holders=(*(claim.holder for claim in status.claims), *(run for run, _ in expected)),
+        now = NodeAvailability.of(status)
+        availability[node.name] = replace(
+            now,
+            busy=now.busy + sum(blocks for _, blocks in expected),
+            unhealthy=None if examines else now.unhealthy,
+            holders=(*now.holders, *(run for run, _ in expected)),
         )
     return availability
 
@@ -390,12 +392,17 @@ def choose(
 
 
 def _option(task: Task, fleet: FleetState, availability: Mapping[str, NodeAvailability]) -> FleetOption:
-    idle = tuple(node for node in fleet.nodes if availability.get(node.name, IDLE) == IDLE)
-    on_idle = fleet.model_copy(update={"nodes": idle})
+    held = held_back(fleet, availability)
+    idle = tuple(
+        node for node in fleet.nodes if availability.get(node.name, IDLE) == IDLE and node.name not in held
+    )
+    on_idle = fleet.model_copy(update={"nodes": idle, "spares": None})
     if misfit(task, on_idle) is None:
         return FleetOption(fleet, _IDLE, _price(place_task(task, on_idle)))
     try:
         seats = place_task(task, fleet, availability)
+    except NodesBusy:  # beside them there are spares
+        return FleetOption(fleet, _LATER, _price(place_task(task, fleet)))
     except RunnerError:  # cordoned, or its preparation failed: told when nothing else is there
         return FleetOption(fleet, _CLOSED, _price(place_task(task, fleet)))
     start = (

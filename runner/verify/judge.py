@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from orch.catalog.nccl_floors import KEPT, anchor
@@ -105,7 +105,7 @@ class Shortfall:
     code: str
     text: str
     nodes: tuple[str, ...]
-    kind: Literal["figure", "card", "node", "link", "transport", "values"]
+    kind: Literal["figure", "card", "node", "link", "transport", "values", "health"]
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,22 @@ def judge(results: Results, terms: Terms) -> Report:
         transport,
         _sentence(rows, found, terms, transport),
     )
+
+
+UNCONNECTED = "nothing was measured: what needs all nodes would wait for these in vain"
+
+
+def unmeasured(fleet: str, found: Sequence[Shortfall], why: str = UNCONNECTED) -> Report:
+    """The report on a fleet that nothing could be measured of."""
+    sentence = _short_of(fleet, found) if found else f"nothing is known of fleet {fleet}"
+    return Report(fleet, (), tuple(found), (why,), "unknown", sentence)
+
+
+def with_health(report: Report, found: Sequence[Shortfall], notes: Sequence[str]) -> Report:
+    """A report with what the nodes themselves tell, which explains what was measured and comes first."""
+    shortfalls = (*found, *report.shortfalls)
+    sentence = _short_of(report.fleet, shortfalls) if shortfalls else report.sentence
+    return replace(report, shortfalls=shortfalls, notes=(*report.notes, *notes), sentence=sentence)
 
 
 def _notes(results: Results, terms: Terms) -> list[str]:
@@ -374,9 +390,7 @@ def shown_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 def _sentence(rows: Sequence[Row], found: Sequence[Shortfall], terms: Terms, transport: str) -> str:
     if found:
-        first = min(found, key=lambda each: _ORDER.index(each.kind))
-        more = f", and {counted(len(found) - 1, 'more shortfall')}" if len(found) > 1 else ""
-        return f"fleet {terms.fleet} falls short: {first.text}{more}"
+        return _short_of(terms.fleet, found)
     best = [row for row in rows if row.measure == "all_reduce"] or [row for row in rows if row.size]
     said = (
         f"; {best[-1].measure} of {size_text(best[-1].size)} {_number(best[-1].value)} GB/s" if best else ""
@@ -386,7 +400,13 @@ def _sentence(rows: Sequence[Row], found: Sequence[Shortfall], terms: Terms, tra
     return f"fleet {terms.fleet} is fine: {nodes}{said}{unproved}; {transport}"
 
 
-_ORDER = ("transport", "values", "node", "link", "card", "figure")
+def _short_of(fleet: str, found: Sequence[Shortfall]) -> str:
+    first = min(found, key=lambda each: _ORDER.index(each.kind))
+    more = f", and {counted(len(found) - 1, 'more shortfall')}" if len(found) > 1 else ""
+    return f"fleet {fleet} falls short: {first.text}{more}"
+
+
+_ORDER = ("health", "transport", "values", "node", "link", "card", "figure")
 """What is told first: what explains the others."""
 
 

@@ -152,6 +152,13 @@ class Results:
         """Whether it measured all that was asked for."""
         return self.start is not None and self.seconds is not None
 
+    @property
+    def told(self) -> frozenset[str]:
+        """What was measured, or was told to have been skipped: names of `--runs`, and `pairs`."""
+        measures = [each.measure for each in (*self.collectives, *self.figures, *self.skipped)]
+        names = {name.partition("_")[0] if name.startswith("disk_") else name for name in measures}
+        return frozenset(names | ({"pairs"} if self.pairs else set()))
+
     def measured_pairs(self, *, again: bool) -> dict[Pair, float]:
         return {
             (min(each.a, each.b), max(each.a, each.b)): each.bandwidth

@@ -120,18 +120,22 @@ def _verified(node: NodeState) -> VerifiedNode:
     return VerifiedNode(node.name, node.instance_type, gpus)
 
 
-def results_of(folder: RunFolder, row: RunRow) -> Results:
+def results_of(folder: RunFolder, row: RunRow, request: Request) -> Results:
     """What the ranks of a run printed: rank 0 the results, any other why it ended early.
 
-    Raises RunFailed where it ended without results."""
+    Raises RunFailed where it ended without results, or tells nothing of something that was asked for: what
+    was not measured is not fine."""
     found = results.read(_texts(folder.log(0)))
     others = results.read(
         text for rank in row.ranks if rank.rank for text in _texts(folder.log(rank.rank)) if '"error"' in text
     )
     errors = (*found.errors, *others.errors)
-    if found.ended and row.status == "done":
+    ended = found.ended and row.status == "done"
+    untold = [name for name in _asked(request) if name not in found.told]
+    if ended and not untold:
         return found
-    why = [f"rank {each.rank}: {each.text}" for each in errors[:4]]
+    why = [f"nothing is told of {', '.join(untold)}"] if ended else []
+    why += [f"rank {each.rank}: {each.text}" for each in errors[:4]]
     why += [warning for each in errors[:2] for warning in each.warnings[:2]]
     networks = {each.network for each in errors if each.network}
     if networks:
@@ -143,6 +147,10 @@ def results_of(folder: RunFolder, row: RunRow) -> Results:
         hint=f"`orch logs {row.name}` has what its ranks wrote",
         code="ORCH446",
     )
+
+
+def _asked(request: Request) -> tuple[str, ...]:
+    return (*request.runs, "pairs") if request.pairs else request.runs
 
 
 def _texts(log: Path) -> Iterable[str]:

@@ -186,7 +186,8 @@ def distributed_needs_cluster(drafts: Sequence[Draft]) -> Findings:
 
 def run_fits_fleet(drafts: Sequence[Draft]) -> Findings:
     for task, fleets in _runs_on(drafts, ("nodes", "groups"), ("nodes",)):
-        most = [nodes.max for fleet in fleets if (nodes := fleet_of(fleet).nodes) is not None]
+        counts = [nodes for fleet in fleets if (nodes := fleet_of(fleet).nodes) is not None]
+        most = [nodes.for_runs for nodes in counts]
         node_count = _nodes(task)
         if len(most) < len(fleets) or any(bound is None or bound >= node_count for bound in most):
             continue
@@ -194,7 +195,8 @@ def run_fits_fleet(drafts: Sequence[Draft]) -> Findings:
         yield task.diagnostic(
             "ORCH244",
             _nodes_path(task),
-            f"this task needs {node_count} nodes, the fleet has at most {largest}",
+            f"this task needs {node_count} nodes, the fleet has at most {largest}"
+            + (" without its spares" if any(nodes.spare for nodes in counts) else ""),
             hint=f"write `nodes: {largest}`, or enlarge the fleet",
             related=tuple(
                 Related(fleet.span(("nodes",)), f"fleet '{fleet_of(fleet).name}'") for fleet in fleets

@@ -128,7 +128,8 @@ class Fleet(Choosing):
     )
     nodes: Nodes | None = Field(
         default=None,
-        description="How many nodes: `4`, `0..8`, `{min, target, max}`, 4096 at most; not with `ssh_config`.",
+        description="How many nodes: `4`, `0..8`, `{min, target, max, spare}`, 4096 at most; not with "
+        "`ssh_config`.",
     )
     ssh_config: SshConfig | None = Field(default=None, description="Existing hosts in place of `nodes`.")
     resources: Resources = Field(default=Resources(), description="What each node must have.")

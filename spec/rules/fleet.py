@@ -107,12 +107,14 @@ def options_have_drivers(draft: Draft) -> Findings:
 def nodes_are_bounded(draft: Draft) -> Findings:
     nodes = fleet_of(draft).nodes
     if nodes is not None and nodes.max is None and fleet_of(draft).budget is None:
+        most = max(nodes.target - nodes.spare, 1) * 4
+        bounded = f"`max: {most}`" if nodes.spare else f"`{nodes.min}..{most}`"
         yield draft.diagnostic(
             "ORCH192",
             ("nodes",),
             "this fleet has no upper bound",
             severity=Severity.WARNING,
-            hint=f"write `{nodes.min}..{max(nodes.target, 1) * 4}`, another maximum, or a `budget`",
+            hint=f"write {bounded}, another maximum, or a `budget`",
         )
 
 
@@ -122,7 +124,7 @@ def nodes_with_runs(draft: Draft, fleet: Fleet) -> Nodes | None:
     backends = effective(fleet.written_backends, draft.context.backends)
     if nodes is None or not (nodes.min or nodes.target) or not made_with_runs(backends):
         return None
-    return nodes.model_copy(update={"min": 0, "target": 0})
+    return nodes.model_copy(update={"min": 0, "target": 0, "max": nodes.for_runs, "spare": 0})
 
 
 def nodes_are_made_with_runs(draft: Draft) -> Findings:

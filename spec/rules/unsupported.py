@@ -66,6 +66,7 @@ ROWS: dict[str, dict[str, str | None]] = {
         "gang": None,
         "ttl": "delete the fleet with `orch down`",
         "budget": _LOCAL,
+        "nodes.spare": "write so many nodes more",
         "partitions": "name the fleet in the task's `fleets`",
         "resources.shm_size": "write it in the task's `resources`: it is of a job",
     },
@@ -76,11 +77,7 @@ ROWS: dict[str, dict[str, str | None]] = {
         "depends_on": None,
         "singleton": None,
     },
-    "volume": {
-        "claim_name": None,
-        "storage_class_name": None,
-        "access_modes": None,
-    },
+    "volume": {},
     "project": {
         "defaults.fleet.name": "each fleet has its own",
         "defaults.task.name": "each task has its own",

@@ -20,12 +20,23 @@ from orch.runner.ledger.changes import Change, ChangeUnderWay
 from orch.runner.ledger.history.node_health import HealthPeriod
 from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.cordon import Cordon
+from orch.runner.node.status import node_statuses
+from orch.runner.placement.availability import NodeAvailability
+from orch.runner.placement.spares import held_back
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted
 from orch.stacks.errors import Interrupted
 from orch.stacks.fleets import fleet_of
+from orch.stacks.health.protection import (
+    REASON,
+    VERB,
+    failed_looks,
+    looked_at,
+    own_plan,
+    protection_of,
+)
 from orch.stacks.maintenance.context import Health, Maintenance
 from orch.stacks.maintenance.drain import DRAIN, NOT_IN_ORDER
 from orch.stacks.maintenance.drive import carry_out, planned_for
@@ -40,10 +51,6 @@ from orch.stacks.team.change_log import Journal, gone_on_with, undertaken
 from orch.templates import render
 
 DAY_S = 86_400.0
-VERB = "node replace"
-REASON = "its health is a failure"
-"""How the reason of a replacement begins that nobody asked for."""
-
 INTERRUPT_S = 30.0
 NO_GRACE_S = 300
 
@@ -70,9 +77,17 @@ class Healer:
         health = fleet.health
         if health is None or not health.auto_replace or health.gate == "none":
             return
-        unfinished = self._unfinished(fleet.name)
-        failures = self._failures(fleet.name)
+        scope = ledger_scope(self.project)
+        protection = protection_of(self.runner.ledger.changes, self.project.name, scope, fleet.name)
         machines = {node.name: node for node in self.project.machines(fleet)}
+        failures = self._failures(fleet.name)
+        if protection is not None:
+            yield NotReplaced(str(protection), "warning")
+            for name in failures:
+                if name in machines:
+                    yield from self._have_leave_for_spare(fleet, machines[name])
+            return
+        unfinished = self._unfinished(fleet.name)
         for name in dict.fromkeys([*unfinished, *failures]):
             node, change = machines.get(name), unfinished.get(name)
             try:
@@ -81,7 +96,7 @@ class Healer:
                 if change is not None and change.held:
                     yield _at_work(name, change)
                 elif change is not None:
-                    yield from self._go_on(node, name, change)
+                    yield from self._go_on(node, name, change, health.interval_s)
                 elif node is not None:
                     yield from self._heal_one(fleet, node, failures[name], health.max_replacements)
             except Interrupted:
@@ -112,6 +127,7 @@ class Healer:
                 f"{counted(len(made), 'node')} of its fleet were within a day, `max_replacements` is {most}"
             )
             yield NotReplaced(f"node {node.name} is kept out ({why}), and not replaced: {words}", "warning")
+            yield from self._have_leave_for_spare(fleet, node)
             return
         (look,) = look_at(StackState(self.project, fleet.name), [node.name], self.runner.connector)
         if look.cordon is not None and not (look.cordon.of_cloud or _is_of_maintenance(look.cordon)):
@@ -146,13 +162,19 @@ class Healer:
             self._carry_out(journal)
         yield Notice(f"node {node.name} is replaced, passed its checks and takes jobs again")
 
-    def _go_on(self, node: NodeState | None, name: str, change: Change) -> Iterator[Notice]:
-        """Go on with a replacement whose process ended, or that failed; the new machine may be healthy."""
+    def _go_on(
+        self, node: NodeState | None, name: str, change: Change, interval_s: float
+    ) -> Iterator[Notice]:
+        """Go on with a replacement whose process ended, or that failed; the new machine may be healthy. One
+        that was not is looked at again after an interval."""
         fleet = MaintenancePlan.parse(change.plan).node(name).fleet
-        drained = any(
-            (each.host, each.name, each.status) == (name, DRAIN, "done")
-            for each in self.runner.ledger.changes.steps(change.id)
-        )
+        steps = self.runner.ledger.changes.steps(change.id)
+        looks = failed_looks(steps)
+        if looks and change.now < looks[-1].began_at + interval_s:
+            words = f"node {name} is not replaced: its new machine is not in order, and is looked at again"
+            yield NotReplaced(f"{words}: {looks[-1].message}", "warning")
+            return
+        drained = any((each.host, each.name, each.status) == (name, DRAIN, "done") for each in steps)
         present = [] if drained else runs_on(self.project, {fleet: [name]}, self.listener)
         if present and node is not None:
             yield from self._make_leave(node, present)
@@ -164,7 +186,8 @@ class Healer:
 
     def _carry_out(self, journal: Journal) -> None:
         plan = MaintenancePlan.parse(journal.change.plan)
-        carry_out(Maintenance(self.project, self.runner, plan, journal, self.check, self.listener))
+        with looked_at(journal, plan.nodes[0].name):
+            carry_out(Maintenance(self.project, self.runner, plan, journal, self.check, self.listener))
 
     def _failures(self, fleet: str) -> dict[str, HealthPeriod]:
         """The nodes of a fleet whose health is a failure, by name, as ledger and state are now.
@@ -189,7 +212,7 @@ class Healer:
             if each.scope != ledger_scope(self.project):
                 continue
             names = [hold.partition("/")[2] for hold in each.holds if hold.partition("/")[0] == fleet]
-            if each.held or (_own_plan(each) is not None and len(names) == 1):
+            if each.held or (own_plan(each) is not None and len(names) == 1):
                 found |= dict.fromkeys(names, each)
         return found
 
@@ -202,10 +225,22 @@ class Healer:
             each
             for each in changes
             if each.scope == ledger_scope(self.project)
-            and (plan := _own_plan(each)) is not None
+            and (plan := own_plan(each)) is not None
             and fleet in plan.fleets
             and (each.status == "running" or self.runner.ledger.changes.steps(each.id))
         )
+
+    def _have_leave_for_spare(self, fleet: FleetState, node: NodeState) -> Iterator[Notice]:
+        """Have runs leave a node that is not replaced where a spare waits for them; others stay."""
+        if fleet.spares is None:
+            return
+        nodes = tuple(self.project.machines(fleet))
+        state = fleet.model_copy(update={"nodes": nodes})
+        statuses = node_statuses(state, self.runner.connector)
+        now = {each.name: NodeAvailability.of(status) for each, status in zip(nodes, statuses, strict=True)}
+        if any(now[name].ready for name in held_back(state, now)):
+            present = runs_on(self.project, {fleet.name: [node.name]}, self.listener)
+            yield from (each for each in self._make_leave(node, present) if each.level != "warning")
 
     def _make_leave(self, node: NodeState, present: Sequence[PlannedRun]) -> Iterator[Notice]:
         """Have the runs leave that are tried again elsewhere; the others are waited for."""
@@ -261,15 +296,3 @@ def _is_of_maintenance(cordon: Cordon) -> bool:
 
 def _at_work(node: str, change: Change) -> Notice:
     return Notice(f"node {node}: `orch {change.verb}` is under way, by {change.by} (change {change.id})")
-
-
-def _own_plan(change: Change) -> MaintenancePlan | None:
-    """The plan of a replacement that nobody asked for; None of other changes, and of plans that this version
-    cannot read."""
-    if change.verb != VERB:
-        return None
-    try:
-        plan = MaintenancePlan.parse(change.plan)
-    except (KeyError, TypeError, ValueError):
-        return None
-    return plan if plan.reason.startswith(REASON) else None

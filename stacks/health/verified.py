@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from orch.runner.errors import RunFailed
 from orch.runner.health.findings import Finding, HealthReport, Status, report
 from orch.runner.health.gate import WRITE_S
 from orch.runner.ledger.history.node_health import Examination
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.verdict import Verdict, record
 from orch.runner.runs.context import RunnerContext
-from orch.runner.verify.judge import Report, Shortfall, judge
+from orch.runner.verify.judge import Report, Shortfall, judge, unmeasured, with_health
+from orch.runner.verify.reach import unreached
 from orch.runner.verify.verification import (
     RUNS,
     Request,
@@ -24,26 +26,81 @@ from orch.runner.verify.verification import (
     terms_of,
 )
 from orch.spec.state import FleetState
+from orch.stacks.health.watch import Watched, watch
 from orch.stacks.project import Project, ledger_scope
 
 DEPTH = "nccl"
+UNHEALTHY = "ORCH448"
+
+
+def unconnected(
+    project: Project, runner: RunnerContext, fleet: FleetState
+) -> tuple[Report, Mapping[str, Verdict]] | None:
+    """The report on a fleet whose nodes do not all connect to each other, which no run can verify, and the
+    verdicts as of `judged`; None where they do. Raises LedgerUnusable."""
+    found = unreached(fleet, runner.connector)
+    if not found:
+        return None
+    report = unmeasured(fleet.name, found)
+    verdicts = _keep_verdicts(project, runner, fleet, report, whole=False)
+    return _with_health(report, watch(project, runner.ledger, runner.connector, fleet), verdicts)
 
 
 def judged(
     project: Project, runner: RunnerContext, fleet: FleetState, request: Request, row: RunRow
 ) -> tuple[Report, Mapping[str, Verdict]]:
     """The report on a verification that ended, after the ledger has kept it; the verdicts on nodes that get
-    no new job because of it, by name. Raises RunFailed without results, LedgerUnusable."""
-    found = results_of(runner.context(row).folder, row)
+    no new job because of it, by name. The nodes are examined besides, after what was measured has strained
+    them. Raises RunFailed without results and without a node that explains that, LedgerUnusable."""
+    try:
+        found = results_of(runner.context(row).folder, row, request)
+    except RunFailed as error:
+        watched = watch(project, runner.ledger, runner.connector, fleet)
+        if not unhealthy(watched)[0]:
+            raise
+        why = f"{error.summary}: {'; '.join((error.detail or '').splitlines())}"
+        return _with_health(unmeasured(fleet.name, (), why), watched, {})
     kept = runner.ledger.verifications(project.name, ledger_scope(project))
     terms = terms_of(request, fleet, row, {})
     conditions = conditions_of(found, terms)
     report = judge(found, replace(terms, former=kept.former(fleet.name, conditions)))
     kept.keep(fleet.name, row.id, conditions, figures_of(report))
-    if request.min_busbw is not None:  # what somebody tries out says nothing of the nodes
-        return report, {}
-    verdicts = _keep_verdicts(project, runner, fleet, report, whole=request.runs == RUNS)
-    return report, {name: each for name, each in verdicts.items() if each.status == "failure"}
+    verdicts: Mapping[str, Verdict] = {}
+    if request.min_busbw is None:  # what somebody tries out says nothing of the nodes
+        verdicts = _keep_verdicts(project, runner, fleet, report, whole=request.runs == RUNS)
+    # After the verdicts of the verification, which say nothing of an Xid or a port and replace what stood.
+    return _with_health(report, watch(project, runner.ledger, runner.connector, fleet), verdicts)
+
+
+def _with_health(
+    verified: Report, watched: Watched, verdicts: Mapping[str, Verdict]
+) -> tuple[Report, Mapping[str, Verdict]]:
+    """A report with what an examination of the nodes found, and the verdicts that keep jobs away after it."""
+    found, notes = unhealthy(watched)
+    known = {**verdicts}
+    known.update({each.node.name: each.verdict for each in watched.examined if each.verdict is not None})
+    kept_out = {name: each for name, each in known.items() if each.status == "failure"}
+    return with_health(verified, found, notes), kept_out
+
+
+def unhealthy(watched: Watched) -> tuple[tuple[Shortfall, ...], tuple[str, ...]]:
+    """What an examination adds to a verification: failures fall short, all else is a note."""
+    found: list[Shortfall] = []
+    notes: list[str] = []
+    for each in watched.examined:
+        name = each.node.name
+        if each.report is None:
+            why = each.error.summary if each.error is not None else "it tells nothing"
+            notes.append(f"{name} was not examined: {why}")
+            continue
+        for finding in each.report.findings:
+            text = f"{name}: {finding}"
+            if finding.severity == "failure":
+                found.append(Shortfall(UNHEALTHY, text, (name,), "health"))
+            else:
+                notes.append(f"warning of {text}")
+    notes += [f"{name} was not examined: {why}" for name, why in watched.left_out]
+    return tuple(found), tuple(notes)
 
 
 def _keep_verdicts(

@@ -213,6 +213,7 @@ class Gang:
     def keep_only(self, compiled: Deployment, names: Collection[str]) -> Deployment:
         """Apply a plan with these nodes only, and return it. Raises StackError."""
         restricted = compiled.only(names, self.existing(compiled)) if compiled.only else compiled
+        restricted = replace(restricted, health=compiled.health, spares=compiled.spares)
         _, failed = self.apply_with_retries(replace(restricted, shared=None))
         if failed is not None:
             raise self._rollback_incomplete(failed) from failed

@@ -271,8 +271,8 @@ def _new_node(deployment: Deployment, fleet: str) -> NodeState | None:
 
 
 def _with(state: FleetState, free: tuple[NodeState, ...], new: Collection[NodeState]) -> FleetState:
-    """The fleet with its free nodes and new ones."""
+    """The fleet with its free nodes and new ones; what is held back is none of them."""
     named = (
         node.model_copy(update={"name": f"{state.name}-new-{position}"}) for position, node in enumerate(new)
     )
-    return state.model_copy(update={"nodes": (*free, *named)})
+    return state.model_copy(update={"nodes": (*free, *named), "spares": None})

@@ -14,7 +14,7 @@ from support import Folder
 from orch.cli.output.fleet import FleetRow, age, fleet_json, fleet_status, fleet_table, with_ended
 from orch.runner.node.status import NodeStatus
 from orch.spec.errors import OrchError
-from orch.spec.state import FleetState
+from orch.spec.state import FleetSpares, FleetState
 from orch.stacks.project import find
 from orch.stacks.records import node_records, parse_time
 
@@ -102,6 +102,27 @@ def test_a_state_that_tells_no_times_shows_none() -> None:
     shown = fleet_table([row(p5(), old)], verbose=False, colour=False, now=NOW)
     assert "$55.04  -        idle" in shown
     assert [node["created_at"] for node in fleet_json(row(p5(), old))["nodes"]] == [None, None]
+
+
+def test_spares_are_told_as_nodes_are_now_and_so_is_why_none_is_replaced() -> None:
+    state = p5(3).model_copy(update={"spares": FleetSpares(count=1, of=3)})
+    busy = NodeStatus("busy", busy_blocks=1)
+
+    def shown(*statuses: NodeStatus) -> tuple[list[str], list[bool]]:
+        fleet = FleetRow(state, statuses)
+        lines = fleet_table([fleet], verbose=False, colour=False, now=NOW).splitlines()[1:]
+        data = fleet_json(fleet)
+        assert data["spares"] == 1
+        assert data["protected"] is None
+        return [line.rsplit("  ", 1)[1].strip() for line in lines], [node["spare"] for node in data["nodes"]]
+
+    idle = NodeStatus("idle")
+    assert shown(idle, idle, idle) == (["idle", "idle", "idle, spare"], [False, False, True])
+    assert shown(busy, idle, busy) == (["busy", "idle, spare", "busy"], [False, True, False])
+    assert shown(busy, NodeStatus("unreachable"), busy)[1] == [False, False, False]
+    protected = FleetRow(state, [idle] * 3, protected="fleet p5 is protected")
+    assert fleet_json(protected)["protected"] == "fleet p5 is protected"
+    assert fleet_json(row(p5(1), recorded(p5(1), None)))["spares"] == 0
 
 
 def test_data_has_the_time_itself() -> None:

@@ -11,11 +11,13 @@ import pytest
 from recorded_plans import EVENTS, EXPLAINED, Preview
 
 from orch.cli.output.plan import cost_line, counts, plan_json, plan_line, plan_lines, reason_lines
-from orch.components.deployment import Deployment
-from orch.stacks.plan import Plan
+from orch.components.deployment import Deployment, PricedNodes
+from orch.spec.state import FleetSpares
+from orch.stacks.plan import Plan, PriorFleet, plan_of
 from orch.stacks.pulumi.changes import GONE, Change, PropertyChange, PropertyDrift
 from orch.stacks.pulumi.kinds import kind_of
 from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER
+from orch.stacks.pulumi.operation import EngineCall
 from orch.stacks.summary import NO_HEADLINE, FleetRecord, headline
 
 ALL = sorted(each.stem for each in EVENTS.glob("*.json"))
@@ -278,6 +280,34 @@ def test_what_is_only_recorded_is_due_and_told() -> None:
     assert other.is_due
     assert not other.pending
     assert "; `health` of its file is recorded; costs $3.00 per hour (+0.00)" in plan_line(other)
+    spares = FleetSpares(count=1, of=3)
+    other = replace(plan, respared=True, spares=spares, spares_hourly=1.0)
+    assert other.is_due
+    words = "; the number of its spares is recorded; costs $3.00 per hour (+0.00), $1.00 of it for 1 spare"
+    assert words in plan_line(other)
+    assert (plan_json(other)["spares"], plan_json(plan)["spares"]) == (1, 0)
+
+
+def test_another_number_of_spares_among_as_many_nodes_is_due_and_what_they_cost_is_told() -> None:
+    two = PricedNodes("aws", ("a-0", "a-1"), "p5", "use1", "on-demand", 3.0)
+    one = PricedNodes("aws", ("a-2",), "p5", "use2", "on-demand", 6.0)
+    compiled = Deployment(
+        (),
+        {},
+        hourly=12.0,
+        register=lambda: pytest.fail("not here"),
+        priced=(two, one),
+        spares=FleetSpares(count=2, of=3),
+    )
+    nodes = FleetRecord(nodes={f"a-{index}": f"a-{index}" for index in range(3)})
+    call = EngineCall(lambda event: None, planning=True)
+    plan = plan_of("a", PriorFleet(12.0, nodes, spares=FleetSpares(count=1, of=3)), compiled, call)
+    assert (plan.respared, plan.unrecorded, plan.pending, plan.spares_hourly) == (True, True, False, 8.0)
+    # That there are fewer now is recorded, and nothing to do by the file.
+    plan = plan_of("a", PriorFleet(12.0, nodes, spares=FleetSpares(count=2, of=4)), compiled, call)
+    assert (plan.respared, plan.unrecorded, plan.is_due) == (False, True, False)
+    plan = plan_of("a", PriorFleet(12.0, nodes, spares=compiled.spares), compiled, call)
+    assert (plan.respared, plan.unrecorded, plan.is_due) == (False, False, False)
 
 
 def test_a_property_that_no_row_knows_is_named_as_what_forces_new_nodes() -> None:

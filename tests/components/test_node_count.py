@@ -8,8 +8,10 @@ import pytest
 from planning import request_of
 
 from orch.components.node_count import count_words, is_template, node_indices, own_pins, with_node_count
+from orch.components.registry import spares_of, spares_words
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.models import Fleet
+from orch.spec.state import FleetSpares
 
 SHRUNK = {"min": 1, "target": 4, "max": 8}
 
@@ -75,6 +77,12 @@ def up(
         ("0..8", up(None, "0-5", 0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 4, 5)),
         # Where the state was not read, what is recorded counts: no node goes for that.
         ("0..8", up("0/0/8", "0-3", read=False), (0, 1, 2, 3)),
+        # Spares are nodes more, those of a range too; an edit of their number is one of all.
+        ({"min": 4, "max": 4, "spare": 1}, PriorState(existing_nodes=frozenset()), (0, 1, 2, 3, 4)),
+        ({"min": 2, "max": 8, "spare": 1}, PriorState(existing_nodes=frozenset()), (0, 1, 2)),
+        ({"min": 2, "max": 8, "spare": 1}, up("3/3/9", "0-4", 0, 1, 2, 3, 4), (0, 1, 2, 3, 4)),
+        ({"min": 2, "max": 2, "spare": 2}, up("3/3/3", "0-2", 0, 1, 2), (0, 1, 2, 3)),
+        ({"min": 2, "max": 2}, up("3/3/3", "0-2", 0, 1, 2), (0, 1)),
         # A number is a number.
         ("3", up("3/3/3", "0-2", 0, 2), (0, 1, 2)),
         ("3", up("0/0/8", "0-4", 0, 1, 2, 3, 4), (0, 1, 2)),
@@ -151,3 +159,20 @@ def test_the_reservation_of_a_run_is_the_fleets_as_long_as_it_has_nodes_and_its_
     named = request_of(fleet("0..8").model_copy(update={"reservation": "own"}), previous=there)
     assert with_node_count(named).fleet.reservation == "own"
     assert "reservation" not in own_pins(with_node_count(named), 2)
+
+
+def test_the_spares_of_a_fleet_are_recorded_with_what_it_is_to_have() -> None:
+    def spares(nodes: object, previous: PriorState | None = None, **more: Any) -> FleetSpares | None:
+        return spares_of(request(nodes, previous or PriorState(), **more))
+
+    fixed = {"min": 4, "max": 4, "spare": 1}
+    assert spares(fixed) == FleetSpares(count=1, of=5)
+    assert spares(4) is None
+    # Nodes above the minimum of a range end themselves.
+    assert spares({"min": 2, "max": 8, "spare": 2}) == FleetSpares(count=2, of=4, least=4)
+    grown = spares({"min": 2, "max": 8, "spare": 1}, up("3/3/9", "0-2", 0, 1, 2), at_least=9)
+    assert grown == FleetSpares(count=1, of=9, least=3)
+    # One that is missing is to come again: its place is no spare's.
+    assert spares(fixed, up("5/5/5", "0-4", 0, 1, 2, 3)) == FleetSpares(count=1, of=5)
+    assert spares_words(FleetSpares(count=1, of=5)).startswith("1 of 5 nodes is a spare: runs get it only")
+    assert spares_words(FleetSpares(count=2, of=5)).startswith("2 of 5 nodes are spares: runs get them only")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from stocked import stocked
-from support import Folder, containers, docker, until
+from support import Folder, docker, until
+from wards import RUN, TRAIN, VOLUME, container, equip, kernel_tells, weights
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("engine")]
 
-SMI = Path(__file__).parents[1] / "runner/health/recorded/h100.xml"
 FLEET = """\
 type: fleet
 name: ward
@@ -22,7 +21,6 @@ nodes: 2
 placement: cluster
 resources: {memory: 512MB}
 """
-VOLUME = "type: volume\nname: kept\nbackend: local\nsize: 1GB\nprotect: false\n"
 TASK = """\
 type: task
 name: {name}
@@ -30,39 +28,6 @@ image: orch/mpi
 nodes: {nodes}
 resources: {{cpu: 0.., memory: 64MB..}}
 commands: ["echo here $ORCH_INSTANCE"]
-"""
-# Each step is one of a descent whose result depends on all of them; what it has reached is kept.
-TRAIN = """\
-import os, pathlib, time
-
-rank = os.environ["ORCH_NODE_RANK"]
-kept = pathlib.Path(os.environ["ORCH_CHECKPOINT_DIR"], os.environ["KEPT_AS"] + rank)
-step, weight = 0, 1.0
-if os.environ.get("ORCH_RESUME") and kept.exists():
-    step, weight = int(kept.read_text().split()[0]), float.fromhex(kept.read_text().split()[1])
-print("begins at", step, flush=True)
-while step < 30:
-    weight -= 0.1 * (weight - 1 / (step + 1 + int(rank)))
-    step += 1
-    new = kept.with_suffix(".new")
-    new.write_text(f"{step} {weight.hex()}")
-    new.rename(kept)
-    time.sleep(0.3)
-print("weight", weight.hex(), flush=True)
-"""
-RUN = """\
-type: task
-name: {name}
-image: orch/mpi
-nodes: 2
-resources: {{cpu: 0.., memory: 64MB..}}
-files: [train.py]
-env: {{KEPT_AS: {name}}}
-volumes: ["kept:/kept"]
-checkpoint: /kept
-commands: [python3 train.py]
-stop_duration: 5s
-retry: {{on_events: [interruption], duration: 1h}}
 """
 
 
@@ -82,26 +47,6 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
     for name in ("fleet.yml", "volume.yml"):
         said = folder.orch("down", name, "--yes", "--force", timeout=600)
         assert said.code == 0, said.err
-
-
-def container(folder: Folder, index: int) -> str:
-    return next(name for name in containers(folder, "ward") if name.endswith(f"-{index}"))
-
-
-def equip(folder: Folder, index: int) -> None:
-    """Give a node a tool that lists one GPU, and a kernel whose log is a file."""
-    name = container(folder, index)
-    docker("cp", "-q", str(SMI), f"{name}:/opt/smi.xml")
-    script = """\
-printf '#!/bin/sh\n[ "$*" = "-q -x" ] || exit 3\ncat /opt/smi.xml\n' > /usr/local/bin/nvidia-smi
-printf '#!/bin/sh\ncat /opt/kernel 2>/dev/null; exit 0\n' > /usr/local/bin/dmesg
-chmod +x /usr/local/bin/nvidia-smi /usr/local/bin/dmesg"""
-    docker("exec", name, "sh", "-c", script)
-
-
-def kernel_tells(folder: Folder, index: int, xid: int | None) -> None:
-    line = f"[    9.1] NVRM: Xid (PCI:0000:00:06): {xid}, pid=7, name=python3" if xid is not None else ""
-    docker("exec", container(folder, index), "sh", "-c", f"echo '{line}' > /opt/kernel")
 
 
 def nodes(folder: Folder) -> list[tuple[str, str | None]]:
@@ -172,8 +117,8 @@ def test_a_training_goes_on_by_itself_on_another_machine_and_ends_with_the_same_
     for index in (0, 1):
         equip(ward, index)
     before = docker("inspect", "-f", "{{.Id}}", container(ward, 1))
-    assert ward.orch("run", ward.write("calm.yml", RUN.format(name="calm"))).code == 0
-    said = ward.orch("run", ward.write("hit.yml", RUN.format(name="hit")), "--detach")
+    assert ward.orch("run", ward.write("calm.yml", RUN.format(name="calm", interrupted="no"))).code == 0
+    said = ward.orch("run", ward.write("hit.yml", RUN.format(name="hit", interrupted="yes")), "--detach")
     assert said.code == 0, said.err
     controller = ward.start("controller")
     try:
@@ -193,12 +138,8 @@ def test_a_training_goes_on_by_itself_on_another_machine_and_ends_with_the_same_
     assert "interruption" in failed["events"]
     assert "its health is a failure" in failed["message"]
 
-    def weights(name: str) -> set[str]:
-        lines = ward.orch("logs", name).out.splitlines()
-        return {line.partition("weight ")[2] for line in lines if "weight " in line}
-
-    assert len(weights("calm")) == 2
-    assert weights("hit") == weights("calm")
+    assert len(weights(ward, "calm")) == 2
+    assert weights(ward, "hit") == weights(ward, "calm")
     # The next one is not replaced: it would be the second in a day.
     equip(ward, 1)
     kernel_tells(ward, 1, 79)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from support import Folder, containers, until
@@ -99,6 +101,48 @@ def test_apply_takes_each_document_as_its_type_wants_and_show_tells_all_of_it(qu
     said = quickstart.orch("show", "both").out
     assert "both (done" in said
     assert "the last lines of rank 0:\n  | rank 0\n  its log: orch logs both" in said
+
+
+def test_a_detached_run_is_traced_to_its_end(quickstart: Folder) -> None:
+    """By `--trace` alone: the driver, which goes on after the command, sends the run's own part."""
+    bodies: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            # Variables of the exporter alone ask for nothing; the endpoint is this test's.
+            env = {
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+                "OTEL_TRACES_EXPORTER": "none",
+            }
+            quickstart.write("traced.yml", "type: task\nnodes: 2\nimage: orch/job\ncommands: [sleep 3]\n")
+            words = ("run", "traced.yml", "--name")
+            assert quickstart.orch(*words, "untold", "--detach", env=env).code == 0
+            assert quickstart.orch("attach", "untold", env=env).code == 0
+            said = quickstart.orch(*words, "told", "--detach", "--trace", env=env)
+            assert said.code == 0, said.err
+            assert quickstart.orch("attach", "told", env=env).code == 0
+            until(lambda: len(bodies) == 2, 60, "the command and the driver have sent their traces")
+        finally:
+            server.shutdown()
+            thread.join()
+    command, driver = bodies
+    assert b"orch run" in command
+    assert b"submit" in command
+    assert b"orch driver" in driver
+    assert b"told" in driver
+    assert all(word in driver for word in (b"provision", b"rank", b"run"))
 
 
 def test_a_node_killed_in_the_middle_of_a_run_fails_it_by_name_and_up_makes_that_node_anew(

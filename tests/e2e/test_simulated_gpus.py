@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 
 import pytest
 from reference_runs import REFERENCE
 from reference_tools import put_tools, sizes_reduced
 from stocked import stocked
-from support import Folder
+from support import ROOT, Folder
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -60,8 +61,10 @@ commands:
 @pytest.fixture(scope="module")
 def pretend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
     path = tmp_path_factory.mktemp("pretend")
-    backend = f"{{type: local, node_image: '{stocked('mpi')}', simulate_gpu: 'H100:8'}}"
-    images = "{orch/job: 'tools.test/mpi:1'}"
+    kinds = "simulate_gpu: ['H100:8', 'MI300X:8']"
+    backend = f"{{type: local, node_image: '{stocked('mpi')}', {kinds}}}"
+    names = ("orch/job", "orch-examples/nccl-tests", "orch-examples/rccl-tests")
+    images = f"{{{', '.join(f'{name}: tools.test/mpi:1' for name in names)}}}"
     (path / "orch.yml").write_text(f"project: tests\nbackends: [{backend}]\nimages: {images}\n")
     folder = Folder(path)
     folder.write("fleet.yml", FLEET)
@@ -111,6 +114,33 @@ def test_upper_ends_limit_a_job_and_its_container_is_what_the_task_says(pretend:
     assert lines[4].split() == ["shm", "32768"]
     assert lines[5] == "mounted here"
     assert "nodes are containers here" in said.err
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("name", "fleet"), [("nccl", "pretend"), ("rccl", "instinct")])
+def test_the_bandwidth_tests_of_the_examples_run_as_they_are_written(
+    pretend: Folder, name: str, fleet: str
+) -> None:
+    """Their images are built elsewhere: here one of ours has a program of the same name."""
+    if fleet == "instinct":
+        amd = FLEET.replace("name: pretend", "name: instinct").replace("H100:8", "MI300X:8")
+        said = pretend.orch("up", pretend.write("instinct.yml", amd), "--yes", timeout=600)
+        assert said.code == 0, said.err
+    try:
+        put_tools(pretend, fleet, "mpi")
+        for example in (ROOT / "examples" / f"{name}-tests").iterdir():
+            shutil.copy(example, pretend.path)
+        said = pretend.orch("run", f"{name}-tests.yml", timeout=280)
+        assert said.code == 0, said.err
+        assert f"run {name}-tests on fleet {fleet}: {fleet}-[0-1]" in said.err
+        assert sizes_reduced(said.out, ranks=16) == [8 << power for power in range(8)]
+        program = re.search(r"\S+/build/\S+", (pretend.path / f"{name}-tests.yml").read_text())
+        recipe = (pretend.path / "Dockerfile").read_text()
+        assert program is not None
+        assert f"make -C {program[0].partition('/build/')[0]} " in recipe
+    finally:
+        if fleet == "instinct":
+            assert pretend.orch("down", "instinct.yml", "--yes").code == 0
 
 
 @pytest.mark.timeout(900)

@@ -102,6 +102,7 @@ def test_nodes_that_a_run_holds_are_not_verified_and_wrong_words_are_told(quicks
         (("laptop", "--runs", "all_reduce,gem"), 2, "'gem': choose from all_reduce"),
         (("laptop", "--size", "1T"), 2, "write a size from 4K to 64G"),
         (("laptop", "--min-busbw", "0"), 2, "a bandwidth in GB/s is above 0"),
+        (("laptop", "--image", "no image"), 2, "'no image' is not the name of an image"),
         (("laptop", "--node", "laptop-7"), 2, "no node named laptop-7 in laptop"),
     ):
         said = quickstart.orch("verify", *words)

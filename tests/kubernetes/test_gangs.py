@@ -6,18 +6,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 from gangcases import CASES, answers, queue, request
 from kubelab import Cluster
 
+from orch.components.kubernetes.account.rights import OF_KUEUE_RUNS, OF_POD_GROUPS, OF_RUNS
 from orch.rehearsal.kubernetes.api import Doc
 from orch.rehearsal.kubernetes.controllers.schemas import TEXT, definition, fields, install, one_of
 from orch.runner.kubernetes.client import KubernetesClient
+from orch.runner.kubernetes.errors import Forbidden
 from orch.runner.kubernetes.gang_look import GangLook, due_back
 from orch.runner.kubernetes.gangs import Gangs
-from orch.runner.kubernetes.manifests import GangRequest, PodResources, rank_name
+from orch.runner.kubernetes.manifests import GangRequest, PodResources, RegistryLogin, rank_name
 
 pytestmark = pytest.mark.kubernetes
 
@@ -43,7 +47,7 @@ def ask(cluster: Cluster, client: KubernetesClient) -> Iterator[Callable[..., As
             "gang": form,
             "local_queue": "main" if form == "kueue" else None,
             "requests": {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "8"},
-            "priority_classes": ["high", "low"],
+            "priority_classes": {"high": 100, "low": 1},
             **words.pop("queue", {}),
         }
         wanted = request(
@@ -385,7 +389,10 @@ def test_a_gang_of_more_importance_takes_the_place_of_another_which_runs_again_l
 ) -> None:
     space = cluster.namespace("gang-priority")
     add_queue(cluster, space, space)
-    low, high = (ask(space, form="kueue", run=word, priority=word, pods=6) for word in ("low", "high"))
+    low, high = (
+        ask(space, form="kueue", run=word, priority=value, pods=6)
+        for word, value in (("low", 1), ("high", 100))
+    )
     before = low.up()
     high.gangs.apply(high.request)
     high.until("running")
@@ -449,3 +456,61 @@ def test_of_two_gangs_without_a_scheduler_of_gangs_a_partial_one_is_taken_back_w
     assert running.gangs.take_back(running.name) == ()
     assert other.gangs.apply(other.request)
     assert len(other.until("running").pods) == 6
+
+
+def permitted(cluster: Cluster, space: str, folder: Path) -> Path:
+    """The kubeconfig of an account that may do in a namespace what runs do, and no more."""
+    rules: list[Doc] = []
+    for verb, name in (*OF_RUNS, *OF_KUEUE_RUNS, *OF_POD_GROUPS):
+        resource, _, group = name.partition(".")
+        rules.append({"apiGroups": [group], "resources": [resource], "verbs": [verb]})
+    api, rbac = cluster.api, f"/apis/rbac.authorization.k8s.io/v1/namespaces/{space}"
+    api.create(f"/api/v1/namespaces/{space}/serviceaccounts", {"metadata": {"name": "runs"}})
+    api.create(f"{rbac}/roles", {"metadata": {"name": "runs"}, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "runs"}
+    subject = {"kind": "ServiceAccount", "name": "runs", "namespace": space}
+    api.create(
+        f"{rbac}/rolebindings", {"metadata": {"name": "runs"}, "roleRef": reference, "subjects": [subject]}
+    )
+    token = api.create(f"/api/v1/namespaces/{space}/serviceaccounts/runs/token", {"spec": {}})["status"][
+        "token"
+    ]
+    document = yaml.safe_load(cluster.cluster.kubeconfig.read_text("utf-8"))
+    document["users"][0]["user"] = {"token": token}
+    file = folder / "kubeconfig"
+    file.write_text(yaml.safe_dump(document), "utf-8")
+    return file
+
+
+@pytest.mark.parametrize("form", ["kueue", "podgroup"])
+def test_an_account_with_the_rights_of_runs_asks_looks_and_takes_back(
+    cluster: Cluster, ask: Ask, tmp_path: Path, form: str
+) -> None:
+    space = cluster.namespace(f"gang-rights-{form}")
+    if form == "kueue":
+        add_queue(cluster, space, space)
+    gang = ask(space, form=form, registry=RegistryLogin("robot", "secret", "registry.example.com"))
+    client = KubernetesClient.open(str(permitted(cluster, space, tmp_path)))
+    try:
+        gang.gangs = Gangs(client, gang.request.queue, pause=lambda _: time.sleep(0.1))
+        gang.up()
+        assert [each.name for each in gang.gangs.listed(gang.request.project)] == [gang.name]
+        assert gang.gangs.take_back(gang.name) == ()
+        with pytest.raises(Forbidden, match="may not list secrets"):
+            client.items(f"/api/v1/namespaces/{space}/secrets")
+    finally:
+        client.close()
+
+
+def test_an_account_without_rights_is_told_what_it_lacks(cluster: Cluster, ask: Ask, tmp_path: Path) -> None:
+    space = cluster.namespace("gang-no-rights")
+    gang = ask(space)
+    file = permitted(cluster, space, tmp_path)
+    role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{space}/roles/runs"
+    cluster.api.patch(role, {"rules": [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get"]}]})
+    client = KubernetesClient.open(str(file))
+    try:
+        with pytest.raises(Forbidden, match="may not create jobs"):
+            Gangs(client, gang.request.queue).apply(gang.request)
+    finally:
+        client.close()

@@ -10,9 +10,10 @@ from orch.runner.errors import NodeCordoned, NoFit
 from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.node.container import start_command
 from orch.runner.node.stage import stage
+from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.block_resources import BlockResources, share_of
 from orch.runner.placement.node_fit import blocks_needed
-from orch.runner.placement.placement import NodeAvailability, cordoned_message, place_task
+from orch.runner.placement.placement import cordoned_message, place_task
 from orch.spec.grammar.blocks import blocks_of
 from orch.spec.grammar.values import Problem
 from orch.spec.models import Task

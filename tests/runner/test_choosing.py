@@ -11,7 +11,7 @@ from orch.runner.events import Notice, Recorder
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.node.commands import Command
 from orch.runner.node.connector import Completed
-from orch.runner.placement.placement import NodeAvailability
+from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.seats import choose, choose_fleet, fitting
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task

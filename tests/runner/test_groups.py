@@ -23,7 +23,8 @@ from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.container import start_command
 from orch.runner.node.stage import stage_files
-from orch.runner.placement.placement import Kind, NodeAvailability, match, place_task
+from orch.runner.placement.availability import NodeAvailability
+from orch.runner.placement.placement import Kind, match, place_task
 from orch.runner.placement.rank_groups import on_fleet, requested_fleets
 from orch.runner.placement.seats import fitting
 from orch.runner.runs.lifecycle import check_task

@@ -63,6 +63,7 @@ def test_sizes_durations_and_ranges_are_canonical() -> None:
     low=st.integers(0, 50),
     more=st.integers(0, 50),
     most=st.one_of(st.none(), st.integers(0, 50)),
+    spare=st.sampled_from([0, 0, 1, 3]),
     idle=st.one_of(st.none(), st.integers(0, 10**7)),
     words=st.lists(
         st.text(
@@ -77,11 +78,13 @@ def test_any_model_built_in_python_reads_back_equal(
     low: int,
     more: int,
     most: int | None,
+    spare: int,
     idle: int | None,
     words: list[str],
 ) -> None:
     folder = tmp_path_factory.mktemp("built")
-    nodes = Nodes(min=low, target=low + more, max=None if most is None else low + more + most)
+    high = None if most is None else low + more + most
+    nodes = Nodes(min=low, target=low + more, max=high, spare=spare if high != 0 else 0)
     for model in (
         Fleet(name="pool", nodes=nodes, idle_duration_s=idle),
         Task(name="train", image="x", commands=tuple(words)),

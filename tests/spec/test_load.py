@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orch.spec.diagnostics import Diagnostic, Severity, Span, render_human, render_json, strict
 from orch.spec.errors import ExitCode
@@ -50,6 +51,28 @@ def test_nodes_have_a_minimum_a_target_and_a_maximum(
     tmp_path: Path, written: str, nodes: tuple[int, int, int | None]
 ) -> None:
     assert fleet(tmp_path, written).nodes == Nodes(min=nodes[0], target=nodes[1], max=nodes[2])
+
+
+@pytest.mark.parametrize(
+    ("written", "counts", "for_runs"),
+    [
+        ("{min: 4, max: 4, spare: 1}", (5, 5, 5), 4),
+        ("{min: 2, target: 6, max: 10, spare: 2}", (4, 8, 12), 10),
+        ("{min: 4, spare: 1}", (5, 5, None), None),
+        ("{target: 4, max: 8, spare: 1}", (1, 5, 9), 8),
+    ],
+)
+def test_spares_are_nodes_more(
+    tmp_path: Path, written: str, counts: tuple[int, int, int | None], for_runs: int | None
+) -> None:
+    nodes = fleet(tmp_path, f"nodes: {written}").nodes
+    assert nodes is not None
+    assert (nodes.min, nodes.target, nodes.max) == counts
+    assert nodes.for_runs == for_runs
+    assert nodes.plain() == {"min": counts[0] - nodes.spare, **yaml.safe_load(written)} | {
+        "target": counts[1] - nodes.spare
+    }
+    assert Nodes.model_validate(nodes.plain()) == nodes
 
 
 def test_one_size_is_a_minimum_for_memory_and_exact_for_disk(tmp_path: Path) -> None:

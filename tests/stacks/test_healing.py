@@ -20,12 +20,15 @@ from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.node.cordon import CLOUD, Cordon
 from orch.runner.node.status import NodeStatus
 from orch.spec.errors import OrchError
-from orch.spec.state import FleetHealth, FleetState, NodeState, SshAccess
+from orch.spec.state import FleetHealth, FleetSpares, FleetState, NodeState, SshAccess
 from orch.stacks.health import healing
 from orch.stacks.health import watch as watch_module
-from orch.stacks.health.healing import REASON, VERB, Healer, NotReplaced
+from orch.stacks.health.healing import Healer, NotReplaced
+from orch.stacks.health.protection import REASON, VERB, Protection, protection_of
 from orch.stacks.maintenance.context import Maintenance
+from orch.stacks.maintenance.drive import CHECK
 from orch.stacks.maintenance.plan import MaintenancePlan, NodeLook, Options, plan_of
+from orch.stacks.maintenance.reboot import READY
 from orch.stacks.maintenance.serial import NONE, Share
 from orch.stacks.project import Project, find, ledger_scope
 from orch.stacks.records import NodeRecord
@@ -56,21 +59,39 @@ class Lab:
         self.backend = "local"
         self.done: list[str] = []
         self.fails: Exception | None = None
+        self.fails_at = "evidence"
+        self.interval_s, self.most = 0, 2
+        self.spares: FleetSpares | None = None
         self.cordon: Cordon | None = None
         self.on_plan: Any = lambda: None
 
     @property
     def fleet(self) -> FleetState:
-        health = FleetHealth(auto_replace=True, max_replacements=2)
-        return FleetState(name="lab", stack="lab", backend=self.backend, nodes=self.nodes, health=health)
+        health = FleetHealth(auto_replace=True, max_replacements=self.most, interval_s=self.interval_s)
+        return FleetState(
+            name="lab",
+            stack="lab",
+            backend=self.backend,
+            nodes=self.nodes,
+            health=health,
+            spares=self.spares,
+        )
 
     def carry_out(self, at: Maintenance) -> None:
         for name in at.plan.names:
             at.journal.step(name, "evidence", lambda: None)
-            if self.fails is not None:
+            if self.fails is not None and self.fails_at == "evidence":
                 raise self.fails
+            at.journal.step(name, self.fails_at, self._check)
             self.done.append(name)
             self.made[name] = datetime.now(timezone.utc) + timedelta(seconds=1)
+
+    def _check(self) -> None:
+        if self.fails is not None:
+            raise self.fails
+
+    def protection(self) -> Protection | None:
+        return protection_of(self.ledger.changes, self.project.name, ledger_scope(self.project), "lab")
 
     def look(self, name: str) -> NodeLook:
         return NodeLook("lab", "local", name, int(name[-1]), f"i-{name}", cordon=self.cordon)
@@ -285,3 +306,105 @@ def test_a_node_that_another_machine_would_not_help_is_told_and_kept(lab: Lab) -
     assert isinstance(told, NotReplaced)
     assert "another machine would not help" in told.text
     assert lab.done == []
+
+
+@pytest.mark.parametrize("step", [CHECK, READY])
+def test_a_fleet_is_protected_when_a_new_machine_is_not_in_order_look_after_look(lab: Lab, step: str) -> None:
+    lab.found("lab-1")
+    lab.fails, lab.fails_at = OrchError("node lab-1 is not in order"), step
+    for _ in range(3):
+        assert lab.protection() is None
+        assert isinstance(lab.heal()[-1], NotReplaced)
+    lab.fails = None
+    # From now on nothing is replaced, another node neither.
+    lab.found("lab-0")
+    (told,) = lab.heal()
+    assert isinstance(told, NotReplaced)
+    assert "fleet lab is protected, and none of its nodes is replaced by itself" in told.text
+    assert "the new machine of node lab-1 failed its checks 3 times" in told.text
+    assert "node lab-1 is not in order" in told.text
+    found = lab.protection()
+    assert found is not None
+    change = lab.ledger.changes.get(found.change)
+    assert change is not None
+    assert (lab.done, change.calls, change.shown_status) == ([], 3, "interrupted")
+
+    # Who replaces the node by hand goes on with that change: it ends well, and others are replaced again.
+    own = plan("lab-1", "by hand")
+    with undertaken(lab.project, VERB, own.subject, plan=own.text(), holds=own.holds) as journal:
+        assert journal.resumed
+    lab.found("lab-1", "healthy")
+    assert lab.protection() is None
+    lab.heal()
+    assert lab.done == ["lab-0"]
+
+
+def test_who_gives_the_change_up_has_another_machine_made(lab: Lab) -> None:
+    lab.found("lab-1")
+    lab.fails, lab.fails_at = OrchError("not in order"), CHECK
+    for _ in range(3):
+        lab.heal()
+    lab.fails = None
+    found = lab.protection()
+    assert found is not None
+    assert f"`orch log {found.change} --abandon`" in str(found)
+    lab.ledger.changes.abandon(found.change)
+    assert lab.protection() is None
+    lab.heal()
+    assert lab.done == ["lab-1"]
+
+
+def test_a_new_machine_that_is_not_in_order_is_looked_at_again_after_an_interval(lab: Lab) -> None:
+    lab.interval_s = 3600
+    lab.found("lab-1")
+    lab.fails, lab.fails_at = OrchError("not in order"), CHECK
+    lab.heal()
+    lab.fails = None
+    (told,) = lab.heal()
+    assert isinstance(told, NotReplaced)
+    assert "its new machine is not in order, and is looked at again" in told.text
+    assert lab.done == []
+    lab.interval_s = 0
+    lab.heal()
+    assert lab.done == ["lab-1"]
+
+
+def test_want_of_room_protects_no_fleet(lab: Lab) -> None:
+    lab.found("lab-1")
+    lab.fails = OrchError("no capacity")
+    for _ in range(5):
+        lab.heal()
+    assert lab.protection() is None
+    lab.fails = None
+    lab.heal()
+    assert lab.done == ["lab-1"]
+
+
+def test_runs_leave_for_a_spare_also_where_nothing_is_replaced(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orch.runner.node.claims import Claim
+    from orch.stacks.maintenance.plan import PlannedRun
+
+    busy = NodeStatus(
+        "busy", busy_blocks=1, claims=(Claim("orch-train-0", "train", "ada@desk", "2026-01-01T00:00:00Z"),)
+    )
+    statuses = [NodeStatus("idle"), busy, NodeStatus("idle")]
+    present = PlannedRun("train", "ada@desk", ("lab-1",), 7, stops=False)
+    left: list[str] = []
+    monkeypatch.setattr(healing, "runs_on", lambda *_: [present])
+    monkeypatch.setattr(healing, "node_statuses", lambda *_: statuses)
+    monkeypatch.setattr(Healer, "_make_leave", lambda self, node, runs: iter([left.append(node.name)][:0]))
+    lab.nodes = (node(0), node(1), node(2))
+    lab.most = 0
+    lab.found("lab-1")
+    assert isinstance(lab.heal()[0], NotReplaced)
+    assert left == []
+    lab.spares = FleetSpares(count=1, of=3)
+    lab.heal()
+    assert left == ["lab-1"]
+    # The one that there is takes no jobs either.
+    statuses[2] = NodeStatus("unreachable")
+    statuses[0] = busy
+    lab.heal()
+    assert left == ["lab-1"]

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
+from pureruns import fleet, node
 
-from orch.runner.verify.judge import Shortfall
-from orch.stacks.health.verified import finding_of
+from orch.runner.errors import HostUnreachable
+from orch.runner.health.findings import Finding, report
+from orch.runner.health.gate import Examined
+from orch.runner.verify.judge import Shortfall, unmeasured, with_health
+from orch.stacks.health.verified import finding_of, unhealthy
+from orch.stacks.health.watch import Watched
 
 Kind = Literal["figure", "card", "node", "link", "transport", "values"]
 
@@ -31,4 +36,30 @@ def test_what_falls_short_of_a_node(kind: Kind, *, gated: bool, status: str, act
     assert (
         finding_of("lab-0", [Shortfall("ORCH444", "it is slow", ("lab-1",), kind)], gated=gated).findings
         == ()
+    )
+
+
+def test_what_nodes_tell_of_themselves_falls_short_where_it_is_a_failure_and_is_a_note_otherwise() -> None:
+    def examined(name: str, *found: Finding) -> Examined:
+        return Examined(node(int(name[-1])).model_copy(update={"name": name}), report(found))
+
+    lost = Finding("gpu lost", "failure", "GPU 3 (0000:5d:00)", "the GPU is lost", "reboot")
+    hot = Finding("thermal", "warning", "GPU 1 (0000:1b:00)", "its driver slows it down")
+    silent = Examined(node(2), error=HostUnreachable("node lab-2 does not answer"))
+    watched = Watched(
+        fleet(node(0)),
+        (examined("lab-0", lost, hot), examined("lab-1"), silent),
+        (("lab-3", "its preparation is under way"),),
+    )
+    found, notes = unhealthy(watched)
+    assert found == (
+        Shortfall("ORCH448", "lab-0: GPU 3 (0000:5d:00): the GPU is lost", ("lab-0",), "health"),
+    )
+    assert notes[0] == "warning of lab-0: GPU 1 (0000:1b:00): its driver slows it down"
+    assert notes[1].endswith("was not examined: node lab-2 does not answer")
+    assert notes[2] == "lab-3 was not examined: its preparation is under way"
+    told = with_health(unmeasured("lab", ()), found, notes)
+    assert (told.fine, told.sentence) == (
+        False,
+        "fleet lab falls short: lab-0: GPU 3 (0000:5d:00): the GPU is lost",
     )

@@ -138,7 +138,7 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         cluster_queues=_list(listed, "clusterqueues", cluster_queues_of),
         flavors=_list(listed, "resourceflavors", flavors_of),
         topologies=_list(listed, "topologies", topologies_of),
-        priority_classes=_list(listed, "workloadpriorityclasses", _names),
+        priority_classes=_list(listed, "workloadpriorityclasses", _values),
         pod_groups=groups,
         pods_read=on_nodes is not None,
         allowed=allowed,
@@ -188,6 +188,10 @@ def _list(
 ) -> T | None:
     rows = listed.get(plural, [])
     return None if rows is None else read(rows)
+
+
+def _values(documents: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    return {str(each["metadata"]["name"]): int(each.get("value") or 0) for each in documents}
 
 
 def _names(documents: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -135,7 +135,8 @@ def _judge_call(section: Section, notes: ReportBuilder, *, listed: bool) -> None
         notes.fail(check, part, f"{reason}{f' ({_quoted(head)})' if head else ''}", action)
     elif code or not listed:
         said = _quoted(head) if head else "it says nothing"
-        notes.fail("driver", "node", f"nvidia-smi fails with exit code {code}: {said}", "reboot")
+        how = f"fails with exit code {code}" if code else "gives no report that can be read"
+        notes.fail("driver", "node", f"nvidia-smi {how}: {said}", "reboot")
 
 
 def _quoted(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.base import OF_CLAIMS, BackendSettings
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, plain
 from orch.spec.models.fields.parsing import Misread, Path, Reads, read_as
@@ -42,9 +42,10 @@ class LocalSettings(BackendSettings):
     noun: ClassVar[str] = "the backend `local`"
     title: ClassVar[str] = "local"
     provisioned: ClassVar[bool] = True
-    supports: ClassVar[frozenset[str]] = frozenset({"init", "mounts", "scratch", "volumes"})
+    supports: ClassVar[frozenset[str]] = frozenset({"init", "mounts", "nodes.spare", "scratch", "volumes"})
 
     volumes_lack: ClassVar[tuple[str, ...]] = (
+        *OF_CLAIMS,
         "region",
         "availability_zone",
         "disk_type",

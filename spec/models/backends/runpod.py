@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from orch.spec.models.backends.base import CLOUD_SUPPORTS, CloudSettings
+from orch.spec.models.backends.base import CLOUD_SUPPORTS, OF_CLAIMS, CloudSettings
 from orch.spec.models.backends.credentials import ApiKeyCreds
 from orch.spec.models.fields.types import Flag, choice
 
@@ -29,18 +29,27 @@ class RunpodSettings(CloudSettings):
         "os_image",
         "init",
         "mounts",
+        "nodes.spare",
         "scratch",
         "scratch.fs",
         "topology",
     }
     # A pod mounts its volume for writing, and RunPod says nothing of how fast it is, or encrypted with what.
-    volumes_lack: ClassVar[tuple[str, ...]] = ("iops", "throughput", "kms_key", "tags", "read_only")
+    volumes_lack: ClassVar[tuple[str, ...]] = (
+        *OF_CLAIMS,
+        "iops",
+        "throughput",
+        "kms_key",
+        "tags",
+        "read_only",
+    )
     volumes_shared: ClassVar[bool] = True
     instead: ClassVar[Mapping[str, str]] = {
         "reservation": "RunPod has none",
         "tags": _NO_LABELS,
         "os_image": "the job's `image` is all there is",
         "init": _NO_HOST,
+        "nodes.spare": "pods are made with a run and go with it: its next attempt gets new ones",
         "mounts": "a pod mounts no file systems: let the job bring its data, or keep it by `outputs`",
         "scratch": "the disk of the pod is all there is: `resources: {disk: …}`",
         "scratch.fs": "the disk of the pod is all there is: `resources: {disk: …}`",

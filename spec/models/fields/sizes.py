@@ -14,6 +14,7 @@ from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reads
 from orch.spec.models.fields.types import text
+from orch.spec.suggest import counted
 
 MAX_NODES = MAX_FOLDED
 """Of a fleet, and so of a run, which stays on one: as many as a folded name has hosts. A fleet is one stack,
@@ -38,6 +39,10 @@ _NODES = Reads(lambda value: _count(text(value)), json_schema.number(0, MAX_NODE
 class Nodes(Section):
     """How many: at least `min`, `target` when created, at most `max` (None: no bound). A range starts at
     its minimum.
+
+    `spare` more are made than a file's numbers say, for nodes that fail. The numbers of a model count them,
+    so that whoever makes, prices or bounds machines has all of them: `{min: 4, max: 4, spare: 1}` reads as
+    five to five nodes, of which one is a spare.
     """
 
     noun: ClassVar[str] = "`nodes`"
@@ -48,6 +53,10 @@ class Nodes(Section):
         description="Created at first; `min` if not given.", json_schema_extra={"optional": True}
     )
     max: Annotated[int | None, _NODES] = Field(default=None, description="Never more than this.")
+    spare: Annotated[int, _NODES] = Field(
+        default=0,
+        description="So many more, which runs get only in place of nodes that fail; 0 if not given.",
+    )
 
     @classmethod
     def expand(cls, data: object) -> object:
@@ -69,26 +78,35 @@ class Nodes(Section):
     def form(cls) -> str:
         return "write `2`, `2..8` or `{min: 1, target: 2, max: 8}`"
 
+    @property
+    def for_runs(self) -> int | None:
+        """How many nodes a run may have at most; None where there is no bound."""
+        return None if self.max is None else self.max - self.spare
+
     def plain(self) -> object:
-        if self.min == self.target:
+        if self.min == self.target and not self.spare:
             return f"{self.min}..{'' if self.max is None else self.max}"
-        return {key: value for key, value in dict(self).items() if value is not None}
+        numbers = {key: value for key, value in dict(self).items() if value is not None}
+        if not self.spare:
+            del numbers["spare"]
+            return numbers
+        return {key: value - (self.spare if key != "spare" else 0) for key, value in numbers.items()}
 
 
 def _ordered(written: dict[str, object]) -> dict[str, object]:
-    """Fills in `target` from `min`, and refuses ends out of order. Ends that do not read are left to their
-    fields.
+    """Fills in `target` from `min`, refuses ends out of order, and adds `spare` to them. Ends that do not
+    read are left to their fields.
     """
     try:
         ends = {
             key: _count(text(written[key]))
-            for key in ("min", "target", "max")
+            for key in ("min", "target", "max", "spare")
             if written.get(key) is not None
         }
     except Problem:
         written.setdefault("target", 0)
         return written
-    low, high = ends.get("min", 0), ends.get("max")
+    low, high, spare = ends.get("min", 0), ends.get("max"), ends.get("spare", 0)
     target = ends.get("target", low)
     if high is not None and low > high:
         turned = f"{high}..{low}"
@@ -101,7 +119,19 @@ def _ordered(written: dict[str, object]) -> dict[str, object]:
         raise Problem(
             "ORCH123", f"target {target} is above max {high}", hint=f"write a target of {high} or less"
         )
-    return {**written, "target": target}
+    if not spare:
+        return {**written, "target": target}
+    most = max(target, high or 0)
+    if not most and high is not None:
+        raise Problem("ORCH123", "spares of a fleet without nodes", hint="write a `max` of 1 or more")
+    if most + spare > MAX_NODES:
+        raise Problem(
+            "ORCH119",
+            f"{most} nodes and {counted(spare, 'spare')} are too many for one fleet",
+            hint=f"write {MAX_NODES} or less in all",
+        )
+    high = None if high is None else high + spare
+    return {**written, "min": low + spare, "target": target + spare, "max": high}
 
 
 def _blocks(value: object) -> int | str:

@@ -23,6 +23,7 @@ from orch.rehearsal.aws.account import Cloud
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
+from orch.spec.state import FleetSpares
 
 SETTINGS = AwsSettings.model_validate({"type": "aws"})
 
@@ -194,3 +195,19 @@ def test_a_region_is_asked_for_its_zones_when_it_is_tried(cloud: Cloud) -> None:
     assert there.place.startswith("g6.12xlarge in us-west-2, zone usw2-az1, on demand")
     assert len(there.elsewhere) == 3
     assert "(price of us-east-1)" in there.place
+
+
+def test_every_place_has_the_spares_of_the_file_and_how_health_is_watched(cloud: Cloud) -> None:
+    model = fleet(
+        instance_types=["g6.12xlarge"],
+        regions=["us-east-1"],
+        nodes={"min": 2, "max": 4, "spare": 1},
+        health={"interval": "5m"},
+    )
+    first = compile_fleet(request_of(model, SETTINGS, session=client_hook.session(cloud)))
+    other = first.elsewhere[0].compile()
+    for planned in (first, other):
+        assert planned.spares == FleetSpares(count=1, of=3, least=3)
+        assert planned.health.interval_s == 300
+        assert len(planned.nodes) == 3
+    assert "1 of 3 nodes is a spare: runs get it only in place of nodes that fail" in first.reasons

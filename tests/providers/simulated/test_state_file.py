@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import pytest
 from forkserver import Forked
 from support import fork_server, until
 
+from orch.rehearsal.__main__ import main
 from orch.rehearsal.account import SimulationError
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.aws.api.errors import AwsError
@@ -195,3 +197,19 @@ def test_the_command_line_turns_knobs_and_refuses_wrong_ones(account: Any) -> No
     assert knobs.pending_s == 2
     assert "nonsense" in command(account, "set", "nonsense=1")
     assert "InvalidInstanceID" in command(account, "terminate", "i-00000000000000000")
+
+
+def test_the_account_may_be_read_in_part_and_a_word_that_cannot_be_read_is_told(
+    account: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, write = os.pipe()
+    os.close(read)  # as `| head` does when it has seen enough
+    try:
+        words = [sys.executable, "-m", "orch.rehearsal", str(account.cloud.path), "show"]
+        done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in (["call", "RunInstances", "{not json"], ["set", "pending_s={"]):
+        assert main([str(account.cloud.path), *words]) == 2
+        assert "error: a word is not written as it must be" in capsys.readouterr().err

@@ -76,7 +76,13 @@ class Machine:
         path = {"PATH": f"{self.path / 'bin'}:{os.environ['PATH']}"}
         started = time.monotonic()
         done = subprocess.run(
-            ["sh", "-c", self.text(asked)], env=path, capture_output=True, text=True, timeout=60, check=False
+            ["sh", "-c", self.text(asked)],
+            env=path,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=False,
         )
         return Completed(
             node.name, asked, done.returncode, done.stdout, done.stderr, time.monotonic() - started
@@ -185,6 +191,53 @@ def test_the_journal_is_read_where_dmesg_is_closed(machine: Machine) -> None:
     assert machine.look().action == "reboot"
 
 
+def test_what_is_told_again_and_again_pushes_no_fault_out(machine: Machine) -> None:
+    lost = "[   10.1] NVRM: Xid (PCI:0000:00:06): 79, pid=7, GPU has fallen off the bus."
+    repeated = (
+        "[   11.2] NVRM: Xid (PCI:0000:00:06): 13, pid=7, Graphics SM Warp Exception",
+        "[   12.3] NVRM: Xid (PCI:0000:00:06): 63, Row Remapper: New row marked for remapping",
+        "[   13.4] I/O error, dev sda, sector 123456 op 0x0:(READ) flags 0x0",
+        "[   14.5] EDAC MC0: 1 CE memory read error on CPU_SrcID#0_DIMM#0 (channel:0 page:0x12ab34)",
+    )
+    log = "\n".join([lost, *(line for line in repeated for _ in range(25_000))])
+    machine.file("log", log)
+    machine.has("dmesg", f"cat {machine.path}/log")
+    done = machine.run(node_of(), command(node_of(), depth="light"))
+    assert len(done.stdout) < 200_000
+    found = {each.check: each for each in read(node_of(), done.stdout).findings if each.severity == "failure"}
+    assert set(found) == {"xid", "disk errors"}
+    assert found["xid"].reason.startswith("Xid 79")
+    assert "corrected memory errors" in str(read(node_of(), done.stdout).findings)
+
+
+def test_a_log_with_bytes_that_are_no_text_is_read(machine: Machine) -> None:
+    machine.has(
+        "dmesg",
+        "printf '[ 1.0] \\000\\377\\200 boot\\n[ 2.0] NVRM: Xid (PCI:0000:00:06): 79, \\033[2J\\377\\n'",
+    )
+    found = machine.look()
+    assert [each.reason[:6] for each in found.findings] == ["Xid 79"]
+    assert all(each.reason.isprintable() for each in found.findings)
+
+
+def test_a_kernels_log_that_hangs_is_skipped_and_holds_no_later_look(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "LOG_S", 1)
+    machine.has("dmesg", "sleep 300")
+    machine.has("journalctl", "sleep 300")
+    for _ in range(2):
+        found = machine.look()
+        assert found.status == "healthy"
+        skipped = {each.check: each.why for each in found.skipped}
+        assert skipped["xid"] == "the kernel's log cannot be read: dmesg did not answer"
+
+
+def test_tools_are_asked_in_the_language_that_is_read(machine: Machine) -> None:
+    machine.has("timedatectl", '[ "$LC_ALL" = C ] && echo NTPSynchronized=yes || echo NTPSynchronized=oui')
+    assert "clock" in machine.look().passed
+
+
 def test_a_reset_by_orch_ends_what_it_mends(machine: Machine) -> None:
     machine.has(
         "nvidia-smi", f"sed 's/<gpu_recovery_action>None/<gpu_recovery_action>N\\/A/' {RECORDED}/h100.xml"
@@ -242,6 +295,21 @@ def test_a_container_reads_its_own_alone(machine: Machine) -> None:
     found = machine.look()
     assert [each.part for each in found.findings] == ["GPU 0 (0000:00:06)"]
     assert {"rdma", "clock", "disk space", "memory"} <= {each.check for each in found.skipped}
+
+
+def test_a_simulated_node_may_have_ports_and_a_container_that_is_none_has_not(machine: Machine) -> None:
+    machine.contained = True
+    for name, state in (("mlx5_0", "4: ACTIVE"), ("mlx5_1", "1: DOWN")):
+        machine.file(f"home/simulated/infiniband/{name}/ports/1/state", state)
+        machine.file(f"home/simulated/infiniband/{name}/ports/1/link_layer", "InfiniBand")
+    found = machine.look(simulated=True)
+    assert [(each.check, each.part) for each in found.findings] == [("rdma", "mlx5_1 port 1")]
+    assert "rdma" not in {each.check for each in found.skipped}
+    found = machine.look()
+    assert (found.findings, "rdma" in {each.check for each in found.skipped}) == ((), True)
+    # Of a machine the kernel's files count, whatever else is there.
+    machine.contained = False
+    assert machine.look(simulated=True).findings == ()
 
 
 def test_dcgm_has_its_watches_set_and_a_diagnostic_is_run_where_asked(machine: Machine) -> None:

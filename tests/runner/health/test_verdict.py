@@ -20,7 +20,8 @@ from orch.runner.node import verdict
 from orch.runner.node.connector import Connector, NodeResult
 from orch.runner.node.status import NodeStatus, read_status
 from orch.runner.node.verdict import Verdict, read_verdict, record, unhealthy_error
-from orch.runner.placement.placement import NodeAvailability, place_task, unhealthy_message
+from orch.runner.placement.availability import NodeAvailability
+from orch.runner.placement.placement import place_task, unhealthy_message
 from orch.spec.errors import OrchError
 from orch.spec.models import Task
 from orch.spec.state import FleetHealth, FleetState, NodeState

@@ -139,7 +139,7 @@ START = {
 def test_results_are_read_from_the_log_of_rank_0(tmp_path: Path) -> None:
     folder, of = RunFolder(tmp_path, 1), h100(2)
     log(folder, 0, "WARNING: torchrun", said(**START), said(kind="end", seconds=3.0), "the last line")
-    found = results_of(folder, row(of))  # pyright: ignore
+    found = results_of(folder, row(of), Request(runs=()))  # pyright: ignore
     assert (found.seconds, found.unread) == (3.0, 0)
     terms = terms_of(Request(), of, row(of), {})  # pyright: ignore
     assert conditions_of(found, terms) == "2 nodes, 16 ranks, NCCL, efa"
@@ -156,7 +156,7 @@ def test_a_run_without_results_says_why_its_ranks_ended(tmp_path: Path, ended: b
         said(kind="error", rank=9, text="DistBackendError: x\x1b[2J", network="gIB", warnings=[warning]),
     )
     with pytest.raises(RunFailed) as caught:
-        results_of(folder, Row("failed"))  # pyright: ignore
+        results_of(folder, Row("failed"), Request())  # pyright: ignore
     error = caught.value
     assert (error.code, error.exit_code) == ("ORCH446", ExitCode.RUN_FAILED)
     assert error.detail == f"rank 9: DistBackendError: x<1b>[2J\n{warning}\nnetwork: gIB"
@@ -164,9 +164,29 @@ def test_a_run_without_results_says_why_its_ranks_ended(tmp_path: Path, ended: b
 
 
 def test_a_run_whose_log_is_not_here_has_no_results(tmp_path: Path) -> None:
+    failed = Row("failed", message="the node went")
     with pytest.raises(RunFailed) as caught:
-        results_of(RunFolder(tmp_path, 1), Row("failed", message="the node went"))  # pyright: ignore
+        results_of(RunFolder(tmp_path, 1), failed, Request())  # pyright: ignore
     assert caught.value.detail == "the node went"
+
+
+def test_what_was_asked_for_and_is_not_told_is_not_fine(tmp_path: Path) -> None:
+    folder, of = RunFolder(tmp_path, 1), h100(2)
+    skipped = {"kind": "skipped", "why": "there is one process"}
+    figure = {"kind": "figure", "unit": "MB/s", "node": 0, "value": 9.0}
+    told = [
+        said(**skipped, measure="all_reduce"),
+        said(**figure, measure="disk_write"),
+        "orch-verify: {",
+        said(kind="collective", measure="alltoall", size=-1, seconds=0, algbw=1, busbw="x", wrong=0),
+    ]
+    log(folder, 0, said(**START), *told, said(kind="end", seconds=3.0))
+    wanted = Request(runs=("all_reduce", "disk"))
+    assert results_of(folder, row(of), wanted).unread == 2  # pyright: ignore
+    wanted = Request(runs=("all_reduce", "alltoall", "gemm", "disk"), pairs=True)
+    with pytest.raises(RunFailed) as caught:
+        results_of(folder, row(of), wanted)  # pyright: ignore
+    assert caught.value.detail == "nothing is told of alltoall, gemm, pairs"
 
 
 def test_results_are_for_programs_and_all_else_is_shown() -> None:
