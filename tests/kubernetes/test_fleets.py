@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 from kubelab import Cluster
-from support import Folder, Said
+from support import Folder, Said, docker
 
 from orch.components.kubernetes.account.gather_facts import gather_facts
+from orch.images import resolve
 from orch.runner.kubernetes.client import KubernetesClient
 from orch.spec.state import PodQueue
 
@@ -279,6 +280,33 @@ def test_the_rights_of_the_reference_page_are_enough(cluster: Cluster, project: 
     down = project.orch("down", "least", "--yes")
     assert down.code == 0, down.out + down.err
     assert ours(cluster, "least") == []
+
+
+def test_a_run_needs_no_more_rights_either(cluster: Cluster, project: Project) -> None:
+    space = cluster.namespace("fleet-run")
+    # As if it had been pulled: the cluster's nodes are this machine's Docker.
+    image = "registry.example/orch/job:rights"
+    docker("tag", resolve("orch/job"), image)
+    project.begin(grant(cluster, project.path, space), space).fleet("least")
+    project.up("least.yml")
+    task = {
+        "type": "task",
+        "name": "hello",
+        "nodes": 2,
+        "fleets": ["least"],
+        "image": image,
+        "shell": "sh",
+        "commands": ['echo "rank $NODE_RANK of $DSTACK_NODES_NUM"'],
+    }
+    project.write("hello.yml", json.dumps(task))
+    said = project.orch("run", "hello.yml", "--yes")
+    assert said.code == 0, said.out + said.err
+    assert "rank 0 of 2" in said.out
+    assert "rank 1 of 2" in said.out
+    jobs = f"/apis/batch/v1/namespaces/{space}/jobs"
+    cluster.until(lambda: not cluster.pods(space) and not cluster.api.items(jobs))
+    down = project.orch("down", "least", "--yes")
+    assert down.code == 0, down.out + down.err
 
 
 @pytest.mark.parametrize(
