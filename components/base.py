@@ -88,7 +88,8 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     acts on) is in its `settings`.
 
     `packages`: how the types of its resources begin (`aws:`), where a killed call may leave some in a cloud.
-    `rehearsal`: the package with its simulated account, None where nodes are what they are in a rehearsal.
+    `rehearsal`: the package with its simulated account, None where nodes are what they are in a rehearsal;
+    `rehearsal_server`: one whose `hooks` start a real server of its kind on this machine in its place.
     `explained`: how changes of its fleets are told. `tells_room`: whether `room` tells of
     machines on demand. `catalog`: a folder with its machine types and prices (`types.csv` and `prices.csv` in
     the form of `catalog/`), for `orch offers`.
@@ -98,6 +99,7 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     settings: ClassVar[type[BackendSettings]]
     packages: ClassVar[tuple[str, ...]] = ()
     rehearsal: ClassVar[str | None] = None
+    rehearsal_server: ClassVar[str | None] = None
     explained: ClassVar[Explained] = NOTHING
     tells_room: ClassVar[bool] = False
     catalog: ClassVar[Path | None] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from orch.components.registry import backend
@@ -31,10 +32,12 @@ class VolumeError(OrchError):
 
 @dataclass(frozen=True)
 class Account:
-    """How a backend is asked: its settings in orch.yml, and the session of a rehearsal, None outside."""
+    """How a backend is asked: its settings in orch.yml, and the session of a rehearsal, None outside. `root`:
+    the project's folder."""
 
     settings: Sequence[BackendSettings] = ()
     session: Callable[[str], Any] = lambda backend: None
+    root: Path = Path()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,8 @@ class RehearsalProject(Project):
         return True
 
     def session(self, backend: str) -> Any:
+        if (server := servers().get(backend)) is not None:
+            return import_module(f"{server}.hooks").session(self.dot / backend)
         if backend not in clouds():
             return None
         return _hooks(backend).session(self.cloud(backend), self.backends)
@@ -124,6 +127,7 @@ class RehearsalProject(Project):
             PROJECT_HOOK: f"{__name__}:{by_hand.__name__}",
             # No provider is fetched for a rehearsal: what it needs is here or it fails.
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+            "ORCH_KUBERNETES_PLUGIN": "own",
         }
 
 
@@ -165,6 +169,13 @@ def clouds() -> Mapping[str, AnyBackend]:
     """The backends with a simulated account. A rehearsal does not simulate the others."""
     backends = {name: backend(name) for name in provisioned()}
     return {name: each for name, each in backends.items() if each.rehearsal is not None}
+
+
+@cache
+def servers() -> Mapping[str, str]:
+    """Backends that are rehearsed on a real server of their kind, each with the package that starts it."""
+    backends = {name: backend(name).rehearsal_server for name in provisioned()}
+    return {name: package for name, package in backends.items() if package is not None}
 
 
 def _hooks(cloud: str) -> CloudHooks:
@@ -237,6 +248,8 @@ def forget(project: Project) -> None:
             remove_disks(cloud)
             remove_volumes(cloud)
             cloud.store.close()
+    for name, package in servers().items():
+        import_module(f"{package}.hooks").forget(folder / name)
     shutil.rmtree(folder, ignore_errors=True)
 
 

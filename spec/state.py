@@ -281,8 +281,8 @@ class PodQueue(_Frozen):
     Kubernetes' words ("nvidia.com/gpu": "8"); `gpu_resource` is the key of its accelerators. `fabric` names
     its kind of fabric (catalog/kubernetes_fabrics.yml), None for one without RDMA, `fabric_resource` the key
     that was found allocatable. `topology_key`: the label whose value the pods of a run are to share;
-    `topology_required`: or do not start. `priority_classes`: those that its queue knows. `mark`: of the
-    fleet's stack, as a label's value: all that its runs have in the cluster bears it.
+    `topology_required`: or do not start. `priority_classes`: those that its queue knows, by name, with their
+    values. `mark`: of the fleet's stack, as a label's value: all that its runs have in the cluster bears it.
     """
 
     context: str | None = None
@@ -303,7 +303,7 @@ class PodQueue(_Frozen):
     tolerations: tuple[dict[str, str], ...] = ()
     topology_key: str | None = None
     topology_required: bool = False
-    priority_classes: tuple[str, ...] = ()
+    priority_classes: dict[str, int] = {}
     start_limit_s: int = 300
     price_hourly: float | None = None
     mark: str = ""

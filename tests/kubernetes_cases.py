@@ -21,6 +21,7 @@ from orch.components.kubernetes.account.facts import (
 )
 from orch.components.kubernetes.account.rights import (
     OF_ACCOUNTS,
+    OF_COMPUTE_DOMAINS,
     OF_KUEUE_RUNS,
     OF_NAMESPACES,
     OF_POD_GROUPS,
@@ -49,7 +50,15 @@ APIS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "podgroups": (SCHEDULING, "v1alpha2", ("podgroups", "workloads")),
     "compute-domains": (COMPUTE_DOMAINS, "v1beta1", ("computedomains",)),
 }
-ALL = (*OF_RUNS, *OF_ACCOUNTS, *OF_NAMESPACES, *OF_QUEUES, *OF_KUEUE_RUNS, *OF_POD_GROUPS)
+ALL = (
+    *OF_RUNS,
+    *OF_ACCOUNTS,
+    *OF_NAMESPACES,
+    *OF_QUEUES,
+    *OF_KUEUE_RUNS,
+    *OF_POD_GROUPS,
+    *OF_COMPUTE_DOMAINS,
+)
 DEFAULT = {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "1000Gi", "pods": "110"}
 
 
@@ -132,7 +141,7 @@ def facts_of(data: dict[str, Any], namespace: str) -> ClusterFacts:
         cluster_queues=None if "cluster" in hidden else cluster_queues_of(rows["cluster"]),
         flavors=None if "flavors" in hidden else flavors_of(rows["flavors"]),
         topologies=topologies_of(rows["topologies"]),
-        priority_classes=tuple(data.get("priority_classes", ())),
+        priority_classes=dict(data.get("priority_classes", {})),
         pod_groups=data.get("pod_groups", "podgroups" in data.get("apis", ())),
         pods_read=pods is not None,
         allowed=frozenset(" ".join(act) for act in ALL) - denied,
@@ -164,7 +173,8 @@ class Case:
             )
         )
         place = candidates(request.fleet, self.settings, request.previous)[0]
-        context = Context("abc123", self.settings, tags=self.data.get("tags", {}))
+        login = {} if place.context is None else {"context": place.context}
+        context = Context("abc123", self.settings, login=login, tags=self.data.get("tags", {}))
         namespace = place.namespace or "work"
         facts = facts_of(self.data.get("cluster", {}), namespace)
         return plan(request.fleet, replace(place, namespace=namespace), facts, request.previous, context)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.base import Backend
 from orch.components.deployment import Deployment
@@ -29,17 +29,28 @@ from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 
+if TYPE_CHECKING:
+    from orch.components.kubernetes.volumes import KubernetesVolumes
+
 
 class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPlan]):
     name: ClassVar[str] = "kubernetes"
     settings: ClassVar[type[BackendSettings]] = KubernetesSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     explained: ClassVar[Explained] = EXPLAINED
+    rehearsal_server: ClassVar[str | None] = "orch.rehearsal.kubernetes"
+
+    def _login(self, request: PlanRequest, context: str | None) -> tuple[Path | None, str | None]:
+        """The file of a kubeconfig and the context of it; in a rehearsal its own cluster."""
+        rehearsed = request.once((self.name, "session"), lambda: request.session(self.name))
+        if rehearsed is not None:
+            return Path(rehearsed), None
+        return kubeconfig_file(self.settings_of(request), request.root), context
 
     def _client(self, request: PlanRequest, context: str | None) -> KubernetesClient:
         def begin() -> KubernetesClient:
-            file = kubeconfig_file(self.settings_of(request), request.root)
-            return KubernetesClient.open(None if file is None else str(file), context)
+            file, name = self._login(request, context)
+            return KubernetesClient.open(None if file is None else str(file), name)
 
         return request.once((self.name, "client", context), begin)
 
@@ -71,10 +82,10 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
         self, request: PlanRequest, candidate: KubernetesCandidate, facts: ClusterFacts
     ) -> KubernetesPlan:
         settings = self.settings_of(request)
-        file = kubeconfig_file(settings, request.root)
+        file, name = self._login(request, candidate.context)
         login = {
             **({"kubeconfig": str(file)} if file is not None else {}),
-            **({"context": candidate.context} if candidate.context is not None else {}),
+            **({"context": name} if name is not None else {}),
         }
         context = Context(
             scope=request.scope,
@@ -102,6 +113,11 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
             "region": queue.context,
             "runtime": "process",
         }
+
+    def volumes(self) -> KubernetesVolumes:
+        from orch.components.kubernetes.volumes import KubernetesVolumes
+
+        return KubernetesVolumes()
 
     def traits(self, request: PlanRequest, candidate: KubernetesCandidate, plan: KubernetesPlan) -> Traits:
         return traits(plan)

@@ -23,6 +23,7 @@ from orch.components.kubernetes.account.facts import (
 )
 from orch.components.kubernetes.account.rights import (
     MADE,
+    OF_COMPUTE_DOMAINS,
     OF_KUEUE_RUNS,
     OF_POD_GROUPS,
     OF_QUEUES,
@@ -131,7 +132,7 @@ def plan(
     findings += _security(facts, namespace, chosen, made=makes_namespace)
     account, of_account = _account(facts, settings, base)
     findings += of_account
-    findings += _rights(facts, queueing)
+    findings += _rights(facts, queueing, chosen)
     topology_key, required, levels, of_place = _placement(fleet, settings, queueing, chosen, pods)
     findings += of_place
     kueue = None
@@ -144,9 +145,10 @@ def plan(
         for each in facts.unread
     ]
     queue = PodQueue(
-        context=candidate.context,
+        context=context.login.get("context"),
         kubeconfig=context.kubeconfig,
         namespace=namespace,
+        mark=mark,
         gang=queueing.gang,
         local_queue=queueing.local_queue,
         service_account=account,
@@ -162,7 +164,7 @@ def plan(
         tolerations=tuple(dict(each) for each in chosen.tolerations),
         topology_key=topology_key,
         topology_required=required,
-        priority_classes=tuple(facts.priority_classes or ()) if queueing.gang == "kueue" else (),
+        priority_classes=dict(facts.priority_classes or {}) if queueing.gang == "kueue" else {},
         start_limit_s=settings.start_limit_s,
         price_hourly=None,
     )
@@ -259,12 +261,13 @@ def _account(
     return None, []
 
 
-def _rights(facts: ClusterFacts, queueing: Queueing) -> Iterator[Finding]:
+def _rights(facts: ClusterFacts, queueing: Queueing, chosen: Chosen) -> Iterator[Finding]:
     """What runs need and the caller may not do."""
     acts = [" ".join(act) for act in OF_RUNS]
     acts += [" ".join(act) for act in OF_KUEUE_RUNS] if queueing.gang == "kueue" else []
     acts += [" ".join(act) for act in OF_POD_GROUPS] if queueing.gang == "podgroup" else []
-    needed = NEEDED_OF_RUNS | {" ".join(act) for act in OF_POD_GROUPS}
+    acts += [" ".join(act) for act in OF_COMPUTE_DOMAINS] if chosen.fabric == "compute-domain" else []
+    needed = NEEDED_OF_RUNS | {" ".join(act) for act in (*OF_POD_GROUPS, *OF_COMPUTE_DOMAINS)}
     lacking = [each for each in acts if each in facts.denied]
     if vital := [each for each in lacking if each in needed]:
         summary = f"you may not {', '.join(vital)} in the namespace: no run could begin"

@@ -12,6 +12,7 @@ controllers write), and no drift.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ PLURALS: Mapping[str, str] = {
     "ResourceFlavor": "resourceflavors",
     "ClusterQueue": "clusterqueues",
     "LocalQueue": "localqueues",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
 }
 IMMUTABLE = ("apiVersion", "kind")
 # What the official plugin writes beside the object's own fields, and what controllers do.
@@ -306,8 +308,12 @@ class KubernetesProvider(HandlerProvider):
 def official(environment: Mapping[str, str]) -> Path | None:
     """The official plugin as the engine has it installed, the newest; None without."""
     home = Path(environment.get("PULUMI_HOME") or Path.home() / ".pulumi")
-    found = sorted(home.glob(f"plugins/resource-{PACKAGE}-v*/{NAME}"), key=lambda each: each.stat().st_mtime)
-    return found[-1] if found else None
+    found = home.glob(f"plugins/resource-{PACKAGE}-v*/{NAME}")
+    return max(
+        found,
+        key=lambda each: [int(number) for number in re.findall("[0-9]+", each.parent.name)],
+        default=None,
+    )
 
 
 def _downloaded(environment: Mapping[str, str]) -> Path | None:

@@ -279,6 +279,7 @@ def _open(
             detail=f"{first.status_code}: {document.get('message')}",
             hint="is a proxy in between that passes no WebSocket on, or is the cluster older than 1.30?",
         )
+    # A WebSocket takes `get` and, since Kubernetes 1.35, `create`: it says only of the first that it lacks.
     raise refusal(Asked("POST", path, login.where, login.user), first.status_code, document)
 
 

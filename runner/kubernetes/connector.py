@@ -11,6 +11,7 @@ import hashlib
 import json
 import random
 import shlex
+import signal
 import socket
 import sys
 import threading
@@ -45,6 +46,7 @@ KIND = "kubernetes"
 # A pod that was the right one so long ago still is: names of pods of a job are not given again.
 KNOWN_S = 10.0
 COPY_S = 3600.0
+_KILLED = 128 + signal.SIGKILL
 
 Ask = Callable[[bool], ExecRequest]
 """How a command is asked for, given whether the protocol can tell the end of its input."""
@@ -121,7 +123,7 @@ class KubernetesConnector:
 
         def once() -> Completed:
             with self._exec(pod, ask, patience) as (channel, request):
-                return Execution(
+                done = Execution(
                     node,
                     pod.where,
                     command,
@@ -132,6 +134,9 @@ class KubernetesConnector:
                     until=until,
                     started=started,
                 ).run()
+            if done.exit_code == _KILLED:
+                self._refuse_killed(pod, patience)
+            return done
 
         return self._retried(node, pod, patience, once)
 
@@ -325,6 +330,20 @@ class KubernetesConnector:
         except (HostUnreachable, KubernetesError):
             return
 
+    def _refuse_killed(self, pod: Pod, patience: _Patience) -> None:
+        """Raise PodGone where a command was killed with its pod, as deleting one does."""
+        try:
+            document = self._look(pod, patience)
+        except (_NotYet, KubernetesError):
+            return
+        if (document.get("metadata") or {}).get("deletionTimestamp"):
+            self._forget(pod)
+            raise PodGone(
+                f"{pod.where} is being deleted, and killed a command",
+                where=pod.where,
+                reason="Deleted",
+            )
+
     def _forget(self, pod: Pod) -> None:
         with self._guard:
             self._known.pop(pod, None)
@@ -394,7 +413,7 @@ class KubernetesConnector:
                 self._clients[key] = made
             return made
 
-    def _look(self, pod: Pod, patience: _Patience) -> None:
+    def _look(self, pod: Pod, patience: _Patience) -> Doc:
         """Ask whether it is this pod, and its container runs. Raises PodGone, _NotYet, KubernetesError."""
         try:
             document = self._client(pod).look(pod.path(), patience.for_connect)
@@ -405,6 +424,7 @@ class KubernetesConnector:
         refuse_gone(pod, document)
         with self._guard:
             self._known[pod] = time.monotonic()
+        return document
 
 
 def refuse_gone(pod: Pod, document: Doc) -> None:

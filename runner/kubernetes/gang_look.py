@@ -65,6 +65,7 @@ class GangLook:
     to that any more, `cause` says whether the cluster is to blame. ended: all first processes ended with 0.
     gone: there is no such Job, or it is being removed; `pods` are those that are left.
     `reasons`: why, a sentence each. `uid`: that of the Job. `pods`: those that are there, by index.
+    `whole`: it was let go; who was cut short before that has to ask for it once more.
     """
 
     name: str
@@ -74,6 +75,7 @@ class GangLook:
     reasons: tuple[str, ...] = ()
     cause: Cause | None = None
     uid: str | None = None
+    whole: bool = True
 
     @property
     def partial_since(self) -> datetime | None:
@@ -142,6 +144,7 @@ def look_of(facts: GangFacts) -> GangLook:
         return GangLook(facts.name, "gone", 0, pods, tuple(left), uid=uid)
     wanted = int(job["spec"].get("completions") or 1)
     uid = str(job["metadata"]["uid"])
+    whole = RELEASED in (job["metadata"].get("annotations") or {})
 
     def look(
         state: State, reasons: Iterator[str] | Sequence[str] = (), cause: Cause | None = None
@@ -149,7 +152,7 @@ def look_of(facts: GangFacts) -> GangLook:
         rows = tuple(dict.fromkeys(reasons))
         if len(rows) > MOST_REASONS:
             rows = (*rows[:MOST_REASONS], f"and {len(rows) - MOST_REASONS} reasons more")
-        return GangLook(facts.name, state, wanted, pods, rows, cause, uid)
+        return GangLook(facts.name, state, wanted, pods, rows, cause, uid, whole)
 
     if _is_true(job, "Complete", "SuccessCriteriaMet"):
         return look("ended")

@@ -130,7 +130,7 @@ class GangRequest:
     resources: PodResources = PodResources()
     privileged: bool = False
     needs_fabric: bool = False
-    priority: str | None = None
+    priority: int = 0
     max_duration_s: int | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -396,12 +396,14 @@ def _check(request: GangRequest) -> None:
             hint="run `orch up`, which reads what the nodes offer",
             code=_CODE,
         )
-    if request.priority is not None and request.priority not in queue.priority_classes:
-        known = ", ".join(queue.priority_classes) or "none"
+    if request.priority and _priority_class(request) is None:
+        known = ", ".join(f"{value} ({name})" for name, value in queue.priority_classes.items())
         raise BadTask(
-            f"the queue of fleet {request.fleet} has no priority {request.priority!r}",
+            f"the queue of fleet {request.fleet} has no class for the priority {request.priority}",
             path="priority",
-            hint=f"its classes are those of Kueue (WorkloadPriorityClass): {known}",
+            hint=f"write one of {known}, or none"
+            if known
+            else "remove it: who is first is the cluster's to say",
             code=_CODE,
         )
     if (queue.gang == "kueue") != (queue.local_queue is not None):
@@ -430,6 +432,12 @@ def _check(request: GangRequest) -> None:
 
 
 # Objects.
+
+
+def _priority_class(request: GangRequest) -> str | None:
+    """Kueue's class whose value is the run's priority."""
+    classes = request.queue.priority_classes
+    return next((name for name, value in classes.items() if value == request.priority), None)
 
 
 def _own_labels(request: GangRequest) -> dict[str, str]:
@@ -478,8 +486,8 @@ def _job(request: GangRequest, fabric: FabricPod | None) -> Doc:
     longest = _longest_s(request)
     if queue.gang == "kueue" and queue.local_queue is not None:
         metadata["labels"][QUEUE_NAME] = queue.local_queue
-        if request.priority is not None:
-            metadata["labels"][QUEUE_PRIORITY] = request.priority
+        if (priority_class := _priority_class(request)) is not None and request.priority:
+            metadata["labels"][QUEUE_PRIORITY] = priority_class
         if longest is not None:
             metadata["labels"][QUEUE_TIME] = str(longest)
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}

@@ -105,7 +105,7 @@ def _admitted(
     name = gang_name(plan.run, queue.mark, plan.run_id, row.next_attempt)
     gangs = _gangs(queue)
     look = gangs.look(name)
-    if look.state == "gone":
+    if look.state == "gone" or not look.whole:
         login = filled_login(context.folder, record.image, context.secrets)
         request = gang_request(record, fleet, plan, volumes=volumes, login=login, attempt=row.next_attempt)
         if not gangs.apply(request):

@@ -11,6 +11,7 @@ from orch.runner.kubernetes.manifests import (
     HostFolder,
     PodResources,
     RegistryLogin,
+    gang,
 )
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.launch.volumes import Volumes, instance_volume
@@ -72,7 +73,7 @@ def gang_request(
         resources=_resources(group.resources, queue),
         privileged=task.privileged,
         needs_fabric=pods > 1 and queue.fabric is not None,
-        priority=f"orch-{task.priority}" if task.priority else None,
+        priority=task.priority,
         max_duration_s=task.max_duration_s,
         tags=dict(task.tags),
         mounts=tuple(_mounts(task, fleet, volumes)),
@@ -81,6 +82,11 @@ def gang_request(
         instance_types=task.instance_types,
         stops_within_s=LONGEST_STOP_S if task.stop_duration_s is None else task.stop_duration_s,
     )
+
+
+def check_request(record: LaunchRecord, fleet: FleetState, plan: RunPlan, volumes: Volumes) -> None:
+    """Raises BadTask for what the fleet's queue cannot give: before anything is asked for."""
+    gang(gang_request(record, fleet, plan, volumes=volumes, login=None, attempt=0))
 
 
 def gpus_of(task: Task, queue: PodQueue) -> int:

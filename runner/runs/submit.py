@@ -123,7 +123,12 @@ def submit(
         try:
             folder.write_environments(result.environments)
             if task.retry is not None:
-                folder.write_launch(LaunchRecord.of(request, makes_nodes=makes_nodes).model_dump_json())
+                record = LaunchRecord.of(request, makes_nodes=makes_nodes)
+                if fleet.queue is not None:
+                    from orch.runner.runs.pod_requests import check_request
+
+                    check_request(record, fleet, plan, request.volumes)
+                folder.write_launch(record.model_dump_json())
             if task.registry_auth is not None:
                 folder.write_registry_auth(task.registry_auth.username, task.registry_auth.password)
         except OSError as error:

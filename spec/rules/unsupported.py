@@ -76,11 +76,7 @@ ROWS: dict[str, dict[str, str | None]] = {
         "depends_on": None,
         "singleton": None,
     },
-    "volume": {
-        "claim_name": None,
-        "storage_class_name": None,
-        "access_modes": None,
-    },
+    "volume": {},
     "project": {
         "defaults.fleet.name": "each fleet has its own",
         "defaults.task.name": "each task has its own",

@@ -21,7 +21,7 @@ from orch.stacks.state import refuse_newer
 
 def account_of(project: Project, backend: str) -> Account:
     """How a backend of a project is asked."""
-    return Account(backends_with_secrets(project, [backend]), project.session)
+    return Account(backends_with_secrets(project, [backend]), project.session, project.root)
 
 
 def volume_program(plan: VolumePlan) -> Program:

@@ -47,7 +47,7 @@ def ask(cluster: Cluster, client: KubernetesClient) -> Iterator[Callable[..., As
             "gang": form,
             "local_queue": "main" if form == "kueue" else None,
             "requests": {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "8"},
-            "priority_classes": ["high", "low"],
+            "priority_classes": {"high": 100, "low": 1},
             **words.pop("queue", {}),
         }
         wanted = request(
@@ -389,7 +389,10 @@ def test_a_gang_of_more_importance_takes_the_place_of_another_which_runs_again_l
 ) -> None:
     space = cluster.namespace("gang-priority")
     add_queue(cluster, space, space)
-    low, high = (ask(space, form="kueue", run=word, priority=word, pods=6) for word in ("low", "high"))
+    low, high = (
+        ask(space, form="kueue", run=word, priority=value, pods=6)
+        for word, value in (("low", 1), ("high", 100))
+    )
     before = low.up()
     high.gangs.apply(high.request)
     high.until("running")

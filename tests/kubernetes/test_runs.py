@@ -244,7 +244,12 @@ def test_a_stop_that_is_killed_leaves_nothing_after_reconciling(lab: Lab, moment
     except subprocess.TimeoutExpired:
         first.kill()
         first.wait()
-    lab.cluster.until(lambda: lifecycle.reconcile_once(lab.runner) or not lab.ledger.by_id(row.id).active)
+
+    def reconciled() -> bool:
+        lifecycle.reconcile_once(lab.runner)
+        return not lab.ledger.by_id(row.id).active
+
+    lab.cluster.until(reconciled)
     assert lab.ledger.by_id(row.id).status == "terminated"
     remove_leftover_pods(lab.ledger, lab.fleet())
     lab.cluster.until(lambda: not lab.gangs() and not lab.pods())

@@ -116,7 +116,7 @@ class ClusterFacts:
     cluster_queues: tuple[ClusterQueueFacts, ...] | None = ()
     flavors: tuple[FlavorFacts, ...] | None = ()
     topologies: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict[str, "tuple[str, ...]"])
-    priority_classes: tuple[str, ...] | None = ()
+    priority_classes: Mapping[str, int] | None = field(default_factory=dict[str, int])
     pod_groups: bool | None = False
     pods_read: bool = True
     allowed: frozenset[str] = frozenset()

@@ -24,6 +24,7 @@ from orch.components.kubernetes.account.facts import (
 )
 from orch.components.kubernetes.account.rights import (
     OF_ACCOUNTS,
+    OF_COMPUTE_DOMAINS,
     OF_KUEUE_RUNS,
     OF_NAMESPACES,
     OF_POD_GROUPS,
@@ -113,6 +114,7 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         acts = [*OF_RUNS, *OF_ACCOUNTS, *OF_NAMESPACES]
         acts += [*OF_QUEUES, *OF_KUEUE_RUNS] if kueue is not None else []
         acts += OF_POD_GROUPS if _newest(apis, SCHEDULING, "podgroups") else []
+        acts += OF_COMPUTE_DOMAINS if _newest(apis, COMPUTE_DOMAINS, "computedomains") else []
         may = {act: threads.submit(_may, client, act, namespace) for act in acts}
         allowed = frozenset(" ".join(act) for act, answer in may.items() if answer.result())
         listed = {plural: answer.result() for plural, answer in queues.items()}
@@ -136,7 +138,7 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         cluster_queues=_list(listed, "clusterqueues", cluster_queues_of),
         flavors=_list(listed, "resourceflavors", flavors_of),
         topologies=_list(listed, "topologies", topologies_of),
-        priority_classes=_list(listed, "workloadpriorityclasses", _names),
+        priority_classes=_list(listed, "workloadpriorityclasses", _values),
         pod_groups=groups,
         pods_read=on_nodes is not None,
         allowed=allowed,
@@ -186,6 +188,10 @@ def _list(
 ) -> T | None:
     rows = listed.get(plural, [])
     return None if rows is None else read(rows)
+
+
+def _values(documents: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    return {str(each["metadata"]["name"]): int(each.get("value") or 0) for each in documents}
 
 
 def _names(documents: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from orch.components.kubernetes.account.facts import KUEUE, SCHEDULING
+from orch.components.kubernetes.account.facts import COMPUTE_DOMAINS, KUEUE, SCHEDULING
 
 OF_RUNS: tuple[tuple[str, str], ...] = (
     ("create", "jobs.batch"),
@@ -32,6 +32,10 @@ OF_RUNS: tuple[tuple[str, str], ...] = (
 OF_KUEUE_RUNS: tuple[tuple[str, str], ...] = (("get", f"workloads.{KUEUE}"), ("list", f"workloads.{KUEUE}"))
 OF_POD_GROUPS: tuple[tuple[str, str], ...] = tuple(
     (verb, f"podgroups.{SCHEDULING}") for verb in ("create", "get", "patch", "delete")
+)
+
+OF_COMPUTE_DOMAINS: tuple[tuple[str, str], ...] = tuple(
+    (verb, f"computedomains.{COMPUTE_DOMAINS}") for verb in ("create", "get", "patch", "delete")
 )
 
 MADE: tuple[str, ...] = ("get", "create", "patch", "delete")

@@ -29,6 +29,10 @@ ByRegion = Annotated[
 Regions = Names
 
 
+OF_CLAIMS = ("claim_name", "storage_class_name", "access_modes")
+"""What only volumes of Kubernetes have."""
+
+
 class BackendSettings(Section):
     """What all backends have: what the language says of one, and what `orch.yml` sets.
 
@@ -47,7 +51,7 @@ class BackendSettings(Section):
     instead: ClassVar[Mapping[str, str]] = {}
     made_with_runs: ClassVar[bool] = False
     queues_pods: ClassVar[bool] = False
-    volumes_lack: ClassVar[tuple[str, ...]] = ()
+    volumes_lack: ClassVar[tuple[str, ...]] = OF_CLAIMS
     volumes_shared: ClassVar[bool] = False
 
     type: Any

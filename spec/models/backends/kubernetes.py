@@ -72,8 +72,12 @@ class KubernetesSettings(BackendSettings):
     made_with_runs: ClassVar[bool] = True
     queues_pods: ClassVar[bool] = True
     supports: ClassVar[frozenset[str]] = frozenset(
-        {"regions", "region", "instance_types", "tags", "network", "gang"}
+        {"regions", "region", "instance_types", "tags", "network", "gang", "volumes"}
     )
+    volumes_lack: ClassVar[tuple[str, ...]] = (
+        *("availability_zone", "disk_type", "iops", "throughput", "kms_key"),
+    )
+    volumes_shared: ClassVar[bool] = True
     instead: ClassVar[Mapping[str, str]] = {
         "availability_zones": _LABELS,
         "zones": _LABELS,
@@ -89,7 +93,6 @@ class KubernetesSettings(BackendSettings):
         "topology": "Kueue orders pods where it knows the topology of the nodes",
         "ttl": "pods go with their run; `max_duration` of the task ends that",
         "budget": "orch buys nothing on a cluster that is there",
-        "volumes": "volumes of Kubernetes do not work yet",
         "network.name": _NO_NETWORK,
         "network.fabric": "`rdma_resource` of `kubernetes` in orch.yml names the resource of nodes",
         "network.extra_vpcs": _NO_NETWORK,

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.backends.base import OF_CLAIMS, BackendSettings
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, plain
 from orch.spec.models.fields.parsing import Misread, Path, Reads, read_as
@@ -45,6 +45,7 @@ class LocalSettings(BackendSettings):
     supports: ClassVar[frozenset[str]] = frozenset({"init", "mounts", "scratch", "volumes"})
 
     volumes_lack: ClassVar[tuple[str, ...]] = (
+        *OF_CLAIMS,
         "region",
         "availability_zone",
         "disk_type",

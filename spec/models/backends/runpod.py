@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from orch.spec.models.backends.base import CLOUD_SUPPORTS, CloudSettings
+from orch.spec.models.backends.base import CLOUD_SUPPORTS, OF_CLAIMS, CloudSettings
 from orch.spec.models.backends.credentials import ApiKeyCreds
 from orch.spec.models.fields.types import Flag, choice
 
@@ -34,7 +34,14 @@ class RunpodSettings(CloudSettings):
         "topology",
     }
     # A pod mounts its volume for writing, and RunPod says nothing of how fast it is, or encrypted with what.
-    volumes_lack: ClassVar[tuple[str, ...]] = ("iops", "throughput", "kms_key", "tags", "read_only")
+    volumes_lack: ClassVar[tuple[str, ...]] = (
+        *OF_CLAIMS,
+        "iops",
+        "throughput",
+        "kms_key",
+        "tags",
+        "read_only",
+    )
     volumes_shared: ClassVar[bool] = True
     instead: ClassVar[Mapping[str, str]] = {
         "reservation": "RunPod has none",

@@ -242,7 +242,7 @@ def test_good_tags_are_labels_of_every_object(tags: dict[str, str]) -> None:
         ({"pods": 9}, "gives 8 at most"),
         ({"pods": 0}, "has 0 nodes"),
         ({"resources": PodResources(gpus=16)}, "have 8"),
-        ({"priority": "high"}, "has no priority 'high'"),
+        ({"priority": 7}, "has no class for the priority 7"),
         ({"run": "a b"}, "'a b' cannot be a label"),
         ({"fleet": "x" * 64}, "cannot be a label"),
         ({"env": {"A B": "x"}}, "'A B' is not the name of an environment variable"),

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import select
 import signal
 import stat
-import struct
 import subprocess
-import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kubescreen import WAIT_S, Screen
 from kubeserver import Answer, KubeServer, Streams, kube_server, pod, run_command, status
 
 from orch.runner.errors import RunnerError
 from orch.runner.kubernetes.connector import KubernetesConnector
 from orch.spec.state import NodeState
-
-WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -46,54 +39,11 @@ def connector() -> Iterator[KubernetesConnector]:
     connector.close()
 
 
-class Screen:
-    """A program on a terminal of its own."""
-
-    def __init__(self, words: list[str], *, rows: int = 33, columns: int = 91) -> None:
-        self.ours, theirs = pty.openpty()
-        self.resize(rows, columns)
-        self.process = subprocess.Popen(
-            words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env={**os.environ}
-        )
-        self.theirs = theirs
-        self.text = b""
-
-    def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def type(self, text: str) -> None:
-        os.write(self.ours, text.encode())
-
-    def shows(self, text: str) -> None:
-        ends = time.monotonic() + WAIT_S
-        while text.encode() not in self.text:
-            assert time.monotonic() < ends, self.text
-            if select.select([self.ours], [], [], 0.1)[0]:
-                self.text += os.read(self.ours, 65536)
-            elif self.process.poll() is not None:
-                raise AssertionError(f"it ended with {self.process.returncode}: {self.text!r}")
-
-    def code(self) -> int:
-        return self.process.wait(WAIT_S)
-
-    def cooked(self) -> bool:
-        """Whether the terminal is as it was: a line at a time, and shown."""
-        flags = termios.tcgetattr(self.theirs)[3]
-        return bool(flags & termios.ICANON and flags & termios.ECHO)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self.ours)
-        os.close(self.theirs)
-
-
 def test_a_shell_has_a_terminal_of_the_size_of_ours_and_its_exit_code(
     connector: KubernetesConnector, node: NodeState, tmp_path: Path
 ) -> None:
     screen = Screen(connector.terminal(node, tmp_path / "ssh", ()))
-    screen.type("PS1=; echo size $(stty size) term $TERM; echo mark\n")
+    screen.type("PS1='pro''mpt>'; echo size $(stty size) term $TERM; echo mark\n")
     screen.shows("size 33 91 term")
     screen.resize(20, 60)
     os.kill(screen.process.pid, signal.SIGWINCH)
@@ -102,8 +52,9 @@ def test_a_shell_has_a_terminal_of_the_size_of_ours_and_its_exit_code(
     assert not screen.cooked()
     screen.type("echo run''ning; cat\n")
     screen.shows("running")
+    screen.text = b""
     screen.type("\x03")  # the key, not a signal to the program here
-    screen.shows("^C")
+    screen.shows("prompt>")
     screen.type("echo still''here\n")
     screen.shows("stillhere")
     screen.type("exit 7\n")

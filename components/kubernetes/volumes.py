@@ -1,0 +1,211 @@
+"""Volumes of the backend `kubernetes`: PersistentVolumeClaims, made here or registered where they are there.
+
+Pods are made with them. Which nodes may have one, and how many at a time, is for its access modes to say.
+Source: kubernetes.io, "Persistent Volumes": access modes, expanding claims, storage classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from orch.components.kubernetes.login import kubeconfig_file
+from orch.components.kubernetes.plan import MARK, labels_of
+from orch.components.kubernetes.quantities import MIB, amount
+from orch.components.volumes import MadeWithVolumes, VolumePlan, VolumeRequest, in_words, state_of
+from orch.runner.kubernetes.client import KubernetesClient, api_path
+from orch.spec.findings import PlanError
+from orch.spec.models.backends import entry_of
+from orch.spec.models.backends.kubernetes import KubernetesSettings
+from orch.spec.models.volume import Volume
+from orch.spec.suggest import few, listed
+from orch.spec.volume_state import VolumeState
+
+if TYPE_CHECKING:
+    import pulumi
+
+    from orch.runner.kubernetes.client import Doc
+
+MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+SHARED = {"ReadOnlyMany", "ReadWriteMany"}
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+class KubernetesVolumes(MadeWithVolumes):
+    fixed: ClassVar[Mapping[str, str]] = {
+        "backend": "backend",
+        "region": "region",
+        "disk_type": "storage_class_name",
+        "external": "claim_name",
+        "sharing": "access_modes",
+    }
+
+    def plan(self, request: VolumeRequest) -> VolumePlan:
+        settings = entry_of(request.account.settings, KubernetesSettings)
+        file = kubeconfig_file(settings, request.account.root)
+        login = {
+            **({"kubeconfig": str(file)} if file is not None else {}),
+            **({"context": request.volume.region} if request.volume.region else {}),
+        }
+        client = KubernetesClient.open(login.get("kubeconfig"), login.get("context"))
+        try:
+            namespace = settings.namespace or client.login.namespace or "default"
+            if client.find(api_path("v1", "namespaces", None, namespace)) is None:
+                raise PlanError(
+                    "ORCH455",
+                    f"the cluster has no namespace {namespace}",
+                    path="backend",
+                    hint="`orch up` of a fleet makes it, or `kubectl create namespace` does",
+                )
+            volume = request.volume
+            name = volume.claim_name or volume.volume_id
+            if name is not None:
+                return _plan_existing(volume, client.find(_path(namespace, name)), namespace, name)
+            return plan_new(request, login, namespace, client.items(_CLASSES))
+        finally:
+            client.close()
+
+
+_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+
+
+def _path(namespace: str, name: str) -> str:
+    return api_path("v1", "persistentvolumeclaims", namespace, name)
+
+
+def plan_new(
+    request: VolumeRequest, login: Mapping[str, str], namespace: str, classes: list[Doc]
+) -> VolumePlan:
+    """A claim of orch's own. Pure. Raises PlanError: ORCH111, 225, 270."""
+    volume, previous = request.volume, request.previous
+    before = previous if previous is not None and not previous.external else None
+    if wrong := [mode for mode in volume.access_modes if mode not in MODES]:
+        raise PlanError(
+            "ORCH111", f"there is no access mode {wrong[0]}", path="access_modes", hint=f"use {listed(MODES)}"
+        )
+    if volume.size_mib is None:
+        raise PlanError("ORCH111", "a new claim needs a size", path="size", hint="write `size: 100GB`")
+    chosen = _storage_class(volume, classes, before)
+    if before is not None and (before.size_mib or 0) < volume.size_mib and not _grows(classes, chosen):
+        raise PlanError(
+            "ORCH270",
+            f"claims of the storage class {chosen} do not grow",
+            path="size",
+            hint=f"leave {in_words(before.size_mib)}, or copy to a larger volume",
+        )
+    labels = labels_of(volume.name, request.scope, {**request.tags, **volume.tags})
+    name = f"orch-{labels[MARK]}"
+    sharing = "native" if SHARED & {*volume.access_modes} else "single"
+    state = state_of(
+        volume,
+        "kubernetes",
+        size_mib=volume.size_mib,
+        disk_type=chosen,
+        volume_id=name,
+        sharing=sharing,
+        monthly=None,
+    )
+    spec: dict[str, Any] = {
+        "accessModes": list(volume.access_modes),
+        "resources": {"requests": {"storage": f"{volume.size_mib}Mi"}},
+    }
+    if chosen is not None:
+        spec["storageClassName"] = chosen
+    claim = {"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": spec}
+    reasons = (
+        f"claim {namespace}/{name}: {in_words(state.size_mib)} of the storage class {chosen}, "
+        f"{listed(volume.access_modes)}",
+        "pods of several nodes may have it at a time"
+        if sharing == "native"
+        else "one node has it at a time: `access_modes: [ReadWriteMany]` is for several",
+    )
+    return VolumePlan(state, reasons, partial(_register, claim, state, login))
+
+
+def _storage_class(volume: Volume, classes: list[Doc], before: VolumeState | None) -> str | None:
+    """The class that the file names, else that of the volume, else the cluster's own. Raises PlanError."""
+    names = sorted(str(each["metadata"]["name"]) for each in classes)
+    if volume.storage_class_name is not None:
+        if volume.storage_class_name not in names:
+            raise PlanError(
+                "ORCH225",
+                f"the cluster has no storage class {volume.storage_class_name}",
+                path="storage_class_name",
+                hint=f"it has {few(names, 10)}" if names else "it has none",
+            )
+        return volume.storage_class_name
+    if before is not None:
+        return before.disk_type
+    for each in classes:
+        if (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true":
+            return str(each["metadata"]["name"])
+    raise PlanError(
+        "ORCH225",
+        "the cluster has no default storage class",
+        path="storage_class_name",
+        hint=f"name one of {few(names, 10)}" if names else "its administrator has to add one",
+    )
+
+
+def _grows(classes: list[Doc], name: str | None) -> bool:
+    return any(
+        each["metadata"]["name"] == name and bool(each.get("allowVolumeExpansion")) for each in classes
+    )
+
+
+def _plan_existing(volume: Volume, found: Doc | None, namespace: str, name: str) -> VolumePlan:
+    """A claim that is there, as it is. Raises PlanError (ORCH268)."""
+    path = "claim_name" if volume.claim_name is not None else "volume_id"
+    if found is None:
+        raise PlanError(
+            "ORCH268",
+            f"the namespace {namespace} has no claim {name}",
+            path=path,
+            hint=f"`kubectl -n {namespace} get pvc` shows those that there are",
+        )
+    spec, status = found.get("spec") or {}, found.get("status") or {}
+    capacity = (status.get("capacity") or (spec.get("resources") or {}).get("requests") or {}).get("storage")
+    modes = {str(mode) for mode in spec.get("accessModes") or ()}
+    state = state_of(
+        volume,
+        "kubernetes",
+        external=True,
+        volume_id=name,
+        size_mib=None if capacity is None else int(amount(capacity) / MIB),
+        disk_type=spec.get("storageClassName"),
+        sharing="native" if SHARED & modes else "single",
+        auto_cleanup_s=None,
+        monthly=0.0,
+    )
+    reasons = (
+        f"claim {namespace}/{name} exists: {in_words(state.size_mib)}, {listed(sorted(modes))}",
+        "orch neither changes nor deletes it",
+    )
+    return VolumePlan(state, reasons, partial(_registered, name))
+
+
+def _register(claim: dict[str, Any], state: VolumeState, login: Mapping[str, str]) -> pulumi.Output[str]:
+    import pulumi
+    import pulumi_kubernetes as kubernetes
+
+    provider = kubernetes.Provider(
+        f"{state.name}-kubernetes",
+        cluster_identifier=login.get("context") or "current",
+        enable_server_side_apply=True,
+        kubeconfig=login.get("kubeconfig"),
+        context=login.get("context"),
+    )
+    # A claim may wait for its first pod: that is how many classes bind.
+    metadata = {**claim["metadata"], "annotations": {"pulumi.com/skipAwait": "true"}}
+    options = pulumi.ResourceOptions(provider=provider, protect=state.protect)
+    made = kubernetes.core.v1.PersistentVolumeClaim(
+        state.name, metadata=metadata, spec=claim["spec"], opts=options
+    )
+    return made.id.apply(lambda _: str(claim["metadata"]["name"]))
+
+
+def _registered(name: str) -> pulumi.Output[str]:
+    import pulumi
+
+    return pulumi.Output.from_input(name)
