@@ -42,6 +42,8 @@ KUEUE_VERSIONS = ("v1beta2", "v1beta1")
 
 REMOVED_WITHIN_S = 120.0
 LOOKS_EVERY_S = 1.0
+MAKES = 5
+"""How often a Job is made that others make and remove meanwhile, before its driver waits and asks again."""
 
 _PLURALS = {
     "Service": "services",
@@ -159,13 +161,17 @@ class Gangs:
     def _make(self, job: Doc) -> Doc:
         """The Job, made where there is none: only one of two that make it at once does."""
         name = str(job["metadata"]["name"])
+        left = MAKES
         while True:
             if (found := self._client.find(self._job(name))) is not None:
                 return found
             try:
                 return self._client.create(self._path("batch/v1", "jobs"), held(job))
             except Conflict:
-                continue  # somebody else was faster, or one of the name has just gone
+                # Somebody else was faster, or one of the name has just gone; a webhook may say so for good.
+                left -= 1
+                if not left:
+                    raise
 
     def _of(self, metadata: Mapping[str, Any], patch: Doc) -> Doc:
         """What is patched belongs to this very Job, and not to a later one of its name."""

@@ -108,6 +108,18 @@ def gangs(objects: Objects, wanted: GangRequest) -> Gangs:
     return Gangs(objects.client, wanted.queue, pause=lambda _: None)
 
 
+def test_a_job_that_conflicts_with_what_nobody_sees_is_not_made_for_ever() -> None:
+    objects, wanted = Objects(), written("job")
+
+    def refuse(method: str, path: str) -> None:
+        if method == "create":
+            raise Conflict("a webhook says so", status=409)
+
+    objects.before = refuse
+    with pytest.raises(Conflict, match="a webhook says so"):
+        gangs(objects, wanted).apply(wanted)
+
+
 @pytest.mark.parametrize("name", ["job", "kueue", "podgroup", "mounts", "compute-domain"])
 def test_a_gang_is_made_once_and_all_it_has_is_the_jobs_own(name: str) -> None:
     objects, wanted = Objects(), written(name)
