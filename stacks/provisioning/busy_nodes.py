@@ -98,6 +98,8 @@ def refuse_occupied(
     Raises Conflict naming the runs, LedgerUnusable.
     """
     on_nodes = occupants(stack, nodes, listener)
+    if whole:
+        on_nodes = (*on_nodes, *_in_pods(stack))
     waiting = _waiting(stack) if whole else ()
     if not on_nodes and not waiting:
         return
@@ -198,6 +200,44 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
             if claim.container not in containers
         ]
     return (*own, *theirs)
+
+
+def _in_pods(stack: StackState) -> tuple[Occupant, ...]:
+    """The runs whose pods a fleet of a cluster has: no node of it stands for them. Raises LedgerUnusable."""
+    queue = (stack.outputs.get("fleet") or {}).get("queue")
+    if not queue:
+        return ()
+    from orch.runner.connect import open_connector
+    from orch.runner.runs.lifecycle import RunnerContext, reconcile_once
+
+    project, mark = stack.project, queue.get("mark")
+    with _unknown_runs(f"have pods of {stack.name}"), _ledger(project) as ledger:
+        if ledger is None or not (rows := _with_pods(ledger, stack.name, mark)):
+            return ()
+        with closing(open_connector(deadline_s=ANSWER_S, tunnels=tunnels(project))) as connector:
+            volumes = project_volumes(project)
+            reconcile_once(RunnerContext(project.dot, ledger, connector, volumes=volumes), rows)
+        return tuple(
+            Occupant(rank.node, row.name, row.submitted_by, own=True, gpus=_gpus(row), number=row.id)
+            for row in _with_pods(ledger, stack.name, mark)
+            for rank in row.ranks
+        )
+
+
+def _with_pods(ledger: Ledger, fleet: str, mark: str | None) -> list[RunRow]:
+    """The active runs of a fleet that have pods: another fleet of its name has another mark."""
+    return [row for row in ledger.placed_on(fleet) if _mark(row) in (None, mark)]
+
+
+def _mark(row: RunRow) -> str | None:
+    """The mark of the project whose queue a run's pods came from; None where its plan does not say."""
+    from orch.runner.errors import RunnerError
+    from orch.runner.launch.run_plan import plan_of
+
+    try:
+        return next((node.access.model_dump().get("mark") for node in plan_of(row).nodes), None)
+    except RunnerError:
+        return None
 
 
 def _waiting(stack: StackState) -> tuple[Occupant, ...]:
