@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orch.components.deployment import Deployment
 from orch.spec.errors import OrchError
@@ -109,7 +109,7 @@ def refuse_occupied(
     raise Conflict(
         f"{summary}: {', '.join(_names((*on_nodes, *waiting)))}",
         detail="\n".join([*by_run(on_nodes), *(f"no node yet: {each}, which waits" for each in waiting)]),
-        hint=_hint(stack.project, (*on_nodes, *waiting)),
+        hint=_hint(stack.project, (*on_nodes, *waiting), pods=_queue_of(stack) is not None),
         code="ORCH386",
     )
 
@@ -126,7 +126,7 @@ def _names(on_nodes: Iterable[Occupant]) -> list[str]:
     return list(dict.fromkeys(each.run or "?" for each in on_nodes))
 
 
-def _hint(project: Project, on_nodes: Sequence[Occupant]) -> str:
+def _hint(project: Project, on_nodes: Sequence[Occupant], *, pods: bool = False) -> str:
     from orch.runner.ledger.run_names import as_argument
 
     rehearse = " --rehearse" if project.rehearsal else ""
@@ -138,7 +138,8 @@ def _hint(project: Project, on_nodes: Sequence[Occupant]) -> str:
     if left := list(dict.fromkeys(each.node for each in on_nodes if each.ended)):
         mend = f"see to Docker of {fold(left)}: once it answers, what the ended run left is cleared away"
         first = f"{first}, and {mend}" if ways or theirs else mend
-    return f"{first}; or `--force` removes the nodes under them"
+    forced = "removes the fleet, and leaves them their pods" if pods else "removes the nodes under them"
+    return f"{first}; or `--force` {forced}"
 
 
 def occupants(stack: StackState, nodes: Collection[str], listener: Listener) -> tuple[Occupant, ...]:
@@ -204,8 +205,8 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
 
 def _in_pods(stack: StackState) -> tuple[Occupant, ...]:
     """The runs whose pods a fleet of a cluster has: no node of it stands for them. Raises LedgerUnusable."""
-    queue = (stack.outputs.get("fleet") or {}).get("queue")
-    if not queue:
+    queue = _queue_of(stack)
+    if queue is None:
         return ()
     from orch.runner.connect import open_connector
     from orch.runner.runs.lifecycle import RunnerContext, reconcile_once
@@ -222,6 +223,11 @@ def _in_pods(stack: StackState) -> tuple[Occupant, ...]:
             for row in _with_pods(ledger, stack.name, mark)
             for rank in row.ranks
         )
+
+
+def _queue_of(stack: StackState) -> Mapping[str, Any] | None:
+    """Where the pods of a fleet's runs are asked for; None for a fleet with nodes of its own."""
+    return (stack.outputs.get("fleet") or {}).get("queue")
 
 
 def _with_pods(ledger: Ledger, fleet: str, mark: str | None) -> list[RunRow]:

@@ -18,9 +18,10 @@ from orch.runner.ledger.records import RunRow, Waiting
 from orch.runner.node import status
 from orch.runner.node.claims import Claim
 from orch.runner.node.status import read_claims
+from orch.runner.placement.slots import access_of
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.spec.state import FleetState, Gpus, NodeState
+from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
 from orch.stacks.errors import Conflict
 from orch.stacks.project import Project, find
 from orch.stacks.provisioning.busy_nodes import lost_nodes, occupants, refuse_occupied
@@ -38,9 +39,10 @@ def node(index: int, key: str = KEY) -> NodeState:
     )
 
 
-def bring_up(folder: Folder) -> Path:
-    """Record a fleet of three as the engine does; the file of its state."""
-    fleet = FleetState(name="lab", stack="lab", backend="local", nodes=tuple(map(node, range(3))))
+def bring_up(folder: Folder, queue: PodQueue | None = None) -> Path:
+    """Record a fleet of three, or one of pods, as the engine does; the file of its state."""
+    nodes = () if queue is not None else tuple(map(node, range(3)))
+    fleet = FleetState(name="lab", stack="lab", backend="local", nodes=nodes, queue=queue)
     urn = "urn:pulumi:lab::tests"
     outputs = {"orch": {"version": "0", "schema": 3}, "fleet": fleet.model_dump(mode="json")}
     resources = [
@@ -81,6 +83,30 @@ def test_nodes_are_not_removed_under_a_run(folder: Folder, words: tuple[str, ...
     asked = "lab-[0-1]" if "-i" in words else "lab-[0-2]"
     assert f"{asked}: no answer; which runs are there is known by this project's ledger alone" in said.err
     assert state.read_text() == before
+
+
+def test_a_fleet_of_pods_stays_while_a_run_has_pods_of_it(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "reconcile_once", lambda runner, rows: None)
+    queue = PodQueue(namespace="training", gang="job", pods=4, mark="lab-1a2b")
+    bring_up(folder, queue)
+    project = find(folder.path)
+    stack = StackState(project, "lab")
+    other = queue.model_copy(update={"mark": "lab-9f9f"})
+    start(project, "theirs", pod(other, "theirs-0"))
+    refuse_occupied(stack, [], lambda _: None, whole=True)
+    start(project, "train", pod(queue, "train-0"), pod(queue, "train-1"))
+    with pytest.raises(Conflict, match="runs are on nodes of the fleet lab that would go: train") as caught:
+        refuse_occupied(stack, [], lambda _: None, whole=True)
+    assert "leaves them their pods" in (caught.value.hint or "")
+    assert "train-[0-1]: run train of " in (caught.value.detail or "")
+    assert "theirs" not in (caught.value.detail or "")
+
+
+def pod(queue: PodQueue, name: str) -> NodeState:
+    access = OtherAccess.model_validate(access_of(queue, pod=name, uid="u", container="job"))
+    return NodeState(index=int(name[-1]), name=name, access=access, runtime="process", made_for=name)
 
 
 def test_a_fleet_that_runs_wait_for_stays_and_single_nodes_of_it_may_go(folder: Folder) -> None:
