@@ -72,7 +72,9 @@ def _client(snapshot: StackSnapshot, file: Path | None) -> KubernetesClient:
 
 
 def _known(each: RecordedResource) -> bool:
-    return each.inputs.get("kind") in PLURALS and isinstance(each.inputs.get("metadata"), Mapping)
+    """A claim is none of these: it holds data."""
+    known = each.inputs.get("kind") in (*ORDER, "Namespace")
+    return known and isinstance(each.inputs.get("metadata"), Mapping)
 
 
 def _order(each: RecordedResource) -> int:
