@@ -26,7 +26,7 @@ soak: set-up-test ## the trials that repeat what a test of the suite shows once,
 	$(if $(ARGS),,ORCHCTL_TEST_LEDGER=postgresql $(BIN)/pytest -n 4 $(OF_RUNS))
 
 test-kubernetes: set-up-test ## tests on a real Kubernetes control plane of this machine, which is built first where it cannot be downloaded
-	$(BIN)/python -m orch.images node job
+	$(BIN)/python -m orch.images node job mpi
 	$(BIN)/python -m orch.rehearsal.kubernetes --install
 	$(BIN)/pytest -n0 -m kubernetes tests/kubernetes $(ARGS)
 

@@ -25,8 +25,8 @@ class PodGone(HostUnreachable):
     """The pod that is the node has ended, was deleted or evicted, or another has its name: waiting does not
     help.
 
-    `reason`: the cluster's word for why (Evicted, OOMKilled), empty where it has none. `exit_code`: of the
-    container, where that ended by itself. `taken`: the cluster took it away, whatever ran there.
+    `reason`: the cluster's word for why (Evicted, OOMKilled), empty where it has none. `container_code`: the
+    container's exit code, where that ended by itself. `taken`: the cluster took it away, whatever ran there.
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class PodGone(HostUnreachable):
         summary: str,
         *,
         reason: str = "",
-        exit_code: int | None = None,
+        container_code: int | None = None,
         taken: bool = False,
         **fields: str | None,
     ) -> None:
         super().__init__(summary, **fields)
         self.reason = reason
-        self.exit_code = exit_code
+        self.container_code = container_code
         self.taken = taken
 
 

@@ -70,6 +70,7 @@ NEEDED_OF_RUNS = frozenset(
         "patch services",
         "get pods",
         "list pods",
+        "get pods/exec",
         "create pods/exec",
     }
 )

@@ -62,7 +62,11 @@ class ProtocolRefused(KubernetesError):
 
 
 class Channel:
-    """An open WebSocket. `closed`: the other side has said that this was all."""
+    """An open WebSocket. `closed`: the other side has said that this was all.
+
+    `answers_pings`: who answers none is gone. Nobody knows that of one that was sent more than it may have
+    read: the ping waits behind that.
+    """
 
     def __init__(self, sock: socket.socket, connection: WSConnection, early: Sequence[Event] = ()) -> None:
         sock.setblocking(False)
@@ -75,6 +79,7 @@ class Channel:
         self._heard = self._pinged = time.monotonic()
         self._hung_up = False
         self.closed = False
+        self.answers_pings = True
 
     def send(self, stream: int, content: bytes | memoryview) -> None:
         """Send all of it, at the other side's pace. Raises ChannelLost."""
@@ -211,7 +216,7 @@ class Channel:
         """Ask whether the other side is there. Time in which nobody read does not count."""
         now = time.monotonic()
         if now - self._pinged >= PING_S:
-            if self._pinged > self._heard and now - self._heard > SILENT_S:
+            if self.answers_pings and self._pinged > self._heard and now - self._heard > SILENT_S:
                 raise ChannelLost(f"nothing came for {SILENT_S:.0f} s, and no ping was answered")
             self._pinged = now
             with self._lock, suppress(LocalProtocolError):

@@ -263,6 +263,7 @@ class KubernetesClient:
                     "allowWatchBookmarks": "true",
                     "timeoutSeconds": str(WATCH_S),
                 }
+                began = time.monotonic()
                 with self._stream(path, words, until, SILENT_S) as pieces:
                     for line in _lines(pieces):
                         event = json.loads(line)
@@ -275,6 +276,9 @@ class KubernetesClient:
                         pause = 0.5
                         if kind != "BOOKMARK":
                             yield kind, document
+                if time.monotonic() - began < 1.0:  # a server that ends each watch at once
+                    until.wait(pause)
+                    pause = min(pause * 2, 15.0)
             except Expired:
                 version = None
             except (ClusterUnreachable, ServerError, TooManyRequests, ValueError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import shlex
 import signal
@@ -275,6 +276,10 @@ class KubernetesConnector:
         private_folder(folder)
         file = (folder / f"{name}.json").absolute()
         record: dict[str, Any] = {**vars(pod), "node": node.name, "text": text, "terminal": terminal}
+        # Who runs it may be elsewhere, and know nothing of this environment.
+        if pod.kubeconfig:
+            record["kubeconfig"] = str(Path(pod.kubeconfig).expanduser().absolute())
+        record["files"] = None if pod.kubeconfig else os.environ.get("KUBECONFIG")
         write_private(file, json.dumps(record))
         return [sys.executable, *_SAFE_PATH, "-m", "orch.runner.kubernetes.shell", str(file)]
 
@@ -342,6 +347,7 @@ class KubernetesConnector:
                 f"{pod.where} is being deleted, and killed a command",
                 where=pod.where,
                 reason="Deleted",
+                taken=True,
             )
 
     def _forget(self, pod: Pod) -> None:
@@ -456,7 +462,7 @@ def refuse_gone(pod: Pod, document: Doc) -> None:
             where=pod.where,
             detail="; ".join(filter(None, said)) or None,
             reason=reason,
-            exit_code=ended.get("exitCode"),
+            container_code=ended.get("exitCode"),
             taken=not ended or _is_disrupted(status),
         )
     waiting: Mapping[str, Any] = state.get("waiting") or {}

@@ -196,6 +196,7 @@ class Execution:
         command = self._command
         deadline = time.monotonic() + command.timeout_s if command.timeout_s is not None else None
         feeder = None
+        self._channel.answers_pings = command.stdin is None
         if self._request.stdin:
             feeder = threading.Thread(target=self._feed, name="orch-stdin", daemon=True)
             feeder.start()

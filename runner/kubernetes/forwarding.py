@@ -84,6 +84,7 @@ class _Link:
     def __init__(self, client: socket.socket, channel: Channel) -> None:
         self._client, self._channel = client, channel
         self._sent_all = False
+        channel.answers_pings = False
 
     def carry(self) -> None:
         """Until one side has closed, or the port takes no connection."""

@@ -156,6 +156,7 @@ class Login:
         if isinstance(plugin := user.get("exec"), Mapping):
             return run_plugin(plugin, self.cluster, source)
         if "username" in user and "password" in user:
+            remember([str(user["password"])])
             pair = f"{user['username']}:{user['password']}".encode()
             return Credentials(f"Basic {base64.b64encode(pair).decode()}", certificate, key)
         if isinstance(provider := user.get("auth-provider"), Mapping):

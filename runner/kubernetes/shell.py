@@ -34,7 +34,7 @@ from orch.runner.kubernetes.channel import (
     Channel,
     ChannelLost,
 )
-from orch.runner.kubernetes.connector import KIND, KubernetesConnector
+from orch.runner.kubernetes.connector import KIND, KubernetesConnector, Pod
 from orch.runner.kubernetes.execution import Ending, ExecRequest, exec_request, login_shell
 from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
@@ -67,7 +67,9 @@ def main(words: Sequence[str]) -> int:
 
 def run(record: Mapping[str, Any]) -> int:
     """Run what a record says on own streams. Raises OrchError."""
-    access = {key: value for key, value in record.items() if key not in ("node", "text", "terminal")}
+    access = {key: record[key] for key in Pod.__dataclass_fields__}
+    if record["files"]:
+        os.environ["KUBECONFIG"] = record["files"]
     node = NodeState.model_validate({"index": 0, "name": record["node"], "access": {"kind": KIND, **access}})
     here = os.isatty(0)
     terminal = here and os.isatty(1) if record["terminal"] is None else bool(record["terminal"]) and here
@@ -83,6 +85,7 @@ def run(record: Mapping[str, Any]) -> int:
     connector = KubernetesConnector()
     try:
         with connector.attached(node, ask, terminal=terminal) as (channel, request), _raw(terminal):
+            channel.answers_pings = terminal
             threading.Thread(target=_feed, args=(channel, request), daemon=True).start()
             status = _pass_on(channel, terminal=terminal)
     finally:

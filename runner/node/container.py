@@ -446,7 +446,7 @@ def read_observation(
         return ObservedRank(
             rank,
             "dead",
-            exit_code=137 if result.exit_code is None else result.exit_code,
+            exit_code=137 if result.container_code is None else result.container_code,
             out_of_memory=result.reason == "OOMKilled",
             marks=frozenset(marks),
             detail=result.detail or result.summary,

@@ -11,8 +11,10 @@ import pytest
 from orch.cli.runs.new_nodes import growth_of
 from orch.runner.errors import BadTask, HostUnreachable, NoFit
 from orch.runner.launch.volumes import VolumeMisfit
+from orch.runner.node.connector import Completed
+from orch.runner.node.runtimes import RUNTIMES
 from orch.spec.models import Task
-from orch.spec.state import FleetState
+from orch.spec.state import FleetSpares, FleetState
 from orch.stacks.project import find
 from orch.stacks.provisioning.nodes_for_runs import Growth
 
@@ -82,3 +84,33 @@ def test_the_next_fleet_grows_where_new_nodes_of_the_first_would_not_fit(tmp_pat
     assert found.state.name == "spare"
     with pytest.raises(NoFit, match="it has L4"):
         growth(tmp_path, pods("pods"), image="python:3.12", refused=unfit)
+
+
+class Idle(Silent):
+    """Nodes on which nothing runs."""
+
+    runtimes = MappingProxyType(RUNTIMES)
+
+    def run(self, node: Any, *asked: Any, **more: Any) -> Any:
+        return Completed(node.name, asked[0], 0, "", "", 0.0)
+
+
+@pytest.mark.parametrize(("needed", "most", "asked"), [(2, 4, None), (3, 4, 4), (4, 4, 5), (4, 3, None)])
+def test_spares_stay_beside_the_nodes_that_are_made_for_a_run(
+    tmp_path: Path, needed: int, most: int, asked: int | None
+) -> None:
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    written = f"type: fleet\nname: lab\nplacement: cluster\nnodes: {{min: 2, max: {most}, spare: 1}}\n"
+    (tmp_path / "lab.yml").write_text(written)
+    nodes = [
+        {"index": index, "name": f"lab-{index}", "address": "a", "user": "root", "host_key": "k"}
+        for index in range(3)
+    ]
+    state = FleetState.model_validate(
+        {"name": "lab", "stack": "lab", "backend": "local", "placement": "cluster", "nodes": nodes}
+    )
+    state = state.model_copy(update={"spares": FleetSpares(count=1, of=3, least=3)})
+    task = Task.model_validate({"name": "train", "commands": ["date"], "nodes": needed})
+    found = growth_of(find(tmp_path), Idle(), task, [state])  # pyright: ignore[reportArgumentType]
+    assert (found and found.request.at_least) == asked
+    assert found is None or [node.name for node in found.free] == ["lab-0", "lab-1"]

@@ -492,10 +492,10 @@ def test_an_account_with_the_rights_of_runs_asks_looks_and_takes_back(
     gang = ask(space, form=form, registry=RegistryLogin("robot", "secret", "registry.example.com"))
     client = KubernetesClient.open(str(permitted(cluster, space, tmp_path)))
     try:
-        gang.gangs = Gangs(client, gang.request.queue, pause=lambda _: time.sleep(0.1))
-        gang.up()
-        assert [each.name for each in gang.gangs.listed(gang.request.project)] == [gang.name]
-        assert gang.gangs.take_back(gang.name) == ()
+        gangs = Gangs(client, gang.request.queue, pause=lambda _: time.sleep(0.1))
+        Asked(cluster, gangs, gang.request).up()
+        assert [each.name for each in gangs.listed(gang.request.project)] == [gang.name]
+        assert gangs.take_back(gang.name) == ()
         with pytest.raises(Forbidden, match="may not list secrets"):
             client.items(f"/api/v1/namespaces/{space}/secrets")
     finally:

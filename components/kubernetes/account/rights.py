@@ -20,7 +20,10 @@ OF_RUNS: tuple[tuple[str, str], ...] = (
     ("get", "pods"),
     ("list", "pods"),
     ("get", "pods/log"),
+    # A WebSocket begins as GET: both verbs since Kubernetes 1.35, the first alone before.
+    ("get", "pods/exec"),
     ("create", "pods/exec"),
+    ("get", "pods/portforward"),
     ("create", "pods/portforward"),
     ("create", "secrets"),
     ("patch", "secrets"),

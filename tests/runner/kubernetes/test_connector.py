@@ -22,6 +22,7 @@ from orch.runner.errors import CommandTimeout, HostUnreachable, LoginRefused, Po
 from orch.runner.kubernetes import channel as channels
 from orch.runner.kubernetes.connector import KubernetesConnector
 from orch.runner.node.commands import Command, StdinSource
+from orch.spec.errors import ExitCode
 from orch.spec.state import NodeState
 
 
@@ -259,6 +260,8 @@ def test_a_pod_that_is_no_more_is_told_at_once(
     with pytest.raises(PodGone) as caught:
         connector.run(node, Command("true"), deadline_s=60)
     assert text in caught.value.text()
+    assert caught.value.exit_code == ExitCode.HOSTS
+    assert caught.value.container_code == (137 if text == "OOMKilled" else None)
     assert len(server.calls) == 1
 
 
@@ -390,6 +393,15 @@ def test_a_quiet_command_is_not_given_up(
     monkeypatch.setattr(channels, "PING_S", 0.2)
     monkeypatch.setattr(channels, "SILENT_S", 0.8)
     assert connector.run(node, Command("cat >/dev/null; sleep 2; echo yes", stdin=b"")).stdout == "yes\n"
+
+
+def test_a_command_that_takes_its_input_late_is_not_given_up(
+    connector: KubernetesConnector, node: NodeState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "PING_S", 0.2)
+    monkeypatch.setattr(channels, "SILENT_S", 0.6)
+    blocks = StdinSource([b"x" * (1 << 20)] * 24)
+    assert connector.run(node, Command("sleep 3; wc -c", stdin=blocks)).stdout.strip() == str(24 << 20)
 
 
 def test_dropping_a_node_ends_what_waits_for_it(

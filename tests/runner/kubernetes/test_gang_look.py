@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orch.runner.kubernetes.gang_look import GangFacts, GangLook, due_back, look_of, pause_before_retry
+from orch.runner.kubernetes.gang_look import (
+    GangFacts,
+    GangLook,
+    due_back,
+    look_of,
+    pause_before_retry,
+    refused,
+)
 
 Doc = dict[str, Any]
 MOMENT = "2026-11-27T01:00:00Z"
@@ -352,6 +359,29 @@ def test_a_gang_that_holds_nodes_while_others_have_none_is_due_back_after_its_li
     uncreated = look(job(2), runs(0))  # a quota that lets one pod in
     assert due_back(uncreated, START + timedelta(seconds=301), 300)
     assert not due_back(look(job(1), runs(0)), START + timedelta(hours=9), 300)
+
+
+def test_pods_that_have_their_nodes_and_will_not_run_are_not_waited_for() -> None:
+    def after(state: Doc, seconds: float) -> bool:
+        return refused(
+            look(job(2), runs(0), pod(1, node="gpu-1", state=state)), START + timedelta(seconds=seconds)
+        )
+
+    wrong = {"waiting": {"reason": "ImagePullBackOff"}}
+    assert not after(wrong, 59)
+    assert after(wrong, 61)
+    pulls = {"waiting": {"reason": "ContainerCreating"}}
+    assert not after(pulls, 1799)
+    assert after(pulls, 1801)
+    assert not refused(look(job(1), runs(0)), START + timedelta(hours=9))
+    assert not refused(look(job(2), runs(0), unschedulable(1, "0/8")), START + timedelta(hours=9))
+
+
+def test_a_gang_is_whole_once_it_has_been_let_go() -> None:
+    document = job(2)
+    assert not look(document, runs(0), runs(1)).whole
+    document["metadata"]["annotations"] = {"orch.dev/released": "true"}
+    assert look(document, runs(0), runs(1)).whole
 
 
 @given(st.integers(0, 1000), st.floats(0, 1))

@@ -91,6 +91,27 @@ def test_text_of_any_length_has_this_programs_streams(
     assert subprocess.run(other, capture_output=True, timeout=WAIT_S, check=False).stdout == b"other\n"
 
 
+def test_it_leads_to_the_same_cluster_from_anywhere(
+    connector: KubernetesConnector,
+    node: NodeState,
+    tmp_path: Path,
+    server: KubeServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    given = node.model_copy(update={"access": node.access.model_copy(update={"kubeconfig": "config"})})
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig()))
+    own = node.model_copy(update={"access": node.access.model_copy(update={"kubeconfig": None})})
+    for each, folder in ((given, "given"), (own, "own")):
+        words = connector.command_line(each, Path("ssh") / folder, "echo here", terminal=False)
+        clean = {name: text for name, text in os.environ.items() if name != "KUBECONFIG"}
+        done = subprocess.run(
+            words, cwd=tmp_path / "elsewhere", env=clean, input=b"", capture_output=True, check=False
+        )
+        assert (done.stdout, done.stderr) == (b"here\n", b"")
+
+
 def test_a_terminal_that_is_none_is_not_asked_for(
     connector: KubernetesConnector, node: NodeState, tmp_path: Path, server: KubeServer
 ) -> None:
