@@ -6,12 +6,13 @@ the official plugin cannot be had.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.base import Backend
+from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment
 from orch.components.explain import Explained, Traits
 from orch.components.kubernetes.account.facts import ClusterFacts
@@ -121,6 +122,11 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
 
     def traits(self, request: PlanRequest, candidate: KubernetesCandidate, plan: KubernetesPlan) -> Traits:
         return traits(plan)
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
+        from orch.components.kubernetes.orphans import delete_unrecorded
+
+        return delete_unrecorded(snapshot, kubeconfig_file(self.entry(snapshot.settings), Path.cwd()))
 
     def classify_error(self, text: str) -> CloudAnswer | None:
         """An object that one cluster refuses may be taken by another one; but which cluster is meant is for

@@ -197,7 +197,7 @@ def _register(claim: dict[str, Any], state: VolumeState, login: Mapping[str, str
         context=login.get("context"),
     )
     # A claim may wait for its first pod: that is how many classes bind.
-    metadata = {**claim["metadata"], "annotations": {"pulumi.com/skipAwait": "true"}}
+    metadata: Any = {**claim["metadata"], "annotations": {"pulumi.com/skipAwait": "true"}}
     options = pulumi.ResourceOptions(provider=provider, protect=state.protect)
     made = kubernetes.core.v1.PersistentVolumeClaim(
         state.name, metadata=metadata, spec=claim["spec"], opts=options
