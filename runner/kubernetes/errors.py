@@ -24,6 +24,7 @@ _DENIED_BY = re.compile(
 _POLICY = re.compile(r"ValidatingAdmissionPolicy '([^']+)'.* denied request: (.*)", re.S)
 _QUOTA = re.compile(r"exceeded quota: ([^,]+), (.*)", re.S)
 _WHO = re.compile(r'User "([^"]*)"')
+_CANNOT = re.compile(r'cannot (\w+) resource "([^"]+)"|[Uu]ser "|RBAC')
 _MANAGER = re.compile(r'conflict with "([^"]*)"')
 
 
@@ -73,7 +74,7 @@ class QuotaExceeded(ApiRefusal):
 
 
 class AdmissionDenied(ApiRefusal):
-    """A webhook, a policy or a pod security level of the cluster refuses the object. `by`: which."""
+    """A webhook, a policy or another admission plugin of the cluster refuses the object. `by`: which."""
 
     def __init__(self, summary: str, *, by: str = "", **fields: Any) -> None:
         super().__init__(summary, **fields)
@@ -242,6 +243,21 @@ def refusal(asked: Asked, status: int, document: Mapping[str, Any]) -> ApiRefusa
             detail=found.group(2).strip(),
             hint=f"`kubectl -n {target.namespace or 'NAMESPACE'} describe quota` shows who uses it; "
             "ask for less, wait, or have it raised",
+            **words,
+        )
+    if any(kind == "NamespaceTerminating" for kind, _, _ in causes):
+        return AdmissionDenied(
+            f"namespace {target.namespace} is being deleted: nothing can be made in it",
+            by="NamespaceLifecycle",
+            detail=message,
+            hint=f"wait until `kubectl get namespace {target.namespace}` finds none; `orch up` makes it anew",
+            **words,
+        )
+    if status == 403 and "is forbidden: " in message and not _CANNOT.search(message):
+        return AdmissionDenied(
+            f"the cluster refuses {target}",
+            detail=message,
+            hint="change what it refuses, or ask who runs the cluster",
             **words,
         )
     if status == 403:

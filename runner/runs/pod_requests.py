@@ -34,6 +34,8 @@ LONGEST_STOP_S = 3600
 """How long a pod that the cluster takes may save, where the task sets no limit."""
 KEPT_S = 300
 """How long a pod stays for what its job has left, where nobody collects it."""
+BETWEEN_OUTPUTS_S = 10
+"""How long a pod that the cluster takes waits for the next output to be fetched after one was."""
 
 
 def gang_request(
@@ -58,6 +60,7 @@ def gang_request(
         hidden="",
         start_within_s=waits,
         kept_for_s=KEPT_S,
+        between_s=BETWEEN_OUTPUTS_S,
     )
     pods = len(plan.ranks)
     return GangRequest(

@@ -423,7 +423,14 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         for given in (v, "")
     ),
     "pod-hold.sh.j2": lambda v: (
-        {"home": "/var/lib/orch", "image": v, "hidden": given, "start_within_s": 5, "kept_for_s": 5}
+        {
+            "home": "/var/lib/orch",
+            "image": v,
+            "hidden": given,
+            "start_within_s": 5,
+            "kept_for_s": 5,
+            "between_s": 5,
+        }
         for given in (v, "")
     ),
     "scontrol.sh.j2": nothing,

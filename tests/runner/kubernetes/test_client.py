@@ -193,6 +193,26 @@ REFUSALS: list[tuple[Answer, type[ApiRefusal], str]] = [
     ),
     (
         status(
+            403,
+            "Forbidden",
+            'jobs.batch "x" is forbidden: unable to create new content in namespace space because it is being '
+            "terminated",
+            causes=[
+                {"reason": "NamespaceTerminating", "field": "metadata.namespace", "message": "terminated"}
+            ],
+        ),
+        AdmissionDenied,
+        "namespace space is being deleted",
+    ),
+    (
+        status(
+            403, "Forbidden", 'pods "x" is forbidden: maximum cpu usage per Container is 2, but limit is 4'
+        ),
+        AdmissionDenied,
+        "maximum cpu usage per Container is 2",
+    ),
+    (
+        status(
             422,
             "Invalid",
             "ValidatingAdmissionPolicy 'no-latest' with binding 'all' denied request: image has no tag",
