@@ -360,7 +360,15 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "node-gpus.sh.j2": lambda v: iter([{"limit_s": 5}]),
     "node-health.sh.j2": lambda v: (
         {
-            **{"home": v, "limit_s": 1, "tool_s": 1, "wait_s": 1, "most_bytes": 1000, "simulated": 0},
+            **{
+                "home": v,
+                "limit_s": 1,
+                "tool_s": 1,
+                "log_s": 1,
+                "wait_s": 1,
+                "most_bytes": 1000,
+                "simulated": 0,
+            },
             **{"contained": contained, "nvidia": nvidia, "diagnose": nvidia, "amd": not nvidia},
             **{"tenstorrent": not nvidia, "gaudi": None if nvidia else v},
         }
