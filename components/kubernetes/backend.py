@@ -65,11 +65,13 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     def settle(
         self, request: PlanRequest, candidates: Sequence[KubernetesCandidate]
     ) -> Sequence[KubernetesCandidate]:
-        """The first one with its namespace: that of its context, where orch.yml names none."""
+        """The first one with its context and namespace, where orch.yml names none: the current context, by its
+        name, so that another one that is current later is no other cluster for the fleet's runs."""
         first, *others = candidates
-        if not first.namespace:
+        if first.context is None or not first.namespace:
             login = self._client(request, first.context).login
-            first = replace(first, namespace=login.namespace or "default")
+            namespace = first.namespace or login.namespace or "default"
+            first = replace(first, context=login.context, namespace=namespace)
         return (first, *others)
 
     def facts(self, request: PlanRequest, candidate: KubernetesCandidate) -> ClusterFacts:
