@@ -65,8 +65,8 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     def settle(
         self, request: PlanRequest, candidates: Sequence[KubernetesCandidate]
     ) -> Sequence[KubernetesCandidate]:
-        """The first one with its context and namespace, where orch.yml names none: the current context, by its
-        name, so that another one that is current later is no other cluster for the fleet's runs."""
+        """The first one with its context and namespace, where orch.yml names none: the current context by its
+        name, so that the fleet's runs stay there when another one is current."""
         first, *others = candidates
         if first.context is None or not first.namespace:
             login = self._client(request, first.context).login

@@ -133,7 +133,10 @@ class Api:
     ) -> Doc:
         content = None if document is None else json.dumps(document).encode()
         headers = {"Content-Type": kind} if content is not None else {}
-        answer = self._http.request(method, path, params=dict(query), content=content, headers=headers)
+        try:
+            answer = self._http.request(method, path, params=dict(query), content=content, headers=headers)
+        except httpx.HTTPError as error:  # it stands still, or is not there now
+            raise ApiError(0, {"message": f"the API server does not answer: {error}"}) from error
         body: Doc = answer.json() if answer.content else {}
         if answer.status_code >= 400:
             raise ApiError(answer.status_code, body)

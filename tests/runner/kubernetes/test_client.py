@@ -195,8 +195,8 @@ REFUSALS: list[tuple[Answer, type[ApiRefusal], str]] = [
         status(
             403,
             "Forbidden",
-            'jobs.batch "x" is forbidden: unable to create new content in namespace space because it is being '
-            "terminated",
+            'jobs.batch "x" is forbidden: unable to create new content in namespace space because it is '
+            "being terminated",
             causes=[
                 {"reason": "NamespaceTerminating", "field": "metadata.namespace", "message": "terminated"}
             ],
