@@ -157,7 +157,7 @@ def disk_of_local_nodes(draft: Draft) -> Findings:
 
 def unwatched_nodes(draft: Draft) -> Findings:
     health = fleet_of(draft).health
-    if health is None or health.gate != "none":
+    if health.gate != "none":
         return
     written = health.model_fields_set - {"gate"}
     for name, field in (("interval", "interval_s"), *((each, each) for each in _WATCHED)):
