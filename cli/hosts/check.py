@@ -79,7 +79,7 @@ def survey_lines(name: str, survey: Survey, *, width: int, colour: bool) -> list
     lines = [f"fleet {name}: {counted(len(survey.hosts), 'host')}"]
     matrix = _matrix(groups, colour)
     # A matrix wider than the terminal is left out: the counts and the details follow.
-    if max(len(line) for line in _matrix(groups, False)) <= max(width, 80):
+    if max(map(len, _matrix(groups, False)), default=0) <= max(width, 80):
         lines += matrix
     lines += [f"  {folded}  {_tally(hosts[0], colour)}" for folded, hosts in groups.items()]
     lines += _details(survey.hosts, colour)

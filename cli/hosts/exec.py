@@ -85,6 +85,10 @@ def execute(
                 raise UsageError(f"{target.name} is a fleet, which has no ranks", hint="choose with `--node`")
             answered, rank_of = {"fleet": target.name}, {}
             nodes = selected(target, node or ())
+            if not nodes:
+                tell(f"the fleet {target.name} has no nodes now: nothing was done")
+                if target.queue is not None:
+                    tell("  hint: its runs bring their own; `orch exec RUN -- …` reaches those")
             shell = "sh" if sudo else '"${SHELL:-/bin/sh}"'  # what sshd runs a command with
             there = limited(text, timeout_s, shell)
             on_node = as_root(there) if sudo else there

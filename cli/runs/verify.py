@@ -105,6 +105,11 @@ def verified(
     if not fleet.nodes:
         from orch.runner.errors import NoFit
 
+        if fleet.queue is not None:
+            raise NoFit(
+                f"the fleet {fleet.name} has no nodes of its own: pods come with a run",
+                hint="verify a fleet with nodes, or run a test of yours on it: `orch run FILE`",
+            )
         raise NoFit(f"the fleet {fleet.name} has no nodes", hint="`orch up` of its file makes some")
     with still(lambda: "asking the nodes whether they reach each other"):
         found = unconnected(project, runner, fleet)

@@ -144,6 +144,10 @@ def test_a_matrix_wider_than_the_terminal_gives_way_to_the_counts() -> None:
     assert [host["host"] for host in survey_json(found)["hosts"]] == [f"node{at:02}" for at in range(8)]
 
 
+def test_a_fleet_without_nodes_has_nothing_to_check() -> None:
+    assert survey_lines("f", _survey(0), width=100, colour=False) == ["fleet f: 0 hosts"]
+
+
 def test_colours_are_only_added_when_asked_for() -> None:
     assert not any("\x1b" in line for line in survey_lines("f", _survey(2), width=100, colour=False))
     assert any("\x1b[31mfail" in line for line in survey_lines("f", _survey(2), width=100, colour=True))
