@@ -22,13 +22,14 @@ test: set-up-test ## all tests in four processes; ARGS="-m quick": what needs no
 soak: set-up-test ## the trials that repeat what a test of the suite shows once, and tests of runs on PostgreSQL; hours
 	$(BIN)/orch engine install
 	$(BIN)/python -m orch.images node job mpi
+	$(BIN)/python -m orch.rehearsal.kubernetes --install
 	$(BIN)/pytest -n 4 -m soak $(ARGS)
 	$(if $(ARGS),,ORCHCTL_TEST_LEDGER=postgresql $(BIN)/pytest -n 4 $(OF_RUNS))
 
 test-kubernetes: set-up-test ## tests on a real Kubernetes control plane of this machine, which is built first where it cannot be downloaded
 	$(BIN)/python -m orch.images node job mpi
 	$(BIN)/python -m orch.rehearsal.kubernetes --install
-	$(BIN)/pytest -n0 -m kubernetes tests/kubernetes $(ARGS)
+	$(BIN)/pytest -n0 -m "kubernetes and not soak" tests/kubernetes $(ARGS)
 
 fuzz: set-up-test ## 100,000 mutated documents through `orch validate`
 	ORCHCTL_FUZZ_RUNS=100000 $(BIN)/pytest tests/spec/test_fuzz.py --timeout 0

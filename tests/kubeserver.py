@@ -209,7 +209,9 @@ def _run_on_a_terminal(words: list[str], streams: Streams) -> None:
 class KubeServer:
     """`answer` makes an answer of a call, `stream` does what a WebSocket is for; `calls` is what came."""
 
-    def __init__(self, folder: Path, *, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")) -> None:
+    def __init__(
+        self, folder: Path, *, hosts: tuple[str, ...] = ("127.0.0.1", "localhost"), encrypted: bool = True
+    ) -> None:
         self.folder = folder
         self.authority = Authority(folder)
         self.pair = self.authority.issue("server", hosts=hosts)
@@ -220,7 +222,7 @@ class KubeServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.pair.certificate, self.pair.key)
         self._server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"lab": self}))
-        self._server.context = context
+        self._server.context = context if encrypted else None
         self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -259,11 +261,12 @@ def kube_server(folder: Path, **words: Any) -> Iterator[KubeServer]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
-    context: ssl.SSLContext
+    context: ssl.SSLContext | None
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         with suppress(OSError):
-            super().finish_request(self.context.wrap_socket(request, server_side=True), client_address)
+            whole = request if self.context is None else self.context.wrap_socket(request, server_side=True)
+            super().finish_request(whole, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no news."""

@@ -100,7 +100,7 @@ def verified(
     """Verify the nodes of a fleet by a run, and keep what it came to. There is no run where nodes do not
     connect to each other. Raises RunFailed without results."""
     from orch.cli.output.run import nodes_text
-    from orch.stacks.health.verified import judged, unconnected
+    from orch.stacks.health.verified import DEPTH, judged, unconnected
 
     if not fleet.nodes:
         from orch.runner.errors import NoFit
@@ -122,7 +122,7 @@ def verified(
         found = judged(project, runner, fleet, request, row)
     report, kept_out = found
     for name, verdict in kept_out.items():
-        by_verify = verdict.found_by == "nccl"
+        by_verify = verdict.found_by == DEPTH
         command = f"orch verify {fleet.name}" if by_verify else f"orch health {fleet.name} --node {name}"
         words = f"node {name} takes no new jobs until `{command}` is fine"
         tell(f"{words}: {verdict.reason}")

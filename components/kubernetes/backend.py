@@ -6,12 +6,13 @@ the official plugin cannot be had.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.base import Backend
+from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment
 from orch.components.explain import Explained, Traits
 from orch.components.kubernetes.account.facts import ClusterFacts
@@ -64,11 +65,13 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     def settle(
         self, request: PlanRequest, candidates: Sequence[KubernetesCandidate]
     ) -> Sequence[KubernetesCandidate]:
-        """The first one with its namespace: that of its context, where orch.yml names none."""
+        """The first one with its context and namespace, where orch.yml names none: the current context by its
+        name, so that the fleet's runs stay there when another one is current."""
         first, *others = candidates
-        if not first.namespace:
+        if first.context is None or not first.namespace:
             login = self._client(request, first.context).login
-            first = replace(first, namespace=login.namespace or "default")
+            namespace = first.namespace or login.namespace or "default"
+            first = replace(first, context=login.context, namespace=namespace)
         return (first, *others)
 
     def facts(self, request: PlanRequest, candidate: KubernetesCandidate) -> ClusterFacts:
@@ -121,6 +124,11 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
 
     def traits(self, request: PlanRequest, candidate: KubernetesCandidate, plan: KubernetesPlan) -> Traits:
         return traits(plan)
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
+        from orch.components.kubernetes.orphans import delete_unrecorded
+
+        return delete_unrecorded(snapshot, kubeconfig_file(self.entry(snapshot.settings), Path.cwd()))
 
     def classify_error(self, text: str) -> CloudAnswer | None:
         """An object that one cluster refuses may be taken by another one; but which cluster is meant is for

@@ -58,7 +58,8 @@ def candidates(
     pinned = previous.pins.get("context") if previous.pins.get("backend") == "kubernetes" else None
     known = contexts(settings)
     allowed = [each for each in known if not fleet.regions or each in fleet.regions]
-    if pinned is not None and (pinned or None) in allowed:
+    # Where orch.yml names none: the one that was current when the fleet was made.
+    if pinned is not None and ((pinned or None) in allowed or known == (None,)):
         where = namespace or previous.pins.get("namespace", "")
         return (KubernetesCandidate(pinned or None, where, kept=True),)
     return tuple(KubernetesCandidate(each, namespace) for each in allowed)

@@ -239,10 +239,10 @@ def _security(facts: ClusterFacts, namespace: str, chosen: Chosen, *, made: bool
         yield Finding(
             "ORCH452",
             "backends",
-            f"the namespace {namespace} enforces the pod security level `restricted`: images that run as "
-            "root are refused there",
-            hint="take images with a user of their own, or a namespace of level `baseline`",
-            severity=Severity.WARNING,
+            f"the namespace {namespace} enforces the pod security level `restricted`, which refuses pods "
+            "whose jobs are started by root",
+            hint=f"`kubectl label --overwrite namespace {namespace} {POD_SECURITY}=baseline`, or another "
+            "namespace",
         )
 
 

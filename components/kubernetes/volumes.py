@@ -44,11 +44,15 @@ class KubernetesVolumes(MadeWithVolumes):
     def plan(self, request: VolumeRequest) -> VolumePlan:
         settings = entry_of(request.account.settings, KubernetesSettings)
         file = kubeconfig_file(settings, request.account.root)
+        path, previous = None if file is None else str(file), request.previous
+        named = request.volume.region or (previous.region if previous is not None else None)
+        client = KubernetesClient.open(path, named)
+        # The current context by its name: another one that is current later is another cluster.
+        context = client.login.context
         login = {
-            **({"kubeconfig": str(file)} if file is not None else {}),
-            **({"context": request.volume.region} if request.volume.region else {}),
+            **({"kubeconfig": path} if path is not None else {}),
+            **({"context": context} if context is not None else {}),
         }
-        client = KubernetesClient.open(login.get("kubeconfig"), login.get("context"))
         try:
             namespace = settings.namespace or client.login.namespace or "default"
             if client.find(api_path("v1", "namespaces", None, namespace)) is None:
@@ -61,7 +65,8 @@ class KubernetesVolumes(MadeWithVolumes):
             volume = request.volume
             name = volume.claim_name or volume.volume_id
             if name is not None:
-                return _plan_existing(volume, client.find(_path(namespace, name)), namespace, name)
+                found = client.find(_path(namespace, name))
+                return _plan_existing(volume, found, namespace, name, region=context)
             return plan_new(request, login, namespace, client.items(_CLASSES))
         finally:
             client.close()
@@ -100,6 +105,7 @@ def plan_new(
     state = state_of(
         volume,
         "kubernetes",
+        region=login.get("context"),
         size_mib=volume.size_mib,
         disk_type=chosen,
         volume_id=name,
@@ -154,7 +160,9 @@ def _grows(classes: list[Doc], name: str | None) -> bool:
     )
 
 
-def _plan_existing(volume: Volume, found: Doc | None, namespace: str, name: str) -> VolumePlan:
+def _plan_existing(
+    volume: Volume, found: Doc | None, namespace: str, name: str, *, region: str | None
+) -> VolumePlan:
     """A claim that is there, as it is. Raises PlanError (ORCH268)."""
     path = "claim_name" if volume.claim_name is not None else "volume_id"
     if found is None:
@@ -171,6 +179,7 @@ def _plan_existing(volume: Volume, found: Doc | None, namespace: str, name: str)
         volume,
         "kubernetes",
         external=True,
+        region=region,
         volume_id=name,
         size_mib=None if capacity is None else int(amount(capacity) / MIB),
         disk_type=spec.get("storageClassName"),
@@ -197,7 +206,7 @@ def _register(claim: dict[str, Any], state: VolumeState, login: Mapping[str, str
         context=login.get("context"),
     )
     # A claim may wait for its first pod: that is how many classes bind.
-    metadata = {**claim["metadata"], "annotations": {"pulumi.com/skipAwait": "true"}}
+    metadata: Any = {**claim["metadata"], "annotations": {"pulumi.com/skipAwait": "true"}}
     options = pulumi.ResourceOptions(provider=provider, protect=state.protect)
     made = kubernetes.core.v1.PersistentVolumeClaim(
         state.name, metadata=metadata, spec=claim["spec"], opts=options

@@ -77,7 +77,7 @@ class Channel:
         self._stream: int | None = None
         self._early = list(early)
         self._heard = self._pinged = time.monotonic()
-        self._hung_up = False
+        self._hung_up = self._unsendable = False
         self.closed = False
         self.answers_pings = True
 
@@ -111,9 +111,7 @@ class Channel:
             except (RemoteProtocolError, LocalProtocolError) as error:
                 raise ChannelLost(f"it sent what is no WebSocket: {error}") from error
             self._out += b"".join(answers)
-        if self._out:
-            with suppress(ChannelLost):
-                self._pump()
+        self._pump_for_reader()
         self._heard = time.monotonic()
         return self._taken(events)
 
@@ -177,12 +175,11 @@ class Channel:
             if left <= 0:
                 return None
             self._wait(wait, left)
-            if self._out:
-                self._pump()
+            self._pump_for_reader()
 
     def _write(self, event: Event) -> None:
         with self._lock:
-            if self._hung_up or self.closed:
+            if self._hung_up or self.closed or self._unsendable:
                 raise ChannelLost("it is closed")
             try:
                 self._out += self._connection.send(event)
@@ -190,6 +187,16 @@ class Channel:
                 raise ChannelLost("the other side has closed it") from error
         while not self._pump():
             self._wait(select.POLLOUT, 1.0)
+
+    def _pump_for_reader(self) -> None:
+        """Who reads goes on where nothing can be sent any more: how the command ended may yet come."""
+        try:
+            if self._out:
+                self._pump()
+        except ChannelLost:
+            with self._lock:
+                self._unsendable = True
+                self._out.clear()
 
     def _pump(self) -> bool:
         """Send what can be sent at once; whether that was all. Raises ChannelLost."""
@@ -221,7 +228,7 @@ class Channel:
             self._pinged = now
             with self._lock, suppress(LocalProtocolError):
                 self._out += self._connection.send(Ping())
-            self._pump()
+            self._pump_for_reader()
 
 
 def open_channel(

@@ -42,8 +42,6 @@ KUEUE_VERSIONS = ("v1beta2", "v1beta1")
 
 REMOVED_WITHIN_S = 120.0
 LOOKS_EVERY_S = 1.0
-MAKES = 5
-"""How often a Job is made that others make and remove meanwhile, before its driver waits and asks again."""
 
 _PLURALS = {
     "Service": "services",
@@ -161,17 +159,15 @@ class Gangs:
     def _make(self, job: Doc) -> Doc:
         """The Job, made where there is none: only one of two that make it at once does."""
         name = str(job["metadata"]["name"])
-        left = MAKES
-        while True:
+        for last in (*[False] * 4, True):
             if (found := self._client.find(self._job(name))) is not None:
                 return found
             try:
                 return self._client.create(self._path("batch/v1", "jobs"), held(job))
-            except Conflict:
-                # Somebody else was faster, or one of the name has just gone; a webhook may say so for good.
-                left -= 1
-                if not left:
+            except Conflict:  # somebody else was faster, or one of the name has just gone
+                if last:
                     raise
+        raise AssertionError("a Job is asked for five times at most")
 
     def _of(self, metadata: Mapping[str, Any], patch: Doc) -> Doc:
         """What is patched belongs to this very Job, and not to a later one of its name."""

@@ -35,6 +35,7 @@ from orch.runner.kubernetes.credentials import (
 from orch.runner.kubernetes.errors import BadKubeconfig, CredentialsUnavailable
 from orch.spec.confidential import remember
 
+OWN_CLUSTER = "this pod's cluster"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -64,6 +65,11 @@ class Login:
         self._guard = threading.Lock()
         self._credentials: Credentials | None = None
         self._tls: tuple[Credentials, ssl.SSLContext] | None = None
+
+    @property
+    def context(self) -> str | None:
+        """The context of the kubeconfig; None for the cluster that this process is a pod of."""
+        return None if self.name == OWN_CLUSTER else self.name
 
     @property
     def where(self) -> str:
@@ -383,7 +389,7 @@ def _own_pod() -> Login:
     return Login(
         Cluster(server, ca=source.read("ca.crt", "the cluster's certificate authority").decode()),
         {"tokenFile": "token"},
-        name="this pod's cluster",
+        name=OWN_CLUSTER,
         user_name="the pod's service account",
         namespace=namespace,
         source=source,

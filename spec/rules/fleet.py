@@ -155,6 +155,26 @@ def disk_of_local_nodes(draft: Draft) -> Findings:
         )
 
 
+def unwatched_nodes(draft: Draft) -> Findings:
+    health = fleet_of(draft).health
+    if health.gate != "none":
+        return
+    written = health.model_fields_set - {"gate"}
+    for name, field in (("interval", "interval_s"), *((each, each) for each in _WATCHED)):
+        if field in written:
+            yield draft.diagnostic(
+                "ORCH191",
+                ("health", name),
+                f"with `gate: none` nothing is examined: `{name}` does nothing",
+                key=True,
+                severity=Severity.WARNING,
+                hint="remove it, or write `gate: light`",
+            )
+
+
+_WATCHED = ("auto_replace", "max_replacements")  # `min_busbw` counts for `orch verify` too
+
+
 def blocks_divide_gpus(draft: Draft) -> Findings:
     """Told here when none of the counts that are asked for divides; backends look at the machine itself."""
     fleet = fleet_of(draft)
@@ -434,6 +454,7 @@ RULES = (
     Rule(("backends",), backends_have_drivers),
     Rule(("backend_options",), options_have_drivers),
     Rule(("backends", "resources"), disk_of_local_nodes),
+    Rule(("health",), unwatched_nodes),
     Rule(("nodes", "budget"), nodes_are_bounded),
     Rule(("nodes", "backends"), nodes_are_made_with_runs),
     Rule(("blocks", "resources"), blocks_divide_gpus),

@@ -11,7 +11,7 @@ from stocked import stocked
 from support import Folder, docker, until
 from wards import RUN, TRAIN, VOLUME, container, equip, kernel_tells, weights
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("engine")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.usefixtures("engine")]
 
 FLEET = """\
 type: fleet
@@ -122,10 +122,10 @@ def test_a_training_goes_on_by_itself_on_another_machine_and_ends_with_the_same_
     assert said.code == 0, said.err
     controller = ward.start("controller")
     try:
-        until(lambda: ward.orch("logs", "hit").out.count("begins at 0") == 2, 120, "it trains")
+        until(lambda: ward.orch("logs", "hit").out.count("begins at 0") == 2, 300, "it trains")
         kernel_tells(ward, 1, 79)
         until(
-            lambda: ward.orch("ps", "-a", "--json").json["runs"][0]["status"] == "done", 400, "it has ended"
+            lambda: ward.orch("ps", "-a", "--json").json["runs"][0]["status"] == "done", 800, "it has ended"
         )
     finally:
         controller.send_signal(signal.SIGTERM)

@@ -12,7 +12,7 @@ from stocked import stocked
 from support import Folder, docker, until
 from wards import RUN, TRAIN, VOLUME, container, equip, kernel_tells, weights
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("engine")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.usefixtures("engine")]
 
 FLEET = """\
 type: fleet
@@ -120,10 +120,10 @@ def test_a_training_goes_on_and_the_fleet_has_its_spare_again(ward: Folder) -> N
     assert said.code == 0, said.err
     controller = ward.start("controller")
     try:
-        until(lambda: ward.orch("logs", "hit").out.count("begins at 0") == 2, 120, "it trains")
+        until(lambda: ward.orch("logs", "hit").out.count("begins at 0") == 2, 300, "it trains")
         kernel_tells(ward, 1, 79)
-        until(lambda: ends(ward, "hit"), 400, "it has ended")
-        until(lambda: len(spares(ward)) == 1 and machine(ward, 1) != before, 200, "it has a spare again")
+        until(lambda: ends(ward, "hit"), 800, "it has ended")
+        until(lambda: len(spares(ward)) == 1 and machine(ward, 1) != before, 600, "it has a spare again")
     finally:
         controller.send_signal(signal.SIGTERM)
         _, err = controller.communicate(timeout=120)
@@ -142,11 +142,11 @@ def test_a_training_goes_on_on_the_spare_while_new_machines_are_bad_and_the_flee
     assert said.code == 0, said.err
     controller = ward.start("controller")
     try:
-        until(lambda: ward.orch("logs", "late").out.count("begins at 0") == 2, 120, "it trains")
+        until(lambda: ward.orch("logs", "late").out.count("begins at 0") == 2, 300, "it trains")
         kernel_tells(ward, 1, 79)
-        until(lambda: ends(ward, "late"), 400, "it has ended")
+        until(lambda: ends(ward, "late"), 800, "it has ended")
         assert nodes_of(ward, "late") == ["ward-0", "ward-2"]
-        until(lambda: "is protected" in ward.orch("fleet").err, 300, "it is protected")
+        until(lambda: "is protected" in ward.orch("fleet").err, 600, "it is protected")
     finally:
         controller.send_signal(signal.SIGTERM)
         _, err = controller.communicate(timeout=120)

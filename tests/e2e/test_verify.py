@@ -49,10 +49,10 @@ def node_of(folder: Folder, fleet: str, number: int) -> str:
 
 
 def verify(folder: Folder, fleet: str, *words: str) -> Said:
-    return folder.orch("verify", fleet, "--pairs", *words, timeout=280)
+    return folder.orch("verify", fleet, "--pairs", *words, timeout=600)
 
 
-@pytest.mark.timeout(900)  # the fleet may be brought up for it
+@pytest.mark.timeout(1800)  # the fleet may be brought up for it
 def test_a_link_that_got_slow_falls_short_of_former_results_and_is_fine_once_it_is_mended(
     quickstart: Folder,
 ) -> None:

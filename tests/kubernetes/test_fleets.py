@@ -305,6 +305,7 @@ def test_a_run_needs_no_more_rights_either(cluster: Cluster, project: Project) -
     assert "rank 1 of 2" in said.out
     jobs = f"/apis/batch/v1/namespaces/{space}/jobs"
     cluster.until(lambda: not cluster.pods(space) and not cluster.api.items(jobs))
+    docker("image", "rm", image)
     down = project.orch("down", "least", "--yes")
     assert down.code == 0, down.out + down.err
 

@@ -365,6 +365,7 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
                 "limit_s": 1,
                 "tool_s": 1,
                 "log_s": 1,
+                "silent_xids": v,
                 "wait_s": 1,
                 "most_bytes": 1000,
                 "simulated": 0,

@@ -196,6 +196,19 @@ def test_what_kueue_has_started_is_not_touched_again() -> None:
     assert objects.documents[job_path(wanted)]["spec"]["suspend"] is False
 
 
+def test_a_name_that_is_neither_there_nor_free_is_not_asked_for_without_end() -> None:
+    objects, wanted = Objects(), request()
+
+    def refuse(method: str, path: str) -> None:
+        if method == "create":
+            raise Conflict("there is one already", status=409)
+
+    objects.before = refuse
+    with pytest.raises(Conflict):
+        gangs(objects, wanted).apply(wanted)
+    assert len(objects.calls) == 5
+
+
 def test_a_job_of_another_run_is_left_alone() -> None:
     objects, wanted = Objects(), request()
     objects.add(job_path(wanted), {"metadata": {"name": wanted.name}, "spec": {}})

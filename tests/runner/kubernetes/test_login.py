@@ -450,6 +450,20 @@ class Proxy:
             target.shutdown(socket.SHUT_WR)
 
 
+def test_a_server_without_encryption_is_spoken_to_as_the_kubeconfig_says(tmp_path: Path) -> None:
+    with kube_server(tmp_path, encrypted=False) as server:
+        server.stream = run_command
+        server.answer = lambda call: Answer(pod())
+        path = server.kubeconfig(server=f"http://127.0.0.1:{server.port}/behind")
+        assert KubernetesClient.open(str(path)).get("/version") == pod()
+        access = {"kind": "kubernetes", "kubeconfig": str(path), "namespace": "n", "pod": "p"}
+        node = NodeState.model_validate({"index": 0, "name": "p", "access": access})
+        connector = KubernetesConnector()
+        assert connector.run(node, Command("cat", stdin=b"plain")).stdout == "plain"
+        connector.close()
+        assert {call.path.split("/")[1] for call in server.calls} == {"behind"}
+
+
 def test_requests_and_streams_go_through_the_proxy_of_the_kubeconfig(
     server: KubeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
