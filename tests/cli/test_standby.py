@@ -33,7 +33,7 @@ def no_ledger() -> Ledger:
 
 def drives(link: Link, ledger: Callable[[], Ledger] = no_ledger) -> int:
     _, fleet = link.receive()
-    number = serve(link, ledger, lambda: SEEN if fleet is not None else None)
+    number, _ = serve(link, ledger, lambda: SEEN if fleet is not None else None)
     link.send(("done", None))
     return number
 
