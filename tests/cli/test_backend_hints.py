@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from support import Folder
 
-ANY = "use `aws`, `crusoe`, `gcp`, `kubernetes`, `lambda`, `local`, `nebius` or `runpod`, or existing hosts with `ssh_config`"
+ANY = (
+    "use `aws`, `crusoe`, `gcp`, `kubernetes`, `lambda`, `local`, `nebius` or `runpod`, "
+    "or existing hosts with `ssh_config`"
+)
 
 
 @pytest.mark.parametrize("verb", [("preview",), ("up", "--yes")], ids=" ".join)
