@@ -37,9 +37,9 @@ from orch.runner.ledger.records import Lease, RunRow, Waiting
 from orch.runner.ledger.waiting_line import Line, behind
 from orch.runner.placement.placement import place_task
 from orch.runner.placement.seats import choose_seats
-from orch.runner.runs.admission import admitted, brings_pods, give_pods_back, look_again_s
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import Phase, Verdict
+from orch.runner.runs.pods.admission import admitted, brings_pods, give_pods_back, look_again_s
 from orch.runner.runs.ranks import LOOK_DEADLINE_S, collect_ranks, stop_ranks
 from orch.runner.runs.retry import (
     GiveUp,

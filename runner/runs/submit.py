@@ -33,8 +33,8 @@ from orch.runner.placement.placement import place_task
 from orch.runner.placement.rank_groups import rank_groups
 from orch.runner.placement.seats import WhySilent, choose_seats, crowded
 from orch.runner.runs import retry
-from orch.runner.runs.admission import ASKED
 from orch.runner.runs.context import RunnerContext
+from orch.runner.runs.pods.admission import ASKED
 from orch.runner.runs.run_secrets import names_in
 from orch.runner.upload.repository import repository_of
 from orch.runner.upload.snapshot import check_sources, keep_files
@@ -127,7 +127,7 @@ def submit(
             if task.retry is not None:
                 record = LaunchRecord.of(request, makes_nodes=makes_nodes)
                 if fleet.queue is not None:
-                    from orch.runner.runs.pod_requests import check_request
+                    from orch.runner.runs.pods.requests import check_request
 
                     check_request(record, fleet, plan, request.volumes)
                 folder.write_launch(record.model_dump_json())

@@ -26,7 +26,7 @@ from orch.components.idleness import resources_of
 from orch.components.lifetime import is_over
 from orch.runner.launch.environment import fold
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.runs.admission import remove_leftover_pods
+from orch.runner.runs.pods.admission import remove_leftover_pods
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations

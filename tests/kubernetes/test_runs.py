@@ -20,8 +20,8 @@ from orch.runner.events import LogLine, Recorder
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.runs import lifecycle
-from orch.runner.runs.admission import remove_leftover_pods
 from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.runs.pods.admission import remove_leftover_pods
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, PodQueue
 

@@ -97,7 +97,7 @@ def _admitted(
 ) -> FleetState:
     from orch.runner.kubernetes.gang_look import due_back, pause_before_retry, refused
     from orch.runner.kubernetes.manifests import gang_name
-    from orch.runner.runs.pod_requests import gang_request, gpus_of
+    from orch.runner.runs.pods.requests import gang_request, gpus_of
 
     queue = fleet.queue
     if queue is None:
