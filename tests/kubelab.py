@@ -18,12 +18,30 @@ class Cluster:
     def __init__(self, cluster: RehearsedCluster) -> None:
         self.cluster = cluster
         self.api = Api(cluster.kubeconfig)
+        self.spaces: list[str] = []
 
     def namespace(self, name: str) -> str:
         meta = {"name": name}
         self.api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         self.until(lambda: self.api.find(f"/api/v1/namespaces/{name}/serviceaccounts/default"))
+        self.spaces.append(name)
         return name
+
+    def empty(self, space: str) -> None:
+        """Have no pods in a namespace, which others need the nodes of."""
+        for group, plural in (("jobset.x-k8s.io/v1alpha2", "jobsets"), ("batch/v1", "jobs")):
+            path = f"/apis/{group}/namespaces/{space}/{plural}"
+            for each in self.api.items(path):
+                self.api.remove(f"{path}/{each['metadata']['name']}", propagationPolicy="Background")
+        path = f"/api/v1/namespaces/{space}/pods"
+
+        def none() -> bool:
+            rows = self.api.items(path)
+            for each in rows:
+                self.api.remove(f"{path}/{each['metadata']['name']}", gracePeriodSeconds=0)
+            return not rows
+
+        self.until(none)
 
     def until(self, ask: Callable[[], Any]) -> Any:
         """What `ask` answers once that is true."""

@@ -34,3 +34,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield Cluster(rehearsed)
     finally:
         rehearsed.stop()
+
+
+@pytest.fixture(autouse=True)
+def nodes_are_free(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test leaves no pods in the namespaces that it has made: the next one needs all nodes."""
+    if "cluster" not in request.fixturenames:
+        yield
+        return
+    cluster: Cluster = request.getfixturevalue("cluster")
+    before = len(cluster.spaces)
+    yield
+    for space in cluster.spaces[before:]:
+        cluster.empty(space)
+    del cluster.spaces[before:]

@@ -62,7 +62,7 @@ class Space:
 
     def node(self, name: str, command: str = SERVE, **access: Any) -> NodeState:
         """A pod that runs, as a node."""
-        self.cluster.job(self.name, name, command)
+        self.cluster.job(self.name, name, command, gpus=0)
         rows = self.cluster.until(
             lambda: [pod for pod in self.cluster.pods(self.name, name) if pod["status"]["phase"] == "Running"]
         )
