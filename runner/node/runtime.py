@@ -22,11 +22,12 @@ from orch.runner.node.connector import Connector, NodeResult
 from orch.runner.node.registry import RegistryLogin
 from orch.spec.state import NodeState
 
-_WORD = re.compile(r"notice=((spot|maintenance|rebalance|health)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)?)")
+_WORD = re.compile(r"notice=((spot|maintenance|rebalance|health|cluster)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)?)")
 _WHAT = {
     "spot": "its cloud takes it back",
     "maintenance": "its cloud announces maintenance",
     "rebalance": "its cloud says that it may soon take it back",
+    "cluster": "its cluster takes the pod away",
     "health": "its health is a failure",
 }
 
@@ -34,7 +35,8 @@ _WHAT = {
 @dataclass(frozen=True)
 class CloudNotice:
     """What its cloud announces of a node: `spot`, `maintenance`, or `rebalance`, which is advice. `health` is
-    no cloud's: the node's own health is a failure, and jobs that another node can take over leave it.
+    no cloud's: the node's own health is a failure, and jobs that another node can take over leave it;
+    `cluster` is Kubernetes, which takes a pod away.
 
     `at`: from when, by the cloud's clock; "" where the cloud does not tell. Nodes tell it as a word,
     `KIND@TIME`, and the ledger keeps that.
