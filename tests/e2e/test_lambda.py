@@ -102,7 +102,10 @@ def test_what_broke_and_rules_that_somebody_changed_are_told_and_mended(
     lost, kept = sorted(there.nodes(), key=lambda each: there.cloud.instances()[each]["hostname"])
     there.cloud.lose_host(lost)
     told = there.orch("drift", "lab", "--rehearse", "--json").json["drift"]
-    assert {(each["name"], each["path"]) for each in told} == {("lab-0", "status"), ("lab-ssh", "spec")}
+    assert {(each["name"], each["path"]) for each in told} == {
+        ("lab-0", "status"),
+        ("lab-ssh", "spec.rules[0].source_network"),
+    }
     assert there.preview(None, "--exit-code").code == 10
     assert there.up().code == 0
     assert kept in there.nodes()
