@@ -109,8 +109,10 @@ def elsewhere(node: NodeState, **access: Any) -> NodeState:
 
 
 @pytest.fixture(scope="module")
-def space(cluster: Cluster) -> Space:
-    return Space(cluster, "connector")
+def space(cluster: Cluster) -> Iterator[Space]:
+    space = Space(cluster, "connector")
+    yield space
+    cluster.empty(space.name)
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +287,7 @@ def test_a_pod_that_has_not_started_may_come(
     connector: KubernetesConnector, space: Space, client: KubernetesClient
 ) -> None:
     gate = {"schedulingGates": [{"name": "orch.test/gate"}]}
-    space.cluster.job(space.name, "gated", SERVE, **gate)
+    space.cluster.job(space.name, "gated", SERVE, gpus=0, **gate)
     (row,) = space.cluster.until(lambda: space.cluster.pods(space.name, "gated"))
     meta = row["metadata"]
     access = {
