@@ -186,7 +186,7 @@ def test_a_run_that_is_stopped_while_it_waits_leaves_nothing(lab: Lab) -> None:
     )
     assert "wait" in told or "start" in told
     for each in (second, first):
-        lifecycle.stop(lab.runner, each)
+        lab.ledger.set_desired(each.id, "stop")  # their drivers are here
     driving.join(60)
     waiting.join(60)
     assert [lab.ledger.by_id(each.id).status for each in (first, second)] == ["terminated", "terminated"]
