@@ -219,7 +219,6 @@ def fleets_with_room(
     from orch.cli.runs.new_nodes import growth_of, make
     from orch.components.node_count import may_grow
     from orch.runner.errors import NoFit
-    from orch.runner.placement.placement import misfit
     from orch.runner.placement.rank_groups import on_fleet
     from orch.spec import state
     from orch.spec.findings import PlanError
@@ -236,8 +235,6 @@ def fleets_with_room(
             task = on_fleet(task, fleet_name)
         while any(may_grow(stack.outputs.get("pins") or {}) for stack in stacks.values()):
             candidates = _candidates(project, stacks, task, fleet_name)
-            if any(each.queue is not None and misfit(task, each) is None for each in candidates.values()):
-                break  # its pods come with the run, and wait in the cluster's own queue
             if make_way(project, candidates.values(), _listening):
                 stacks = lasting(known_fleets(project), fleet_name)
                 continue

@@ -43,7 +43,6 @@ from orch.runner.node.connector import Address, Completed
 from orch.runner.private import private_folder, write_private
 from orch.spec.state import NodeState
 
-KIND = "kubernetes"
 # A pod that was the right one so long ago still is: names of pods of a job are not given again.
 KNOWN_S = 10.0
 COPY_S = 3600.0

@@ -251,7 +251,7 @@ def from_auth_provider(provider: str, context: str, source: Source) -> Credentia
         config.load_kube_config(
             os.pathsep.join(map(str, source.files)), context=context, client_configuration=settings
         )
-    except Exception as error:
+    except Exception as error:  # what that client raises here is not documented
         raise CredentialsUnavailable(
             "the auth provider oidc gives no token", where=source.where, detail=shortened(error)
         ) from error

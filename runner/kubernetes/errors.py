@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from orch.runner.errors import RunnerError
 from orch.spec.errors import ExitCode
@@ -29,7 +29,10 @@ _MANAGER = re.compile(r'conflict with "([^"]*)"')
 
 
 class KubernetesError(RunnerError):
-    """The root of what goes wrong between orch and an API server."""
+    """The root of what goes wrong between orch and an API server. `passing`: it may be over by itself, or
+    when somebody logs in again."""
+
+    passing: ClassVar[bool] = False
 
     exit_code = ExitCode.HOSTS
 
@@ -43,13 +46,19 @@ class BadKubeconfig(KubernetesError):
 class CredentialsUnavailable(KubernetesError):
     """The program or the file that has the user's credentials gives none."""
 
+    passing = True
+
 
 class ClusterUnreachable(KubernetesError):
     """No API server answers: waiting may help."""
 
+    passing = True
+
 
 class CertificateRefused(ClusterUnreachable):
     """The API server's certificate is not one that the kubeconfig trusts: waiting does not help."""
+
+    passing = False
 
 
 class ApiRefusal(KubernetesError):
@@ -64,6 +73,8 @@ class ApiRefusal(KubernetesError):
 class Unauthorized(ApiRefusal):
     """The API server does not know the credentials (401)."""
 
+    passing = True
+
 
 class Forbidden(ApiRefusal):
     """The user may not do this (403)."""
@@ -71,6 +82,8 @@ class Forbidden(ApiRefusal):
 
 class QuotaExceeded(ApiRefusal):
     """A ResourceQuota of the namespace leaves no room (403)."""
+
+    passing = True
 
 
 class AdmissionDenied(ApiRefusal):
@@ -91,6 +104,8 @@ class UnknownApi(NotFound):
 
 class Conflict(ApiRefusal):
     """The object is there already, or was changed by another (409)."""
+
+    passing = True
 
 
 class ManagedByOthers(Conflict):
@@ -118,9 +133,13 @@ class Invalid(ApiRefusal):
 class TooManyRequests(ApiRefusal):
     """The API server asks for patience (429), for longer than was waited."""
 
+    passing = True
+
 
 class ServerError(ApiRefusal):
     """The API server, or what it asks in turn, broke (5xx)."""
+
+    passing = True
 
 
 @dataclass(frozen=True)

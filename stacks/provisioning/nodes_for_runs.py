@@ -67,6 +67,8 @@ def growth_for(
 
     `gone`, `leaving`: names of nodes that are lost, and that their cloud announced to take. Where plans make
     such nodes anew, it is asked for so many less; else two would be made for one."""
+    if state.queue is not None:
+        return None  # its pods come with the run, and wait in the cluster's own queue
     try:
         document, fleet = find_fleet(project.root, state.name)
     except NoSuchFleet:

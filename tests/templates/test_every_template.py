@@ -431,16 +431,8 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
         {"authorized": (v, v), "host_key": given, "image": given, "hidden": given, "port": 22}
         for given in (v, "")
     ),
-    "pod-hold.sh.j2": lambda v: (
-        {
-            "home": "/var/lib/orch",
-            "image": v,
-            "hidden": given,
-            "start_within_s": 5,
-            "kept_for_s": 5,
-            "between_s": 5,
-        }
-        for given in (v, "")
+    "pod-hold.sh.j2": lambda v: iter(
+        [{"home": "/var/lib/orch", "image": v, "start_within_s": 5, "kept_for_s": 5, "between_s": 5}]
     ),
     "scontrol.sh.j2": nothing,
     "ssh-authorize.sh.j2": nothing,

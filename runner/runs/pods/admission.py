@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,23 @@ def look_again_s(row: RunRow) -> float:
     return min(SLOW_LOOK_S, LOOK_S + max(0.0, row.now - since) / 60)
 
 
+@contextmanager
+def _asking() -> Iterator[None]:
+    """What a cluster refuses becomes a reason to wait, or the end of the run."""
+    from orch.runner.kubernetes.errors import KubernetesError
+
+    try:
+        yield
+    except KubernetesError as error:
+        why = error_text(error)
+        if error.passing:
+            raise NotAdmitted(f"its cluster cannot be asked: {why}", hint=error.hint) from error
+        raise PodsRefused(
+            "its pods cannot be asked for", detail=why, hint=error.hint, reason="creating_container_error"
+        ) from error
+
+
+@_asking()
 def admitted(
     context: RunContext,
     row: RunRow,
@@ -65,36 +83,6 @@ def admitted(
     answer now, NoFit where the fleet takes no pods any more, PodsRefused where the cluster will never start
     them, BadTask.
     """
-    from orch.runner.kubernetes import errors
-
-    passing = (
-        errors.ClusterUnreachable,
-        errors.CredentialsUnavailable,
-        errors.TooManyRequests,
-        errors.QuotaExceeded,
-        errors.ServerError,
-        errors.Conflict,
-    )
-    try:
-        return _admitted(context, row, record, fleet, volumes=volumes, plan=plan)
-    except errors.KubernetesError as error:
-        if isinstance(error, (*passing, errors.Unauthorized)):  # a login may be renewed
-            raise NotAdmitted(f"its cluster cannot be asked: {error_text(error)}", hint=error.hint) from error
-        why = error_text(error)
-        raise PodsRefused(
-            "its pods cannot be asked for", detail=why, hint=error.hint, reason="creating_container_error"
-        ) from error
-
-
-def _admitted(
-    context: RunContext,
-    row: RunRow,
-    record: LaunchRecord,
-    fleet: FleetState,
-    *,
-    volumes: Volumes,
-    plan: RunPlan,
-) -> FleetState:
     from orch.runner.kubernetes.gang_look import due_back, pause_before_retry, refused
     from orch.runner.kubernetes.manifests import gang_name
     from orch.runner.runs.pods.requests import gang_request, gpus_of

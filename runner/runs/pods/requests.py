@@ -57,7 +57,6 @@ def gang_request(
         "pod-hold.sh.j2",
         home=NODE_HOME,
         image=record.image,
-        hidden="",
         start_within_s=waits,
         kept_for_s=KEPT_S,
         between_s=BETWEEN_OUTPUTS_S,
