@@ -115,7 +115,7 @@ def reasons(  # noqa: PLR0917
 
 def _free(queue: PodQueue, chosen: Chosen) -> int:
     """On how many of the nodes all that a pod asks for is free."""
-    from orch.components.kubernetes.quantities import amount
+    from orch.spec.quantities import amount
 
     return sum(
         all(node.free(name) >= amount(text) for name, text in queue.requests.items()) for node in chosen.nodes

@@ -39,7 +39,6 @@ from orch.components.kubernetes.plan import (
     base_name,
     labels_of,
 )
-from orch.components.kubernetes.quantities import amount, rendered
 from orch.components.kubernetes.shapes import (
     GPU_KEYS,
     PodSize,
@@ -56,6 +55,7 @@ from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, PlanErrors, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.kubernetes import KubernetesSettings
+from orch.spec.quantities import amount, rendered
 from orch.spec.state import Gpus, PodQueue
 from orch.spec.suggest import counted, few, hint_for
 

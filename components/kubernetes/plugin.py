@@ -24,12 +24,12 @@ from typing import Any, ClassVar, cast
 from pulumi.provider.experimental import provider as api
 
 from orch.components.kubernetes.account.facts import MARK
-from orch.components.kubernetes.quantities import quantity
 from orch.providers.orch.handler import OBSERVED, Inputs, LeftBehind, ProviderError, State
 from orch.providers.orch.serving import HandlerProvider, serve
 from orch.providers.orch.values import plain_map, sendable
 from orch.runner.kubernetes.client import KubernetesClient, api_path
 from orch.runner.kubernetes.errors import Forbidden, KubernetesError, ManagedByOthers, NotFound
+from orch.spec.quantities import quantity
 
 PACKAGE = "kubernetes"
 NAME = f"pulumi-resource-{PACKAGE}"
@@ -238,9 +238,15 @@ def shared(expected: Any, found: Any) -> Any:
             return [shared(one, other) for one, other in zip(rows, others, strict=True)]
         return others
     if isinstance(expected, str) and expected != found and isinstance(found, (str, int, float)):
-        number = quantity(expected)
-        return expected if number is not None and number == quantity(found) else found
+        return expected if _same_quantity(expected, found) else found
     return found
+
+
+def _same_quantity(one: str, other: object) -> bool:
+    try:
+        return quantity(one) == quantity(other)
+    except ValueError:
+        return False
 
 
 def _settled() -> State:

@@ -15,9 +15,9 @@ from orch.catalog.devices import model_of
 from orch.catalog.records import GpuModel, InstanceType, arch_of
 from orch.components.kubernetes.account.facts import ClusterNode, Taint
 from orch.components.kubernetes.fabrics import NodeFabric, fabric_of
-from orch.components.kubernetes.quantities import MIB, amount, rendered
 from orch.offers.match import Miss, type_misses
 from orch.offers.query import MachineQuery
+from orch.spec.quantities import MIB, amount, rendered
 
 GPU_KEYS: Mapping[str, str] = {
     "nvidia.com/gpu": "nvidia",

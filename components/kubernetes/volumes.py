@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.kubernetes.login import kubeconfig_file
 from orch.components.kubernetes.plan import MARK, labels_of
-from orch.components.kubernetes.quantities import MIB, amount
 from orch.components.volumes import MadeWithVolumes, VolumePlan, VolumeRequest, in_words, state_of
 from orch.runner.kubernetes.client import KubernetesClient, api_path
 from orch.spec.findings import PlanError
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.models.volume import Volume
+from orch.spec.quantities import MIB, amount
 from orch.spec.suggest import few, listed
 from orch.spec.volume_state import VolumeState
 

@@ -13,12 +13,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from typing import Any
 
 from orch.runner.errors import BadTask
 from orch.runner.kubernetes.fabric_extras import FabricPod, fabric_pod
 from orch.runner.launch.variables import check_names
+from orch.spec.quantities import MIB, quantity
 from orch.spec.state import PodQueue
 
 Doc = dict[str, Any]
@@ -55,14 +56,6 @@ _LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _JOB_LABELS = ("job-name", "controller-uid")
 _RESERVED = ("kubernetes.io", "k8s.io", "x-k8s.io", "orch.dev")
-_UNITS = {
-    "m": Decimal("0.001"),
-    "": Decimal(1),
-    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
-    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
-}
-_QUANTITY = re.compile(r"([0-9.]+)([a-zA-Z]*)")
-_MIB = 1024**2
 
 
 @dataclass(frozen=True)
@@ -294,18 +287,7 @@ def fabric_variables(queue: PodQueue, networks: Sequence[str] = ()) -> dict[str,
     return dict(fabric.env) if fabric is not None else {}
 
 
-def quantity(text: str) -> Decimal:
-    """An amount as Kubernetes writes it: `1500m`, `512Gi`, `8`. Raises ValueError."""
-    match = _QUANTITY.fullmatch(text.strip())
-    if match is None or match[2] not in _UNITS:
-        raise ValueError(f"{text!r} is no amount")
-    try:
-        return Decimal(match[1]) * _UNITS[match[2]]
-    except InvalidOperation:
-        raise ValueError(f"{text!r} is no amount") from None
-
-
-def scaled(key: str, amount: str, share: Decimal) -> str:
+def scaled(key: str, amount: str, share: Fraction) -> str:
     """A part of an amount: CPUs in thousandths, memory in MiB, of all else whole pieces, one at least."""
     if share == 1:
         return amount
@@ -314,7 +296,7 @@ def scaled(key: str, amount: str, share: Decimal) -> str:
         return f"{int(part * 1000)}m"
     if key == "memory" or key.startswith("hugepages-"):
         page = 1024 if key == "hugepages-1Gi" else 2
-        return f"{int(part / _MIB) // page * page}Mi"
+        return f"{int(part / MIB) // page * page}Mi"
     return str(max(int(part), 1))
 
 
@@ -326,11 +308,11 @@ def _gpus(request: GangRequest) -> int:
     return request.queue.gpus.count if wanted is None else wanted
 
 
-def _share(request: GangRequest) -> Decimal:
+def _share(request: GangRequest) -> Fraction:
     whole, wanted = request.queue.gpus.count, request.resources.gpus
     if not whole or not wanted:
-        return Decimal(1)
-    return min(Decimal(wanted) / Decimal(whole), Decimal(1))
+        return Fraction(1)
+    return min(Fraction(wanted, whole), Fraction(1))
 
 
 def _is_fabric(queue: PodQueue, key: str) -> bool:

@@ -34,7 +34,6 @@ from orch.runner.kubernetes.manifests import (
     gang_name,
     held,
     owned,
-    quantity,
     rank_name,
     release,
 )
@@ -281,16 +280,3 @@ def test_a_log_in_is_a_secret_and_no_representation_of_it() -> None:
     entry = json.loads(b64decode(secret["data"][".dockerconfigjson"]))["auths"]
     assert entry["https://index.docker.io/v1/"]["password"] == "hunter2"
     assert "hunter2" not in repr(wanted)
-
-
-@pytest.mark.parametrize(
-    ("text", "amount"), [("1500m", "1.5"), ("8", "8"), ("1Gi", str(2**30)), ("2k", "2000"), ("0.5", "0.5")]
-)
-def test_amounts_are_read_as_kubernetes_writes_them(text: str, amount: str) -> None:
-    assert str(float(quantity(text))) == str(float(amount))
-
-
-@pytest.mark.parametrize("text", ["", "8 GB", "x", "1..2", "-1", "1e", "8GB"])
-def test_what_is_no_amount_is_told(text: str) -> None:
-    with pytest.raises(ValueError, match="is no amount"):
-        quantity(text)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
-_QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:[eE]([+-]?[0-9]+)|([numkMGTPE]|[KMGTPE]i)?)")
+_QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:[eE]([+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
 _FACTORS: Mapping[str, Fraction] = {
     "": Fraction(1),
     "n": Fraction(1, 10**9),
@@ -22,21 +22,24 @@ _BYTES = ("memory", "ephemeral-storage", "hugepages-")
 MIB = 1024**2
 
 
-def quantity(text: object) -> Fraction | None:
-    """The number that a quantity is; None where it is none."""
+def quantity(text: object) -> Fraction:
+    """The number that a quantity is. Raises ValueError for what is none."""
     found = _QUANTITY.fullmatch(str(text).strip())
     if found is None:
-        return None
+        raise ValueError(f"{text!r} is no quantity")
     number, exponent, unit = found.groups()
     try:
         return Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _FACTORS[unit or ""])
-    except (ValueError, ZeroDivisionError):
-        return None
+    except ValueError:
+        raise ValueError(f"{text!r} is no quantity") from None
 
 
 def amount(text: object) -> Fraction:
     """The same, 0 for what is no quantity: an API server keeps none that is not valid."""
-    return quantity(text) or Fraction(0)
+    try:
+        return quantity(text)
+    except ValueError:
+        return Fraction(0)
 
 
 def rendered(resource: str, value: Fraction) -> str:
