@@ -1,4 +1,4 @@
-"""Gangs as tests ask for them, and those that are written down in tests/runner/kubernetes/golden."""
+"""Gangs as tests ask for them, and those that are written down in tests/runner/kubernetes/gangs/golden."""
 
 from __future__ import annotations
 
@@ -7,16 +7,10 @@ from typing import Any
 
 import yaml
 
-from orch.runner.kubernetes.manifests import (
-    Claim,
-    GangRequest,
-    HostFolder,
-    PodResources,
-    RegistryLogin,
-)
+from orch.runner.kubernetes.gangs.request import Claim, GangRequest, HostFolder, PodResources, RegistryLogin
 from orch.spec.state import PodQueue
 
-GOLDEN = Path(__file__).parent / "runner" / "kubernetes" / "golden"
+GOLDEN = Path(__file__).parent / "runner" / "kubernetes" / "gangs" / "golden"
 CASES = sorted(path.stem for path in GOLDEN.glob("*.yml"))
 
 H100: dict[str, Any] = {

@@ -2,6 +2,6 @@
 
 `client.py` is where to start: documents in, documents out, each refusal an error of `errors.py`. `login.py`
 finds the cluster and who we are there; `connector.py` makes nodes of pods, over the streams of `channel.py`.
-`manifests.py` (pure) writes the objects of a gang, `gangs.py` asks for them and tells what they wait for.
-Imported by `orch.runner.connect` and `orch.components.kubernetes` alone, gangs by `orch.runner.runs` too.
+`gangs/` has the pods that a run brings. Imported by `orch.runner.connect` and `orch.components.kubernetes`
+alone, gangs by `orch.runner.runs` too.
 """

@@ -317,7 +317,7 @@ def _fabric(fleet: FleetState, seats: Sequence[Seat]) -> Fabric | None:
     if queue is None or queue.fabric is None:
         return known
     # Pods were made with its devices, and their interfaces are called otherwise than those of machines.
-    from orch.runner.kubernetes.manifests import fabric_variables
+    from orch.runner.kubernetes.gangs.fabric import fabric_variables
 
     title = known.title if known is not None else queue.fabric
     return Fabric(name=queue.fabric, title=title, env=fabric_variables(queue))

@@ -19,9 +19,10 @@ from orch.rehearsal.kubernetes.api import Doc
 from orch.rehearsal.kubernetes.controllers.schemas import TEXT, definition, fields, install, one_of
 from orch.runner.kubernetes.client import KubernetesClient
 from orch.runner.kubernetes.errors import Forbidden
-from orch.runner.kubernetes.gang_look import GangLook, due_back
-from orch.runner.kubernetes.gangs import Gangs
-from orch.runner.kubernetes.manifests import GangRequest, PodResources, RegistryLogin, rank_name
+from orch.runner.kubernetes.gangs.gangs import Gangs
+from orch.runner.kubernetes.gangs.look import GangLook, due_back
+from orch.runner.kubernetes.gangs.names import rank_name
+from orch.runner.kubernetes.gangs.request import GangRequest, PodResources, RegistryLogin
 
 pytestmark = pytest.mark.kubernetes
 

@@ -163,7 +163,7 @@ def test_a_pod_that_is_deleted_interrupts_the_run_and_a_retry_goes_on(lab: Lab) 
 def test_an_image_that_is_not_there_ends_the_run_with_its_name(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orch.runner.kubernetes.gang_look.WRONG_S", 2.0)
+    monkeypatch.setattr("orch.runner.kubernetes.gangs.look.WRONG_S", 2.0)
     row = lab.run(image="orch/no-such-image:1", nodes=2, commands=["true"])
     assert row.status == "failed"
     assert "orch/no-such-image:1" in (row.message or "")

@@ -22,8 +22,8 @@ from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
 
 if TYPE_CHECKING:
     from orch.runner.kubernetes.client import KubernetesClient
-    from orch.runner.kubernetes.gang_look import GangPod
-    from orch.runner.kubernetes.gangs import Gangs
+    from orch.runner.kubernetes.gangs.documents import GangPod
+    from orch.runner.kubernetes.gangs.gangs import Gangs
     from orch.runner.launch.launch_record import LaunchRecord
     from orch.runner.launch.volumes import Volumes
     from orch.runner.ledger.ledger import Ledger
@@ -83,8 +83,8 @@ def admitted(
     answer now, NoFit where the fleet takes no pods any more, PodsRefused where the cluster will never start
     them, BadTask.
     """
-    from orch.runner.kubernetes.gang_look import due_back, pause_before_retry, refused
-    from orch.runner.kubernetes.manifests import gang_name
+    from orch.runner.kubernetes.gangs.look import due_back, pause_before_retry, refused
+    from orch.runner.kubernetes.gangs.names import gang_name
     from orch.runner.runs.pods.requests import gang_request, gpus_of
 
     queue = fleet.queue
@@ -122,7 +122,7 @@ def give_pods_back(context: RunContext, row: RunRow) -> None:
     pods = [node for node in plan.nodes if is_of_cluster(node)]
     if not pods:
         return
-    from orch.runner.kubernetes.manifests import gang_name
+    from orch.runner.kubernetes.gangs.names import gang_name
 
     queue = queue_of(pods[0])
     gangs = _gangs(queue)
@@ -136,7 +136,7 @@ def remove_leftover_pods(ledger: Ledger, fleet: FleetState) -> tuple[str, ...]:
     queue = fleet.queue
     if queue is None:
         return ()
-    from orch.runner.kubernetes.manifests import gang_name
+    from orch.runner.kubernetes.gangs.names import gang_name
 
     gangs = _gangs(queue)
     found = gangs.listed(queue.mark)
@@ -163,7 +163,7 @@ _OPENING = threading.Lock()
 def _gangs(queue: PodQueue) -> Gangs:
     """The gangs of a queue, by a client that this process keeps."""
     from orch.runner.kubernetes.client import KubernetesClient
-    from orch.runner.kubernetes.gangs import Gangs
+    from orch.runner.kubernetes.gangs.gangs import Gangs
 
     where = (queue.kubeconfig, queue.context)
     with _OPENING:

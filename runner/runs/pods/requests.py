@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from orch.runner.kubernetes.manifests import (
-    Claim,
-    GangRequest,
-    HostFolder,
-    PodResources,
-    RegistryLogin,
-    gang,
-)
+from orch.runner.kubernetes.gangs.objects import gang
+from orch.runner.kubernetes.gangs.request import Claim, GangRequest, HostFolder, PodResources, RegistryLogin
 from orch.runner.launch.run_plan import RunPlan
 from orch.runner.launch.volumes import Volumes, instance_volume
 from orch.runner.node.commands import NODE_HOME

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from orch.runner.errors import RunConflict
 from orch.runner.kubernetes.errors import Conflict, Forbidden, NotFound
-from orch.runner.kubernetes.gang_look import GangFacts, GangLook, GangPod, look_of, pods_of, unexplained
-from orch.runner.kubernetes.manifests import (
+from orch.runner.kubernetes.gangs.documents import GangFacts, GangPod, pods_of, unexplained
+from orch.runner.kubernetes.gangs.look import GangLook, look_of
+from orch.runner.kubernetes.gangs.names import (
     ATTEMPT,
     FLEET,
     JOB_NAME,
@@ -24,12 +25,9 @@ from orch.runner.kubernetes.manifests import (
     RELEASED,
     RUN,
     RUN_ID,
-    GangRequest,
-    gang,
-    held,
-    owned,
-    release,
 )
+from orch.runner.kubernetes.gangs.objects import gang, held, owned, release
+from orch.runner.kubernetes.gangs.request import GangRequest
 from orch.spec.state import PodQueue
 
 if TYPE_CHECKING:

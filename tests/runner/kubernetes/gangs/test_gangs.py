@@ -12,8 +12,9 @@ from gangcases import queue, request, written
 from orch.runner.errors import BadTask
 from orch.runner.kubernetes.client import KubernetesClient
 from orch.runner.kubernetes.errors import Conflict, Forbidden, UnknownApi
-from orch.runner.kubernetes.gangs import GangOfAnother, Gangs
-from orch.runner.kubernetes.manifests import QUEUE_NAME, RELEASED, GangRequest
+from orch.runner.kubernetes.gangs.gangs import GangOfAnother, Gangs
+from orch.runner.kubernetes.gangs.names import QUEUE_NAME, RELEASED
+from orch.runner.kubernetes.gangs.request import GangRequest
 
 Doc = dict[str, Any]
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"

@@ -16,6 +16,8 @@ import yaml
 from orch.catalog.errors import BadCatalogFile
 from orch.catalog.fabrics import fabric as host_fabric
 from orch.catalog.load import SHIPPED
+from orch.runner.kubernetes.gangs.names import INSTANCE_TYPE
+from orch.spec.state import PodQueue
 
 Doc = dict[str, Any]
 
@@ -102,6 +104,27 @@ def fabric_pod(
         divided=bool(row.get("divided", under.divided if under else False)),
         compute_domain=bool(row.get("compute_domain", False)),
     )
+
+
+def queue_fabric(queue: PodQueue, networks: Sequence[str]) -> FabricPod | None:
+    if queue.fabric is None:
+        return None
+    return fabric_pod(
+        queue.fabric,
+        resource=queue.fabric_resource,
+        requests=queue.requests,
+        networks=networks,
+        instance_type=queue.node_selector.get(INSTANCE_TYPE),
+    )
+
+
+def fabric_variables(queue: PodQueue, networks: Sequence[str] = ()) -> dict[str, str]:
+    """What jobs need in their environment to use the interconnect of a queue's nodes: that of the pods.
+
+    It takes the place of what fabrics.yml says for machines, whose interfaces are called otherwise.
+    """
+    fabric = queue_fabric(queue, networks)
+    return dict(fabric.env) if fabric is not None else {}
 
 
 def _under(

@@ -6,7 +6,7 @@ import pytest
 from gangcases import written
 from pureruns import compiled, fleet
 
-from orch.runner.kubernetes.manifests import fabric_variables
+from orch.runner.kubernetes.gangs.fabric import fabric_variables
 from orch.spec.state import FleetState, NodeState
 
 

@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orch.runner.kubernetes.gang_look import (
-    GangFacts,
-    GangLook,
-    due_back,
-    look_of,
-    pause_before_retry,
-    refused,
-)
+from orch.runner.kubernetes.gangs.documents import GangFacts
+from orch.runner.kubernetes.gangs.look import GangLook, due_back, look_of, pause_before_retry, refused
 
 Doc = dict[str, Any]
 MOMENT = "2026-11-27T01:00:00Z"

@@ -20,23 +20,10 @@ from hypothesis import strategies as st
 
 from orch.catalog.errors import BadCatalogFile
 from orch.runner.errors import BadTask
-from orch.runner.kubernetes.fabric_extras import fabric_pod
-from orch.runner.kubernetes.manifests import (
-    RELEASED,
-    Claim,
-    HostFolder,
-    PodResources,
-    RegistryLogin,
-    asked,
-    check_labels,
-    fabric_variables,
-    gang,
-    gang_name,
-    held,
-    owned,
-    rank_name,
-    release,
-)
+from orch.runner.kubernetes.gangs.fabric import fabric_pod, fabric_variables
+from orch.runner.kubernetes.gangs.names import RELEASED, check_labels, gang_name, rank_name
+from orch.runner.kubernetes.gangs.objects import gang, held, owned, release
+from orch.runner.kubernetes.gangs.request import Claim, HostFolder, PodResources, RegistryLogin, asked
 
 FABRICS = ("efa", "tcpx", "tcpxo", "gke-roce", "rdma-shared", "rdma-hostdev", "compute-domain")
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
