@@ -1,6 +1,7 @@
 """The backend `kubernetes`: clusters that exist. A fleet is a queue there, whose runs bring their pods.
 
-`account/` asks an API server, `planner.py` decides (pure), `plugin.py` serves resources to the engine where
+`account/` asks an API server, `planner.py` decides (pure; the nodes in `node_choice.py`, what starts pods
+together in `queueing.py`), `plugin.py` serves resources to the engine where
 the official plugin cannot be had.
 """
 

@@ -9,6 +9,7 @@ from orch.components.explain import ChangeRow, Explained
 from orch.components.kubernetes.fabrics import rows
 from orch.components.node_count import no_node
 from orch.spec.models import Fleet
+from orch.spec.quantities import amount
 from orch.spec.state import PodQueue
 from orch.spec.suggest import counted, few
 
@@ -115,8 +116,6 @@ def reasons(  # noqa: PLR0917
 
 def _free(queue: PodQueue, chosen: Chosen) -> int:
     """On how many of the nodes all that a pod asks for is free."""
-    from orch.spec.quantities import amount
-
     return sum(
         all(node.free(name) >= amount(text) for name, text in queue.requests.items()) for node in chosen.nodes
     )

@@ -50,3 +50,24 @@ OF_QUEUES: tuple[tuple[str, str], ...] = tuple(
 )
 OF_ACCOUNTS: tuple[tuple[str, str], ...] = tuple((verb, "serviceaccounts") for verb in MADE)
 OF_NAMESPACES: tuple[tuple[str, str], ...] = tuple((verb, "namespaces") for verb in MADE)
+
+NEEDED_OF_RUNS = frozenset(
+    {
+        "create jobs.batch",
+        "get jobs.batch",
+        "patch jobs.batch",
+        "delete jobs.batch",
+        "create services",
+        "patch services",
+        "get pods",
+        "list pods",
+        "get pods/exec",
+        "create pods/exec",
+    }
+)
+"""Without which no run works; without the others some runs do."""
+
+GRANT = (
+    "whoever runs the cluster grants it: docs/reference/kubernetes.md lists what is needed, "
+    "examples/kubernetes/rbac.yml is that to apply"
+)
