@@ -314,4 +314,5 @@ CODES = {
     "ORCH454": "The cluster or its queue lacks what the fleet asks for",
     "ORCH455": "The namespace does not serve",
     "ORCH456": "Something of the cluster is not checked or not used",
+    "ORCH457": "Pods lack the networks of their fabric",
 }

@@ -58,7 +58,7 @@ def written(name: str) -> GangRequest:
         words["mounts"] = tuple(
             Claim(**each) if "name" in each else HostFolder(**each) for each in words["mounts"]
         )
-    for key in ("tolerations", "regions", "zones", "instance_types", "networks"):
+    for key in ("tolerations", "regions", "zones", "instance_types"):
         if key in words:
             words[key] = tuple(words[key])
     return request(queue=queue(**data["queue"]), **words)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from orch.components.kubernetes.account.facts import (
+    ATTACHMENT_KIND,
+    ATTACHMENTS,
     COMPUTE_DOMAINS,
     KUEUE,
     SCHEDULING,
@@ -49,6 +51,7 @@ APIS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "old-kueue": (KUEUE, "v1beta1", tuple(each for each in KUEUE_KINDS if each != "topologies")),
     "podgroups": (SCHEDULING, "v1alpha2", ("podgroups", "workloads")),
     "compute-domains": (COMPUTE_DOMAINS, "v1beta1", ("computedomains",)),
+    "networks": (ATTACHMENTS, "v1", (ATTACHMENT_KIND,)),
 }
 ALL = (
     *OF_RUNS,
@@ -143,6 +146,7 @@ def facts_of(data: dict[str, Any], namespace: str) -> ClusterFacts:
         topologies=topologies_of(rows["topologies"]),
         priority_classes=dict(data.get("priority_classes", {})),
         pod_groups=data.get("pod_groups", "podgroups" in data.get("apis", ())),
+        networks=data.get("networks", {}),
         pods_read=pods is not None,
         allowed=frozenset(" ".join(act) for act in ALL) - denied,
         denied=denied,
@@ -185,6 +189,7 @@ def plan_with(settings: KubernetesSettings) -> KubernetesPlan:
     node = {"name": "gpu", "count": 2, "allocatable": {"nvidia.com/gpu": "8", "rdma/ib": "63"}}
     node |= {"taints": ["pool|gpus|NoSchedule", "other|x|NoExecute"]}
     fleet = {"nodes": "0..2", "placement": "cluster", "resources": {"gpu": "8"}}
-    case = Case({"fleet": fleet, "cluster": {"nodes": [node], "apis": ["kueue"]}})
+    # Whatever networks the settings name: which there are is not known.
+    case = Case({"fleet": fleet, "cluster": {"nodes": [node], "apis": ["kueue", "networks"]}})
     case.settings = settings
     return case.plan()

@@ -61,11 +61,16 @@ def traits(plan: KubernetesPlan) -> dict[str, str]:
         "queue": queue.local_queue or "none",
         "pods": str(queue.pods),
         "pod": requests_words(queue),
-        "fabric": queue.fabric or "none",
+        "fabric": _fabric_words(queue),
         "topology": queue.topology_key or "none",
         "quota": ", ".join(f"{name} {text}" for name, text in quota.items()) or "none of ours",
         "tags": ", ".join(f"{key}={value}" for key, value in sorted(own.items())) or "none",
     }
+
+
+def _fabric_words(queue: PodQueue) -> str:
+    by = f" by {few(queue.networks)}" if queue.networks else ""
+    return f"{queue.fabric or 'none'}{by}"
 
 
 def requests_words(queue: PodQueue) -> str:
@@ -101,6 +106,9 @@ def reasons(  # noqa: PLR0917
         row = rows()[queue.fabric]
         by = f" ({queue.fabric_resource})" if queue.fabric_resource else ""
         yield f"fabric: {row.title}{by}"
+        if queue.networks:
+            once = len(queue.networks) == 1 and row.count == "devices"
+            yield f"each pod joins {few(queue.networks)}{', once for each device' if once else ''}"
     elif fleet.placement == "cluster":
         yield "fabric: none, pods talk over plain TCP"
     if queue.topology_key is not None:

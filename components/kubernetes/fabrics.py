@@ -34,6 +34,7 @@ class PodFabric:
     privileges: tuple[str, ...] = ()
     per_type: Mapping[str, int] = field(default_factory=dict[str, int])
     whole: bool = False
+    attached: bool = False
     source: str = ""
 
     def key_on(self, allocatable: Mapping[str, Fraction]) -> str | None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from orch.components.cloud.sizing import gpus
-from orch.components.kubernetes.account.facts import ClusterFacts, ClusterNode
+from orch.components.kubernetes.account.facts import (
+    ATTACHMENT_KIND,
+    ATTACHMENTS,
+    COMMON_NAMESPACE,
+    ClusterFacts,
+    ClusterNode,
+)
 from orch.components.kubernetes.account.rights import GRANT
 from orch.components.kubernetes.fabrics import SHARED, rows
 from orch.components.kubernetes.plan import Chosen, Queueing
@@ -29,7 +36,9 @@ from orch.spec.models import Fleet
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.quantities import amount
 from orch.spec.state import Gpus
-from orch.spec.suggest import counted, few
+from orch.spec.suggest import counted, few, hint_for
+
+_DIGITS = re.compile(r"([0-9]+)")
 
 
 def chosen_nodes(
@@ -249,3 +258,133 @@ def _fabric_findings(
             hint="are its network interfaces attached, and all of them of the kind that carries the fabric?",
             severity=Severity.WARNING,
         )
+
+
+# Networks that pods join for their fabric
+
+
+def pod_networks(
+    fleet: Fleet, facts: ClusterFacts, settings: KubernetesSettings, namespace: str, chosen: Chosen
+) -> tuple[tuple[str, ...], list[Finding]]:
+    """The NetworkAttachmentDefinitions that pods name, as `NAME` or `NAMESPACE/NAME`: those of orch.yml, else
+    those that give devices of the fabric's resource. One is joined for all devices, several once each.
+
+    Those of the fleet's namespace come before those of the common one. Findings: ORCH457. Source: Multus CNI,
+    pkg/k8sclient getKubernetesDelegate: each network takes the next device of its resource.
+    """
+    if chosen.fabric is None:
+        return (), []
+    path = "network.interconnect" if _interconnect(fleet) == "required" else "placement"
+    row, resource = rows()[chosen.fabric], chosen.fabric_resource
+    devices = int(amount(chosen.requests[resource])) if resource is not None and row.count == "devices" else 1
+    if settings.rdma_networks:
+        return settings.rdma_networks, list(
+            _given_networks(facts, settings.rdma_networks, namespace, resource, devices)
+        )
+    for where in dict.fromkeys((namespace, COMMON_NAMESPACE)):
+        here = facts.networks.get(where, {})
+        found = sorted((each for each, gives in here.items() if gives == resource), key=_natural)
+        if found and resource is not None:
+            names = tuple(each if where == namespace else f"{where}/{each}" for each in found)
+            doubts = list(_doubts(path, names, resource, devices))
+            return (names if len(names) <= devices else ()), doubts
+    if row.attached:
+        return (), [_no_network(facts, namespace, resource, path)]
+    return (), []
+
+
+def _given_networks(
+    facts: ClusterFacts, names: Sequence[str], namespace: str, resource: str | None, devices: int
+) -> Iterator[Finding]:
+    """What is certain of the networks that orch.yml names: those of a namespace that could not be read are
+    taken at its word."""
+    if facts.version_of(ATTACHMENTS, ATTACHMENT_KIND) is None:
+        yield Finding(
+            "ORCH457",
+            "backends",
+            "`rdma_networks` is given in orch.yml, and the cluster knows no networks that pods may join",
+            hint="install Multus and its NetworkAttachmentDefinitions, or remove it",
+        )
+        return
+    taking = 0
+    for name in names:
+        where, _, plain = name.rpartition("/")
+        here = facts.networks.get(where or namespace)
+        if here is None:
+            continue
+        if plain not in here:
+            few_names = f"it has {few(sorted(here, key=_natural))}" if here else "it has none"
+            yield Finding(
+                "ORCH457",
+                "backends",
+                f"the namespace {where or namespace} has no NetworkAttachmentDefinition {plain}",
+                hint=hint_for(plain, sorted(here)) or f"{few_names}; `rdma_networks` in orch.yml names them",
+            )
+        elif here[plain] == resource:
+            taking += 1
+        elif here[plain] is not None:
+            yield Finding(
+                "ORCH457",
+                "backends",
+                f"the network {name} gives devices of {here[plain]}, and pods ask for "
+                f"{resource or 'none of a resource'}",
+                hint="in orch.yml name one of that resource by `rdma_networks`, or its resource by "
+                "`rdma_resource`",
+                severity=Severity.WARNING,
+            )
+    if len(names) > 1 and taking > devices:
+        yield Finding(
+            "ORCH457",
+            "backends",
+            f"the networks of `rdma_networks` take {taking} {resource}, and a pod has {devices}: no pod "
+            "would start",
+            hint="name one for all devices, or each as often as it is to give one",
+        )
+
+
+def _doubts(path: str, names: Sequence[str], resource: str, devices: int) -> Iterator[Finding]:
+    """Networks that are neither one for all devices nor one for each."""
+    if len(names) in (1, devices):
+        return
+    joined = (
+        "which of them pods join is not certain, and they join none"
+        if len(names) > devices
+        else f"a pod joins each once, and {devices - len(names)} of its devices get no interface"
+    )
+    yield Finding(
+        "ORCH457",
+        path,
+        f"{len(names)} networks give devices of {resource}, of which a pod has {devices}: {joined}",
+        detail=", ".join(names),
+        hint="write `rdma_networks` of `kubernetes` in orch.yml: one name for all devices, or one for each, "
+        "which may be the same",
+        severity=Severity.WARNING,
+    )
+
+
+def _no_network(facts: ClusterFacts, namespace: str, resource: str | None, path: str) -> Finding:
+    """A warning: where the cards are InfiniBand's and nodes share them, pods do without interfaces."""
+    places = tuple(dict.fromkeys((namespace, COMMON_NAMESPACE)))
+    unread = [each for each in places if each not in facts.networks]
+    if facts.version_of(ATTACHMENTS, ATTACHMENT_KIND) is None:
+        why = "the cluster knows no networks that pods may join"
+        hint = "install Multus and a NetworkAttachmentDefinition of the resource"
+    elif unread:
+        why = f"you may not list the NetworkAttachmentDefinitions of {' and '.join(unread)}"
+        hint = "name them by `rdma_networks` of `kubernetes` in orch.yml, or have them listed"
+    else:
+        why = f"no NetworkAttachmentDefinition of {' or '.join(places)} gives devices of it"
+        hint = "have one made, or name it by `rdma_networks` of `kubernetes` in orch.yml"
+    return Finding(
+        "ORCH457",
+        path,
+        f"pods get {resource} without network interfaces: {why}",
+        detail="InfiniBand may do without them, RoCE needs them; where they are needed NCCL ends the job, it "
+        "does not go on over TCP",
+        hint=hint,
+        severity=Severity.WARNING,
+    )
+
+
+def _natural(name: str) -> list[str | int]:
+    return [int(part) if part.isdecimal() else part for part in _DIGITS.split(name)]

@@ -22,7 +22,7 @@ from orch.components.kubernetes.account.rights import (
 )
 from orch.components.kubernetes.candidates import KubernetesCandidate
 from orch.components.kubernetes.fabrics import topology_sets
-from orch.components.kubernetes.node_choice import chosen_nodes
+from orch.components.kubernetes.node_choice import chosen_nodes, pod_networks
 from orch.components.kubernetes.plan import Chosen, KubernetesPlan, Queueing, base_name, labels_of
 from orch.components.kubernetes.queueing import given_queue, own_queue, queueing_of
 from orch.components.request import PriorState
@@ -63,7 +63,7 @@ def plan(
 ) -> KubernetesPlan:
     """The whole fleet at a cluster.
 
-    Raises PlanErrors with all that is wrong: ORCH200, 223, 450, 451, 452, 453, 454, 455.
+    Raises PlanErrors with all that is wrong: ORCH200, 223, 450, 451, 452, 453, 454, 455, 457.
     """
     settings = context.settings
     findings = list[Finding]()
@@ -83,6 +83,8 @@ def plan(
     findings += of_nodes
     if chosen is None:
         raise PlanErrors(findings)
+    networks, of_networks = pod_networks(fleet, facts, settings, namespace, chosen)
+    findings += of_networks
     pods = _most(fleet, chosen)
     findings += _count_findings(fleet, chosen, pods)
     findings += _security(facts, namespace, chosen, made=makes_namespace)
@@ -116,6 +118,7 @@ def plan(
         gpu_resource=chosen.gpu_resource,
         fabric=chosen.fabric,
         fabric_resource=chosen.fabric_resource,
+        networks=networks,
         node_selector={**chosen.labels, **settings.node_selector},
         tolerations=tuple(dict(each) for each in chosen.tolerations),
         topology_key=topology_key,

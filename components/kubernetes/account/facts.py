@@ -15,6 +15,11 @@ Doc = Mapping[str, Any]
 KUEUE = "kueue.x-k8s.io"
 SCHEDULING = "scheduling.k8s.io"
 COMPUTE_DOMAINS = "resource.nvidia.com"
+ATTACHMENTS = "k8s.cni.cncf.io"
+ATTACHMENT_KIND = "network-attachment-definitions"
+COMMON_NAMESPACE = "default"
+"""The namespace whose networks pods of all namespaces may join. Source: Multus CNI, docs/configuration.md,
+`namespaceIsolation`."""
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MARK = "orch.dev/mark"
@@ -102,9 +107,11 @@ class ClusterFacts:
     """A cluster. Lists are None where the caller may not read them.
 
     `server`: its version. `apis`: group -> version -> kinds' plural names. `pod_groups`: whether a pod may be
-    of a PodGroup, which the gate GenericWorkload decides; None where that could not be tried. `allowed`:
-    what the caller may do, `VERB RESOURCE.GROUP` as `create jobs.batch`, and `denied` what not; what is in
-    neither was not asked. `unread`: what could not be read, each with why.
+    of a PodGroup, which the gate GenericWorkload decides; None where that could not be tried. `networks`:
+    NetworkAttachmentDefinitions by namespace, of the namespaces whose could be read, each with the resource
+    of nodes that it gives devices of. `allowed`: what the caller may do, `VERB RESOURCE.GROUP` as
+    `create jobs.batch`, and `denied` what not; what is in neither was not asked. `unread`: what could not be
+    read, each with why.
     """
 
     server: str
@@ -118,6 +125,9 @@ class ClusterFacts:
     topologies: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict[str, "tuple[str, ...]"])
     priority_classes: Mapping[str, int] | None = field(default_factory=dict[str, int])
     pod_groups: bool | None = False
+    networks: Mapping[str, Mapping[str, str | None]] = field(
+        default_factory=dict[str, Mapping[str, "str | None"]]
+    )
     pods_read: bool = True
     allowed: frozenset[str] = frozenset()
     denied: frozenset[str] = frozenset()
@@ -259,6 +269,12 @@ def topologies_of(documents: Iterable[Doc]) -> dict[str, tuple[str, ...]]:
         _name(each): tuple(str(row["nodeLabel"]) for row in (each.get("spec") or {}).get("levels") or ())
         for each in documents
     }
+
+
+def networks_of(documents: Iterable[Doc]) -> dict[str, str | None]:
+    """The resource of each NetworkAttachmentDefinition, by name; None for one that takes no device."""
+    key = "k8s.v1.cni.cncf.io/resourceName"
+    return {_name(each): _texts(each["metadata"].get("annotations")).get(key) for each in documents}
 
 
 def apis_of(lists: Iterable[Doc]) -> dict[str, dict[str, frozenset[str]]]:

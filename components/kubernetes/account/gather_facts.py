@@ -10,6 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from orch.components.kubernetes.account.facts import (
+    ATTACHMENT_KIND,
+    ATTACHMENTS,
+    COMMON_NAMESPACE,
     COMPUTE_DOMAINS,
     KUEUE,
     SCHEDULING,
@@ -19,6 +22,7 @@ from orch.components.kubernetes.account.facts import (
     flavors_of,
     local_queues_of,
     namespace_of,
+    networks_of,
     nodes_of,
     topologies_of,
 )
@@ -87,8 +91,10 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
     """Read the cluster for a plan in a namespace. Raises KubernetesErrors where it does not answer."""
     reading = _Reading(client)
     server = str(client.get("/version").get("gitVersion", ""))
-    apis = apis_of(_discovered(client, (KUEUE, SCHEDULING, COMPUTE_DOMAINS)))
+    apis = apis_of(_discovered(client, (KUEUE, SCHEDULING, COMPUTE_DOMAINS, ATTACHMENTS)))
     kueue = _newest(apis, KUEUE, "clusterqueues")
+    attachments = _newest(apis, ATTACHMENTS, ATTACHMENT_KIND)
+    beside = _Reading(client)  # what is not read of another namespace is told where it is missed
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="orch-facts") as threads:
         nodes = threads.submit(reading.items, "nodes", api_path("v1", "nodes"))
         pods = threads.submit(reading.items, "what pods request of nodes", api_path("v1", "pods"))
@@ -111,6 +117,15 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
             )
             if kueue is not None and plural in apis[KUEUE][kueue]
         }
+        networks = {
+            where: threads.submit(
+                (reading if where == namespace else beside).items,
+                "networks that pods may join",
+                api_path(f"{ATTACHMENTS}/{attachments}", ATTACHMENT_KIND, where),
+            )
+            for where in dict.fromkeys((namespace, COMMON_NAMESPACE))
+            if attachments is not None
+        }
         acts = [*OF_RUNS, *OF_ACCOUNTS, *OF_NAMESPACES]
         acts += [*OF_QUEUES, *OF_KUEUE_RUNS] if kueue is not None else []
         acts += OF_POD_GROUPS if _newest(apis, SCHEDULING, "podgroups") else []
@@ -118,6 +133,7 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         may = {act: threads.submit(_may, client, act, namespace) for act in acts}
         allowed = frozenset(" ".join(act) for act, answer in may.items() if answer.result())
         listed = {plural: answer.result() for plural, answer in queues.items()}
+        joined = {where: answer.result() for where, answer in networks.items()}
         found = place.result()
         known = accounts.result()
         rows = nodes.result()
@@ -140,6 +156,7 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         topologies=_list(listed, "topologies", topologies_of),
         priority_classes=_list(listed, "workloadpriorityclasses", _values),
         pod_groups=groups,
+        networks={where: networks_of(rows) for where, rows in joined.items() if rows is not None},
         pods_read=on_nodes is not None,
         allowed=allowed,
         denied=frozenset(" ".join(act) for act in acts) - allowed,

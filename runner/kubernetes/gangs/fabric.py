@@ -17,6 +17,7 @@ from orch.catalog.errors import BadCatalogFile
 from orch.catalog.fabrics import fabric as host_fabric
 from orch.catalog.load import SHIPPED
 from orch.runner.kubernetes.gangs.names import INSTANCE_TYPE
+from orch.spec.quantities import amount
 from orch.spec.state import PodQueue
 
 Doc = dict[str, Any]
@@ -56,14 +57,12 @@ def fabric_pod(
     *,
     resource: str | None = None,
     requests: Mapping[str, str] | None = None,
-    networks: Sequence[str] = (),
     instance_type: str | None = None,
 ) -> FabricPod:
     """The row `name` for the nodes of a queue.
 
     `resource`: the fabric's key that is allocatable there, `requests`: what a pod that has a whole node asks
-    for. `networks`: NetworkAttachmentDefinitions that a pod joins, one for each of its devices.
-    Raises BadCatalogFile for a name that no row has.
+    for. Raises BadCatalogFile for a name that no row has.
     """
     row = _rows().get(name)
     if row is None:
@@ -72,7 +71,7 @@ def fabric_pod(
             hint="its ids are those of kubernetes_fabrics.yml",
         )
     asked = requests or {}
-    under = _under(row, resource, asked, networks, instance_type)
+    under = _under(row, resource, asked, instance_type)
     base = host_fabric(row["fabric"], instance_type) if "fabric" in row else None
     env: dict[str, str] = {**(under.env if under else {}), **(base.env if base else {}), **row.get("env", {})}
     capabilities = dict.fromkeys(
@@ -92,7 +91,6 @@ def fabric_pod(
             **(under.annotations if under else {}),
             **_interfaces(row.get("interfaces"), asked),
             **_devices(row.get("devices", {})),
-            **_attachments(networks, resource, asked),
         },
         capabilities=tuple(capabilities),
         volumes=tuple(copy.deepcopy(volumes)),
@@ -106,40 +104,56 @@ def fabric_pod(
     )
 
 
-def queue_fabric(queue: PodQueue, networks: Sequence[str]) -> FabricPod | None:
+def queue_fabric(queue: PodQueue) -> FabricPod | None:
+    """The row of a queue's fabric; None where its nodes have none."""
     if queue.fabric is None:
         return None
     return fabric_pod(
         queue.fabric,
         resource=queue.fabric_resource,
         requests=queue.requests,
-        networks=networks,
         instance_type=queue.node_selector.get(INSTANCE_TYPE),
     )
 
 
-def fabric_variables(queue: PodQueue, networks: Sequence[str] = ()) -> dict[str, str]:
+def fabric_variables(queue: PodQueue) -> dict[str, str]:
     """What jobs need in their environment to use the interconnect of a queue's nodes: that of the pods.
 
     It takes the place of what fabrics.yml says for machines, whose interfaces are called otherwise.
     """
-    fabric = queue_fabric(queue, networks)
+    fabric = queue_fabric(queue)
     return dict(fabric.env) if fabric is not None else {}
+
+
+def network_annotations(queue: PodQueue, asked: Mapping[str, str]) -> dict[str, str]:
+    """The networks that a pod joins which asks for so much: one alone for each of its devices, several once
+    each; a part of a node joins the same part of them, in their order.
+
+    Source: Multus CNI, docs/how-to-use.md: a name is said as often as it is to be joined, and each time takes
+    another device.
+    """
+    names = queue.networks
+    if not names:
+        return {}
+    key = queue.fabric_resource or ""
+    has, whole = int(amount(asked.get(key))), int(amount(queue.requests.get(key)))
+    if len(names) == 1:
+        names *= max(has, 1)
+    elif has < whole:
+        names = names[: max(len(names) * has // whole, 1)]
+    return {"k8s.v1.cni.cncf.io/networks": ", ".join(names)}
 
 
 def _under(
     row: Mapping[str, Any],
     resource: str | None,
     asked: Mapping[str, str],
-    networks: Sequence[str],
     instance_type: str | None,
 ) -> FabricPod | None:
     """The fabric between NVLink domains, by the key that the nodes have beside them."""
     for pattern, name in row.get("between", {}).items():
         if resource is not None and fnmatchcase(resource, pattern):
-            return fabric_pod(
-                name, resource=resource, requests=asked, networks=networks, instance_type=instance_type
-            )
+            return fabric_pod(name, resource=resource, requests=asked, instance_type=instance_type)
     return None
 
 
@@ -172,15 +186,6 @@ def _devices(rows: Mapping[str, Sequence[str]]) -> dict[str, str]:
         f"devices.gke.io/container.{container}": "".join(f"- path: {path}\n" for path in paths)
         for container, paths in rows.items()
     }
-
-
-def _attachments(networks: Sequence[str], resource: str | None, asked: Mapping[str, str]) -> dict[str, str]:
-    """One name for each device: a single one is said as often as there are devices (Multus)."""
-    if not networks:
-        return {}
-    count = asked.get(resource or "", "")
-    names = list(networks) * (int(count) if len(networks) == 1 and count.isdigit() else 1)
-    return {"k8s.v1.cni.cncf.io/networks": ", ".join(names)}
 
 
 def _sidecar(row: Mapping[str, Any]) -> Doc:

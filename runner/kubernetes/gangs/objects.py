@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from orch.runner.kubernetes.gangs.fabric import FabricPod
+from orch.runner.kubernetes.gangs.fabric import FabricPod, network_annotations
 from orch.runner.kubernetes.gangs.names import (
     CONTAINER,
     GANG,
@@ -138,7 +138,9 @@ def _longest_s(request: GangRequest) -> int | None:
 
 def _pod_metadata(request: GangRequest, fabric: FabricPod | None) -> Doc:
     queue = request.queue
-    annotations: dict[str, str] = {**(fabric.annotations if fabric else {})}
+    annotations: dict[str, str] = {}
+    if fabric is not None:
+        annotations = {**fabric.annotations, **network_annotations(queue, asked(request))}
     if queue.gang == "kueue" and queue.topology_key is not None:
         kind = "required" if queue.topology_required else "preferred"
         annotations[f"kueue.x-k8s.io/podset-{kind}-topology"] = queue.topology_key

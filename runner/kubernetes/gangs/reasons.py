@@ -30,6 +30,12 @@ LONGEST_TEXT = 400
 _NO_PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
 _NOT_CREATED = re.compile(r"Error creating: (?:pods \"[^\"]*\" is forbidden: )?(.*)", re.S)
 _NO_FLAVOR = re.compile(r"couldn't assign flavors to pod set [^:]*: ")
+# What Multus says of a network that a pod names, alone and at the end of kubelet's words about the sandbox.
+# Source: Multus CNI, pkg/k8sclient/k8sclient.go.
+_NO_NETWORK = re.compile(
+    r"cannot find a network-attachment-definition \(([-.a-z0-9]+)\) in namespace \(([-a-z0-9]+)\)"
+)
+_FOREIGN_NETWORK = re.compile(r"namespace isolation enabled, .* refers to target namespace ([-a-z0-9]+)")
 PULLS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 WRONG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff")
 _REMOVED = re.compile(r"DisruptionTarget|exit code (?:137|143)\b")
@@ -262,8 +268,19 @@ def _waits_for(pod: Doc, events: Sequence[Doc]) -> str | None:
             return _with(f"its container does not start [{_plain(reason)}]", waiting.get("message"))
     if runs(pod):
         return None
-    told = _event(pod, events, "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
-    return f"on {node_of(pod)}: {_plain(told)}" if told else None
+    told = _event(
+        pod, events, "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "NoNetworkFound"
+    )
+    return f"on {node_of(pod)}: {_network_words(told) or _plain(told)}" if told else None
+
+
+def _network_words(text: str) -> str | None:
+    """Why a pod cannot join a network that it names; None where the text is about something else."""
+    if (missing := _NO_NETWORK.search(text)) is not None:
+        return f"Multus finds no NetworkAttachmentDefinition {missing[1]} in namespace {missing[2]}"
+    if (foreign := _FOREIGN_NETWORK.search(text)) is not None:
+        return f"Multus lets it join no networks of namespace {foreign[1]} (namespaceIsolation)"
+    return None
 
 
 def _event(pod: Doc, events: Sequence[Doc], *reasons: str) -> str | None:

@@ -72,10 +72,10 @@ class GangRequest:
 
     `project` is the mark of the project, `token` what tells this run from others of its name. `script` is run
     by `/bin/sh -c` as each pod's first process. `env` has no secrets: who may read pods there reads it.
-    `needs_fabric`: the pods use the cluster's interconnect and do not start without. `networks`: the
-    NetworkAttachmentDefinitions that go with it. `lost_after_s`: how long a node may be silent before its pod
-    counts as lost, None: as long as the cluster says. `regions`, `zones`, `instance_types`: nodes with one of
-    these alone. `stops_within_s`: how long the first process may take to end.
+    `needs_fabric`: the pods use the cluster's interconnect and do not start without. `lost_after_s`: how long
+    a node may be silent before its pod counts as lost, None: as long as the cluster says. `regions`, `zones`,
+    `instance_types`: nodes with one of these alone. `stops_within_s`: how long the first process may take to
+    end.
     """
 
     queue: PodQueue
@@ -102,7 +102,6 @@ class GangRequest:
     regions: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
     instance_types: tuple[str, ...] = ()
-    networks: tuple[str, ...] = ()
     lost_after_s: int | None = None
     stops_within_s: int = 30
 
@@ -137,7 +136,7 @@ class GangRequest:
     @property
     def fabric(self) -> FabricPod | None:
         """What its pods have because of the interconnect; None where they do without."""
-        return queue_fabric(self.queue, self.networks) if self.needs_fabric else None
+        return queue_fabric(self.queue) if self.needs_fabric else None
 
 
 def check_request(request: GangRequest) -> None:
@@ -272,7 +271,7 @@ def _share(request: GangRequest) -> Fraction:
 
 def _is_fabric(queue: PodQueue, key: str) -> bool:
     """Whether pods ask for this key because of the cluster's interconnect."""
-    row = queue_fabric(queue, ())
+    row = queue_fabric(queue)
     return row is not None and (key == queue.fabric_resource or row.asks(key))
 
 

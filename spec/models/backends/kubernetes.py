@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from orch.spec.grammar.values import Problem, shown
 from orch.spec.models.backends.base import BackendSettings, Regions
 from orch.spec.models.backends.credentials import Kubeconfig
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reaches
-from orch.spec.models.fields.types import Names, Tags, Text, choice, duration, rows
+from orch.spec.models.fields.types import Names, Tags, Text, choice, duration, names_of, rows
 from orch.spec.models.ssh import PortNumber
 
 START_LIMIT_S = 300
 _NO_HOST = "a pod has no machine of yours under it: put it into the job's image, or its `commands`"
 _LABELS = "nodes are chosen by `resources`, and by `node_selector` of `kubernetes` in orch.yml"
 _NO_NETWORK = "pods are in the network of their cluster"
+_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+
+
+def check_pod_network(text: str) -> str:
+    """The name of a NetworkAttachmentDefinition, its namespace before it where it is another one's.
+
+    Source: Multus CNI, pkg/k8sclient parsePodNetworkObjectName: labels of DNS, without dots.
+    """
+    if re.fullmatch(rf"(?:{_LABEL}/)?{_LABEL}", text):
+        return text
+    hint = "lower-case letters, digits and dashes, as `hostdev-net`, or `default/hostdev-net`"
+    raise Problem("ORCH115", f"{shown(text)} is not the name of a pod's network", hint=hint)
 
 
 class KubernetesJump(Section):
@@ -117,6 +131,11 @@ class KubernetesSettings(BackendSettings):
     )
     rdma_resource: Text | None = Field(
         default=None, description="Resource of nodes that is their fabric, as `rdma/ib`; found if not given."
+    )
+    rdma_networks: Annotated[tuple[str, ...], names_of("networks", check_pod_network)] = Field(
+        default=(),
+        description="NetworkAttachmentDefinitions that pods join for their fabric, as `NAME` or "
+        "`NAMESPACE/NAME`: one for all of its devices, or one for each; found if not given.",
     )
     gang: Annotated[
         Literal["auto", "kueue", "podgroup", "none"], choice("auto", "kueue", "podgroup", "none")

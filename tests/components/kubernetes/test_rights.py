@@ -10,7 +10,7 @@ import pytest
 import yaml
 from kubernetes_cases import ALL
 
-from orch.components.kubernetes.account.facts import KUEUE
+from orch.components.kubernetes.account.facts import ATTACHMENT_KIND, ATTACHMENTS, COMMON_NAMESPACE, KUEUE
 from orch.components.kubernetes.account.gather_facts import CLUSTER_WIDE
 from orch.components.kubernetes.account.rights import OF_NAMESPACES
 
@@ -58,6 +58,12 @@ def test_what_a_plan_asks_for_is_granted(act: tuple[str, str]) -> None:
 @pytest.mark.parametrize("act", READ, ids=" ".join)
 def test_what_a_plan_reads_is_granted(act: tuple[str, str]) -> None:
     assert act in granted("ClusterRole")
+
+
+def test_the_networks_of_a_fleets_namespace_and_of_the_common_one_are_granted() -> None:
+    rule = {"apiGroups": [ATTACHMENTS], "resources": [ATTACHMENT_KIND], "verbs": ["list"]}
+    where = [each["metadata"]["namespace"] for each in DOCUMENTS if rule in each.get("rules", ())]
+    assert where == ["training", COMMON_NAMESPACE]
 
 
 def test_the_page_names_all_that_is_granted() -> None:

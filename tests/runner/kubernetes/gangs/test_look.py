@@ -152,6 +152,55 @@ def test_a_container_that_does_not_start_and_a_volume_that_does_not_come_are_tol
     assert look(job(1), document).reasons == ("1 of 1 pods have a node",)
 
 
+ABSENT = (
+    "cannot find a network-attachment-definition (hostdev-net) in namespace (ml): "
+    'network-attachment-definitions.k8s.cni.cncf.io "hostdev-net" not found'
+)
+FOREIGN = (
+    "GetNetworkDelegates: namespace isolation enabled, annotation violates permission, pod is in namespace "
+    "ml but refers to target namespace fabric"
+)
+SANDBOX = (
+    "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox "
+    f'"{"0f" * 32}": plugin type="multus-shim" name="multus-cni-network" failed (add): CmdAdd (shim): CNI '
+    "request failed with status 400: 'ContainerID:\""
+    + "0f"
+    * 32
+    + '" with error: [ml/orch-train-3b2e08-0-x]: '
+    "error loading k8s delegates k8s args: TryLoadPodDelegates: error in getting k8s network for pod: "
+    "GetNetworkDelegates: failed getting the delegate: getKubernetesDelegate: "
+)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "text"),
+    [
+        ("NoNetworkFound", ABSENT, "Multus finds no NetworkAttachmentDefinition hostdev-net in namespace ml"),
+        (
+            "FailedCreatePodSandBox",
+            SANDBOX + ABSENT,
+            "Multus finds no NetworkAttachmentDefinition hostdev-net in namespace ml",
+        ),
+        (
+            "FailedCreatePodSandBox",
+            SANDBOX + FOREIGN,
+            "Multus lets it join no networks of namespace fabric (namespaceIsolation)",
+        ),
+        (
+            "FailedCreatePodSandBox",
+            'failed to setup network for sandbox "a": no IPs available',
+            'failed to setup network for sandbox "a": no IPs available',
+        ),
+    ],
+)
+def test_a_network_that_a_pod_cannot_join_is_named(reason: str, message: str, text: str) -> None:
+    document = pod(0, node="a", state={"waiting": {"reason": "ContainerCreating"}})
+    told = [event(document["metadata"]["uid"], reason, message)]
+    seen = look(job(1), document, events=told)
+    assert seen.state == "starting"
+    assert seen.reasons[-1] == f"pod 0: on a: {text}"
+
+
 @pytest.mark.parametrize(
     ("message", "text"),
     [

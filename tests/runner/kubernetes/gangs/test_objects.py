@@ -77,7 +77,7 @@ def test_a_run_that_needs_a_fabric_is_refused_where_none_is_offered() -> None:
 def test_jobs_have_the_variables_of_their_pods_and_not_those_of_machines() -> None:
     for name in FABRICS:
         wanted = written(name)
-        assert fabric_variables(wanted.queue, wanted.networks) == env_of(gang(wanted))
+        assert fabric_variables(wanted.queue) == env_of(gang(wanted))
     assert fabric_variables(queue()) == {}
     assert fabric_variables(written("tcpxo").queue)["NCCL_FASTRAK_CTRL_DEV"] == "eth0"
 
@@ -108,9 +108,32 @@ def test_shared_rdma_is_one_slot_and_host_devices_are_counted() -> None:
     assert asked(written("rdma-shared"))["rdma/ib"] == "1"
     half = request(queue=written("rdma-hostdev").queue, needs_fabric=True, resources=PodResources(gpus=4))
     assert asked(half)["nvidia.com/hostdev"] == "4"
-    assert fabric_pod(
-        "rdma-hostdev", resource="nvidia.com/hostdev", requests={"nvidia.com/hostdev": "3"}, networks=("a",)
-    ).annotations == {"k8s.v1.cni.cncf.io/networks": "a, a, a"}
+
+
+@pytest.mark.parametrize(
+    ("networks", "gpus", "joined"),
+    [
+        (["a"], None, "a, a, a, a, a, a, a, a"),
+        (["a"], 2, "a, a"),
+        (["a", "ops/b"], None, "a, ops/b"),
+        (["a", "ops/b"], 4, "a"),
+        (["a", "ops/b"], 1, "a"),
+        (list("abcdefgh"), 4, "a, b, c, d"),
+        ([], None, None),
+    ],
+)
+def test_a_pod_joins_a_network_for_each_device_that_it_asks_for(
+    networks: list[str], gpus: int | None, joined: str | None
+) -> None:
+    offered = written("rdma-hostdev").queue.model_copy(update={"networks": tuple(networks)})
+    made = gang(request(queue=offered, needs_fabric=True, resources=PodResources(gpus=gpus)))
+    annotations = made[0]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations.get("k8s.v1.cni.cncf.io/networks") == joined
+
+
+def test_a_pod_that_needs_no_fabric_joins_no_network() -> None:
+    made = gang(request(queue=written("rdma-hostdev").queue))
+    assert made[0]["spec"]["template"]["metadata"]["annotations"] == {}
 
 
 def test_an_nvlink_domain_has_the_fabric_that_its_nodes_have_beside_it() -> None:
