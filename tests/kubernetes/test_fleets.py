@@ -15,6 +15,7 @@ from support import Folder, Said, docker
 
 from orch.components.kubernetes.account.gather_facts import gather_facts
 from orch.images import resolve
+from orch.rehearsal.kubernetes.controllers.schemas import ANY, definition, install
 from orch.runner.kubernetes.client import KubernetesClient
 from orch.spec.state import PodQueue
 
@@ -280,6 +281,30 @@ def test_the_rights_of_the_reference_page_are_enough(cluster: Cluster, project: 
     down = project.orch("down", "least", "--yes")
     assert down.code == 0, down.out + down.err
     assert ours(cluster, "least") == []
+
+
+def test_networks_that_pods_may_join_are_read_with_these_rights(cluster: Cluster, project: Project) -> None:
+    group, plural = "k8s.cni.cncf.io", "network-attachment-definitions"
+    kind = "NetworkAttachmentDefinition"
+    install(cluster.api, [definition(group, "v1", kind, plural, ANY, namespaced=True)])
+    try:
+        space = cluster.namespace("fleet-networks")
+        metadata = {"name": "ib-net", "annotations": {"k8s.v1.cni.cncf.io/resourceName": "rdma/ib"}}
+        network = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata, "spec": {"config": "{}"}}
+        cluster.api.create(f"/apis/{group}/v1/namespaces/{space}/{plural}", network)
+        kubeconfig = grant(cluster, project.path, space)
+        project.begin(kubeconfig, space).fleet("joined")
+        said = project.up("joined.yml")
+        assert "ORCH456" not in said.out + said.err
+        assert project.queue("joined").networks == ("ib-net",)
+        project.begin(kubeconfig, space, rdma_networks=["ib-nett"])
+        said = project.orch("preview", "joined.yml")
+        assert f"the namespace {space} has no NetworkAttachmentDefinition ib-nett" in said.out + said.err
+        project.begin(kubeconfig, space)
+        down = project.orch("down", "joined", "--yes")
+        assert down.code == 0, down.out + down.err
+    finally:
+        cluster.api.delete(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{group}")
 
 
 def test_a_run_needs_no_more_rights_either(cluster: Cluster, project: Project) -> None:
