@@ -185,11 +185,11 @@ class Case:
 
 
 def plan_with(settings: KubernetesSettings) -> KubernetesPlan:
-    """A cluster's fleet by these settings: on nodes with a fabric, and taints of their own."""
+    """A cluster's fleet by these settings: on nodes with a fabric, some of which have taints of their own."""
     node = {"name": "gpu", "count": 2, "allocatable": {"nvidia.com/gpu": "8", "rdma/ib": "63"}}
-    node |= {"taints": ["pool|gpus|NoSchedule", "other|x|NoExecute"]}
+    tainted = {**node, "name": "pool", "taints": ["pool|gpus|NoSchedule", "other|x|NoExecute"]}
     fleet = {"nodes": "0..2", "placement": "cluster", "resources": {"gpu": "8"}}
     # Whatever networks the settings name: which there are is not known.
-    case = Case({"fleet": fleet, "cluster": {"nodes": [node], "apis": ["kueue", "networks"]}})
+    case = Case({"fleet": fleet, "cluster": {"nodes": [node, tainted], "apis": ["kueue", "networks"]}})
     case.settings = settings
     return case.plan()

@@ -276,11 +276,11 @@ def pod_networks(
         return (), []
     path = "network.interconnect" if _interconnect(fleet) == "required" else "placement"
     row, resource = rows()[chosen.fabric], chosen.fabric_resource
-    devices = int(amount(chosen.requests[resource])) if resource is not None and row.count == "devices" else 1
-    if settings.rdma_networks:
-        return settings.rdma_networks, list(
-            _given_networks(facts, settings.rdma_networks, namespace, resource, devices)
-        )
+    counted_devices = resource is not None and row.count == "devices"
+    devices = int(amount(chosen.requests[resource])) if resource is not None and counted_devices else 1
+    if given := settings.rdma_networks:
+        most = devices if counted_devices else len(given)
+        return given, list(_given_networks(facts, given, namespace, resource, most))
     for where in dict.fromkeys((namespace, COMMON_NAMESPACE)):
         here = facts.networks.get(where, {})
         found = sorted((each for each, gives in here.items() if gives == resource), key=_natural)
@@ -294,10 +294,10 @@ def pod_networks(
 
 
 def _given_networks(
-    facts: ClusterFacts, names: Sequence[str], namespace: str, resource: str | None, devices: int
+    facts: ClusterFacts, names: Sequence[str], namespace: str, resource: str | None, most: int
 ) -> Iterator[Finding]:
     """What is certain of the networks that orch.yml names: those of a namespace that could not be read are
-    taken at its word."""
+    taken at its word. `most`: how many of them may take a device of the resource."""
     if facts.version_of(ATTACHMENTS, ATTACHMENT_KIND) is None:
         yield Finding(
             "ORCH457",
@@ -307,7 +307,7 @@ def _given_networks(
         )
         return
     taking = 0
-    for name in names:
+    for name in dict.fromkeys(names):
         where, _, plain = name.rpartition("/")
         here = facts.networks.get(where or namespace)
         if here is None:
@@ -321,7 +321,7 @@ def _given_networks(
                 hint=hint_for(plain, sorted(here)) or f"{few_names}; `rdma_networks` in orch.yml names them",
             )
         elif here[plain] == resource:
-            taking += 1
+            taking += names.count(name)
         elif here[plain] is not None:
             yield Finding(
                 "ORCH457",
@@ -332,11 +332,11 @@ def _given_networks(
                 "`rdma_resource`",
                 severity=Severity.WARNING,
             )
-    if len(names) > 1 and taking > devices:
+    if len(names) > 1 and taking > most:
         yield Finding(
             "ORCH457",
             "backends",
-            f"the networks of `rdma_networks` take {taking} {resource}, and a pod has {devices}: no pod "
+            f"the networks of `rdma_networks` take {taking} {resource}, and a pod has {most}: no pod "
             "would start",
             hint="name one for all devices, or each as often as it is to give one",
         )

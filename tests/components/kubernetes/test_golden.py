@@ -14,11 +14,15 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes_cases import Case
+from kubernetes_cases import Case, plan_with
+from tracing import traced
 
+from orch.components.kubernetes.backend import jump_note
 from orch.components.kubernetes.fabrics import rows
+from orch.components.kubernetes.login import kubeconfig_file
 from orch.components.kubernetes.plan import KubernetesPlan
 from orch.spec.findings import PlanErrors
+from orch.spec.models.backends.kubernetes import KubernetesSettings
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = sorted(path.stem for path in GOLDEN.glob("*.yml"))
@@ -71,6 +75,16 @@ def test_the_decisions_of_a_plan_give_the_same_plan(name: str) -> None:
 
 def test_each_fabric_of_the_catalogue_has_a_plan_with_it() -> None:
     assert {case(name).plan().queue.fabric for name in GOOD} >= set(rows())
+
+
+def test_a_plan_looks_at_each_setting_of_orch_yml(tmp_path: Path) -> None:
+    settings = KubernetesSettings.model_validate({"type": "kubernetes"})
+    with traced() as reads:
+        plan_with(settings)
+        kubeconfig_file(settings, tmp_path)
+        jump_note(settings)
+    own = KubernetesSettings.__annotations__.keys() & KubernetesSettings.model_fields.keys()
+    assert [name for name in sorted(own) if not reads.of(settings, name)] == ["type"]
 
 
 @pytest.mark.parametrize("name", GOOD)
