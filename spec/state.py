@@ -292,11 +292,11 @@ class PodQueue(_Frozen):
     `cpus`, `memory_mib` and `gpus` are those of one node, `requests` what a pod asks for to have it whole, in
     Kubernetes' words ("nvidia.com/gpu": "8"); `gpu_resource` is the key of its accelerators. `fabric` names
     its kind of fabric (catalog/kubernetes_fabrics.yml), None for one without RDMA, `fabric_resource` the key
-    that was found allocatable, `networks` the NetworkAttachmentDefinitions by which a pod gets its devices as
-    interfaces: one for all of them, or a list of which a part of a node gets a part. `topology_key`: the
-    label whose value the pods of a run are to share; `topology_required`: or do not start.
-    `priority_classes`: those that its queue knows, by name, with their values. `mark`: of the fleet's stack,
-    as a label's value: all that its runs have in the cluster bears it.
+    that was found allocatable, `networks` the NetworkAttachmentDefinitions that such a pod joins, each as
+    often as it does: by them it gets its devices as interfaces. `topology_key`: the label whose value the
+    pods of a run are to share; `topology_required`: or do not start. `priority_classes`: those that its queue
+    knows, by name, with their values. `mark`: of the fleet's stack, as a label's value: all that its runs
+    have in the cluster bears it.
     """
 
     context: str | None = None

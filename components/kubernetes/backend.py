@@ -1,8 +1,8 @@
 """The backend `kubernetes`: clusters that exist. A fleet is a queue there, whose runs bring their pods.
 
 `account/` asks an API server, `planner.py` decides (pure; the nodes in `node_choice.py`, what starts pods
-together in `queueing.py`), `plugin.py` serves resources to the engine where
-the official plugin cannot be had.
+together in `queueing.py`), `plugin.py` serves resources to the engine where the official plugin cannot be
+had.
 """
 
 from __future__ import annotations

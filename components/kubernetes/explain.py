@@ -69,8 +69,13 @@ def traits(plan: KubernetesPlan) -> dict[str, str]:
 
 
 def _fabric_words(queue: PodQueue) -> str:
-    by = f" by {few(queue.networks)}" if queue.networks else ""
+    by = f" by {_networks_words(queue)}" if queue.networks else ""
     return f"{queue.fabric or 'none'}{by}"
+
+
+def _networks_words(queue: PodQueue) -> str:
+    names, count = tuple(dict.fromkeys(queue.networks)), len(queue.networks)
+    return f"{names[0]}, {count} times" if len(names) == 1 < count else few(queue.networks)
 
 
 def requests_words(queue: PodQueue) -> str:
@@ -107,8 +112,7 @@ def reasons(  # noqa: PLR0917
         by = f" ({queue.fabric_resource})" if queue.fabric_resource else ""
         yield f"fabric: {row.title}{by}"
         if queue.networks:
-            once = len(queue.networks) == 1 and row.count == "devices"
-            yield f"each pod joins {few(queue.networks)}{', once for each device' if once else ''}"
+            yield f"each pod joins {_networks_words(queue)}"
     elif fleet.placement == "cluster":
         yield "fabric: none, pods talk over plain TCP"
     if queue.topology_key is not None:

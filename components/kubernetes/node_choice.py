@@ -266,8 +266,8 @@ def _fabric_findings(
 def pod_networks(
     fleet: Fleet, facts: ClusterFacts, settings: KubernetesSettings, namespace: str, chosen: Chosen
 ) -> tuple[tuple[str, ...], list[Finding]]:
-    """The NetworkAttachmentDefinitions that pods name, as `NAME` or `NAMESPACE/NAME`: those of orch.yml, else
-    those that give devices of the fabric's resource. One is joined for all devices, several once each.
+    """The NetworkAttachmentDefinitions that pods join, as `NAME` or `NAMESPACE/NAME`: those of orch.yml, else
+    those that give devices of the fabric's resource. One alone is joined for each device, several once each.
 
     Those of the fleet's namespace come before those of the common one. Findings: ORCH457. Source: Multus CNI,
     pkg/k8sclient getKubernetesDelegate: each network takes the next device of its resource.
@@ -280,17 +280,26 @@ def pod_networks(
     devices = int(amount(chosen.requests[resource])) if resource is not None and counted_devices else 1
     if given := settings.rdma_networks:
         most = devices if counted_devices else len(given)
-        return given, list(_given_networks(facts, given, namespace, resource, most))
+        alone = len(given) == 1 and _gives(facts, given[0], namespace, resource, row.attached)
+        findings = list(_given_networks(facts, given, namespace, resource, most))
+        return given * (devices if alone else 1), findings
     for where in dict.fromkeys((namespace, COMMON_NAMESPACE)):
         here = facts.networks.get(where, {})
         found = sorted((each for each, gives in here.items() if gives == resource), key=_natural)
         if found and resource is not None:
             names = tuple(each if where == namespace else f"{where}/{each}" for each in found)
             doubts = list(_doubts(path, names, resource, devices))
-            return (names if len(names) <= devices else ()), doubts
+            return (names * (devices if len(names) == 1 else 1) if len(names) <= devices else ()), doubts
     if row.attached:
         return (), [_no_network(facts, namespace, resource, path)]
     return (), []
+
+
+def _gives(facts: ClusterFacts, name: str, namespace: str, resource: str | None, unread: bool) -> bool:
+    """Whether a network gives devices of a resource; `unread` where that could not be read."""
+    where, _, plain = name.rpartition("/")
+    here = facts.networks.get(where or namespace)
+    return unread if here is None else here.get(plain) == resource
 
 
 def _given_networks(

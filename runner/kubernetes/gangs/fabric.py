@@ -126,8 +126,8 @@ def fabric_variables(queue: PodQueue) -> dict[str, str]:
 
 
 def network_annotations(queue: PodQueue, asked: Mapping[str, str]) -> dict[str, str]:
-    """The networks that a pod joins which asks for so much: one alone for each of its devices, several once
-    each; a part of a node joins the same part of them, in their order.
+    """The networks that a pod joins which asks for so much: of those of a whole pod the same part, in their
+    order.
 
     Source: Multus CNI, docs/how-to-use.md: a name is said as often as it is to be joined, and each time takes
     another device.
@@ -137,9 +137,7 @@ def network_annotations(queue: PodQueue, asked: Mapping[str, str]) -> dict[str, 
         return {}
     key = queue.fabric_resource or ""
     has, whole = int(amount(asked.get(key))), int(amount(queue.requests.get(key)))
-    if len(names) == 1:
-        names *= max(has, 1)
-    elif has < whole:
+    if has < whole:
         names = names[: max(len(names) * has // whole, 1)]
     return {"k8s.v1.cni.cncf.io/networks": ", ".join(names)}
 

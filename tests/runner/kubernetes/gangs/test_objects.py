@@ -113,8 +113,10 @@ def test_shared_rdma_is_one_slot_and_host_devices_are_counted() -> None:
 @pytest.mark.parametrize(
     ("networks", "gpus", "joined"),
     [
-        (["a"], None, "a, a, a, a, a, a, a, a"),
-        (["a"], 2, "a, a"),
+        (["a"] * 8, None, "a, a, a, a, a, a, a, a"),
+        (["a"] * 8, 2, "a, a"),
+        (["a"], None, "a"),
+        (["a"], 4, "a"),
         (["a", "ops/b"], None, "a, ops/b"),
         (["a", "ops/b"], 4, "a"),
         (["a", "ops/b"], 1, "a"),
@@ -122,7 +124,7 @@ def test_shared_rdma_is_one_slot_and_host_devices_are_counted() -> None:
         ([], None, None),
     ],
 )
-def test_a_pod_joins_a_network_for_each_device_that_it_asks_for(
+def test_a_pod_joins_such_a_part_of_the_networks_as_it_has_of_the_devices(
     networks: list[str], gpus: int | None, joined: str | None
 ) -> None:
     offered = written("rdma-hostdev").queue.model_copy(update={"networks": tuple(networks)})
