@@ -37,10 +37,15 @@ class NameWarning:
 
 
 def name_warnings(query: MachineQuery, catalog: Catalog) -> tuple[NameWarning, ...]:
-    """All warnings of a query, in the order of the properties."""
+    """All warnings of a query, in the order of the properties.
+
+    Where a backend is listed whose places and types no catalogue has, as a cluster, names may be of those.
+    """
     searched = tuple(name for name in query.backends if name in catalog.backends)
     types = tuple(each for each in catalog.types.values() if each.backend in searched)
     offers = tuple(offer for name in searched for offer in catalog.lists[name].offers)
+    if any(name not in catalog.backends and name != "local" for name in query.backends):
+        return (*_gpus(query, catalog, types), *_backends(query, catalog))
     return (
         *_gpus(query, catalog, types),
         *_backends(query, catalog),

@@ -298,10 +298,17 @@ _TYPED = re.compile(r"^([A-Za-z_]+)[ \t]*:(?:[ \t]+([a-z-]+)[ \t]*(?:#.*)?)?$", 
 
 
 def is_configuration(text: str) -> bool:
-    """Whether a document of a file has a `type`, or a misspelt one whose value is a type."""
-    if re.search(r"^type\s*:", text, re.MULTILINE):
-        return True
-    return any(word in KINDS and closest(key, ("type",)) for key, word in _TYPED.findall(text))
+    """Whether a document of a file has a `type`, or a misspelt one whose value is a type.
+
+    Charts of Helm and objects of Kubernetes may have a `type`, too; their `apiVersion` tells them apart.
+    """
+    return any(_is_of_orch(document) for document in re.split(r"^---", text, flags=re.MULTILINE))
+
+
+def _is_of_orch(document: str) -> bool:
+    if re.search(r"^type\s*:", document, re.MULTILINE):
+        return not re.search(r"^apiVersion\s*:", document, re.MULTILINE)
+    return any(word in KINDS and closest(key, ("type",)) for key, word in _TYPED.findall(document))
 
 
 def is_project(file: str) -> bool:

@@ -175,6 +175,8 @@ def test_a_folder_gives_its_configurations_and_nothing_else(tmp_path: Path) -> N
     (tmp_path / "chart.yaml").write_text("{{ if .Values.x }}\n  a: b\n{{ end }}\n")
     (tmp_path / "ci.yml").write_text("jobs: []\n")
     (tmp_path / "notes.txt").write_text("type: fleet\n")
+    (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: chart\nversion: 1.0.0\ntype: application\n")
+    (tmp_path / "secret.yaml").write_text("apiVersion: v1\nkind: Secret\ntype: Opaque\n---\na: b\n")
     loaded = load_paths([tmp_path]).require()
     assert [each.kind for each in loaded.documents] == ["fleet", "project"]
     assert load_paths([tmp_path, tmp_path / "fleet.yml"]).require().documents == loaded.documents

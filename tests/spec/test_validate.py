@@ -72,6 +72,20 @@ def test_names_that_the_catalogue_does_not_know_are_told(
     assert err.count("did you mean") == 2
 
 
+def test_names_of_a_cluster_are_not_looked_for_in_the_catalogue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fleet.yml"
+    file.write_text(
+        "type: fleet\nname: lab\nnodes: 0..2\nbackends: [kubernetes]\nregions: [prod]\n"
+        "instance_types: [p5.48xlarge]\nresources: {gpu: H100:8}\n"
+    )
+    assert validate([str(file)]) == 0
+    err = capsys.readouterr().err
+    assert "ORCH202" not in err
+    assert "ORCH205" not in err
+
+
 def test_folders_in_a_folder_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("fleet.yml", "aws/p5.yml", "aws/spot/p5.yml", ".github/task.yml", "charts/values.yml"):
         file = tmp_path / name
