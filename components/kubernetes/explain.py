@@ -97,12 +97,13 @@ def reasons(  # noqa: PLR0917
     yield f"cluster: {candidate.words}, Kubernetes {facts.server or 'of a version that it does not tell'}"
     size = chosen.size
     if size is not None:
-        part = "a whole node" if size.share == 1 else f"1/{size.share.denominator} of a node"
-        if size.share != 1 and size.share.numerator != 1:
+        part = "a whole node" if size.whole else "a part of a node"
+        if size.share != 1:
             part = f"{size.share.numerator}/{size.share.denominator} of a node"
         free = _free(queue, chosen) if facts.pods_read else None
         now = "" if free is None else f", {free} of them free now"
-        yield f"a pod has {part} of {size.shape.words}; {counted(len(size.fits), 'node')} serve{now}"
+        serve = "serves" if len(size.fits) == 1 else "serve"
+        yield f"a pod has {part} of {size.shape.words}; {counted(len(size.fits), 'node')} {serve}{now}"
     else:
         yield "a pod has what the file asks for: nodes could not be read"
     yield f"each pod asks for {requests_words(queue)}"

@@ -95,12 +95,12 @@ def chosen_nodes(
     findings = list[Finding]()
     if fast:
         findings += _fabric_findings(fleet, settings, facts, size)
-    return _of_size(size, query, tolerance, with_fabric=fast), findings
+    return _of_size(size, tolerance, with_fabric=fast), findings
 
 
-def _of_size(size: PodSize, query: MachineQuery, tolerance: Tolerance, *, with_fabric: bool) -> Chosen:
+def _of_size(size: PodSize, tolerance: Tolerance, *, with_fabric: bool) -> Chosen:
     shape = size.shape
-    requests = size.requests(query, fabric=with_fabric)
+    requests = size.requests(fabric=with_fabric)
     fabric = shape.fabric if with_fabric else None
     if fabric is not None and fabric.resource is not None and fabric.resource not in requests:
         fabric = None  # a part of a node has none of it

@@ -142,7 +142,7 @@ def own_queue(facts: ClusterFacts, chosen: Chosen, pods: int, levels: tuple[str,
     quota = dict[str, str]()
     for name, text in chosen.requests.items():
         each = amount(text)
-        if chosen.size is not None and chosen.size.share == 1:
+        if chosen.size is not None and chosen.size.whole:
             each = max(each, *(node.allocatable.get(name, Fraction(0)) for node in chosen.nodes))
         quota[name] = rendered(name, each * pods)
     labels = dict(chosen.labels)

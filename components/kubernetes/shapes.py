@@ -90,17 +90,33 @@ class Shape:
 
 @dataclass(frozen=True)
 class PodSize:
-    """What a pod has: `share` of a node of the shape, whole or less."""
+    """What a pod has: `share` of a node's accelerators and fabric, whole or less, CPUs, and bytes of memory."""
 
     shape: Shape
     share: Fraction
+    cpu: Fraction
+    memory: Fraction
     type: InstanceType
     fits: tuple[ClusterNode, ...]
 
     @property
+    def whole(self) -> bool:
+        """Whether a pod has all that there is of a node."""
+        rest = (self.shape.least("cpu"), self.shape.least("memory"))
+        return self.share == 1 and (self.cpu, self.memory) == rest
+
+    @property
     def per_node(self) -> int:
         """How many of these pods a node holds."""
-        return int(1 / self.share)
+        shape = self.shape
+        bounds = [int(shape.least(name) / each) for name, each in self._parts if each]
+        if self.type.gpu_count:
+            bounds.append(shape.gpu_count // self.type.gpu_count)
+        return max(min(bounds, default=1), 1)
+
+    @property
+    def _parts(self) -> tuple[tuple[str, Fraction], ...]:
+        return (("cpu", self.cpu), ("memory", self.memory))
 
     @property
     def room(self) -> int:
@@ -114,15 +130,10 @@ class PodSize:
         usable = {key: self.shape.least(key) for key in self.shape.nodes[0].allocatable}
         return fabric.asked(usable, self.share)
 
-    def requests(self, query: MachineQuery, *, fabric: bool) -> dict[str, str]:
+    def requests(self, *, fabric: bool) -> dict[str, str]:
         """What the pod asks for, in Kubernetes' words."""
-        shape, resources = self.shape, query.resources
-        cpu, memory = shape.least("cpu") * self.share, shape.least("memory") * self.share
-        if query.cpu_written and resources.cpu.count.max is not None:
-            cpu = min(cpu, Fraction(resources.cpu.count.max))
-        if query.memory_written and resources.memory_mib.max is not None:
-            memory = min(memory, Fraction(resources.memory_mib.max) * MIB)
-        found = {"cpu": rendered("cpu", cpu), "memory": rendered("memory", memory)}
+        shape = self.shape
+        found = {name: rendered(name, each) for name, each in self._parts}
         if shape.gpu_resource is not None and self.type.gpu_count:
             found[shape.gpu_resource] = str(self.type.gpu_count)
         if fabric and (asked := self.fabric_requests) and shape.fabric is not None:
@@ -224,20 +235,26 @@ def _obstacles(
 
 
 def pod_size(shape: Shape, query: MachineQuery) -> tuple[PodSize | None, tuple[Miss, ...]]:
-    """What a pod gets of a shape: a whole node, or a part of one where the file asks for fewer accelerators;
-    with what the shape lacks, nothing where it serves."""
+    """What a pod gets of a shape: a whole node, or a part of one where the file asks for fewer accelerators, or
+    has an upper bound of CPUs or memory; with what the shape lacks, nothing where it serves."""
     most = query.resources.gpu.count.max
     count, share = shape.gpu_count, Fraction(1)
     if most is not None and 0 < most < count:
         count, share = int(most), Fraction(int(most), shape.gpu_count)
     if most == 0:
         count = 0
+    cpu, memory = shape.least("cpu") * share, shape.least("memory") * share
+    resources = query.resources
+    if query.cpu_written and resources.cpu.count.max is not None:
+        cpu = min(cpu, Fraction(resources.cpu.count.max))
+    if query.memory_written and resources.memory_mib.max is not None:
+        memory = min(memory, Fraction(resources.memory_mib.max) * MIB)
     machine = InstanceType(
         "kubernetes",
         shape.instance_type or "node",
         arch_of(shape.nodes[0].labels.get("kubernetes.io/arch", "amd64")) or "x86",
-        int(shape.least("cpu") * share),
-        int(shape.least("memory") * share // MIB),
+        int(cpu),
+        int(memory // MIB),
         (shape.gpu or _unknown(shape)) if count else None,
         count,
         shape.gpu_memory_mib,
@@ -245,7 +262,7 @@ def pod_size(shape: Shape, query: MachineQuery) -> tuple[PodSize | None, tuple[M
     misses = tuple(type_misses(query, machine))
     if misses:
         return None, misses
-    return PodSize(shape, share, machine, shape.nodes), ()
+    return PodSize(shape, share, cpu, memory, machine, shape.nodes), ()
 
 
 def _unknown(shape: Shape) -> GpuModel | None:
