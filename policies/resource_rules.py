@@ -282,7 +282,8 @@ TAGS = Rule(
     "resource",
     "medium",
     "mandatory",
-    "Resources have these tags; on GCP labels, in its spelling, on Nebius labels. RunPod's have neither.",
+    "Resources have these tags; on GCP labels, in its spelling, on Nebius and Kubernetes labels. "
+    "RunPod's have neither.",
     "write them under `tags` of the fleet, or of `orch.yml` for all of them",
     (Parameter("tags", TEXTS, "Keys that every resource which takes tags has."),),
     needs=("tags",),
@@ -314,6 +315,12 @@ def missing_tags(resource: Resource, parameters: Parameters) -> Iterator[Breach]
         if "labels" not in resource.inputs:  # what waits for machines is nothing of the cloud's
             return
         present, word = _keys(resource.inputs, "labels"), "label"
+        absent = [key for key in wanted if key not in (present or ())]
+    elif resource.type.startswith("kubernetes:"):
+        metadata = at(resource.inputs, "metadata")
+        if not isinstance(metadata, Mapping):  # a provider, or not known yet
+            return
+        present, word = _keys(metadata, "labels"), "label"
         absent = [key for key in wanted if key not in (present or ())]
     else:
         return

@@ -90,7 +90,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class PodSize:
-    """What a pod has: `share` of a node's accelerators and fabric, whole or less, CPUs, and bytes of memory."""
+    """What a pod has: `share` of a node's accelerators and fabric, whole or less; CPUs; bytes of memory."""
 
     shape: Shape
     share: Fraction
@@ -235,8 +235,10 @@ def _obstacles(
 
 
 def pod_size(shape: Shape, query: MachineQuery) -> tuple[PodSize | None, tuple[Miss, ...]]:
-    """What a pod gets of a shape: a whole node, or a part of one where the file asks for fewer accelerators, or
-    has an upper bound of CPUs or memory; with what the shape lacks, nothing where it serves."""
+    """What a pod gets of a shape, and what the shape lacks: nothing where it serves.
+
+    It is a whole node, or a part of one where the file asks for fewer accelerators or bounds CPUs or memory.
+    """
     most = query.resources.gpu.count.max
     count, share = shape.gpu_count, Fraction(1)
     if most is not None and 0 < most < count:

@@ -25,6 +25,7 @@ OPEN = "0.0.0.0/0 lets the whole world knock at SSH"
 LAMBDA, LAMBDA_RULES = "orch-lambda:index:Instance", "orch-lambda:index:FirewallRules"
 POD = "orch-runpod:index:Pod"
 CLUSTER = "orch-runpod:index:Cluster"
+QUEUE = "kubernetes:kueue.x-k8s.io/v1beta2:ClusterQueue"
 GCP_TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
 
 
@@ -265,6 +266,16 @@ RESOURCES: list[tuple[str, dict[str, Any], str, dict[str, Any], str | None]] = [
     ("missing-tags", {"tags": "team"}, INSTANCE, {"tags": {}, "tagsAll": {"team": "x"}}, None),
     ("missing-tags", {"tags": ["Cost Centre"]}, GCP_TEMPLATE, {"labels": {"cost_centre": "1"}}, None),
     ("missing-tags", {"tags": ["team"]}, GCP_TEMPLATE, {"labels": {}}, "the labels team are missing"),
+    ("missing-tags", {"tags": ["team"]}, QUEUE, {"metadata": {"labels": {"team": "x"}}}, None),
+    ("missing-tags", {"tags": ["team"]}, QUEUE, {"metadata": LATER}, None),
+    ("missing-tags", {"tags": ["team"]}, "pulumi:providers:kubernetes", {"context": "x"}, None),
+    (
+        "missing-tags",
+        {"tags": ["team"]},
+        QUEUE,
+        {"metadata": {"labels": {"orch.dev/fleet": "a"}}},
+        "the labels team are missing",
+    ),
     ("missing-tags", {"tags": ["team"]}, "aws:ec2/route:Route", {}, None),
     ("missing-tags", {}, INSTANCE, {}, None),
     (
