@@ -98,7 +98,7 @@ def reasons(  # noqa: PLR0917
     size = chosen.size
     if size is not None:
         part = "a whole node" if size.whole else "a part of a node"
-        if size.share != 1:
+        if 0 < size.share < 1:
             part = f"{size.share.numerator}/{size.share.denominator} of a node"
         free = _free(queue, chosen) if facts.pods_read else None
         now = "" if free is None else f", {free} of them free now"

@@ -90,7 +90,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class PodSize:
-    """What a pod has: `share` of a node's accelerators and fabric, whole or less; CPUs; bytes of memory."""
+    """What a pod has: `share` of a node's accelerators and fabric, from 0 to 1; CPUs; bytes of memory."""
 
     shape: Shape
     share: Fraction
@@ -238,14 +238,16 @@ def pod_size(shape: Shape, query: MachineQuery) -> tuple[PodSize | None, tuple[M
     """What a pod gets of a shape, and what the shape lacks: nothing where it serves.
 
     It is a whole node, or a part of one where the file asks for fewer accelerators or bounds CPUs or memory.
+    Where it asks neither for accelerators nor for a type of machine, a pod has no accelerators.
     """
-    most = query.resources.gpu.count.max
-    count, share = shape.gpu_count, Fraction(1)
-    if most is not None and 0 < most < count:
-        count, share = int(most), Fraction(int(most), shape.gpu_count)
-    if most == 0:
-        count = 0
-    cpu, memory = shape.least("cpu") * share, shape.least("memory") * share
+    gpus, count = query.resources.gpu.count, shape.gpu_count
+    if not gpus.min and gpus.max is None and not query.instance_types:
+        count = 0  # nobody asks for them, and others may
+    elif gpus.max is not None:
+        count = min(count, int(gpus.max))
+    share = Fraction(count, shape.gpu_count) if shape.gpu_count else Fraction(1)
+    rest = share or Fraction(1)
+    cpu, memory = shape.least("cpu") * rest, shape.least("memory") * rest
     resources = query.resources
     if query.cpu_written and resources.cpu.count.max is not None:
         cpu = min(cpu, Fraction(resources.cpu.count.max))
