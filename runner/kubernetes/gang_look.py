@@ -102,6 +102,14 @@ class GangFacts:
     events: Sequence[Doc] = field(default_factory=tuple[Doc, ...])
 
 
+@dataclass(frozen=True)
+class Taken:
+    """Why a pod was taken away, the one of this index; None where it was the whole gang."""
+
+    index: int | None
+    why: str
+
+
 def due_back(look: GangLook, now: datetime, limit_s: float) -> bool:
     """Whether a gang without a scheduler of gangs is to be taken back whole: it held nodes for `limit_s`, and
     others of its pods got none. Pods that have a node and pull a large image hold nobody up.
@@ -363,6 +371,31 @@ def _why(pod: Doc) -> str:
             f"its first process ended with exit code {int(terminated['exitCode'])}", terminated.get("message")
         )
     return _with(f"it failed{at}", status.get("message"))
+
+
+def taken_because(facts: GangFacts) -> Taken | None:
+    """Why the cluster takes pods of a gang away, or took them; None where nothing says so."""
+    taken = [pod for pod in facts.pods if _disrupted(pod)]
+    if taken:
+        return Taken(_index(taken[0]), _why(taken[0]))
+    workload = facts.workload
+    if workload is not None and _is_true(workload, "Evicted"):
+        return Taken(None, next(_kueue(facts)))
+    job = facts.job
+    if job is None or job["spec"].get("suspend") or _is_true(job, "Failed", "FailureTarget"):
+        return None
+    # Of a Job that goes on nobody but a stranger removes pods.
+    removed = next((pod for pod in facts.pods if pod["metadata"].get("deletionTimestamp")), None)
+    return None if removed is None else Taken(_index(removed), _why(removed))
+
+
+def event_of_removal(events: Sequence[Doc]) -> str | None:
+    """What the events of a pod that is gone say of why it had to go."""
+    rows = [row for row in events if row.get("reason") in ("Evicted", "Preempted", "TaintManagerEviction")]
+    if not rows:
+        return None
+    last = max(rows, key=_told_at)
+    return _with(f"it was taken away [{_plain(last['reason'])}]", last.get("message"))
 
 
 # What it waits for.

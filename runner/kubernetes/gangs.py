@@ -14,13 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from orch.runner.errors import RunConflict
 from orch.runner.kubernetes.errors import Conflict, Forbidden, NotFound
-from orch.runner.kubernetes.gang_look import GangFacts, GangLook, GangPod, look_of, pods_of, unexplained
+from orch.runner.kubernetes.gang_look import (
+    GangFacts,
+    GangLook,
+    GangPod,
+    Taken,
+    event_of_removal,
+    look_of,
+    pods_of,
+    taken_because,
+    unexplained,
+)
 from orch.runner.kubernetes.manifests import (
     ATTEMPT,
     FLEET,
     JOB_NAME,
     MANAGED_BY,
     PROJECT,
+    QUEUE_NAME,
     RELEASED,
     RUN,
     RUN_ID,
@@ -129,6 +140,28 @@ class Gangs:
         if self._queue.gang == "podgroup" and first.state == "waiting":
             group = self._client.find(self._path("scheduling.k8s.io/v1alpha2", "podgroups", name))
         return look_of(GangFacts(name, job, pods, self._kueue, workload, group, events))
+
+    def why_taken(self, name: str, uids: Sequence[str | None] = ()) -> tuple[Taken | None, bool]:
+        """Why the cluster takes pods of a gang away, None where it has not said so yet; and whether it will
+        not any more. `uids`: those of its pods, by index. Raises KubernetesError."""
+        job, pods = self._client.find(self._job(name)), self._pods(name)
+        if job is None and not pods:
+            return None, True
+        workload = None
+        if (
+            job is not None
+            and job["spec"].get("suspend")
+            and QUEUE_NAME in (job["metadata"].get("labels") or {})
+        ):
+            workload = self._workload(str(job["metadata"]["uid"]))
+        facts = GangFacts(name, job, pods, workload=workload)
+        found, over = taken_because(facts), look_of(facts).state in ("failed", "gone")
+        if found is None and over:
+            there = {str(pod["metadata"]["uid"]) for pod in pods}
+            gone = [(index, uid) for index, uid in enumerate(uids) if uid is not None and uid not in there]
+            told = ((index, event_of_removal(self._events(uid))) for index, uid in gone)
+            found = next((Taken(index, why) for index, why in told if why is not None), None)
+        return found, over
 
     def delete(self, name: str, *, uid: str | None = None) -> bool:
         """Have a gang removed, its pods first; whether there was one. `uid`: only that one of its name."""
