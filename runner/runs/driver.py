@@ -469,7 +469,7 @@ class Driver:
         return replace(verdict, message=first_failure_text(plan, observations, failure))
 
     def _tell_why_taken(self, verdict: Verdict, observations: Sequence[ObservedRank]) -> Verdict:
-        """The verdict with what its cluster says of pods that it took: a rank knows only that it has to go."""
+        """The verdict with what its cluster says of pods that it took: a rank knows only that it must go."""
         if not brings_pods(self._plan) or INTERRUPTED not in map(rank_reason, observations):
             return verdict
         why = self._taken or why_taken(self._plan)

@@ -41,7 +41,7 @@ SLOW_LOOK_S = 15.0
 """How often the cluster is asked about a gang: at first, and once it has waited for long."""
 
 WHY_S, WHY_EVERY_S = 10.0, 0.5
-"""How long, and how often, a cluster that takes pods away is asked why: a node says so once its pod has ended."""
+"""How long, and how often, a cluster is asked why it takes pods: a node says so once its pod has ended."""
 
 
 def brings_pods(plan: RunPlan) -> bool:
