@@ -105,6 +105,7 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
         return replace(
             super().deploy(request, candidate, plan),
             findings=(*plan.warnings, *jump_note(self.settings_of(request))),
+            unpriced=() if plan.queue.price_hourly is not None else ("its runs' pods",),
         )
 
     def new_node(self, plan: KubernetesPlan) -> Mapping[str, Any]:

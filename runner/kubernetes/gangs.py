@@ -119,6 +119,10 @@ class Gangs:
         )
         return True
 
+    def now(self) -> datetime:
+        """The time by the API server's clock, which stamps what a look shows."""
+        return self._client.now()
+
     def look(self, name: str) -> GangLook:
         """The gang as it is now. Raises KubernetesError."""
         job = self._client.find(self._job(name))

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit, NotAdmitted, PodsRefused, RunnerError, error_text
@@ -107,7 +106,7 @@ def admitted(
         gpus = queue.gpus.model_copy(update={"count": gpus_of(record.task, queue)})
         return fleet.model_copy(update={"nodes": tuple(_node(name, queue, gpus, pod) for pod in look.pods)})
     why = "; ".join(look.reasons) or None
-    now = datetime.now(timezone.utc)
+    now = gangs.now()
     if look.state in ("failed", "ended") or due_back(look, now, queue.start_limit_s):
         gangs.delete(name, uid=look.uid)
         if look.cause == "application":
