@@ -26,7 +26,12 @@ WRONG_S, STARTS_WITHIN_S = 60.0, 1800.0
 """How long pods are waited for that kubelet says cannot start, and those of which it says nothing."""
 
 _NO_PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
-_NOT_CREATED = re.compile(r"Error creating: (?:pods \"[^\"]*\" is forbidden: )?(.*)", re.S)
+_NOT_CREATED = re.compile(
+    r"Error creating: (?:pods \"[^\"]*\" is forbidden: )?(?:Pod \"[^\"]*\" is (?=invalid))?(.*)", re.S
+)
+_NEVER_CREATED = re.compile(
+    r"is invalid: |violates PodSecurity|(?:maximum|minimum) \S+ usage per |limit to request ratio per "
+)
 _NO_FLAVOR = re.compile(r"couldn't assign flavors to pod set [^:]*: ")
 _PULLS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 _WRONG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff")
@@ -65,7 +70,8 @@ class GangLook:
     to that any more, `cause` says whether the cluster is to blame. ended: all first processes ended with 0.
     gone: there is no such Job, or it is being removed; `pods` are those that are left.
     `reasons`: why, a sentence each. `uid`: that of the Job. `pods`: those that are there, by index.
-    `whole`: it was let go; who was cut short before that has to ask for it once more.
+    `whole`: it was let go; who was cut short before that has to ask for it once more. `denied_since`: since
+    when the API server takes no pods of it, for what they are and not for want of room.
     """
 
     name: str
@@ -76,6 +82,7 @@ class GangLook:
     cause: Cause | None = None
     uid: str | None = None
     whole: bool = True
+    denied_since: datetime | None = None
 
     @property
     def partial_since(self) -> datetime | None:
@@ -123,6 +130,8 @@ def due_back(look: GangLook, now: datetime, limit_s: float) -> bool:
 def refused(look: GangLook, now: datetime) -> bool:
     """Whether pods that have their nodes will not run: an image that cannot be pulled, a container that is
     wrong, or no word of them for so long that nobody waits any more. `now` as in `due_back`."""
+    if look.denied_since is not None and (now - look.denied_since).total_seconds() >= WRONG_S:
+        return True
     if look.state != "starting":
         return False
     for pod in look.pods:
@@ -160,7 +169,8 @@ def look_of(facts: GangFacts) -> GangLook:
         rows = tuple(dict.fromkeys(reasons))
         if len(rows) > MOST_REASONS:
             rows = (*rows[:MOST_REASONS], f"and {len(rows) - MOST_REASONS} reasons more")
-        return GangLook(facts.name, state, wanted, pods, rows, cause, uid, whole)
+        denied = _denied_since(facts) if state in ("waiting", "starting") and len(pods) < wanted else None
+        return GangLook(facts.name, state, wanted, pods, rows, cause, uid, whole, denied)
 
     if _is_true(job, "Complete", "SuccessCriteriaMet"):
         return look("ended")
@@ -474,17 +484,30 @@ def _pods(indices: Sequence[int]) -> str:
 
 def _not_created(facts: GangFacts) -> Iterator[str]:
     """Why the Job's controller creates no pods: quota, pod security, webhooks. The newest is true."""
-    assert facts.job is not None
-    uid = facts.job["metadata"]["uid"]
-    rows = [
-        each
-        for each in facts.events
-        if each.get("reason") == "FailedCreate" and (each.get("involvedObject") or {}).get("uid") == uid
-    ]
+    rows = _failed_creations(facts)
     if rows:
         newest = max(rows, key=_told_at)
         found = _NOT_CREATED.match(str(newest.get("message") or ""))
         yield _with("its pods cannot be created", found[1] if found else newest.get("message"))
+
+
+def _failed_creations(facts: GangFacts) -> list[Doc]:
+    assert facts.job is not None
+    uid = facts.job["metadata"]["uid"]
+    return [
+        each
+        for each in facts.events
+        if each.get("reason") == "FailedCreate" and (each.get("involvedObject") or {}).get("uid") == uid
+    ]
+
+
+def _denied_since(facts: GangFacts) -> datetime | None:
+    """Since when pods are refused for what they are; None where the newest try failed of something else."""
+    rows = sorted(_failed_creations(facts), key=_told_at)
+    if not rows or not _NEVER_CREATED.search(str(rows[-1].get("message") or "")):
+        return None
+    begun = [str(each.get("firstTimestamp") or each.get("eventTime") or "") for each in rows]
+    return _moment(min(filter(None, begun), default=""))
 
 
 def _told_at(event: Doc) -> str:

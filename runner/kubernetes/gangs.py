@@ -41,6 +41,7 @@ from orch.runner.kubernetes.manifests import (
     owned,
     release,
 )
+from orch.runner.kubernetes.namespace_limits import with_limits
 from orch.spec.state import PodQueue
 
 if TYPE_CHECKING:
@@ -195,16 +196,20 @@ class Gangs:
 
     def _make(self, job: Doc) -> Doc:
         """The Job, made where there is none: only one of two that make it at once does."""
-        name = str(job["metadata"]["name"])
+        name, whole = str(job["metadata"]["name"]), None
         for last in (*[False] * 4, True):
             if (found := self._client.find(self._job(name))) is not None:
                 return found
             try:
-                return self._client.create(self._path("batch/v1", "jobs"), held(job))
+                whole = whole or self._within_limits(job)
+                return self._client.create(self._path("batch/v1", "jobs"), held(whole))
             except Conflict:  # somebody else was faster, or one of the name has just gone
                 if last:
                     raise
         raise AssertionError("a Job is asked for five times at most")
+
+    def _within_limits(self, job: Doc) -> Doc:
+        return with_limits(job, self._readable("limitranges"), self._readable("resourcequotas"))
 
     def _of(self, metadata: Mapping[str, Any], patch: Doc) -> Doc:
         """What is patched belongs to this very Job, and not to a later one of its name."""
@@ -218,9 +223,13 @@ class Gangs:
         return self._client.items(self._path("v1", "pods"), labelSelector=f"{JOB_NAME}={name}")
 
     def _events(self, uid: str) -> list[Doc]:
-        """Events about one object; none for who may not read them."""
+        """Events about one object."""
+        return self._readable("events", fieldSelector=f"involvedObject.uid={uid}")
+
+    def _readable(self, plural: str, **query: str) -> list[Doc]:
+        """Objects of the namespace; none for who may not read them."""
         try:
-            return self._client.items(self._path("v1", "events"), fieldSelector=f"involvedObject.uid={uid}")
+            return self._client.items(self._path("v1", plural), **query)
         except Forbidden:
             return []
 

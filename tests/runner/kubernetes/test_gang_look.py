@@ -465,3 +465,35 @@ def test_events_of_a_pod_that_is_gone_say_why() -> None:
     ]
     assert event_of_removal(rows) == "it was taken away [Evicted]: low on memory"
     assert event_of_removal(rows[:1]) is None
+
+
+def failed_creation(text: str, began: str = MOMENT, last: str = MOMENT) -> Doc:
+    about = {"uid": "j1"}
+    row = {"reason": "FailedCreate", "message": f"Error creating: {text}", "involvedObject": about}
+    return {**row, "firstTimestamp": began, "lastTimestamp": last}
+
+
+def test_pods_that_are_refused_for_what_they_are_end_their_run_after_a_minute() -> None:
+    text = 'Pod "orch-train-0-x" is invalid: spec.containers[0].resources.requests: Invalid value: "64"'
+    look = look_of(GangFacts(NAME, job(2), events=[failed_creation(text)]))
+    assert look.reasons == (
+        'its pods cannot be created: invalid: spec.containers[0].resources.requests: Invalid value: "64"',
+    )
+    assert not refused(look, START + timedelta(seconds=59))
+    assert refused(look, START + timedelta(seconds=60))
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ('pods "x" is forbidden: violates PodSecurity "baseline:latest": privileged', True),
+        ('pods "x" is forbidden: maximum cpu usage per Container is 4, but limit is 64', True),
+        ('pods "x" is forbidden: exceeded quota: team, requested: pods=1, used: pods=1', False),
+    ],
+)
+def test_what_passes_by_itself_is_waited_for(text: str, ends: bool) -> None:
+    look = look_of(GangFacts(NAME, job(2), events=[failed_creation(text)]))
+    assert refused(look, START + timedelta(hours=1)) is ends
+    later = failed_creation("exceeded quota: team", last="2026-11-27T01:30:00Z")
+    look = look_of(GangFacts(NAME, job(2), events=[failed_creation(text), later]))
+    assert not refused(look, START + timedelta(hours=1))
