@@ -161,7 +161,8 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
     left = outputs_left(runner.ledger, row)
     plan, (_, tags) = _plan_facts(row), groups_and_tags(row)
     reason = row.message or row.reason
-    cost, when = dollars(cost_of(row)), "so far" if row.active else "while it ran"
+    hourly, cost, when = hourly_of(row.plan), cost_of(row), "so far" if row.active else "while it ran"
+    told = f"{dollars(hourly)} an hour, {dollars(cost)} {when}"
     pairs: Pairs = [
         ("run", f"{row.name} ({status_text(row)}{f': {reason}' if reason else ''})"),
         ("id", str(row.id)),
@@ -173,7 +174,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
         ("next attempt", "" if row.in_line else moment(row.next_at) or ""),
         ("started", moment(row.started_at) or "not yet"),
         ("took", duration(row.took_s) if row.took_s is not None else ""),
-        ("costs", f"{dollars(hourly_of(row.plan))} an hour, {cost} {when}"),
+        ("costs", "no price is known" if hourly is None and cost is None else told),
         (
             "driven by",
             describe_owner(row.owner) if row.held and row.owner else "nobody" if row.active else "",

@@ -375,12 +375,15 @@ class FleetState(_Frozen):
 
 
 OF_THE_USER = ("local", "ssh", "kubernetes")
-"""Backends whose nodes are the user's own: nobody is paid for an hour of them."""
+"""Backends whose nodes are the user's own: orch pays nobody for an hour of them."""
 
 
 def hourly_price(backend: str, recorded: float | None) -> float | None:
-    """What a node costs in US dollars an hour, by its recorded price; None where that is not known."""
-    return 0.0 if recorded is None and backend in OF_THE_USER else recorded
+    """What a node costs in US dollars an hour, by its recorded price; None where that is not known.
+
+    A host of the user's costs nothing more for a run; a cluster may buy nodes for one, and tells no price.
+    """
+    return 0.0 if recorded is None and backend in ("local", "ssh") else recorded
 
 
 def new_nodes(before: FleetState, now: FleetState) -> frozenset[str]:

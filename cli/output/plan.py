@@ -82,6 +82,8 @@ def waiting_lines(keys: Iterable[NewHostKey]) -> list[str]:
 
 def cost_line(plan: Plan) -> str:
     """The hourly cost after the change, the difference, and what has no known price."""
+    if plan.unpriced and not plan.hourly and not plan.delta:
+        return f"no price is known of {', '.join(plan.unpriced)}"
     unpriced = f", not counting {', '.join(plan.unpriced)}" if plan.unpriced else ""
     delta = round(plan.delta, 2) + 0.0  # a sum of floats may leave -0.001
     spares = plan.spares

@@ -25,11 +25,13 @@ from orch.components.kubernetes.plan import KubernetesPlan
 from orch.components.kubernetes.planner import Context, plan
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.runner.kubernetes.client import KubernetesClient
+from orch.runner.kubernetes.namespace_limits import short_quotas, too_much
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.kubernetes import KubernetesSettings
+from orch.spec.state import PodQueue
 
 if TYPE_CHECKING:
     from orch.components.kubernetes.volumes import KubernetesVolumes
@@ -98,7 +100,8 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
             login=login,
             tags=request.tags,
         )
-        return plan(request.fleet, candidate, facts, request.previous, context)
+        made = plan(request.fleet, candidate, facts, request.previous, context)
+        return replace(made, warnings=(*made.warnings, *limit_findings(made.queue, facts)))
 
     def deploy(
         self, request: PlanRequest, candidate: KubernetesCandidate, plan: KubernetesPlan
@@ -106,6 +109,7 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
         return replace(
             super().deploy(request, candidate, plan),
             findings=(*plan.warnings, *jump_note(self.settings_of(request))),
+            unpriced=() if plan.queue.price_hourly is not None else ("its runs' pods",),
         )
 
     def new_node(self, plan: KubernetesPlan) -> Mapping[str, Any]:
@@ -140,6 +144,14 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
 def _within(file: Path, root: Path) -> str:
     """The path as every clone of the project has it, where the file is one of the project."""
     return str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
+
+
+def limit_findings(queue: PodQueue, facts: ClusterFacts) -> tuple[Finding, ...]:
+    """Warnings for what the namespace lets no pod, or not so many of them, have. A task may ask for less."""
+    told = [*too_much(facts.limit_ranges or (), queue.requests)]
+    told += short_quotas(facts.quotas or (), queue.requests, queue.pods)
+    hint = "ask for less, take another namespace, or have it raised"
+    return tuple(Finding("ORCH454", "resources", each, hint=hint, severity=Severity.WARNING) for each in told)
 
 
 def jump_note(settings: KubernetesSettings) -> tuple[Finding, ...]:

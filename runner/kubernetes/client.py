@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -81,6 +82,7 @@ class KubernetesClient:
         self._guard = threading.Lock()
         self._pools: tuple[object, urllib3.PoolManager] | None = None
         self._closed = False
+        self._ahead = timedelta()
 
     @classmethod
     def open(cls, kubeconfig: str | None = None, context: str | None = None) -> KubernetesClient:
@@ -92,6 +94,11 @@ class KubernetesClient:
             pools, self._pools, self._closed = self._pools, None, True
         if pools is not None:
             pools[1].clear()
+
+    def now(self) -> datetime:
+        """The time by the API server's clock, to the second, as its last answer had it: that of this machine
+        where it has said nothing."""
+        return datetime.now(timezone.utc) + self._ahead
 
     def get(self, path: str, **query: str) -> Doc:
         """A document. Raises NotFound and the other KubernetesErrors, as all calls do."""
@@ -422,7 +429,15 @@ class KubernetesClient:
             )
         except (HTTPError, OSError) as error:
             raise self._unreachable(error) from error
+        self._set_clock(answer.headers.get("Date"))
         return credentials, answer
+
+    def _set_clock(self, told: str | None) -> None:
+        """Note by how much the server's clock is ahead, by the date of an answer (RFC 9110, 6.6.1)."""
+        with suppress(ValueError, TypeError):
+            ahead = parsedate_to_datetime(told or "") - datetime.now(timezone.utc)
+            # Within the second that a date leaves open, the clocks agree.
+            self._ahead = timedelta() if abs(ahead) < timedelta(seconds=2) else ahead
 
     def _refused(self, method: str, path: str, answer: urllib3.BaseHTTPResponse) -> ApiRefusal:
         body = b""

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,12 @@ from orch.runner.kubernetes.client import Doc, KubernetesClient, api_path
 from orch.runner.kubernetes.errors import (
     BadKubeconfig,
     CertificateRefused,
+    ClusterUnreachable,
     Forbidden,
     Invalid,
     KubernetesError,
     NotFound,
+    ServerError,
     Unauthorized,
     shortened,
 )
@@ -323,16 +325,18 @@ class KubernetesConnector:
             time.sleep(wait)
 
     def _look_after_loss(self, pod: Pod, patience: _Patience, error: HostUnreachable) -> None:
-        """Raise PodGone where a lost connection is that of a pod that is no more."""
+        """Raise PodGone where a lost connection is that of a pod that is no more; say so where the cluster
+        hears nothing of its node either."""
         if self._closed:
             return
         try:
-            self._look(pod, patience)
+            document = self._look(pod, patience)
         except PodGone as gone:
             gone.detail = "; ".join(filter(None, (gone.detail, error.detail)))
             raise gone from error
         except (HostUnreachable, KubernetesError):
             return
+        error.detail = _with_silence(document, error.detail)
 
     def _refuse_killed(self, pod: Pod, patience: _Patience) -> None:
         """Raise PodGone where a command was killed with its pod, as deleting one does."""
@@ -397,6 +401,10 @@ class KubernetesConnector:
                 if protocol == chosen[-1]:
                     raise
                 continue
+            except (ClusterUnreachable, ServerError) as error:
+                with suppress(KubernetesError):
+                    error.detail = _with_silence(self._look(pod, patience), error.detail)
+                raise
             if len(protocols) > 1:
                 self._protocols[key] = protocol
             return channel, protocol
@@ -424,7 +432,11 @@ class KubernetesConnector:
             document = self._client(pod).look(pod.path(), patience.for_connect)
         except NotFound as error:
             raise PodGone(
-                f"{pod.where} is gone", where=pod.where, detail=error.detail, reason="Deleted", taken=True
+                f"{pod.where} is gone",
+                where=pod.where,
+                detail="its cluster has no such pod any more",
+                reason="Deleted",
+                taken=True,
             ) from error
         refuse_gone(pod, document)
         with self._guard:
@@ -448,6 +460,14 @@ def refuse_gone(pod: Pod, document: Doc) -> None:
         if row.get("name") == pod.container:
             state = row.get("state") or {}
     if "running" in state:
+        if meta.get("deletionTimestamp") and silent_node(document):
+            raise PodGone(
+                f"{pod.where} is lost with its node, and its cluster gives it up",
+                where=pod.where,
+                detail=_with_silence(document, None),
+                reason=shortened(_disruption(status).get("reason")) or "Deleted",
+                taken=True,
+            )
         return
     ended: Mapping[str, Any] = state.get("terminated") or {}
     phase = str(status.get("phase") or "")
@@ -475,8 +495,40 @@ def refuse_gone(pod: Pod, document: Doc) -> None:
 
 
 def _is_disrupted(status: Doc) -> bool:
-    rows = status.get("conditions") or ()
-    return any(row.get("type") == "DisruptionTarget" and row.get("status") == "True" for row in rows)
+    return bool(_disruption(status))
+
+
+def _disruption(status: Doc) -> Mapping[str, Any]:
+    """The condition of a pod that its cluster takes away, which says why."""
+    return _condition(status, "DisruptionTarget", "True")
+
+
+def _condition(status: Doc, kind: str, value: str) -> Mapping[str, Any]:
+    rows: Sequence[Mapping[str, Any]] = status.get("conditions") or ()
+    return next((row for row in rows if row.get("type") == kind and row.get("status") == value), {})
+
+
+def silent_node(document: Doc) -> str | None:
+    """The node of a pod of which its cluster hears nothing any more; None where it does.
+
+    The node controller writes then that the pod is not ready, and leaves what the kubelet has said last:
+    that all containers are (kubernetes pkg/controller/util/node, MarkPodsNotReady).
+    """
+    status = document.get("status") or {}
+    rows = status.get("containerStatuses") or ()
+    if not rows or not all(row.get("ready") for row in rows) or not _condition(status, "Ready", "False"):
+        return None
+    return shortened((document.get("spec") or {}).get("nodeName")) or "unknown"
+
+
+def _with_silence(document: Doc, detail: str | None) -> str | None:
+    """A detail of an error, after what is known of the pod's node."""
+    node = silent_node(document)
+    if node is None:
+        return detail
+    since = shortened(_condition(document.get("status") or {}, "Ready", "False").get("lastTransitionTime"))
+    told = f"its cluster hears nothing of its node {node} either" + (f", since {since}" if since else "")
+    return "; ".join(filter(None, (told, detail)))
 
 
 class _NotYet(HostUnreachable):

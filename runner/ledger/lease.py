@@ -195,7 +195,9 @@ class Leases:
         self, lease: Lease, values: Mapping[str, object], kind: str | None = None, text: str = ""
     ) -> None:
         with self._begin() as db:
-            changed = db.execute(update(schema.run).where(*holds(lease)).values(**values))
+            # An event alone is written by who holds the lease, too.
+            new = values or {"owner": schema.run.c.owner}
+            changed = db.execute(update(schema.run).where(*holds(lease)).values(**new))
             if changed.rowcount == 0:
                 raise lease_lost()
             if kind is not None:

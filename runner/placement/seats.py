@@ -26,7 +26,7 @@ from orch.runner.placement.placement import (
     unhealthy_message,
 )
 from orch.runner.placement.rank_groups import place_of_fleet, requested_fleets
-from orch.runner.placement.slots import is_slot
+from orch.runner.placement.slots import is_of_cluster, is_slot
 from orch.runner.placement.spares import held_back, held_message
 from orch.runner.processes import here
 from orch.spec.state import FleetState, NodeState
@@ -334,8 +334,8 @@ _IDLE, _SHARED, _LATER, _CLOSED = range(4)
 class FleetOption:
     """A fleet that fits a task: how soon the task starts there, and the price of its nodes in USD per hour.
 
-    `start` is an index of _START_TEXTS. `hourly` is None where a price is not known; a node without an
-    instance type costs nothing.
+    `start` is an index of _START_TEXTS. `hourly` is None where a price is not known, as of pods; another node
+    without an instance type costs nothing.
     """
 
     fleet: FleetState
@@ -417,6 +417,9 @@ def _has_room(seat: Seat, available: NodeAvailability) -> bool:
 
 def _price(seats: Sequence[Seat]) -> float | None:
     """USD per hour for the blocks of these seats; None where a price is not known."""
-    if any(seat.node.instance_type and seat.node.price_hourly is None for seat in seats):
+    if any(
+        (seat.node.instance_type or is_of_cluster(seat.node)) and seat.node.price_hourly is None
+        for seat in seats
+    ):
         return None
     return sum((seat.node.price_hourly or 0.0) * seat.blocks / max(1, seat.node.blocks) for seat in seats)

@@ -51,6 +51,7 @@ from orch.runner.runs.decide import (
     verdict_of,
 )
 from orch.runner.runs.first_failure import first_failure, first_failure_text
+from orch.runner.runs.pods.admission import brings_pods, why_taken
 from orch.runner.runs.ranks import (
     collect_ranks,
     first_ranks,
@@ -98,6 +99,7 @@ class Driver:
         self._ended: dict[int, ObservedRank] = {}
         self._departed: frozenset[int] = frozenset()
         self._reported_status: dict[int, str] = {}
+        self._taken: str | None = None
 
     def run(self) -> RunRow:
         """Drive to the end.
@@ -269,6 +271,8 @@ class Driver:
             changed |= self._record_notice(observation, row)
             status, reason = rank_status(observation, row.status, self._row.reason)
             if (status, reason) != (row.status, row.reason) and row.reason is None:
+                if reason == INTERRUPTED:
+                    self._ask_why_taken()
                 self._change_rank(
                     observation.rank, status=status, reason=reason, exit_code=observation.exit_code
                 )
@@ -283,6 +287,8 @@ class Driver:
         if observation.state == "silent" or observation.ended or word == row.notice:
             return False
         self._change_rank(observation.rank, notice=word)
+        if observation.notice is not None and observation.notice.interrupts:
+            self._ask_why_taken()
         text = f"node {row.node}: {observation.notice or 'what its cloud announced is withdrawn'}"
         self._context.ledger.change(self._lease, "notice", text)
         self._context.processor.handle(Notice(text, "warning"))
@@ -439,6 +445,7 @@ class Driver:
         self._reload()
         if verdict.status == "failed":
             verdict = self._tell_first_failure(verdict, observations)
+            verdict = self._tell_why_taken(verdict, observations)
             self._mark_lost(observations)
             self._reload()
         for row in self._row.ranks:
@@ -460,6 +467,18 @@ class Driver:
             failure.rank, status="failed", reason=reason, message=failure.line or "failed first"
         )
         return replace(verdict, message=first_failure_text(plan, observations, failure))
+
+    def _tell_why_taken(self, verdict: Verdict, observations: Sequence[ObservedRank]) -> Verdict:
+        """The verdict with what its cluster says of pods that it took: a rank knows only that it must go."""
+        if not brings_pods(self._plan) or INTERRUPTED not in map(rank_reason, observations):
+            return verdict
+        why = self._taken or why_taken(self._plan)
+        return verdict if why is None else replace(verdict, message=why)
+
+    def _ask_why_taken(self) -> None:
+        """Ask at once why pods are taken away: those that are evicted do not stay for long."""
+        if self._taken is None and brings_pods(self._plan):
+            self._taken = why_taken(self._plan, wait_s=0.0)
 
     # --- between attempts
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch.runner.errors import OutputsNotKept
+from orch.runner.errors import OutputsNotKept, PodGone
 from orch.runner.events import Notice
 from orch.runner.launch.run_plan import OutputPlan, RunPlan
 from orch.runner.ledger.ledger import Ledger
@@ -35,8 +35,8 @@ _KEPT = "kept"
 def collect_outputs(context: RunContext, plan: RunPlan, rank: int, *, tell: bool = True) -> None:
     """Bring the outputs of one rank that has ended.
 
-    A path that the job did not make is told, and is no error. Raises RunnerError when the node does not
-    answer, OutputsNotKept when this machine cannot keep what comes.
+    A path that the job did not make, or that went with its pod, is told, and is no error. Raises RunnerError
+    when the node does not answer, OutputsNotKept when this machine cannot keep what comes.
     """
     for index, output in enumerate(plan.outputs):
         mark = context.folder.outputs / f".{rank}.{index}.collected"
@@ -119,6 +119,8 @@ def _collect(context: RunContext, plan: RunPlan, rank: int, output: OutputPlan, 
     try:
         found = context.runtime(node).read_path(context.connector, plan, rank, output.path, take)
         entry = unpacking.finish() if found else None
+    except PodGone as gone:
+        return Notice(f"rank {rank}: {gone.summary}; {output.path} went with it, uncollected", "warning")
     finally:
         unpacking.close()
     if entry is None:

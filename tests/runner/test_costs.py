@@ -21,6 +21,7 @@ from orch.runner.costs import (
     uses_of,
     week_of,
 )
+from orch.runner.launch.run_plan import hourly_of
 from orch.runner.ledger.history.node_lives import Look, NodeLife, PresentNode, compare
 from orch.runner.ledger.records import TimedPlan
 
@@ -287,3 +288,11 @@ def test_a_node_that_is_there_again_was_away() -> None:
     away = replace(LIFE, ended_at=NOON - HOUR, exact=False)
     (life,) = compare([away], look(PRESENT), NOON).begun
     assert life.began_at == NOON
+
+
+@pytest.mark.parametrize(("backend", "hourly"), [("kubernetes", None), ("ssh", 0.0)])
+def test_pods_have_no_price_that_is_known_and_hosts_of_the_user_cost_nothing(
+    backend: str, hourly: float | None
+) -> None:
+    rank = {"node": {"price_hourly": None, "blocks": 1}, "blocks": 1}
+    assert hourly_of(json.dumps({"backend": backend, "ranks": [rank]})) == hourly

@@ -357,6 +357,16 @@ def test_what_others_write_into_messages_is_kept_as_text(any_ledger: Ledger):
     assert any_ledger.events(number)[-1][1:] == ("told", "a\ufffdb \\udcff")
 
 
+def test_an_event_alone_is_written_by_who_holds_the_lease(any_ledger: Ledger):
+    number = new(any_ledger)
+    lease = any_ledger.take(number, "me")
+    assert lease is not None
+    any_ledger.change(lease, "notice", "node n0: its cloud takes it")
+    assert any_ledger.events(number)[-1][1:] == ("notice", "node n0: its cloud takes it")
+    with pytest.raises(LeaseLost):
+        any_ledger.change(replace(lease, owner="you"), "notice", "x")
+
+
 @pytest.mark.sqlite
 def test_a_new_ledger_that_another_process_is_making_is_waited_for(tmp_path: Path):
     other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None, check_same_thread=False)

@@ -112,6 +112,7 @@ class ClusterFacts:
     of nodes that it gives devices of. `allowed`: what the caller may do, `VERB RESOURCE.GROUP` as
     `create jobs.batch`, and `denied` what not; what is in neither was not asked. `unread`: what could not be
     read, each with why.
+    `limit_ranges`, `quotas`: those of the namespace, as the API has them.
     """
 
     server: str
@@ -132,6 +133,8 @@ class ClusterFacts:
     allowed: frozenset[str] = frozenset()
     denied: frozenset[str] = frozenset()
     unread: tuple[str, ...] = ()
+    limit_ranges: tuple[Doc, ...] | None = ()
+    quotas: tuple[Doc, ...] | None = ()
 
     def version_of(self, group: str, plural: str) -> str | None:
         """The version of a group that serves a kind, the newest; None where none does."""

@@ -106,6 +106,8 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         accounts = threads.submit(
             reading.items, "service accounts", api_path("v1", "serviceaccounts", namespace)
         )
+        ranges = threads.submit(reading.items, "limit ranges", api_path("v1", "limitranges", namespace))
+        quotas = threads.submit(reading.items, "quotas", api_path("v1", "resourcequotas", namespace))
         queues = {
             plural: threads.submit(reading.items, plural, api_path(f"{KUEUE}/{kueue}", plural, where))
             for plural, where in (
@@ -136,6 +138,7 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         joined = {where: answer.result() for where, answer in networks.items()}
         found = place.result()
         known = accounts.result()
+        limits, sums = ranges.result(), quotas.result()
         rows = nodes.result()
         on_nodes = pods.result()
     exists = found is None or found[0] is not None
@@ -161,6 +164,8 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         allowed=allowed,
         denied=frozenset(" ".join(act) for act in acts) - allowed,
         unread=tuple(sorted(reading.unread)),
+        limit_ranges=None if limits is None else tuple(limits),
+        quotas=None if sums is None else tuple(sums),
     )
 
 

@@ -54,6 +54,11 @@ class Kubelet:
             worker.mute(False)
         self._nodes.speak(node)
 
+    def silent(self, namespace: str, name: str) -> bool:
+        """Whether the node of a pod is lost."""
+        worker = self.worker(namespace, name)
+        return worker is not None and self._nodes.silent(str(worker.pod["spec"].get("nodeName")))
+
     def evict(self, namespace: str, name: str, message: str) -> None:
         """As a node does that runs out of memory or disk."""
         worker = self.worker(namespace, name)

@@ -31,6 +31,9 @@ BACKOFF_S = 10.0
 """How long a kubelet waits before it starts a failed container again, or asks for an image again; each time
 twice as long, 300 s at most."""
 
+FREEZES = 20
+"""How often a container of a lost node is tried to be frozen."""
+
 _REFUSED = ("hostNetwork", "hostPID", "hostIPC", "runtimeClassName", "ephemeralContainers", "resourceClaims")
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle")
 
@@ -72,8 +75,11 @@ class PodWorker(threading.Thread):
         docker = self._machine.docker
         for each in (*self._init, *self._main):
             if each.running:
-                with suppress(Exception):
-                    docker.api.pause(each.id) if silent else docker.api.unpause(each.id)
+                for _ in range(FREEZES if silent else 1):
+                    with suppress(Exception):
+                        docker.api.pause(each.id) if silent else docker.api.unpause(each.id)
+                        break
+                    time.sleep(0.1)  # what starts processes all the time cannot always be frozen
         self._mute.set() if silent else self._mute.clear()
         self._news.put(self.pod)
 

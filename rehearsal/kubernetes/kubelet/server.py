@@ -37,6 +37,8 @@ STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 EXEC = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 FORWARD = ("v4.channel.k8s.io",)
 CLONE_NEWNET = 0x40000000
+SILENT_S = 30.0
+"""How long who asks a node that does not answer waits for a connection."""
 
 
 def serve(kubelet: Kubelet, docker: Any, where: Kubelets) -> ThreadingHTTPServer:
@@ -81,6 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         words = [part for part in url.path.split("/") if part]
         query = parse_qs(url.query)
+        if len(words) > 2 and self._is_lost(words[1], words[2]):
+            self.close_connection = True
+            return
         match words:
             case ["containerLogs", namespace, pod, container]:
                 self._logs(self._container(namespace, pod, container), query)
@@ -92,6 +97,15 @@ class _Handler(BaseHTTPRequestHandler):
                 )
             case _:
                 self.send_error(404)
+
+    def _is_lost(self, namespace: str, pod: str) -> bool:
+        """Whether the pod's node stays silent for as long as an API server waits for one."""
+        ends = time.monotonic() + SILENT_S
+        while self.kubelet.silent(namespace, pod):
+            if time.monotonic() > ends:
+                return True
+            time.sleep(0.2)
+        return False
 
     def _container(self, namespace: str, pod: str, container: str) -> str:
         worker = self.kubelet.worker(namespace, pod)

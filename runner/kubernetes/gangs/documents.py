@@ -74,7 +74,7 @@ def _pod(document: Doc) -> GangPod:
         node=node_of(document),
         running=runs(document) and not metadata.get("deletionTimestamp"),
         exit_code=None if terminated is None else int(terminated["exitCode"]),
-        placed_at=_moment(scheduled.get("lastTransitionTime"))
+        placed_at=moment(scheduled.get("lastTransitionTime"))
         if scheduled.get("status") == "True" and node_of(document) is not None
         else None,
         waits=str((state.get("waiting") or {}).get("reason") or ""),
@@ -123,7 +123,7 @@ def is_true(document: Doc, *kinds: str) -> bool:
     return any(row.get("type") in kinds and row.get("status") == "True" for row in rows)
 
 
-def _moment(text: object) -> datetime | None:
+def moment(text: object) -> datetime | None:
     try:
         return datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:

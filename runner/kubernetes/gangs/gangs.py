@@ -22,12 +22,15 @@ from orch.runner.kubernetes.gangs.names import (
     JOB_NAME,
     MANAGED_BY,
     PROJECT,
+    QUEUE_NAME,
     RELEASED,
     RUN,
     RUN_ID,
 )
 from orch.runner.kubernetes.gangs.objects import gang, held, owned, release
+from orch.runner.kubernetes.gangs.reasons import Taken, event_of_removal, taken_because
 from orch.runner.kubernetes.gangs.request import GangRequest
+from orch.runner.kubernetes.namespace_limits import with_limits
 from orch.spec.state import PodQueue
 
 if TYPE_CHECKING:
@@ -106,6 +109,10 @@ class Gangs:
         )
         return True
 
+    def now(self) -> datetime:
+        """The time by the API server's clock, which stamps what a look shows."""
+        return self._client.now()
+
     def look(self, name: str) -> GangLook:
         """The gang as it is now. Raises KubernetesError."""
         job = self._client.find(self._job(name))
@@ -127,6 +134,28 @@ class Gangs:
         if self._queue.gang == "podgroup" and first.state == "waiting":
             group = self._client.find(self._path("scheduling.k8s.io/v1alpha2", "podgroups", name))
         return look_of(GangFacts(name, job, pods, self._kueue, workload, group, events))
+
+    def why_taken(self, name: str, uids: Sequence[str | None] = ()) -> tuple[Taken | None, bool]:
+        """Why the cluster takes pods of a gang away, None where it has not said so yet; and whether it will
+        not any more. `uids`: those of its pods, by index. Raises KubernetesError."""
+        job, pods = self._client.find(self._job(name)), self._pods(name)
+        if job is None and not pods:
+            return None, True
+        workload = None
+        if (
+            job is not None
+            and job["spec"].get("suspend")
+            and QUEUE_NAME in (job["metadata"].get("labels") or {})
+        ):
+            workload = self._workload(str(job["metadata"]["uid"]))
+        facts = GangFacts(name, job, pods, workload=workload)
+        found, over = taken_because(facts), look_of(facts).state in ("failed", "gone")
+        if found is None and over:
+            there = {str(pod["metadata"]["uid"]) for pod in pods}
+            gone = [(index, uid) for index, uid in enumerate(uids) if uid is not None and uid not in there]
+            told = ((index, event_of_removal(self._events(uid))) for index, uid in gone)
+            found = next((Taken(index, why) for index, why in told if why is not None), None)
+        return found, over
 
     def delete(self, name: str, *, uid: str | None = None) -> bool:
         """Have a gang removed, its pods first; whether there was one. `uid`: only that one of its name."""
@@ -156,16 +185,20 @@ class Gangs:
 
     def _make(self, job: Doc) -> Doc:
         """The Job, made where there is none: only one of two that make it at once does."""
-        name = str(job["metadata"]["name"])
+        name, whole = str(job["metadata"]["name"]), None
         for last in (*[False] * 4, True):
             if (found := self._client.find(self._job(name))) is not None:
                 return found
             try:
-                return self._client.create(self._path("batch/v1", "jobs"), held(job))
+                whole = whole or self._within_limits(job)
+                return self._client.create(self._path("batch/v1", "jobs"), held(whole))
             except Conflict:  # somebody else was faster, or one of the name has just gone
                 if last:
                     raise
         raise AssertionError("a Job is asked for five times at most")
+
+    def _within_limits(self, job: Doc) -> Doc:
+        return with_limits(job, self._readable("limitranges"), self._readable("resourcequotas"))
 
     def _of(self, metadata: Mapping[str, Any], patch: Doc) -> Doc:
         """What is patched belongs to this very Job, and not to a later one of its name."""
@@ -179,9 +212,13 @@ class Gangs:
         return self._client.items(self._path("v1", "pods"), labelSelector=f"{JOB_NAME}={name}")
 
     def _events(self, uid: str) -> list[Doc]:
-        """Events about one object; none for who may not read them."""
+        """Events about one object."""
+        return self._readable("events", fieldSelector=f"involvedObject.uid={uid}")
+
+    def _readable(self, plural: str, **query: str) -> list[Doc]:
+        """Objects of the namespace; none for who may not read them."""
         try:
-            return self._client.items(self._path("v1", "events"), fieldSelector=f"involvedObject.uid={uid}")
+            return self._client.items(self._path("v1", plural), **query)
         except Forbidden:
             return []
 

@@ -13,6 +13,7 @@ from orch.runner.kubernetes.gangs.reasons import (
     PULLS,
     WRONG,
     Cause,
+    denied_since,
     failure_of,
     kueue_reasons,
     start_reasons,
@@ -35,7 +36,8 @@ class GangLook:
     to that any more, `cause` says whether the cluster is to blame. ended: all first processes ended with 0.
     gone: there is no such Job, or it is being removed; `pods` are those that are left.
     `reasons`: why, a sentence each. `uid`: that of the Job. `pods`: those that are there, by index.
-    `whole`: it was let go; who was cut short before that has to ask for it once more.
+    `whole`: it was let go; who was cut short before that has to ask for it once more. `denied_since`: since
+    when the API server takes no pods of it, for what they are and not for want of room.
     """
 
     name: str
@@ -46,6 +48,7 @@ class GangLook:
     cause: Cause | None = None
     uid: str | None = None
     whole: bool = True
+    denied_since: datetime | None = None
 
     @property
     def partial_since(self) -> datetime | None:
@@ -69,6 +72,8 @@ def due_back(look: GangLook, now: datetime, limit_s: float) -> bool:
 def refused(look: GangLook, now: datetime) -> bool:
     """Whether pods that have their nodes will not run: an image that cannot be pulled, a container that is
     wrong, or no word of them for so long that nobody waits any more. `now` as in `due_back`."""
+    if look.denied_since is not None and (now - look.denied_since).total_seconds() >= WRONG_S:
+        return True
     if look.state != "starting":
         return False
     for pod in look.pods:
@@ -106,7 +111,8 @@ def look_of(facts: GangFacts) -> GangLook:
         rows = tuple(dict.fromkeys(reasons))
         if len(rows) > MOST_REASONS:
             rows = (*rows[:MOST_REASONS], f"and {len(rows) - MOST_REASONS} reasons more")
-        return GangLook(facts.name, state, wanted, pods, rows, cause, uid, whole)
+        denied = denied_since(facts) if state in ("waiting", "starting") and len(pods) < wanted else None
+        return GangLook(facts.name, state, wanted, pods, rows, cause, uid, whole, denied)
 
     if is_true(job, "Complete", "SuccessCriteriaMet"):
         return look("ended")

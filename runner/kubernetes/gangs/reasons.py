@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from ClusterShell.RangeSet import RangeSet
@@ -17,6 +19,7 @@ from orch.runner.kubernetes.gangs.documents import (
     container_of,
     index_of,
     is_true,
+    moment,
     newest,
     node_of,
     runs,
@@ -28,7 +31,12 @@ Cause = Literal["infrastructure", "application"]
 LONGEST_TEXT = 400
 
 _NO_PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
-_NOT_CREATED = re.compile(r"Error creating: (?:pods \"[^\"]*\" is forbidden: )?(.*)", re.S)
+_NOT_CREATED = re.compile(
+    r"Error creating: (?:pods \"[^\"]*\" is forbidden: )?(?:Pod \"[^\"]*\" is (?=invalid))?(.*)", re.S
+)
+_NEVER_CREATED = re.compile(
+    r"is invalid: |violates PodSecurity|(?:maximum|minimum) \S+ usage per |limit to request ratio per "
+)
 _NO_FLAVOR = re.compile(r"couldn't assign flavors to pod set [^:]*: ")
 # What Multus says of a network that a pod names, alone and at the end of kubelet's words about the sandbox.
 # Source: Multus CNI, pkg/k8sclient/k8sclient.go.
@@ -46,6 +54,14 @@ _DISRUPTIONS = {
     "DeletionByPodGC": "its node is gone",
     "TerminationByKubelet": "its node evicted it",
 }
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Why a pod was taken away, the one of this index; None where it was the whole gang."""
+
+    index: int | None
+    why: str
 
 
 def _plain(text: object) -> str:
@@ -153,6 +169,31 @@ def _why(pod: Doc) -> str:
     return _with(f"it failed{at}", status.get("message"))
 
 
+def taken_because(facts: GangFacts) -> Taken | None:
+    """Why the cluster takes pods of a gang away, or took them; None where nothing says so."""
+    taken = [pod for pod in facts.pods if _disrupted(pod)]
+    if taken:
+        return Taken(index_of(taken[0]), _why(taken[0]))
+    workload = facts.workload
+    if workload is not None and is_true(workload, "Evicted"):
+        return Taken(None, next(kueue_reasons(facts)))
+    job = facts.job
+    if job is None or job["spec"].get("suspend") or is_true(job, "Failed", "FailureTarget"):
+        return None
+    # Of a Job that goes on nobody but a stranger removes pods.
+    removed = next((pod for pod in facts.pods if pod["metadata"].get("deletionTimestamp")), None)
+    return None if removed is None else Taken(index_of(removed), _why(removed))
+
+
+def event_of_removal(events: Sequence[Doc]) -> str | None:
+    """What the events of a pod that is gone say of why it had to go."""
+    rows = [row for row in events if row.get("reason") in ("Evicted", "Preempted", "TaintManagerEviction")]
+    if not rows:
+        return None
+    last = max(rows, key=_told_at)
+    return _with(f"it was taken away [{_plain(last['reason'])}]", last.get("message"))
+
+
 # What it waits for.
 
 
@@ -230,17 +271,30 @@ def _pods(indices: Sequence[int]) -> str:
 
 def _not_created(facts: GangFacts) -> Iterator[str]:
     """Why the Job's controller creates no pods: quota, pod security, webhooks. The newest is true."""
+    rows = _failed_creations(facts)
+    if rows:
+        last = max(rows, key=_told_at)
+        found = _NOT_CREATED.match(str(last.get("message") or ""))
+        yield _with("its pods cannot be created", found[1] if found else last.get("message"))
+
+
+def _failed_creations(facts: GangFacts) -> list[Doc]:
     assert facts.job is not None
     uid = facts.job["metadata"]["uid"]
-    rows = [
+    return [
         each
         for each in facts.events
         if each.get("reason") == "FailedCreate" and (each.get("involvedObject") or {}).get("uid") == uid
     ]
-    if rows:
-        newest = max(rows, key=_told_at)
-        found = _NOT_CREATED.match(str(newest.get("message") or ""))
-        yield _with("its pods cannot be created", found[1] if found else newest.get("message"))
+
+
+def denied_since(facts: GangFacts) -> datetime | None:
+    """Since when pods are refused for what they are; None where the newest try failed of something else."""
+    rows = sorted(_failed_creations(facts), key=_told_at)
+    if not rows or not _NEVER_CREATED.search(str(rows[-1].get("message") or "")):
+        return None
+    begun = [str(each.get("firstTimestamp") or each.get("eventTime") or "") for each in rows]
+    return moment(min(filter(None, begun), default=""))
 
 
 def _told_at(event: Doc) -> str:

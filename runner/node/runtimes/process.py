@@ -53,14 +53,6 @@ class ProcessRuntime(DockerRuntime):
         except PodGone:
             return False
 
-    def read_path(
-        self, connector: Connector, plan: RunPlan, rank: int, path: str, on_data: Callable[[bytes], None]
-    ) -> bool:
-        try:
-            return super().read_path(connector, plan, rank, path, on_data)
-        except PodGone:
-            return False
-
     def provide_image(
         self,
         connector: Connector,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit, NotAdmitted, PodsRefused, RunnerError, error_text
@@ -38,6 +38,9 @@ RUNS = 1000
 LOOK_S = 2.0
 SLOW_LOOK_S = 15.0
 """How often the cluster is asked about a gang: at first, and once it has waited for long."""
+
+WHY_S, WHY_EVERY_S = 10.0, 0.5
+"""How long, and how often, a cluster is asked why it takes pods: a node says so once its pod has ended."""
 
 
 def brings_pods(plan: RunPlan) -> bool:
@@ -103,7 +106,7 @@ def admitted(
         gpus = queue.gpus.model_copy(update={"count": gpus_of(record.task, queue)})
         return fleet.model_copy(update={"nodes": tuple(_node(name, queue, gpus, pod) for pod in look.pods)})
     why = "; ".join(look.reasons) or None
-    now = datetime.now(timezone.utc)
+    now = gangs.now()
     if look.state in ("failed", "ended") or due_back(look, now, queue.start_limit_s):
         gangs.delete(name, uid=look.uid)
         if look.cause == "application":
@@ -114,6 +117,29 @@ def admitted(
     if refused(look, now):
         raise PodsRefused("its pods cannot start", detail=why, reason="creating_container_error")
     raise NotAdmitted("its pods wait" if look.state == "waiting" else "its pods start", detail=why)
+
+
+def why_taken(plan: RunPlan, *, wait_s: float = WHY_S) -> str | None:
+    """What its cluster says of pods that it takes from an attempt; None where it says nothing.
+
+    Waits for its word for a few seconds: a pod that its node evicts ends first.
+    """
+    first = plan.ranks[0].node
+    gang = first.made_for or ""
+    ends = time.monotonic() + wait_s
+    uids = [str((rank.node.access.model_extra or {}).get("uid")) for rank in plan.ranks]
+    while True:
+        with suppress(RunnerError):
+            found, over = _gangs(queue_of(first)).why_taken(gang, uids)
+            if found is not None:
+                of = next((r for r in plan.ranks if r.node.name == f"{gang}-{found.index}"), None)
+                who = "its pods were" if of is None else f"rank {of.rank} on node {of.node.name} was"
+                return f"{who} interrupted: {found.why}"
+            if over:
+                return None
+        if time.monotonic() >= ends:
+            return None
+        time.sleep(WHY_EVERY_S)
 
 
 def give_pods_back(context: RunContext, row: RunRow) -> None:

@@ -6,7 +6,8 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -513,3 +514,17 @@ def test_many_threads_share_a_client(server: KubeServer, client: KubernetesClien
     with ThreadPoolExecutor(24) as pool:
         got = list(pool.map(lambda n: client.get(PODS, n=str(n))["n"], range(200)))
     assert got == [str(n) for n in range(200)]
+
+
+def test_the_time_is_that_of_the_server(
+    server: KubeServer, client: KubernetesClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = datetime.now(timezone.utc)
+    assert before <= client.now() <= datetime.now(timezone.utc)
+    later = format_datetime(before + timedelta(hours=3), usegmt=True)
+    monkeypatch.setattr("kubeserver._Handler.date_time_string", lambda self, timestamp=None: later)
+    client.get("/api/v1/pods")
+    assert timedelta(minutes=178) < client.now() - before < timedelta(minutes=182)
+    monkeypatch.setattr("kubeserver._Handler.date_time_string", lambda self, timestamp=None: "none")
+    client.get("/api/v1/pods")
+    assert timedelta(minutes=178) < client.now() - before < timedelta(minutes=182)

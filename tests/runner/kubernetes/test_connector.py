@@ -274,6 +274,42 @@ def test_a_pod_that_is_not_there_is_gone(
     assert caught.value.reason == "Deleted"
 
 
+def of_silent_node(**metadata: str) -> Any:
+    """A pod as its cluster has it that hears nothing of the node: its containers run, by their last word."""
+    document = pod()
+    row = {**document["status"]["containerStatuses"][0], "ready": True}
+    conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-27T01:00:00Z"}]
+    return {
+        **document,
+        "metadata": {**document["metadata"], **metadata},
+        "spec": {"nodeName": "gpu-7"},
+        "status": {**document["status"], "containerStatuses": [row], "conditions": conditions},
+    }
+
+
+def test_silence_of_a_node_that_its_cluster_has_lost_too_says_so(
+    connector: KubernetesConnector, node: NodeState, server: KubeServer
+) -> None:
+    refused = status(500, "InternalError", "error dialing backend: dial tcp 10.0.0.7:10250: i/o timeout")
+    server.answer = lambda call: refused if call.path.endswith("/exec") else Answer(of_silent_node())
+    with pytest.raises(HostUnreachable) as caught:
+        connector.run(node, Command("true"), deadline_s=0)
+    assert not isinstance(caught.value, PodGone)
+    assert "hears nothing of its node gpu-7 either, since 2026-11-27T01:00:00Z" in (caught.value.detail or "")
+
+
+def test_a_pod_that_its_cluster_gives_up_with_its_node_is_gone(
+    connector: KubernetesConnector, node: NodeState, server: KubeServer
+) -> None:
+    server.answer = answering(of_silent_node(deletionTimestamp="2026-11-27T01:05:00Z"))
+    with pytest.raises(PodGone, match="lost with its node") as caught:
+        connector.run(node, Command("true"), deadline_s=60)
+    assert caught.value.taken
+    alive = {**pod(), "metadata": {**pod()["metadata"], "deletionTimestamp": "2026-11-27T01:05:00Z"}}
+    server.answer = answering(alive)
+    assert connector.run(node, Command("echo saves"), deadline_s=30).stdout == "saves\n"
+
+
 def test_a_container_that_has_not_started_is_waited_for(
     connector: KubernetesConnector, node: NodeState, server: KubeServer
 ) -> None:

@@ -56,7 +56,8 @@ class Objects:
             raise UnknownApi("no such kind", status=404)
         selector = dict(each.split("=", 1) for each in query.get("labelSelector", "").split(",") if each)
         field = query.get("fieldSelector", "").partition("=")[2]
-        assert selector or field  # nobody lists what is not the gang's
+        if not path.endswith(("limitranges", "resourcequotas")):
+            assert selector or field  # nobody lists what is not the gang's
         rows = [row for key, row in self.documents.items() if key.rpartition("/")[0] == path]
         return [
             row
@@ -207,7 +208,7 @@ def test_a_name_that_is_neither_there_nor_free_is_not_asked_for_without_end() ->
     objects.before = refuse
     with pytest.raises(Conflict):
         gangs(objects, wanted).apply(wanted)
-    assert len(objects.calls) == 5
+    assert len([call for call in objects.calls if call[0] == "find"]) == 5
 
 
 def test_a_job_of_another_run_is_left_alone() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from orch.runner.kubernetes.gangs.documents import GangFacts
 from orch.runner.kubernetes.gangs.look import GangLook, due_back, look_of, pause_before_retry, refused
+from orch.runner.kubernetes.gangs.reasons import Taken, event_of_removal, taken_because
 
 Doc = dict[str, Any]
 MOMENT = "2026-11-27T01:00:00Z"
@@ -445,3 +446,95 @@ def test_many_reasons_and_long_texts_are_cut() -> None:
 def test_a_strangers_text_is_one_line(text: str) -> None:
     found = look(job(1), unschedulable(0, text))
     assert not any("\n" in reason or "\r" in reason for reason in found.reasons)
+
+
+def disrupted(reason: str) -> list[Doc]:
+    return [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
+
+
+EVICTED = pod(
+    1,
+    node="n1",
+    phase="Failed",
+    reason="Evicted",
+    message="The node was low on resource: memory.",
+    conditions=disrupted("TerminationByKubelet"),
+)
+DRAINED = pod(0, node="n0", state=RUNS, deleted=True, conditions=disrupted("EvictionByEvictionAPI"))
+
+
+@pytest.mark.parametrize(
+    ("of", "pods", "taken"),
+    [
+        (
+            job(2, FailureTarget={}),
+            [pod(0, node="n0", state=RUNS, deleted=True), EVICTED],
+            Taken(
+                1,
+                "its node evicted it (n1) [TerminationByKubelet]: The node was low on resource: memory",
+            ),
+        ),
+        (
+            job(2),
+            [DRAINED],
+            Taken(0, "it was evicted, as when a node is drained (n0) [EvictionByEvictionAPI]"),
+        ),
+        (job(2), [pod(0, node="n0", state=RUNS, deleted=True)], Taken(0, "somebody removes it (n0)")),
+        # Its controller removes the others of a Job that has failed, or that its queue has stopped.
+        (job(2, FailureTarget={}), [pod(0, node="n0", state=RUNS, deleted=True)], None),
+        (job(2, suspend=True), [pod(0, node="n0", state=RUNS, deleted=True)], None),
+        (job(2), [pod(0, node="n0", state=RUNS)], None),
+    ],
+    ids=["evicted", "drained", "deleted", "with-others", "suspended", "not-at-all"],
+)
+def test_why_pods_are_taken_away(of: Doc, pods: list[Doc], taken: Taken | None) -> None:
+    assert taken_because(GangFacts(NAME, of, pods)) == taken
+
+
+def test_the_queue_of_kueue_says_why_it_takes_a_gang_back() -> None:
+    evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "for another workload"}
+    workload = {"spec": {}, "status": {"conditions": [evicted]}}
+    facts = GangFacts(NAME, job(2, suspend=True), workload=workload)
+    found = taken_because(facts)
+    assert found == Taken(None, "Kueue: evicted, and waits again: for another workload [Preempted]")
+
+
+def test_events_of_a_pod_that_is_gone_say_why() -> None:
+    rows = [
+        {"reason": "Scheduled", "message": "on n1", "lastTimestamp": "2026-11-27T02:00:00Z"},
+        {"reason": "Evicted", "message": "low on memory.", "lastTimestamp": "2026-11-27T01:00:00Z"},
+    ]
+    assert event_of_removal(rows) == "it was taken away [Evicted]: low on memory"
+    assert event_of_removal(rows[:1]) is None
+
+
+def failed_creation(text: str, began: str = MOMENT, last: str = MOMENT) -> Doc:
+    about = {"uid": "j1"}
+    row = {"reason": "FailedCreate", "message": f"Error creating: {text}", "involvedObject": about}
+    return {**row, "firstTimestamp": began, "lastTimestamp": last}
+
+
+def test_pods_that_are_refused_for_what_they_are_end_their_run_after_a_minute() -> None:
+    text = 'Pod "orch-train-0-x" is invalid: spec.containers[0].resources.requests: Invalid value: "64"'
+    look = look_of(GangFacts(NAME, job(2), events=[failed_creation(text)]))
+    assert look.reasons == (
+        'its pods cannot be created: invalid: spec.containers[0].resources.requests: Invalid value: "64"',
+    )
+    assert not refused(look, START + timedelta(seconds=59))
+    assert refused(look, START + timedelta(seconds=60))
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ('pods "x" is forbidden: violates PodSecurity "baseline:latest": privileged', True),
+        ('pods "x" is forbidden: maximum cpu usage per Container is 4, but limit is 64', True),
+        ('pods "x" is forbidden: exceeded quota: team, requested: pods=1, used: pods=1', False),
+    ],
+)
+def test_what_passes_by_itself_is_waited_for(text: str, ends: bool) -> None:
+    look = look_of(GangFacts(NAME, job(2), events=[failed_creation(text)]))
+    assert refused(look, START + timedelta(hours=1)) is ends
+    later = failed_creation("exceeded quota: team", last="2026-11-27T01:30:00Z")
+    look = look_of(GangFacts(NAME, job(2), events=[failed_creation(text), later]))
+    assert not refused(look, START + timedelta(hours=1))
