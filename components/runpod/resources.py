@@ -4,7 +4,8 @@ Two resources for each run that has pods: what is made by one call, and what wai
 bear the mark of that run's making, by which they are removed when it has ended.
 
 A pod has the job's own image, and its cloud starts no SSH server in it. `bootstrap` is the shell text that
-does, as its first process; `arguments` and `docker_arguments` are the forms in which such clouds take a command.
+does, as its first process; `arguments` and `docker_arguments` are the forms in which such clouds take a
+command.
 """
 
 from __future__ import annotations

@@ -230,8 +230,8 @@ def unreached(fleet: FleetState, connector: Connector) -> tuple[Shortfall, ...]:
 def shortfalls(views: Mapping[str, MeshView]) -> tuple[Shortfall, ...]:
     """What connections that fail say of nodes and of links. Pure.
 
-    A node is at fault that fails with MOST_FAIL of the others, most of which fail with fewer than it does; what
-    is left are links. Two halves of a fleet that do not reach each other are no fault of any node.
+    A node is at fault that fails with MOST_FAIL of the others, most of which fail with fewer than it does;
+    what is left are links. Two halves of a fleet that do not reach each other are no fault of any node.
     """
     failures: dict[frozenset[str], str] = {}
     for name, view in views.items():
