@@ -1,7 +1,8 @@
 """Asking an AWS account, by boto3: the only reader of the cloud besides the engine.
 
-The session comes from the caller, so a simulated cloud can answer in its place. AWS tells nobody how much room
-a zone has; who reserves capacity learns it, and has it as long as he pays: `find_room` gives it back at once.
+The session comes from the caller, so a simulated cloud can answer in its place. AWS tells nobody how much
+room a zone has; who reserves capacity learns it, and has it as long as he pays: `find_room` gives it back at
+once.
 Source: EC2 user guide, "Create a Capacity Reservation": it is either created for all instances, or refused.
 """
 
