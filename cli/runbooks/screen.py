@@ -1,4 +1,4 @@
-"""What `orch runbook` shows and how it asks: plans, live steps, questions, approvals; and a run as Markdown."""
+"""What `orch runbook` shows and how it asks: plans, live steps, questions, approvals; a run as Markdown."""
 
 from __future__ import annotations
 
