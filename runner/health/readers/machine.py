@@ -1,9 +1,9 @@
-"""What the kernel's files and the clock's tools tell of a machine: memory, disks, the clock, RDMA ports. Pure.
+"""What the kernel's files and the clock's tools tell of a machine: memory, disks, clock, RDMA ports. Pure.
 
-No tool tells which RDMA ports (InfiniBand, RoCE) a machine should have connected, so ports are judged by their
-like: a port that is down is at fault where it was up since the driver was loaded, or where most of its kind
-are up. One that is switched off, or belongs to a virtual function, is not. EFA has none of these states: its
-devices are counted by `orch check`.
+No tool tells which RDMA ports (InfiniBand, RoCE) a machine should have connected, so ports are judged by
+their like: a port that is down is at fault where it was up since the driver was loaded, or where most of its
+kind are up. One that is switched off, or belongs to a virtual function, is not. EFA has none of these states:
+its devices are counted by `orch check`.
 """
 
 from __future__ import annotations
