@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from orch.runbooks.front_matter import FrontMatter, front_matter, parameter_of
-from orch.runbooks.markdown import Fence, fences
+from orch.runbooks.document import Fence, FrontMatter, fences, front_matter, parameter_of
 from orch.runbooks.model import Commands, Condition, Kind, Runbook, Step
 from orch.runbooks.parameters import NAME, Parameter
 from orch.runbooks.words import Word, check_known, command_words, shell_text, word_of

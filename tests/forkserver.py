@@ -67,10 +67,7 @@ PROVIDERS = (
     *("httpx", "orch.rehearsal.crusoe.plugin", "orch.rehearsal.crusoe.data.tables"),
     *(f"orch.rehearsal.crusoe.api.{each}" for each in ("catalog", "networks", "storage", "instances")),
     *("orch.rehearsal.lambda_.plugin", "orch.rehearsal.lambda_.data.tables"),
-    *(
-        f"orch.rehearsal.lambda_.api.{each}"
-        for each in ("catalog", "firewall", "instances", "keys", "storage")
-    ),
+    *("orch.rehearsal.lambda_.api.instances", "orch.rehearsal.lambda_.api.resources"),
 )
 
 # What the interpreter or an import reads, once.

@@ -16,7 +16,7 @@ from support import free_port
 from orch import images
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.runpod.plan import HIDDEN
-from orch.components.runpod.pod_bootstrap import arguments, bootstrap
+from orch.components.runpod.resources import arguments, bootstrap
 from orch.spec.state import NodeState
 
 SEED = "5e" * 32

@@ -127,12 +127,12 @@ def passphrase(
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.stacks.pulumi.locks import subject
-    from orch.stacks.team import rotation
+    from orch.stacks.team.sealing import plan_rotation, rotate_passphrase
 
     project = project_at()
     project.prepare()
     given = None if new_from is None else _read(new_from)
-    names = rotation.plan_rotation(project)
+    names = plan_rotation(project)
     tell(f"passphrase of {project.name}: its secrets are encrypted anew in {project.state_url}")
     for name in names:
         tell(f"  {subject(name)}")
@@ -141,7 +141,7 @@ def passphrase(
         need_terminal(shlex.join(["orch", "rotate", "passphrase", *of, "--yes"]), project)
         confirm("Rotate the passphrase?")
     with watching() as listener:
-        file = rotation.rotate_passphrase(project, given, listener)
+        file = rotate_passphrase(project, given, listener)
     if file is None:
         say("rotated: from now on PULUMI_CONFIG_PASSPHRASE is the text of that file, here and for all others")
     else:

@@ -559,9 +559,8 @@ def _tell_end(project: Project, made: Run, *, done: bool, report: Path | None, a
 
 def _write_report(project: Project, change: Change, steps: tuple[Written, ...], file: Path) -> None:
     """Raises ProjectError."""
-    from orch.cli.runbooks.screen import status_json
+    from orch.cli.runbooks.screen import report_of, status_json
     from orch.runbooks.plan import RunPlan
-    from orch.runbooks.report import report_of
     from orch.stacks.errors import ProjectError
 
     runbook = _of_change(change)

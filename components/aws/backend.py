@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from orch.catalog.load import catalog as load_catalog
 from orch.components.aws.account import errors, gather_facts, marked, orphans
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
+from orch.components.aws.account.gather_facts import find_room
 from orch.components.aws.account.lookups import Lookups, needed_lookups
-from orch.components.aws.account.room import find_room
 from orch.components.aws.candidates import candidates, in_written_zones, with_known_zone
 from orch.components.aws.explain import EXPLAINED, traits
 from orch.components.aws.network import in_network_of

@@ -24,7 +24,7 @@ from orch.components.cloud.cloudinit import (
     wrapped,
 )
 from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.plan import plan_fields
+from orch.components.cloud.plan import Bastion, plan_fields
 from orch.components.cloud.sizing import (
     budget_findings,
     disk_findings,
@@ -33,12 +33,11 @@ from orch.components.cloud.sizing import (
     nvidia,
     user_data_findings,
 )
-from orch.components.cloud.ssh_access import PRIVATE, access_findings, network_of, way_in
+from orch.components.cloud.ssh_access import PRIVATE, WORLD, AccessMethod, access_findings, network_of, way_in
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
 from orch.components.idleness import IdleRule, idle_rule
 from orch.components.lifetime import Lifetime, lifetime
 from orch.components.nebius import explain as told
-from orch.components.nebius import network as networks
 from orch.components.nebius.account.facts import (
     CPU_IMAGE_FAMILY,
     IMAGE_FAMILY,
@@ -46,7 +45,7 @@ from orch.components.nebius.account.facts import (
     NebiusFacts,
 )
 from orch.components.nebius.candidates import NebiusCandidate, types_with_fabric
-from orch.components.nebius.plan import Disk, NebiusPlan
+from orch.components.nebius.plan import Disk, NebiusPlan, Network
 from orch.components.node_count import all_there, count_words, folded, live_indices, node_indices
 from orch.components.request import PriorState
 from orch.runner.preparation.init_steps import steps
@@ -54,6 +53,7 @@ from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.nebius import NebiusSettings
+from orch.spec.models.blocks import Network as NetworkBlock
 from orch.templates import ShellText, render
 
 # Source: nebius/api compute/v1/instance.proto, cloud_init_user_data.
@@ -146,8 +146,8 @@ def plan(
     whole = fleet.gang == "all-or-nothing"
     findings = [
         *access_findings("Nebius", block, access),
-        *networks.given_findings(block, facts),
-        *networks.bastion_findings(access, facts, candidate.region),
+        *_given_findings(block, facts),
+        *_bastion_findings(access, facts, candidate.region),
         *_image_findings(fleet, candidate, facts, previous),
         *_fabric_findings(fleet, candidate, context.catalog),
         *_quota_findings(candidate, facts, new, context.other_groups),
@@ -158,7 +158,7 @@ def plan(
     findings += user_data_findings("Nebius", len(wrapped(cloud_init)) + _KEYS_SIZE, MOST_USER_DATA)
     boot = first_boot_pins(fleet, context.scripts, idle, ending.stamp if ending else "")
     findings += first_boot_findings(previous, boot, len(live))
-    bastion = networks.bastion(access, facts, candidate.region, context.catalog)
+    bastion = _bastion_of(access, facts, candidate.region, context.catalog)
     fixed = (bastion.price or 0.0) if bastion else 0.0
     findings += budget_findings(
         fleet,
@@ -173,7 +173,7 @@ def plan(
     warnings = settle(findings)
     if facts.image is None:
         raise AssertionError("an image that is missing is an error")
-    network = networks.network(block, facts, access)
+    network = _network_plan(block, facts, access)
     disk = Disk(disk_gb(fleet))
     layout = fingerprint(
         candidate.type.name,
@@ -347,3 +347,65 @@ def _pins(fleet: Fleet, candidate: NebiusCandidate, facts: NebiusFacts) -> dict[
         **({"bastion_type": facts.bastion_type} if facts.bastion_type else {}),
         **({"bastion_image": facts.bastion_image.id} if facts.bastion_image else {}),
     }
+
+
+# The network: what is given, what is made, and its bastion
+
+
+def _given_findings(block: NetworkBlock, facts: NebiusFacts) -> Iterator[Finding]:
+    """Given pieces that are not there."""
+    for name in facts.missing:
+        path = "network"
+        if name == block.vpc:
+            path = "network.vpc"
+        elif not isinstance(block.subnets, dict) and name in block.subnets:
+            path = f"network.subnets[{block.subnets.index(name)}]"
+        elif name in block.security_groups:
+            path = f"network.security_groups[{block.security_groups.index(name)}]"
+        yield Finding(
+            "ORCH226",
+            path,
+            f"the project {facts.project} has no {name}",
+            hint="name it by its id or its name, in the project of the fleet's region",
+        )
+    if (block.vpc or block.subnets) and not facts.missing and not facts.subnets:
+        yield Finding(
+            "ORCH226",
+            "network.vpc" if block.vpc else "network.subnets",
+            "the given network has no subnet in this region",
+            hint="make one, or name another network",
+        )
+
+
+def _network_plan(block: NetworkBlock, facts: NebiusFacts, access: AccessMethod) -> Network:
+    given = facts.subnets[0] if facts.subnets else None
+    return Network(
+        subnet=given.id if given else None,
+        network=given.network if given else None,
+        groups=facts.groups if block.security_groups else None,
+        ssh_from=access.sources,
+    )
+
+
+def _bastion_of(access: AccessMethod, facts: NebiusFacts, region: str, catalog: Catalog) -> Bastion | None:
+    """The smallest machine without GPUs that the region has, with a public address."""
+    if access.kind != "bastion" or facts.bastion_type is None or facts.bastion_image is None:
+        return None
+    prices = [
+        offer.price
+        for offer in catalog.lists["nebius"].offers
+        if (offer.type.name, offer.region) == (facts.bastion_type, region) and offer.price is not None
+    ]
+    cidrs = access.cidrs or (WORLD,)
+    return Bastion(facts.bastion_type, facts.bastion_image.id, True, cidrs, min(prices, default=None))
+
+
+def _bastion_findings(access: AccessMethod, facts: NebiusFacts, region: str) -> Iterator[Finding]:
+    if access.kind == "bastion" and (facts.bastion_type is None or facts.bastion_image is None):
+        what = "type" if facts.bastion_type is None else "image"
+        yield Finding(
+            "ORCH213",
+            "network",
+            f"no machine {what} was found for a bastion in {region}",
+            hint="write `ssh_cidrs`, the networks that you come from, or give `proxy_jump`",
+        )

@@ -10,8 +10,8 @@ from orch.rehearsal.account import IncomingCall, SimulatedMachine
 from orch.rehearsal.http_service import HttpAccount, Request, Route
 from orch.rehearsal.lambda_.api import errors
 from orch.rehearsal.lambda_.api.errors import LambdaError
-from orch.rehearsal.lambda_.api.firewall import META, USUAL, rules_of
 from orch.rehearsal.lambda_.api.instances import ended, reserved
+from orch.rehearsal.lambda_.api.resources import RULES_KEY, USUAL, rules_of
 from orch.rehearsal.lambda_.api.routes import route
 from orch.rehearsal.lambda_.data.tables import kinds
 from orch.rehearsal.scenario import Failure, NodeScenario
@@ -102,7 +102,7 @@ class LambdaCloud(HttpAccount):
     def put_rules(self, rules: list[Doc]) -> None:
         """Somebody changes the account's rules."""
         with self.store.transaction():
-            self.store.put_meta(META, rules)
+            self.store.put_meta(RULES_KEY, rules)
 
     # -- local nodes --------------------------------------------------------------------------------------
 

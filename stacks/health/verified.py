@@ -16,7 +16,6 @@ from orch.runner.ledger.records import RunRow
 from orch.runner.node.verdict import Verdict, record
 from orch.runner.runs.context import RunnerContext
 from orch.runner.verify.judge import Report, Shortfall, judge, unmeasured, with_health
-from orch.runner.verify.reach import unreached
 from orch.runner.verify.verification import (
     RUNS,
     Request,
@@ -24,6 +23,7 @@ from orch.runner.verify.verification import (
     figures_of,
     results_of,
     terms_of,
+    unreached,
 )
 from orch.spec.state import FleetState
 from orch.stacks.health.watch import Watched, watch

@@ -16,7 +16,7 @@ from rehearsals import LAMBDA_H100, RehearsedLambda, few_ranks, kill_points, sto
 from support import ROOT, Folder
 
 from orch.rehearsal.lambda_.account import LambdaCloud
-from orch.rehearsal.lambda_.api.firewall import USUAL
+from orch.rehearsal.lambda_.api.resources import USUAL
 from orch.rehearsal.nodes import keys_of
 
 pytestmark = pytest.mark.timeout(900)

@@ -18,7 +18,7 @@ from support import Folder, fleet_yaml, until
 from orch.runner.ledger.ledger import open_ledger
 from orch.stacks.project import Project, find
 from orch.stacks.secrets.values import ProjectSecrets
-from orch.stacks.team import rotation
+from orch.stacks.team import sealing
 from orch.stacks.team.passphrase import new_file
 
 pytestmark = pytest.mark.usefixtures("passphrase")
@@ -140,9 +140,9 @@ def test_a_rotation_that_was_killed_at_its_very_end_keeps_its_passphrase(
         new_file(at).replace(at.passphrase_file)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rotation, "_keep", killed)
+    monkeypatch.setattr(sealing, "_keep_passphrase", killed)
     with pytest.raises(KeyboardInterrupt):
-        rotation.rotate_passphrase(project, None, lambda _: None)
+        sealing.rotate_passphrase(project, None, lambda _: None)
     kept = project.passphrase_file.read_text()
     said = lab.orch("rotate", "passphrase", "--yes")
     assert said.code == 0, said.err

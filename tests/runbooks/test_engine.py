@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
+from orch.cli.runbooks.screen import report_of
 from orch.runbooks.engine import Refused, Run, StepFailed, Waits
 from orch.runbooks.model import Step
 from orch.runbooks.parameters import Parameter
 from orch.runbooks.parse import parse
 from orch.runbooks.plan import RUN, PlannedStep, RunPlan, holds, subject
 from orch.runbooks.process import TIMED_OUT, Program, run
-from orch.runbooks.report import report_of
 from orch.runner.ledger.changes import Change, ChangeUnderWay
 from orch.runner.ledger.changes import Step as Written
 from orch.runner.ledger.ledger import open_ledger

@@ -28,9 +28,9 @@ from orch.stacks.maintenance.plan import (
     Options,
     PlannedRun,
     plan_of,
+    report,
 )
 from orch.stacks.maintenance.reboot import BOOT_ID, REBOOT_TEXT
-from orch.stacks.maintenance.report import report
 from orch.stacks.maintenance.serial import DEFAULT, Share, in_turn, parse_serial
 from orch.stacks.maintenance.spares import spares_of
 

@@ -1,6 +1,9 @@
 """Asking an AWS account, by boto3: the only reader of the cloud besides the engine.
 
-The session comes from the caller, so a simulated cloud can answer in its place.
+The session comes from the caller, so a simulated cloud can answer in its place. AWS tells nobody how much
+room a zone has; who reserves capacity learns it, and has it as long as he pays: `find_room` gives it back at
+once.
+Source: EC2 user guide, "Create a Capacity Reservation": it is either created for all instances, or refused.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +21,8 @@ from orch.components.aws.account.client_errors import CloudRefused, pages, trans
 from orch.components.aws.account.existing import instances_of
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.lookups import Lookups
+from orch.components.cloud.candidates import CloudCandidate
+from orch.components.deployment import Room
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 
@@ -225,3 +231,47 @@ def _ended(ec2: Any, instances: Sequence[str]) -> set[str]:
     named = [{"Name": "instance-id", "Values": list(instances)}]
     states = {str(each["InstanceId"]): str(each["State"]["Name"]) for each in instances_of(ec2, named)}
     return {each for each in instances if states.get(each, "terminated") in ENDED}
+
+
+# Should the call that gives it back be killed: the shortest end, for reservations end at full hours.
+ENDS_AFTER = timedelta(hours=1)
+
+
+def find_room(
+    session: Session, endpoint: str | None, places: Sequence[CloudCandidate], count: int, mark: str
+) -> Room:
+    """The first of the places, whose zones are known, with room for so many nodes. `mark`: of the stack.
+
+    Raises CloudRefused for what no other place avoids.
+    """
+    full: list[str] = []
+    for place in places:
+        client = RegionClient(session, place.region, endpoint)
+        zone = next((each.name for each in client.zones() if each.id == place.zone), place.zone)
+        try:
+            _reserve(client, place, zone, count, mark)
+        except CloudRefused as refused:
+            if refused.error is None or not refused.error.answer.elsewhere:
+                raise
+            full.append(f"{place.words}: {refused.error.answer.reason}")
+        else:
+            return Room(place.words, tuple(full))
+    return Room(None, tuple(full))
+
+
+def _reserve(client: RegionClient, place: CloudCandidate, zone: str, count: int, mark: str) -> None:
+    ec2 = client.client("ec2")
+    tags = [{"Key": "Name", "Value": "orch: is there room?"}, {"Key": "orch:stack", "Value": mark}]
+    with translate_errors(f"reserve room for {count} {place.type.name} in {zone}"):
+        answer = ec2.create_capacity_reservation(
+            InstanceType=place.type.name,
+            InstancePlatform="Linux/UNIX",
+            AvailabilityZone=zone,
+            InstanceCount=count,
+            InstanceMatchCriteria="targeted",
+            EndDateType="limited",
+            EndDate=datetime.now(timezone.utc) + ENDS_AFTER,
+            TagSpecifications=[{"ResourceType": "capacity-reservation", "Tags": tags}],
+        )
+        reservation = answer["CapacityReservation"]["CapacityReservationId"]
+        ec2.cancel_capacity_reservation(CapacityReservationId=reservation)

@@ -17,7 +17,7 @@ def _missing(methods: Sequence[str]) -> LambdaError:
 
 route = Routes(
     "orch.rehearsal.lambda_.api",
-    ("catalog", "firewall", "instances", "keys", "storage"),
+    ("instances", "resources"),
     _missing,
     prefix="/api/v1",
 )

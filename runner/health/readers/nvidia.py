@@ -1,14 +1,18 @@
-"""What `nvidia-smi -q -x` tells of the health of NVIDIA's GPUs. Pure.
+"""What nvidia-smi tells of NVIDIA's GPUs: their health (`-q -x`) and their NVLinks (`nvlink -s`, `-e`). Pure.
 
 Names of fields differ from driver to driver; a field that is not there, or is `N/A`, says nothing. Limits of
 NVIDIA: GPU Memory Error Management ("RMA Policy Thresholds", "Error Recovery and Response Flags") and Dynamic
 Page Retirement; of nvidia-smi's exit codes: its manual. Where NVIDIA names no limit, it is ours.
+
+GPUs on PCIe cards have links only where a bridge joins them, which no tool tells: a node without any active
+link says nothing, and links of theirs that are down are a warning.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
@@ -216,8 +220,8 @@ def _judge_ecc(gpu: _Fields, recovery: Action | None, notes: ReportBuilder) -> N
         notes.fail("ecc", gpu.part, "more uncorrectable SRAM errors than NVIDIA allows", "replace")
     if gpu.yes("ecc_errors/unrepairable_memory"):
         notes.fail("ecc", gpu.part, "memory that cannot be repaired", "replace")
-    for field, what in (("channel_repair_pending", "memory channel"), ("tpc_repair_pending", "TPC")):
-        if gpu.yes(f"ecc_errors/{field}"):
+    for repair, what in (("channel_repair_pending", "memory channel"), ("tpc_repair_pending", "TPC")):
+        if gpu.yes(f"ecc_errors/{repair}"):
             notes.warn("ecc", gpu.part, f"the repair of a {what} waits for a reset", "reset")
 
 
@@ -308,3 +312,83 @@ def _judge_fabric(gpu: _Fields, notes: ReportBuilder) -> None:
     wrong = told("health/incorrect_configuration")
     if wrong not in ("", "False", "No"):
         notes.fail("fabric", part, f"the NVLink fabric is set up wrongly: {wrong}")
+
+
+LINK_ERRORS_MOST = 100
+"""CRC and replay errors of a link since the driver was loaded; ours. The link mends them, at a low rate they
+are normal. A recovery trains the link anew, which is not."""
+
+_LINKED_GPU = re.compile(r"GPU (\d+): (.*?)(?: \(UUID: .*)?$")
+_LINK = re.compile(r"\s*Link (\d+): (.+)")
+_LINK_ERRORS = re.compile(r"(Replay|Recovery|CRC(?: FLIT| Data)?) Errors?: (\d{1,20})$", re.IGNORECASE)
+# Boards whose GPUs are all joined: SXM, and what has no other form.
+_BOARD = re.compile(r"SXM|HBM3$|HBM3e?\b|\bH[12]00$|\bB[23]00\b|\bGB[23]00\b|\bGH200\b")
+
+
+@dataclass
+class _LinkedGpu:
+    index: int
+    name: str
+    up: list[int] = field(default_factory=list)
+    down: list[int] = field(default_factory=list)
+    none: bool = False
+
+    def __str__(self) -> str:
+        return f"GPU {self.index}"
+
+
+def read_nvlink(status: Section, errors: Section, *, switched: bool) -> HealthReport:
+    """The health of NVLinks. `switched`: NVSwitches join the GPUs."""
+    notes = ReportBuilder()
+    for section in (status, errors):
+        if section.hung:
+            notes.fail("nvlink", "node", "nvidia-smi did not answer about NVLinks", "reboot")
+            return notes.report()
+    gpus = _link_statuses(status.lines)
+    if not any(gpu.up or gpu.down or gpu.none for gpu in gpus):
+        notes.skip("nvlink", "the GPUs tell of no NVLinks")
+        return notes.report()
+    if not switched and not any(gpu.up for gpu in gpus):
+        notes.skip("nvlink", "no NVLink is active: the GPUs may not be joined")
+        return notes.report()
+    notes.made("nvlink")
+    for gpu in gpus:
+        if not (gpu.down or gpu.none):
+            continue
+        links = ", ".join(map(str, gpu.down))
+        reason = f"NVLink {links} of {len(gpu.up) + len(gpu.down)} is down"
+        if not gpu.up:
+            reason = "all its NVLinks are down"
+        board = switched or _BOARD.search(gpu.name)
+        (notes.fail if board else notes.warn)("nvlink", str(gpu), reason, "reset")
+    for gpu, link, kind, many in _link_errors(errors.lines):
+        if kind == "recovery" and many:
+            notes.warn("nvlink", f"GPU {gpu} link {link}", f"it was trained anew {many} times", "reset")
+        elif many >= LINK_ERRORS_MOST:
+            notes.warn("nvlink", f"GPU {gpu} link {link}", f"{many} {kind} errors", "reset")
+    return notes.report()
+
+
+def _link_statuses(lines: Iterable[str]) -> tuple[_LinkedGpu, ...]:
+    gpus: list[_LinkedGpu] = []
+    for line in lines:
+        if (found := _LINKED_GPU.match(line.strip())) is not None:
+            gpus.append(_LinkedGpu(int(found[1]), found[2]))
+        elif gpus and (link := _LINK.match(line)) is not None:
+            down = "inactive" in link[2].lower()
+            (gpus[-1].down if down else gpus[-1].up).append(int(link[1]))
+        elif gpus and "all links are inactive" in line.lower():
+            gpus[-1].none = True
+    return tuple(gpus)
+
+
+def _link_errors(lines: Iterable[str]) -> Iterable[tuple[int, int, str, int]]:
+    gpu = 0
+    for line in lines:
+        if (found := _LINKED_GPU.match(line.strip())) is not None:
+            gpu = int(found[1])
+        elif (link := _LINK.match(line)) is not None and (
+            error := _LINK_ERRORS.match(link[2].strip())
+        ) is not None:
+            kind = error[1].lower()
+            yield gpu, int(link[1]), kind.upper() if kind.startswith("crc") else kind, int(error[2])

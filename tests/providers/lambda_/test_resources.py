@@ -22,7 +22,7 @@ from orch.components.lambda_.plugin import (
     SshKeyHandler,
 )
 from orch.providers.orch.handler import OBSERVED, differences
-from orch.rehearsal.lambda_.api.firewall import USUAL
+from orch.rehearsal.lambda_.api.resources import USUAL
 from orch.rehearsal.scenario import Failure
 from orch.spec.errors import ExitCode
 

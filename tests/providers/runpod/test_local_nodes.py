@@ -16,7 +16,7 @@ from orch import images
 from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.runpod.account.client import CLUSTER, POD
 from orch.components.runpod.plan import HIDDEN
-from orch.components.runpod.pod_bootstrap import arguments, bootstrap, docker_arguments
+from orch.components.runpod.resources import arguments, bootstrap, docker_arguments
 from orch.rehearsal import pods
 from orch.rehearsal.account import Endpoint, SimulationError
 from orch.rehearsal.nodes import repair, scope, stop

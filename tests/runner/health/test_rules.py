@@ -14,11 +14,15 @@ from orch.runner.errors import RunConflict, RunnerError
 from orch.runner.health.examination import SHARED, command, read
 from orch.runner.health.findings import LONGEST, MOST, Finding, HealthReport, SkippedCheck, report
 from orch.runner.health.readers.dcgm import read_diagnostic, read_watches
-from orch.runner.health.readers.fabric import read_fabric
 from orch.runner.health.readers.kernel import Clocks, read_kernel
-from orch.runner.health.readers.machine import read_clock, read_disks, read_memory, read_memory_modules
-from orch.runner.health.readers.nvidia import GpuHealth, read_smi
-from orch.runner.health.readers.nvlink import read_nvlink
+from orch.runner.health.readers.machine import (
+    read_clock,
+    read_disks,
+    read_fabric,
+    read_memory,
+    read_memory_modules,
+)
+from orch.runner.health.readers.nvidia import GpuHealth, read_nvlink, read_smi
 from orch.runner.health.readers.sections import Section, number
 from orch.runner.health.readers.xids import XIDS, action_in, recovery_action
 from orch.spec.state import Gpus, NodeState, OtherAccess, SshAccess

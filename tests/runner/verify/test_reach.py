@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from orch.runner.hosts.checks.types import MeshView
-from orch.runner.verify.reach import shortfalls
+from orch.runner.verify.verification import shortfalls
 
 Failures = dict[tuple[str, str], str]
 
