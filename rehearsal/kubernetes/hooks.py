@@ -33,7 +33,7 @@ def session(folder: Path) -> str:
         nodes = [{"name": f"node-{index}", **NODE} for index in range(NODES)]
         (folder / "cluster.yml").write_text(yaml.safe_dump({"nodes": nodes, "install": ["kueue"]}), "utf-8")
     cluster = RehearsedCluster(folder)
-    cluster.start()
+    cluster.use()
     return str(cluster.kubeconfig.absolute())
 
 

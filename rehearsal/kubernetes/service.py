@@ -4,7 +4,8 @@
 
 `cluster.yml` of the folder says what nodes there are. The process holds a lock on the folder's `lock` while
 it runs; `run/admin.kubeconfig` leads to it, and `ready` of the folder has its process number once it answers.
-What it started ends with it.
+What it started ends with it. It ends by itself when its folder is gone, and a rehearsal's (`used` of the
+folder) also a quarter of an hour after its last use, unless something of orch is in the cluster.
 """
 
 from __future__ import annotations
@@ -23,13 +24,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from orch.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneFailed
 
+if TYPE_CHECKING:
+    from orch.rehearsal.kubernetes.api import Api
+
 STARTS_WITHIN_S = 240.0
+MANAGED = "app.kubernetes.io/managed-by=orch"
+_OF_FLEETS = (
+    "/api/v1/namespaces",
+    "/api/v1/serviceaccounts",
+    "/api/v1/persistentvolumeclaims",
+    "/apis/batch/v1/jobs",
+)
+UNUSED_S, LOOK_EVERY_S = 900.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,12 @@ class RehearsedCluster:
             except BlockingIOError:
                 return True
             return False
+
+    def use(self) -> None:
+        """Start it where it does not run, and have it end when nobody has used it for a while."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.folder / "used").touch()
+        self.start()
 
     def start(self) -> None:
         """Start it where it does not run, and wait until it answers. Raises ControlPlaneFailed."""
@@ -163,7 +181,12 @@ def serve(folder: Path) -> None:
             for each in work:
                 threading.Thread(target=each, daemon=True).start()
             (folder / "ready").write_text(str(os.getpid()), "utf-8")
+            looked = time.monotonic()
             while not until.wait(0.1):
+                if time.monotonic() - looked >= LOOK_EVERY_S:
+                    if _unused(folder, api):
+                        break
+                    looked = time.monotonic()
                 if (ended := plane.ended()) is not None:
                     raise ControlPlaneFailed("the control plane broke", detail=ended)
                 for request in sorted((folder / "requests").glob("*.json")):
@@ -176,6 +199,21 @@ def serve(folder: Path) -> None:
             plane.stop()
             kubelet.stop()
             network.remove()
+
+
+def _unused(folder: Path, api: Api) -> bool:
+    """Whether nobody needs the cluster of a folder any more."""
+    from orch.rehearsal.kubernetes.api import ApiError
+
+    if not (folder / "lock").exists():
+        return True
+    used = folder / "used"
+    if not used.exists() or time.time() - used.stat().st_mtime < UNUSED_S:
+        return False
+    try:
+        return not any(api.items(path, labelSelector=MANAGED) for path in _OF_FLEETS)
+    except ApiError:
+        return False
 
 
 def read_settings(folder: Path) -> Mapping[str, Any]:
