@@ -104,6 +104,8 @@ class RehearsalProject(Project):
 
     def with_routes(self, state: FleetState) -> FleetState:
         """The state with the addresses of local nodes; an instance without one cannot be reached."""
+        if state.backend in servers():
+            return state.model_copy(update={"simulated": True})
         if state.backend not in clouds():
             return state
         endpoints = _hooks(state.backend).endpoints(self.cloud(state.backend), state)

@@ -128,8 +128,6 @@ class RehearsedCluster:
 
 def serve(folder: Path) -> None:
     """Run the cluster of a folder until SIGTERM."""
-    import docker as _docker  # noqa: F401 (told before anything is started that it is missing)
-
     from orch.images.client import connect
     from orch.rehearsal.kubernetes.api import Api
     from orch.rehearsal.kubernetes.controllers.jobset import JobSets
@@ -190,7 +188,10 @@ def serve(folder: Path) -> None:
                 if (ended := plane.ended()) is not None:
                     raise ControlPlaneFailed("the control plane broke", detail=ended)
                 for request in sorted((folder / "requests").glob("*.json")):
-                    _do(json.loads(request.read_text("utf-8")), kubelet, nodes)
+                    try:
+                        _do(json.loads(request.read_text("utf-8")), kubelet, nodes)
+                    except KeyError as missing:
+                        print(f"{request.name} is not done: it does not say {missing}", flush=True)
                     request.unlink()
         finally:
             (folder / "ready").unlink(missing_ok=True)
@@ -255,6 +256,11 @@ def main(words: Sequence[str]) -> None:
 
         install(lambda line: print(line, flush=True))
         return
-    if len(words) != 1:
-        sys.exit("usage: python -m orch.rehearsal.kubernetes FOLDER|--install")
-    serve(Path(words[0]))
+    if len(words) != 1 or words[0].startswith("-"):
+        sys.exit("usage: python -m orch.rehearsal.kubernetes FOLDER | --install")
+    try:
+        import docker as _docker  # noqa: F401
+        import wsproto as _wsproto  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"{error.name} is not installed: pip install 'orch-fleet[kubernetes]'")
+    serve(Path(words[0]).resolve())

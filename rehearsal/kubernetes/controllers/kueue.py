@@ -27,6 +27,7 @@ from orch.rehearsal.kubernetes.controllers.kueue_admission import (
     Assignment,
     pod_requests,
     requests,
+    told,
     usage_of,
 )
 from orch.rehearsal.kubernetes.controllers.kueue_kinds import API, GROUP, KINDS, VERSION
@@ -378,7 +379,7 @@ class Kueue:
                     "count": each["count"],
                     "flavors": dict(found.flavors),
                     "resourceUsage": {
-                        key: f"{amount * each['count']:g}"
+                        key: told(key, amount * each["count"])
                         for key, amount in pod_requests(each["template"]["spec"]).items()
                     },
                     **(
@@ -462,7 +463,7 @@ class Kueue:
                 "reservingWorkloads": admitted,
                 "pendingWorkloads": len(open_ones) - admitted,
                 "flavorsUsage": [
-                    {"name": flavor, "resources": [{"name": key, "total": f"{amount:g}"}]}
+                    {"name": flavor, "resources": [{"name": key, "total": told(key, amount)}]}
                     for (at, flavor, key), amount in sorted(usage.items())
                     if at == name
                 ],

@@ -15,6 +15,27 @@ REQUIRED, PREFERRED, FREE = (
     f"{GROUP}/podset-{each}" for each in ("required-topology", "preferred-topology", "unconstrained-topology")
 )
 HOSTNAME = "kubernetes.io/hostname"
+SLACK = 1e-6
+"""Below this amounts are equal: thousandths of a CPU are no whole numbers here."""
+
+_UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
+
+
+def told(resource: str, amount: float) -> str:
+    """An amount as Kueue writes it: bytes in the largest unit of which it is a multiple, CPUs in thousandths
+    where it has some, else a whole number.
+
+    Source: k8s.io/apimachinery, resource.Quantity's canonical form.
+    """
+    if resource == "cpu":
+        thousandths = round(amount * 1000)
+        return f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
+    whole = round(amount)
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        for size, unit in _UNITS:
+            if whole and whole % size == 0:
+                return f"{whole // size}{unit}"
+    return str(whole)
 
 
 @dataclass(frozen=True)
@@ -62,7 +83,7 @@ class Admission:
                 lacks = [
                     (key, short)
                     for key in group["coveredResources"]
-                    if key in total and (short := total[key] - _free(queue, queues, name, key, usage)) > 0
+                    if key in total and (short := total[key] - _free(queue, queues, name, key, usage)) > SLACK
                 ]
                 if not lacks:
                     for key in group["coveredResources"]:
@@ -71,7 +92,9 @@ class Admission:
                             needed[name, key] += total[key]
                     break
                 key, short = lacks[0]
-                reason = f"insufficient unused quota for {key} in flavor {name}, {short:g} more needed"
+                reason = (
+                    f"insufficient unused quota for {key} in flavor {name}, {told(key, short)} more needed"
+                )
             if resource not in chosen:
                 return f"couldn't assign flavors to pod set {row['spec']['podSets'][0]['name']}: {reason}"
             del amount
