@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import IO
 
-from orch.cli.output.run import duration, group_text
+from orch.cli.output.run import HOW_FAILED, duration, group_text
 from orch.runner.events import (
     EntryOpened,
     Event,
@@ -239,7 +239,7 @@ def _progress_text(event: ImageProgress) -> str | None:
 def _ended(code: int | None, reason: str | None) -> str:
     if reason == "container_exited_with_error" and code is not None:
         return f"exited with code {code}"
-    return (reason or "failed").replace("_", " ")
+    return HOW_FAILED.get(reason or "") or (reason or "failed").replace("_", " ")
 
 
 Share = tuple[int, int | None]

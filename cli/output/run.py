@@ -39,8 +39,8 @@ _MISSED_FIRST = (
 )
 # How narrow a column may be that goes on in a second line.
 _WRAPPED = 24
-# What tables say of a run that failed, by why the first of its ranks ended.
-_HOW_FAILED = {
+# What people are told of a rank that failed, and of a run whose first one that was, by its reason.
+HOW_FAILED = {
     "failed_to_start_due_to_no_capacity": "no capacity",
     "interrupted_by_no_capacity": "interrupted",
     "preempted": "preempted",
@@ -328,7 +328,7 @@ def status_text(row: RunRow) -> str:
         return row.status
     if first.reason == "container_exited_with_error" and first.exit_code is not None:
         return f"exited ({first.exit_code})"
-    return _HOW_FAILED.get(first.reason or "", row.status)
+    return HOW_FAILED.get(first.reason or "", row.status)
 
 
 def _count(number: int, noun: str) -> str:
