@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from orch.runner.errors import NoFit
 from orch.runner.launch.environment import fold
 from orch.runner.placement.node_fit import Misfit
+from orch.runner.placement.slots import is_of_cluster
 from orch.spec.grammar.hosts import unfold
 from orch.spec.grammar.values import shown
 from orch.spec.state import FleetState, NodeState
@@ -49,8 +50,9 @@ class Conditions:
         return cls(task, frozenset(name for folded in task.exclude_nodes for name in unfold(folded)))
 
     def unmet(self, fleet: FleetState, node: NodeState) -> tuple[Unmet, ...]:
-        """The conditions that `node` of `fleet` does not meet."""
-        task = self.task
+        """The conditions that `node` of `fleet` does not meet. Zones and types of pods are asked of their
+        cluster's scheduler, by labels of its nodes."""
+        task, is_pod = self.task, is_of_cluster(node)
         asked: list[tuple[str, Sequence[str], str | None, str]] = [
             ("backends", task.backends, fleet.backend, "backend"),
             ("regions", task.regions, node.region, "region"),
@@ -59,20 +61,27 @@ class Conditions:
         found = [
             Unmet(path, " or ".join(words), f"{noun} {has}" if has is not None else f"no {noun}")
             for path, words, has, noun in asked
-            if words and has not in words
+            if words and has not in words and not (is_pod and path == "availability_zones")
         ]
         reservation = task.reservation
         if reservation is not None and not in_reservation(node.reservation, reservation):
             has = "no reservation" if node.reservation is None else f"reservation {_short(node.reservation)}"
             found.append(Unmet("reservation", reservation, has))
         patterns, name = task.instance_types, node.instance_type
-        if patterns and not (name and any(fnmatchcase(name.lower(), each.lower()) for each in patterns)):
+        if is_pod:
+            found += [
+                Unmet("instance_types", each, "a scheduler that takes whole names alone")
+                for each in patterns
+                if set("*?[") & set(each)
+            ]
+        elif patterns and not (name and any(fnmatchcase(name.lower(), each.lower()) for each in patterns)):
             found.append(
                 Unmet("instance_types", " or ".join(patterns), f"type {name}" if name else "no type")
             )
         market = "spot" if node.spot else "on-demand"
         if "spot_policy" in task.model_fields_set and task.spot_policy not in ("auto", market):
-            found.append(Unmet("spot_policy", task.spot_policy, f"the market {market}"))
+            has = "a market that its cluster does not tell" if is_pod else f"the market {market}"
+            found.append(Unmet("spot_policy", task.spot_policy, has))
         found += self._price(node)
         if task.instances and not any(names_node(each, fleet, node) for each in task.instances):
             found.append(Unmet("instances", " or ".join(map(text_of, task.instances)), node.name))
@@ -81,9 +90,9 @@ class Conditions:
         return tuple(found)
 
     def _price(self, node: NodeState) -> list[Unmet]:
-        """A node of no type is nobody's offer: it costs nothing."""
+        """A node of no type is nobody's offer: it costs nothing. What a pod costs nobody tells."""
         limit = None if self.task.max_price is None else float(self.task.max_price)
-        if limit is None or node.instance_type is None:
+        if limit is None or (node.instance_type is None and not is_of_cluster(node)):
             return []
         asks, price = f"${limit:.2f} per hour at most", node.price_hourly
         if price is None:

@@ -179,3 +179,44 @@ def test_a_node_is_recorded_as_before_where_it_is_neither_spot_nor_reserved() ->
     assert not {"spot", "reservation"} & set(plain)
     kept = NodeState.model_validate(CLOUD.nodes[3].model_dump(mode="json"))
     assert (kept.spot, kept.reservation) == (True, "projects/acme/reservations/held")
+
+
+PODS = fleet(
+    NodeState.model_validate(
+        {
+            "index": 0,
+            "name": "train-0",
+            "runtime": "process",
+            "region": "eks-prod",
+            "access": {"kind": "kubernetes", "namespace": "ml"},
+        }
+    ),
+    name="train",
+    backend="kubernetes",
+)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"availability_zones": ["us-east-1a"]}, {"instance_types": ["p5.48xlarge"]}, {"regions": ["eks-prod"]}],
+)
+def test_zones_and_types_of_pods_are_for_their_scheduler(asked: dict[str, object]) -> None:
+    assert usable(PODS, **asked) == ["train-0"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (
+            {"instance_types": ["p5.*"]},
+            "asks for p5.*, its node has a scheduler that takes whole names alone",
+        ),
+        ({"spot_policy": "spot"}, "asks for spot, its node has a market that its cluster does not tell"),
+        ({"max_price": 3}, "asks for $3.00 per hour at most, its node has no price that is known"),
+        ({"regions": ["us-east-1"]}, "asks for us-east-1, its node has region eks-prod"),
+    ],
+)
+def test_what_a_cluster_does_not_tell_is_not_ignored(asked: dict[str, object], why: str) -> None:
+    with pytest.raises(NoFit) as caught:
+        place_task(task(**asked), PODS)
+    assert why in caught.value.text()

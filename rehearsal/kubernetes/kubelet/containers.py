@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
@@ -152,11 +153,13 @@ def mounts(container: Doc, volumes: Mapping[str, Mapping[str, Any]]) -> list[Doc
 
 
 def limits(container: Doc) -> Doc:
-    """Docker's limits of CPU and memory."""
+    """Docker's limits of CPU and memory. A node may have more CPUs than this machine: Docker gives no
+    more than there are."""
     found = container.get("resources", {}).get("limits", {})
     host: Doc = {}
     if "memory" in found:
         host["Memory"] = host["MemorySwap"] = int(quantity(found["memory"]))
     if "cpu" in found:
-        host["NanoCpus"] = max(int(quantity(found["cpu"]) * 1e9), 10_000_000)
+        most = (os.cpu_count() or 1) * 10**9
+        host["NanoCpus"] = min(max(int(quantity(found["cpu"]) * 1e9), 10_000_000), most)
     return host
