@@ -166,7 +166,7 @@ def plan_new(
     claim = {"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": spec}
     space = {"metadata": {"name": namespace, "labels": _space_labels(request)}} if makes_namespace else None
     reasons = (
-        *([f"the namespace {namespace} is the volume's own: it is made with it"] if makes_namespace else []),
+        *([f"the namespace {namespace} is made with the volume"] if makes_namespace else []),
         f"claim {namespace}/{name}: {in_words(state.size_mib)} of the storage class {chosen}, "
         f"{listed(volume.access_modes)}",
         "pods of several nodes may have it at a time"
