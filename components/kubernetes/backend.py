@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.base import Backend
+from orch.components.cloud.marked import Survey
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment
 from orch.components.explain import Explained, Traits
@@ -134,6 +135,13 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
         from orch.components.kubernetes.orphans import delete_unrecorded
 
         return delete_unrecorded(snapshot, kubeconfig_file(self.entry(snapshot.settings), Path.cwd()))
+
+    def survey(self, project: str, state: StackSnapshot) -> Survey:
+        from orch.components.kubernetes.orphans import survey
+
+        settings = self.entry(state.settings)
+        contexts = [each.name for each in settings.contexts]
+        return survey(project, state, kubeconfig_file(settings, Path.cwd()), contexts)
 
     def classify_error(self, text: str) -> CloudAnswer | None:
         """An object that one cluster refuses may be taken by another one; but which cluster is meant is for

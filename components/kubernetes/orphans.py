@@ -1,17 +1,24 @@
-"""Objects that a call which did not end made and nobody recorded: they bear the mark of their fleet."""
+"""Objects that a call which did not end made and nobody recorded, by the mark of their fleet; and namespaces
+that were left as others were in them, once those are gone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orch.components.kubernetes.account.facts import MARK
+from orch.components.cloud.marked import MarkedResource, Survey, project_of, survey_of
+from orch.components.kubernetes.account.facts import MANAGED_BY, MARK
 from orch.components.kubernetes.explain import PACKAGE
-from orch.components.kubernetes.plugin import PAUSE_S, PLURALS, ObjectHandler
+from orch.components.kubernetes.plan import STACK
+from orch.components.kubernetes.plugin import PAUSE_S, PLURALS, ObjectHandler, held_in
 from orch.providers.orch.handler import LeftBehind
 from orch.runner.kubernetes.client import KubernetesClient, api_path
 from orch.runner.kubernetes.errors import Forbidden
+from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
     from orch.components.cloud.orphans import RecordedResource, StackSnapshot
@@ -24,8 +31,9 @@ ORDER = ("LocalQueue", "ClusterQueue", "ResourceFlavor", "Topology", "RoleBindin
 def delete_unrecorded(
     snapshot: StackSnapshot, file: Path | None, *, pause_s: float | None = None
 ) -> Iterator[str]:
-    """Delete objects that the stack asked for, that bear its mark, and that it does not record; what was
-    removed, each as it goes. `file`: the kubeconfig where no provider of the stack tells one.
+    """Delete objects that the stack asked for, that bear its mark, and that it does not record, and what
+    `survey` found of its marks; what was removed, each as it goes. `file`: the kubeconfig where no provider
+    of the stack tells one.
 
     Raises KubernetesErrors where a cluster does not answer.
     """
@@ -33,10 +41,12 @@ def delete_unrecorded(
     recorded = {(each.type, each.id) for each in snapshot.recorded if each.id}
     asked = {(each.type, _identity(each.inputs)): each for each in snapshot.of(f"{PACKAGE}:") if _known(each)}
     unrecorded = [each for key, each in asked.items() if key not in recorded]
+    pause = PAUSE_S if pause_s is None else pause_s
+    if snapshot.marks and (contexts := snapshot.regions(PACKAGE)):
+        yield from _delete_empty(snapshot, file, contexts, pause)
     if not unrecorded:
         return
     client = _client(snapshot, file)
-    pause = PAUSE_S if pause_s is None else pause_s
     try:
         for each in sorted(unrecorded, key=_order):
             inputs = dict(each.inputs)
@@ -56,6 +66,79 @@ def delete_unrecorded(
             yield f"{inputs['kind']} {_identity(inputs)}"
     finally:
         client.close()
+
+
+def survey(project: str, snapshot: StackSnapshot, file: Path | None, contexts: Sequence[str]) -> Survey:
+    """Namespaces that stacks of an orch project made and that nothing is in: those that were left with what
+    is gone since. `contexts`: those of orch.yml, the current one without. Whether a state records one is for
+    the caller to say.
+
+    Raises KubernetesErrors where no cluster answers.
+    """
+    found = Survey()
+    for place in dict.fromkeys(contexts) or ("",):
+        try:
+            client = _opened(snapshot, file, place)
+        except OrchError as error:
+            found = replace(found, unseen=(*found.unseen, error))
+            continue
+        try:
+            empty = [each for each in _empty(client, place) if each.id not in snapshot.ids]
+            found = found.joined(survey_of(project, empty))
+        except Forbidden as error:  # most users see their own namespaces alone
+            found = replace(found, closed=(*found.closed, error))
+        except OrchError as error:
+            found = replace(found, unseen=(*found.unseen, error))
+        finally:
+            client.close()
+    return found
+
+
+def _empty(client: KubernetesClient, place: str) -> Iterator[MarkedResource]:
+    """Namespaces of any project that have nothing but what every one has."""
+    for each in client.items(api_path("v1", "namespaces"), labelSelector=f"{MANAGED_BY}=orch"):
+        meta = each["metadata"]
+        name, whose = str(meta["name"]), (meta.get("annotations") or {}).get(STACK)
+        if not isinstance(whose, str) or not project_of(whose) or meta.get("deletionTimestamp"):
+            continue
+        if next(held_in(client, name, ""), None) is None:
+            made = meta.get("creationTimestamp")
+            created = datetime.fromisoformat(made.replace("Z", "+00:00")) if made else None
+            yield MarkedResource(PACKAGE, whose, "namespace", name, name, place, created, 0.0)
+
+
+def _delete_empty(
+    snapshot: StackSnapshot, file: Path | None, contexts: Collection[str], pause_s: float
+) -> Iterator[str]:
+    for place in sorted(contexts):
+        client = _opened(snapshot, file, place)
+        try:
+            for each in list(_empty(client, place)):
+                if each.mark not in snapshot.marks or each.id in snapshot.ids:
+                    continue
+                document = client.find(api_path("v1", "namespaces", None, each.id))
+                if document is None:
+                    continue
+                snapshot.still_held()
+                state = {"apiVersion": "v1", "kind": "Namespace", "metadata": document["metadata"]}
+                try:
+                    ObjectHandler("Namespace", partial(_same, client), pause_s=pause_s).delete(each.id, state)
+                except LeftBehind:  # it was empty a moment ago
+                    continue
+                yield f"Namespace {each.id}"
+        finally:
+            client.close()
+
+
+def _same(client: KubernetesClient) -> KubernetesClient:
+    return client
+
+
+def _opened(snapshot: StackSnapshot, file: Path | None, place: str) -> KubernetesClient:
+    rehearsed = snapshot.session(PACKAGE)
+    if rehearsed is not None:
+        return KubernetesClient.open(str(rehearsed))
+    return KubernetesClient.open(None if file is None else str(file), place or None)
 
 
 def _client(snapshot: StackSnapshot, file: Path | None) -> KubernetesClient:

@@ -13,6 +13,8 @@ from orch.components.kubernetes.shapes import PodSize
 from orch.spec.findings import Finding
 from orch.spec.state import Gpus, PodQueue
 
+STACK = "orch.dev/stack"
+"""The annotation of a namespace that tells whose it is, also where its state is lost: PROJECT/STACK/SCOPE."""
 LONGEST_NAME = 63
 """Of an object whose name becomes the value of a label. Source: Kubernetes, "Object Names and IDs"."""
 

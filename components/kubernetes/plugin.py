@@ -154,12 +154,15 @@ class ObjectHandler:
         if _mark(found) not in (None, _mark(state)):
             summary = f"the {self._kind} {resource_id} is another fleet's by now"
             raise LeftBehind(f"{summary}: it is left", where=path)
-        if self._kind == "Namespace" and (held := list(self._held(state["metadata"]["name"], _mark(state)))):
+        if self._kind == "Namespace" and (
+            held := list(held_in(self._client(), state["metadata"]["name"], _mark(state) or ""))
+        ):
             some = ", ".join(held[:5]) + (" …" if len(held) > 5 else "")
             raise LeftBehind(
-                f"the namespace {resource_id} is left: there is more in it than the fleet's",
+                f"the namespace {resource_id} is left: there is more in it than what goes with it",
                 detail=some,
-                hint=f"`kubectl delete namespace {resource_id}` removes it with all of that",
+                hint=f"`kubectl delete namespace {resource_id}` removes it with all of that; `orch gc` finds "
+                "it once it is empty",
             )
         self._client().delete(path, uid=found["metadata"].get("uid"))
         self._until_gone(path, found)
@@ -212,19 +215,21 @@ class ObjectHandler:
                 return
             time.sleep(self._pause_s)
 
-    def _held(self, namespace: str, mark: str | None) -> Iterator[str]:
-        """What is in a namespace beside what every one has and what bears the mark. What may not be read
-        counts: it would go unseen."""
-        for version, plural in _HELD:
-            try:
-                rows = self._client().items(api_path(version, plural, namespace))
-            except Forbidden:
-                yield f"{plural} that you may not list"
-                continue
-            for each in rows:
-                name = str(each["metadata"]["name"])
-                if (plural, name) not in _EVERYWHERE and _mark(each) != mark:
-                    yield f"{plural.removesuffix('s')} {name}"
+
+def held_in(client: KubernetesClient, namespace: str, mark: str) -> Iterator[str]:
+    """What is in a namespace beside what every one has and what bears the mark. Claims count whatever they
+    bear, for they hold data; so does what may not be read: it would go unseen."""
+    for version, plural in _HELD:
+        try:
+            rows = client.items(api_path(version, plural, namespace))
+        except Forbidden:
+            yield f"{plural} that you may not list"
+            continue
+        for each in rows:
+            name = str(each["metadata"]["name"])
+            own = _mark(each) == mark and plural != "persistentvolumeclaims"
+            if (plural, name) not in _EVERYWHERE and not own:
+                yield f"{plural.removesuffix('s')} {name}"
 
 
 def shared(expected: Any, found: Any) -> Any:

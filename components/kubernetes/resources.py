@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pulumi_kubernetes as kubernetes
 
-from orch.components.kubernetes.plan import KubernetesPlan
+from orch.components.kubernetes.plan import STACK, KubernetesPlan
 from orch.spec.state import SCHEMA
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class KubernetesFleet(pulumi.ComponentResource):
         metadata: Any = {**document["metadata"], "annotations": ANNOTATIONS}
         opts = pulumi.ResourceOptions.merge(self._opts, pulumi.ResourceOptions(depends_on=list(after)))
         if kind == "Namespace":
+            whose = f"{pulumi.get_project()}/{pulumi.get_stack()}/{self._plan.scope}"
+            metadata["annotations"] = {**ANNOTATIONS, STACK: whose}
             return kubernetes.core.v1.Namespace(name, metadata=metadata, opts=opts)
         if kind == "ServiceAccount":
             token = document["automountServiceAccountToken"]

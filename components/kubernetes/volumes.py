@@ -11,9 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.kubernetes.login import kubeconfig_file
-from orch.components.kubernetes.plan import MARK, labels_of
+from orch.components.kubernetes.plan import MARK, STACK, labels_of
+from orch.components.volumes import STACK as VOLUME
 from orch.components.volumes import MadeWithVolumes, VolumePlan, VolumeRequest, in_words, state_of
 from orch.runner.kubernetes.client import KubernetesClient, api_path
+from orch.runner.kubernetes.errors import Forbidden
 from orch.spec.findings import PlanError
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.kubernetes import KubernetesSettings
@@ -43,9 +45,12 @@ class KubernetesVolumes(MadeWithVolumes):
 
     def plan(self, request: VolumeRequest) -> VolumePlan:
         settings = entry_of(request.account.settings, KubernetesSettings)
-        file = kubeconfig_file(settings, request.account.root)
-        path, previous = None if file is None else str(file), request.previous
+        rehearsed, previous = request.account.session("kubernetes"), request.previous
+        file = rehearsed or kubeconfig_file(settings, request.account.root)
+        path = None if file is None else str(file)
         named = request.volume.region or (previous.region if previous is not None else None)
+        if rehearsed is not None:
+            named = None  # its one cluster
         client = KubernetesClient.open(path, named)
         # The current context by its name: another one that is current later is another cluster.
         context = client.login.context
@@ -55,19 +60,14 @@ class KubernetesVolumes(MadeWithVolumes):
         }
         try:
             namespace = settings.namespace or client.login.namespace or "default"
-            if client.find(api_path("v1", "namespaces", None, namespace)) is None:
-                raise PlanError(
-                    "ORCH455",
-                    f"the cluster has no namespace {namespace}",
-                    path="backend",
-                    hint="`orch up` of a fleet makes it, or `kubectl create namespace` does",
-                )
             volume = request.volume
             name = volume.claim_name or volume.volume_id
             if name is not None:
                 found = client.find(_path(namespace, name))
                 return _plan_existing(volume, found, namespace, name, region=context)
-            return plan_new(request, login, namespace, client.items(_CLASSES))
+            mark = _space_labels(request)[MARK]
+            makes = _makes_namespace(client, namespace, mark)
+            return plan_new(request, login, namespace, client.items(_CLASSES), makes_namespace=makes)
         finally:
             client.close()
 
@@ -79,10 +79,55 @@ def _path(namespace: str, name: str) -> str:
     return api_path("v1", "persistentvolumeclaims", namespace, name)
 
 
+def _scope(request: VolumeRequest) -> str:
+    """That of the claim that there is, else this project's: each clone of a project has its own."""
+    previous = request.previous
+    if previous is None or previous.external or not previous.volume_id.startswith("orch-"):
+        return request.scope
+    return previous.volume_id.rpartition("-")[2]
+
+
+def _space_labels(request: VolumeRequest) -> dict[str, str]:
+    """Labels of the namespace, by the name of the stack: a fleet of the volume's name is another."""
+    volume = request.volume
+    return labels_of(f"{VOLUME}{volume.name}", _scope(request), {**request.tags, **volume.tags})
+
+
+def _makes_namespace(client: KubernetesClient, name: str, mark: str) -> bool:
+    """Whether the volume makes its namespace, or has made it. Raises PlanError (ORCH455)."""
+    try:
+        found = client.find(api_path("v1", "namespaces", None, name))
+    except Forbidden:
+        return False  # who may not look at it works in one that is there
+    if found is None:
+        if client.can("create", "namespaces"):
+            return True
+        raise PlanError(
+            "ORCH455",
+            f"the cluster has no namespace {name}, and you may not make one",
+            path="backend",
+            hint="have it made, or name one that is there: `namespace` of `kubernetes` in orch.yml",
+        )
+    if found["metadata"].get("deletionTimestamp"):
+        raise PlanError(
+            "ORCH455",
+            f"the namespace {name} is being deleted",
+            path="backend",
+            hint="wait until it is gone, or name another one: `namespace` of `kubernetes` in orch.yml",
+        )
+    return (found["metadata"].get("labels") or {}).get(MARK) == mark
+
+
 def plan_new(
-    request: VolumeRequest, login: Mapping[str, str], namespace: str, classes: list[Doc]
+    request: VolumeRequest,
+    login: Mapping[str, str],
+    namespace: str,
+    classes: list[Doc],
+    *,
+    makes_namespace: bool = False,
 ) -> VolumePlan:
-    """A claim of orch's own. Pure. Raises PlanError: ORCH111, 225, 270."""
+    """A claim of orch's own, with its namespace where the volume makes that. Pure. Raises PlanError:
+    ORCH111, 225, 270."""
     volume, previous = request.volume, request.previous
     before = previous if previous is not None and not previous.external else None
     if wrong := [mode for mode in volume.access_modes if mode not in MODES]:
@@ -99,7 +144,7 @@ def plan_new(
             path="size",
             hint=f"leave {in_words(before.size_mib)}, or copy to a larger volume",
         )
-    labels = labels_of(volume.name, request.scope, {**request.tags, **volume.tags})
+    labels = labels_of(volume.name, _scope(request), {**request.tags, **volume.tags})
     name = f"orch-{labels[MARK]}"
     sharing = "native" if SHARED & {*volume.access_modes} else "single"
     state = state_of(
@@ -119,14 +164,16 @@ def plan_new(
     if chosen is not None:
         spec["storageClassName"] = chosen
     claim = {"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": spec}
+    space = {"metadata": {"name": namespace, "labels": _space_labels(request)}} if makes_namespace else None
     reasons = (
+        *([f"the namespace {namespace} is made with the volume"] if makes_namespace else []),
         f"claim {namespace}/{name}: {in_words(state.size_mib)} of the storage class {chosen}, "
         f"{listed(volume.access_modes)}",
         "pods of several nodes may have it at a time"
         if sharing == "native"
         else "one node has it at a time: `access_modes: [ReadWriteMany]` is for several",
     )
-    return VolumePlan(state, reasons, partial(_register, claim, state, login))
+    return VolumePlan(state, reasons, partial(_register, claim, space, _scope(request), state, login))
 
 
 def _storage_class(volume: Volume, classes: list[Doc], before: VolumeState | None) -> str | None:
@@ -194,7 +241,13 @@ def _plan_existing(
     return VolumePlan(state, reasons, partial(_registered, name))
 
 
-def _register(claim: dict[str, Any], state: VolumeState, login: Mapping[str, str]) -> pulumi.Output[str]:
+def _register(
+    claim: dict[str, Any],
+    space: dict[str, Any] | None,
+    scope: str,
+    state: VolumeState,
+    login: Mapping[str, str],
+) -> pulumi.Output[str]:
     import pulumi
     import pulumi_kubernetes as kubernetes
 
@@ -208,6 +261,13 @@ def _register(claim: dict[str, Any], state: VolumeState, login: Mapping[str, str
     # A claim may wait for its first pod: that is how many classes bind.
     metadata: Any = {**claim["metadata"], "annotations": {"pulumi.com/skipAwait": "true"}}
     options = pulumi.ResourceOptions(provider=provider, protect=state.protect)
+    if space is not None:
+        whose = f"{pulumi.get_project()}/{pulumi.get_stack()}/{scope}"
+        own: Any = {**space["metadata"], "annotations": {STACK: whose}}
+        made_in = kubernetes.core.v1.Namespace(
+            f"{state.name}-namespace", metadata=own, opts=pulumi.ResourceOptions(provider=provider)
+        )
+        options = pulumi.ResourceOptions.merge(options, pulumi.ResourceOptions(depends_on=[made_in]))
     made = kubernetes.core.v1.PersistentVolumeClaim(
         state.name, metadata=metadata, spec=claim["spec"], opts=options
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from kubeserver import Answer, Call, KubeServer, kube_server, status
 
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.kubernetes.account.facts import MARK
-from orch.components.kubernetes.orphans import delete_unrecorded
+from orch.components.kubernetes.orphans import delete_unrecorded, survey
+from orch.components.kubernetes.plan import STACK
 
 Doc = dict[str, Any]
 API = "kueue.x-k8s.io/v1beta2"
@@ -82,3 +84,95 @@ def test_the_provider_of_the_stack_tells_the_cluster(server: KubeServer, tmp_pat
     assert list(delete_unrecorded(snapshot, tmp_path / "nowhere", pause_s=0.0)) == [
         "ClusterQueue orch-lab-abc123"
     ]
+
+
+# Namespaces that were left
+
+
+def spaces(server: KubeServer, names: dict[str, str | None], held: dict[str, Doc]) -> list[str]:
+    """Namespaces by name, each with the stack that made it; `held`: what is in one, by `NAME/PLURAL`. The
+    names of those that are deleted."""
+    deleted = list[str]()
+    everywhere = {
+        "serviceaccounts": {"metadata": {"name": "default"}},
+        "configmaps": {"metadata": {"name": "kube-root-ca.crt"}},
+    }
+
+    def space(name: str) -> Doc:
+        meta = {"name": name, "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        whose = names[name]
+        annotations = {STACK: whose} if whose is not None else {}
+        return {"metadata": {**meta, "labels": {MARK: "m-abc123"}, "annotations": annotations}}
+
+    def answer(call: Call) -> Answer:
+        words = (
+            call.path.split("/namespaces", 1)[1].strip("/").split("/") if "namespaces" in call.path else []
+        )
+        if words == [""]:
+            assert call.words["labelSelector"] == "app.kubernetes.io/managed-by=orch"
+            return Answer({"items": [space(each) for each in names if each not in deleted]})
+        if len(words) == 1:
+            if words[0] not in names or words[0] in deleted:
+                return status(404, "NotFound", "not found", name=words[0])
+            if call.method == "DELETE":
+                deleted.append(words[0])
+            return Answer(space(words[0]))
+        rows = [row for row in (everywhere.get(words[1]), held.get("/".join(words))) if row is not None]
+        return Answer({"items": rows})
+
+    server.answer = answer
+    return deleted
+
+
+def test_gc_finds_namespaces_of_the_project_that_nothing_is_in(server: KubeServer) -> None:
+    names = {
+        "left": "lab/train/abc123",
+        "data": "lab/volume.data/abc123",
+        "claimed": "lab/old/abc123",
+        "served": "lab/other/abc123",
+        "theirs": "else/train/0a1b2c",
+        "unmarked": None,
+        "known": "lab/known/abc123",
+    }
+    held = {
+        "claimed/persistentvolumeclaims": {"metadata": {"name": "d", "labels": {MARK: "m-abc123"}}},
+        "served/serviceaccounts": {"metadata": {"name": "orch-other-abc123", "labels": {MARK: "m-abc123"}}},
+    }
+    deleted = spaces(server, names, held)
+    recorded = RecordedResource("kubernetes:core/v1:Namespace", "known-namespace", "known", {})
+    snapshot = StackSnapshot(recorded=(recorded,), unfinished=())
+    found = survey("lab", snapshot, server.kubeconfig(), ["lab"])
+    told = [(each.kind, each.id, each.mark, each.region) for each in found.resources]
+    assert told == [
+        ("namespace", "left", "lab/train/abc123", "lab"),
+        ("namespace", "data", "lab/volume.data/abc123", "lab"),
+    ]
+    assert (found.foreign, found.unseen, found.closed) == (1, (), ())
+    # What was shown is what goes, and nothing of another mark.
+    chosen = replace(
+        snapshot, marks=frozenset({"lab/train/abc123"}), places=frozenset({("kubernetes", "lab")})
+    )
+    assert list(delete_unrecorded(chosen, server.kubeconfig(), pause_s=0.0)) == ["Namespace left"]
+    assert deleted == ["left"]
+
+
+def test_a_look_for_an_interrupted_call_looks_for_no_namespaces(server: KubeServer) -> None:
+    deleted = spaces(server, {"left": "lab/train/abc123"}, {})
+    marks = frozenset({"lab/train/abc123"})
+    elsewhere = StackSnapshot((), (), marks=marks, places=frozenset({("aws", "eu-west-1")}))
+    assert list(delete_unrecorded(elsewhere, server.kubeconfig(), pause_s=0.0)) == []
+    assert (deleted, server.calls) == ([], [])
+
+
+def test_who_may_list_no_namespaces_is_told_so_and_gc_goes_on(server: KubeServer) -> None:
+    server.answer = lambda call: status(403, "Forbidden", "namespaces is forbidden")
+    found = survey("lab", StackSnapshot((), ()), server.kubeconfig(), [])
+    assert (found.resources, found.unseen) == ((), ())
+    assert len(found.closed) == 1
+
+
+def test_a_context_that_is_not_there_hides_no_other_one(server: KubeServer) -> None:
+    spaces(server, {"left": "lab/train/abc123"}, {})
+    found = survey("lab", StackSnapshot((), ()), server.kubeconfig(), ["nowhere", "lab"])
+    assert [each.id for each in found.resources] == ["left"]
+    assert len(found.unseen) == 1
