@@ -28,7 +28,13 @@ from orch.providers.orch.handler import OBSERVED, Inputs, LeftBehind, ProviderEr
 from orch.providers.orch.serving import HandlerProvider, serve
 from orch.providers.orch.values import plain_map, sendable
 from orch.runner.kubernetes.client import KubernetesClient, api_path
-from orch.runner.kubernetes.errors import Forbidden, KubernetesError, ManagedByOthers, NotFound
+from orch.runner.kubernetes.errors import (
+    ClusterUnreachable,
+    Forbidden,
+    KubernetesError,
+    ManagedByOthers,
+    NotFound,
+)
 from orch.spec.quantities import quantity
 
 PACKAGE = "kubernetes"
@@ -126,12 +132,13 @@ class ObjectHandler:
         return self._id(inputs), _settled()
 
     def read(self, resource_id: str, state: State) -> State | None:
+        """Raises ProviderError where the cluster does not tell: nobody knows then whether it is as recorded."""
         try:
             found = self._client().get(self._path(state))
         except NotFound:
             return None
         except KubernetesError as error:
-            return {OBSERVED: {"reachable": False, "reason": error.summary}}
+            raise _unread(error) from error
         if found["metadata"].get("deletionTimestamp"):
             return None
         keys = [key for key in state if key not in BESIDE and key not in (OBSERVED, *IMMUTABLE)]
@@ -247,6 +254,12 @@ def _same_quantity(one: str, other: object) -> bool:
         return quantity(one) == quantity(other)
     except ValueError:
         return False
+
+
+def _unread(error: KubernetesError) -> ProviderError:
+    """Why an object could not be read: ORCH458 where nobody answers."""
+    code = "ORCH458" if isinstance(error, ClusterUnreachable) else error.code
+    return ProviderError(error.summary, where=error.where, detail=error.detail, hint=error.hint, code=code)
 
 
 def _settled() -> State:

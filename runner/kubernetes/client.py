@@ -54,6 +54,9 @@ ANSWER_S = 60.0
 """The longest wait for an answer; an API server ends a request itself after 60 s."""
 PATIENCE_S = 30.0
 """How long a request is tried again where it is certainly not done."""
+REFUSED_S = 3.0
+"""The same where no connection comes about to a server that has not answered yet: one that has is only
+restarting."""
 WATCH_S = 300
 """How long one request of a watch lasts. Bookmarks come every minute or so."""
 SILENT_S = WATCH_S + 30.0
@@ -83,6 +86,7 @@ class KubernetesClient:
         self._pools: tuple[object, urllib3.PoolManager] | None = None
         self._closed = False
         self._ahead = timedelta()
+        self._answered = False
 
     @classmethod
     def open(cls, kubeconfig: str | None = None, context: str | None = None) -> KubernetesClient:
@@ -362,7 +366,8 @@ class KubernetesClient:
 
         `within_s`: ask once, and give up after so long.
         """
-        ends = time.monotonic() + (PATIENCE_S if within_s is None else 0.0)
+        began = time.monotonic()
+        ends = began + (PATIENCE_S if within_s is None else 0.0)
         pause = 0.2
         shown: Credentials | None = None
         twice = method == "GET" or kind == APPLY
@@ -375,6 +380,8 @@ class KubernetesClient:
             except ClusterUnreachable as error:
                 sent = not isinstance(error.__cause__, (NewConnectionError, ConnectTimeoutError))
                 final = isinstance(error, CertificateRefused) or (sent and not twice) or self._closed
+                if isinstance(error.__cause__, NewConnectionError) and not self._answered:
+                    ends = min(ends, began + REFUSED_S)
                 if final or time.monotonic() + wait > ends:
                     raise
             else:
@@ -430,6 +437,7 @@ class KubernetesClient:
         except (HTTPError, OSError) as error:
             raise self._unreachable(error) from error
         self._set_clock(answer.headers.get("Date"))
+        self._answered = True
         return credentials, answer
 
     def _set_clock(self, told: str | None) -> None:

@@ -190,7 +190,7 @@ def test_quantities_are_compared_as_numbers(expected: Any, found: Any, same: boo
     assert (shared(expected, found) == expected) is same
 
 
-def test_a_cluster_that_does_not_answer_is_no_drift(
+def test_a_cluster_that_does_not_answer_is_told_and_not_taken_for_unchanged(
     server: Server, handler: Callable[..., ObjectHandler]
 ) -> None:
     made = handler()
@@ -200,7 +200,9 @@ def test_a_cluster_that_does_not_answer_is_no_drift(
         raise ClusterUnreachable("nobody answers")
 
     server.get = silent  # type: ignore[method-assign]
-    assert differences(made, refreshed(made, state), queue()) == []
+    with pytest.raises(ProviderError) as told:
+        made.read("orch-lab", state)
+    assert (told.value.code, told.value.summary) == ("ORCH458", "nobody answers")
 
 
 def test_what_is_gone_or_going_is_gone(server: Server, handler: Callable[..., ObjectHandler]) -> None:
