@@ -28,6 +28,7 @@ from orch.runner.kubernetes.errors import (
     CertificateRefused,
     ClusterUnreachable,
     Expired,
+    Forbidden,
     NotFound,
     ServerError,
     TooManyRequests,
@@ -118,6 +119,18 @@ class KubernetesClient:
             return self.get(path, **query)
         except NotFound:
             return None
+
+    def identity(self) -> str | None:
+        """Which cluster this is, whatever leads to it: the UID of its namespace kube-system, which is made
+        once and never deleted; None where it may not be read.
+
+        Source: Kubernetes SIG Multicluster, KEP-2149, on `cluster.clusterset.k8s.io`.
+        """
+        try:
+            found = self.find(api_path("v1", "namespaces", name="kube-system"))
+        except Forbidden:
+            return None
+        return str((found or {}).get("metadata", {}).get("uid") or "") or None
 
     def items(self, path: str, **query: str) -> list[Doc]:
         """All objects of a list, asked for 500 at a time; anew where it changed too much to be read on."""
