@@ -315,4 +315,6 @@ CODES = {
     "ORCH455": "The namespace does not serve",
     "ORCH456": "Something of the cluster is not checked or not used",
     "ORCH457": "Pods lack the networks of their fabric",
+    "ORCH458": "The cluster does not answer",
+    "ORCH459": "The fleet is on another cluster",
 }

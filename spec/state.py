@@ -296,7 +296,8 @@ class PodQueue(_Frozen):
     often as it does: by them it gets its devices as interfaces. `topology_key`: the label whose value the
     pods of a run are to share; `topology_required`: or do not start. `priority_classes`: those that its queue
     knows, by name, with their values. `mark`: of the fleet's stack, as a label's value: all that its runs
-    have in the cluster bears it.
+    have in the cluster bears it. `cluster`: which cluster it is (the UID of its namespace kube-system), None
+    where that could not be read.
     """
 
     context: str | None = None
@@ -322,6 +323,7 @@ class PodQueue(_Frozen):
     start_limit_s: int = 300
     price_hourly: float | None = None
     mark: str = ""
+    cluster: str | None = None
 
     def located(self, folder: Path) -> PodQueue:
         """The same with the path of its kubeconfig made absolute, a relative one from `folder`."""

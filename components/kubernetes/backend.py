@@ -80,10 +80,12 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
 
     def facts(self, request: PlanRequest, candidate: KubernetesCandidate) -> ClusterFacts:
         client = self._client(request, candidate.context)
-        return request.once(
+        facts = request.once(
             (self.name, "facts", candidate.context, candidate.namespace),
             lambda: gather_facts(client, candidate.namespace),
         )
+        # The control plane of a rehearsal is made anew whenever it was stopped.
+        return facts if request.session(self.name) is None else replace(facts, identity=None)
 
     def plan(
         self, request: PlanRequest, candidate: KubernetesCandidate, facts: ClusterFacts

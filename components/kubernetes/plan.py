@@ -18,6 +18,13 @@ STACK = "orch.dev/stack"
 LONGEST_NAME = 63
 """Of an object whose name becomes the value of a label. Source: Kubernetes, "Object Names and IDs"."""
 
+CLUSTER_ID = "kube-system/"
+"""What a provider's `cluster_identifier` begins with where the UID of that namespace follows."""
+OTHER_CLUSTER = (
+    "have the kubeconfig lead to the fleet's cluster again; where that is gone for good, "
+    "`orch down {} --force` forgets what the fleet had there"
+)
+
 
 def base_name(fleet: str, scope: str) -> str:
     """How names of a fleet's objects begin: cluster-scoped ones are shared by all who use the cluster."""
@@ -83,7 +90,7 @@ class KubernetesPlan:
 
     `namespace_labels`: of the namespace that is made, None where it is there. `service_account`: whether one
     is made, by the name of `queue`. `kueue`: what is made of it, None where nothing is. `login`: what the
-    provider is configured with.
+    provider is configured with, `cluster_identifier` what it knows the cluster by.
     """
 
     fleet: str
@@ -97,6 +104,7 @@ class KubernetesPlan:
     service_account: bool
     kueue: KueueObjects | None
     login: Mapping[str, str]
+    cluster_identifier: str
     job_image: str | None
     env: Mapping[str, str]
     protect: bool

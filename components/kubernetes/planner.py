@@ -23,7 +23,15 @@ from orch.components.kubernetes.account.rights import (
 from orch.components.kubernetes.candidates import KubernetesCandidate
 from orch.components.kubernetes.fabrics import topology_sets
 from orch.components.kubernetes.node_choice import chosen_nodes, pod_networks
-from orch.components.kubernetes.plan import Chosen, KubernetesPlan, Queueing, base_name, labels_of
+from orch.components.kubernetes.plan import (
+    CLUSTER_ID,
+    OTHER_CLUSTER,
+    Chosen,
+    KubernetesPlan,
+    Queueing,
+    base_name,
+    labels_of,
+)
 from orch.components.kubernetes.queueing import given_queue, own_queue, queueing_of
 from orch.components.request import PriorState
 from orch.spec.diagnostics import Severity
@@ -63,9 +71,11 @@ def plan(
 ) -> KubernetesPlan:
     """The whole fleet at a cluster.
 
-    Raises PlanErrors with all that is wrong: ORCH200, 223, 450, 451, 452, 453, 454, 455, 457.
+    Raises PlanErrors with all that is wrong: ORCH200, 223, 450, 451, 452, 453, 454, 455, 457; with ORCH459
+    alone where the fleet is on another cluster than this.
     """
     settings = context.settings
+    cluster, identifier = _cluster(fleet, candidate, facts, previous, context)
     findings = list[Finding]()
     scope = previous.pins.get("scope", context.scope)
     base = base_name(fleet.name, scope)
@@ -126,6 +136,7 @@ def plan(
         priority_classes=dict(facts.priority_classes or {}) if queueing.gang == "kueue" else {},
         start_limit_s=settings.start_limit_s,
         price_hourly=None,
+        cluster=cluster,
     )
     level = {POD_SECURITY: "privileged"} if chosen.privileges else {}
     warnings = settle(findings)
@@ -141,6 +152,7 @@ def plan(
         service_account=account == base,
         kueue=kueue,
         login=context.login,
+        cluster_identifier=identifier,
         job_image=fleet.image,
         env={key: value for key, value in fleet.env.items() if value is not None},
         protect=fleet.protect,
@@ -152,6 +164,8 @@ def plan(
             "namespace": namespace,
             **({"nodes_like": chosen.size.shape.key} if chosen.size is not None else {}),
             "gang": queueing.gang,
+            **({"cluster": cluster} if cluster is not None else {}),
+            **({"cluster_identifier": identifier} if identifier.startswith(CLUSTER_ID) else {}),
         },
         reasons=tuple(told.reasons(fleet, candidate, facts, queue, chosen, queueing, kueue, makes_namespace)),
         warnings=warnings,
@@ -159,6 +173,36 @@ def plan(
 
 
 # Where
+
+
+def _cluster(
+    fleet: Fleet,
+    candidate: KubernetesCandidate,
+    facts: ClusterFacts,
+    previous: PriorState,
+    context: Context,
+) -> tuple[str | None, str]:
+    """Which cluster the fleet is on, None where that cannot be told, and what the provider calls it.
+
+    A stack keeps what its provider was made with: the official plugin makes all objects anew by another word.
+    Raises PlanErrors (ORCH459) where the fleet is on another one than this.
+    """
+    decided = previous.pins or previous.unfinished
+    pins = decided if decided.get("backend") == "kubernetes" else {}
+    known, found = pins.get("cluster"), facts.identity
+    if known is not None and found is not None and known != found:
+        summary = f"fleet {fleet.name} is on another cluster than {_context_words(candidate)} leads to now"
+        detail = f"the namespace kube-system had the UID {known} when it was made, and has {found} here"
+        raise PlanErrors([Finding("ORCH459", "backends", summary, detail, OTHER_CLUSTER.format(fleet.name))])
+    cluster = found or known
+    named = context.login.get("context") or "current"
+    if pins:
+        return cluster, pins.get("cluster_identifier", named)
+    return cluster, f"{CLUSTER_ID}{cluster}" if cluster is not None else named
+
+
+def _context_words(candidate: KubernetesCandidate) -> str:
+    return f"context {candidate.context}" if candidate.context is not None else "the current context"
 
 
 def _namespace(facts: ClusterFacts, name: str, mark: str) -> tuple[bool, list[Finding]]:

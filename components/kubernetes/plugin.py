@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -24,11 +25,19 @@ from typing import Any, ClassVar, cast
 from pulumi.provider.experimental import provider as api
 
 from orch.components.kubernetes.account.facts import MARK
+from orch.components.kubernetes.plan import CLUSTER_ID, OTHER_CLUSTER
 from orch.providers.orch.handler import OBSERVED, Inputs, LeftBehind, ProviderError, State
 from orch.providers.orch.serving import HandlerProvider, serve
 from orch.providers.orch.values import plain_map, sendable
+from orch.runner.hosts.registration import FORCED
 from orch.runner.kubernetes.client import KubernetesClient, api_path
-from orch.runner.kubernetes.errors import Forbidden, KubernetesError, ManagedByOthers, NotFound
+from orch.runner.kubernetes.errors import (
+    ClusterUnreachable,
+    Forbidden,
+    KubernetesError,
+    ManagedByOthers,
+    NotFound,
+)
 from orch.spec.quantities import quantity
 
 PACKAGE = "kubernetes"
@@ -126,12 +135,15 @@ class ObjectHandler:
         return self._id(inputs), _settled()
 
     def read(self, resource_id: str, state: State) -> State | None:
+        """Raises ProviderError where the cluster does not tell: it may be as recorded, or not."""
         try:
             found = self._client().get(self._path(state))
         except NotFound:
             return None
+        except LeftBehind:
+            return {OBSERVED: {}}
         except KubernetesError as error:
-            return {OBSERVED: {"reachable": False, "reason": error.summary}}
+            raise _unread(error) from error
         if found["metadata"].get("deletionTimestamp"):
             return None
         keys = [key for key in state if key not in BESIDE and key not in (OBSERVED, *IMMUTABLE)]
@@ -254,6 +266,12 @@ def _same_quantity(one: str, other: object) -> bool:
         return False
 
 
+def _unread(error: KubernetesError) -> ProviderError:
+    """Why an object could not be read: ORCH458 where nobody answers."""
+    code = "ORCH458" if isinstance(error, ClusterUnreachable) else error.code
+    return ProviderError(error.summary, where=error.where, detail=error.detail, hint=error.hint, code=code)
+
+
 def _settled() -> State:
     return {OBSERVED: {}, "__fieldManager": "orch"}
 
@@ -280,6 +298,10 @@ class KubernetesProvider(HandlerProvider):
     ) -> None:
         self._connect = connect
         self._client: KubernetesClient | None = None
+        self._identifier = ""
+        self._other: ProviderError | None = None
+        self._asked = False
+        self._asking = threading.Lock()
 
         def handler(token: str) -> ObjectHandler:
             kind = token.rpartition(":")[2]
@@ -290,7 +312,29 @@ class KubernetesProvider(HandlerProvider):
         super().__init__(handler)
 
     def _cluster(self) -> KubernetesClient:
+        """The client. Raises ProviderError: ORCH459 for one that leads to another cluster than the fleet's
+        (LeftBehind with --force), and ORCH458 where nobody answers."""
         assert self._client is not None  # the engine configures a provider before it asks for a resource
+        with self._asking:
+            if not self._asked and self._identifier.startswith(CLUSTER_ID):
+                try:
+                    found = self._client.identity()
+                except KubernetesError as error:
+                    raise _unread(error) from error
+                known = self._identifier.removeprefix(CLUSTER_ID)
+                if found is not None and found != known:
+                    # With --force what is on a cluster that is gone for good leaves the record.
+                    error = LeftBehind if os.environ.get(FORCED) == "1" else ProviderError
+                    self._other = error(
+                        "the fleet is on another cluster than the kubeconfig leads to now",
+                        where=self._client.login.where,
+                        detail=f"the namespace kube-system has the UID {found}, that of the fleet's {known}",
+                        hint=OTHER_CLUSTER.format("NAME"),
+                        code="ORCH459",
+                    )
+            self._asked = True
+        if self._other is not None:
+            raise self._other
         return self._client
 
     async def check_config(self, request: api.CheckRequest) -> api.CheckResponse:
@@ -303,6 +347,7 @@ class KubernetesProvider(HandlerProvider):
     async def configure(self, request: api.ConfigureRequest) -> api.ConfigureResponse:
         args = plain_map(request.args)
         file, context = args.get("kubeconfig"), args.get("context")
+        self._identifier = str(args.get("clusterIdentifier") or "")
         self._client = await self._work(
             lambda: self._connect(
                 None if file is None else str(file), None if context is None else str(context)

@@ -37,10 +37,9 @@ class KubernetesFleet(pulumi.ComponentResource):
         super().__init__("orch:fleet:Kubernetes", plan.fleet, None, protect)
         self._plan = plan
         own = pulumi.ResourceOptions(parent=self)
-        cluster = plan.login.get("context") or "current"
         provider = kubernetes.Provider(
             f"{plan.fleet}-kubernetes",
-            cluster_identifier=cluster,
+            cluster_identifier=plan.cluster_identifier,
             enable_server_side_apply=True,
             kubeconfig=plan.login.get("kubeconfig"),
             context=plan.login.get("context"),

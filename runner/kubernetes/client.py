@@ -28,6 +28,7 @@ from orch.runner.kubernetes.errors import (
     CertificateRefused,
     ClusterUnreachable,
     Expired,
+    Forbidden,
     NotFound,
     ServerError,
     TooManyRequests,
@@ -54,6 +55,9 @@ ANSWER_S = 60.0
 """The longest wait for an answer; an API server ends a request itself after 60 s."""
 PATIENCE_S = 30.0
 """How long a request is tried again where it is certainly not done."""
+REFUSED_S = 3.0
+"""The same where no connection comes about to a server that has not answered yet: one that has is only
+restarting."""
 WATCH_S = 300
 """How long one request of a watch lasts. Bookmarks come every minute or so."""
 SILENT_S = WATCH_S + 30.0
@@ -83,6 +87,7 @@ class KubernetesClient:
         self._pools: tuple[object, urllib3.PoolManager] | None = None
         self._closed = False
         self._ahead = timedelta()
+        self._answered = False
 
     @classmethod
     def open(cls, kubeconfig: str | None = None, context: str | None = None) -> KubernetesClient:
@@ -114,6 +119,18 @@ class KubernetesClient:
             return self.get(path, **query)
         except NotFound:
             return None
+
+    def identity(self) -> str | None:
+        """Which cluster this is, whatever leads to it: the UID of its namespace kube-system, which is made
+        once and never deleted; None where it may not be read.
+
+        Source: Kubernetes SIG Multicluster, KEP-2149, on `cluster.clusterset.k8s.io`.
+        """
+        try:
+            found = self.find(api_path("v1", "namespaces", name="kube-system"))
+        except Forbidden:
+            return None
+        return str((found or {}).get("metadata", {}).get("uid") or "") or None
 
     def items(self, path: str, **query: str) -> list[Doc]:
         """All objects of a list, asked for 500 at a time; anew where it changed too much to be read on."""
@@ -362,7 +379,8 @@ class KubernetesClient:
 
         `within_s`: ask once, and give up after so long.
         """
-        ends = time.monotonic() + (PATIENCE_S if within_s is None else 0.0)
+        began = time.monotonic()
+        ends = began + (PATIENCE_S if within_s is None else 0.0)
         pause = 0.2
         shown: Credentials | None = None
         twice = method == "GET" or kind == APPLY
@@ -375,6 +393,8 @@ class KubernetesClient:
             except ClusterUnreachable as error:
                 sent = not isinstance(error.__cause__, (NewConnectionError, ConnectTimeoutError))
                 final = isinstance(error, CertificateRefused) or (sent and not twice) or self._closed
+                if isinstance(error.__cause__, NewConnectionError) and not self._answered:
+                    ends = min(ends, began + REFUSED_S)
                 if final or time.monotonic() + wait > ends:
                     raise
             else:
@@ -430,6 +450,7 @@ class KubernetesClient:
         except (HTTPError, OSError) as error:
             raise self._unreachable(error) from error
         self._set_clock(answer.headers.get("Date"))
+        self._answered = True
         return credentials, answer
 
     def _set_clock(self, told: str | None) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orch.runner.private import write_private
+from orch.spec.errors import ExitCode
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, EngineFailed, EngineGone, Interrupted, StackError, StackLocked
 from orch.stacks.project import Project
@@ -340,6 +341,10 @@ def locked_error(stack: str, output: str) -> StackError:
     return stack_locked(stack, holder[holder.find("created by") :] if "created by" in holder else holder)
 
 
+EXIT_CODES = {"ORCH459": ExitCode.CONFIG, "ORCH458": ExitCode.HOSTS}
+"""Of failures that plugins tell by these codes, where there are no others: nothing was tried."""
+
+
 def _failure(project: Project, stack: str, verb: str, run: EngineCall, result: ProcessResult) -> StackError:
     output = "\n".join([result.stderr, *run.errors.values()])
     if is_held(output):
@@ -368,7 +373,7 @@ def _failure(project: Project, stack: str, verb: str, run: EngineCall, result: P
     if is_lacking(detail):
         return not_ours(project, f"{command} of the {subject(stack)} needs the passphrase of its state")
     failed = sum(bool(urn) for urn in run.errors)
-    return EngineFailed(
+    error = EngineFailed(
         f"{command} failed for {subject(stack)}"
         + (f": {counted(failed, 'resource')} failed" if failed else ""),
         detail=detail,
@@ -376,3 +381,8 @@ def _failure(project: Project, stack: str, verb: str, run: EngineCall, result: P
         code="ORCH347",
         errors=run.errors,
     )
+    told = [text for urn, text in run.errors.items() if urn]
+    for code, exit_code in EXIT_CODES.items():
+        if told and all(code in text for text in told):
+            error.exit_code = exit_code
+    return error

@@ -112,7 +112,8 @@ class ClusterFacts:
     of nodes that it gives devices of. `allowed`: what the caller may do, `VERB RESOURCE.GROUP` as
     `create jobs.batch`, and `denied` what not; what is in neither was not asked. `unread`: what could not be
     read, each with why.
-    `limit_ranges`, `quotas`: those of the namespace, as the API has them.
+    `limit_ranges`, `quotas`: those of the namespace, as the API has them. `identity`: which cluster it is, by
+    the UID of its namespace kube-system; None where that may not be read.
     """
 
     server: str
@@ -135,6 +136,7 @@ class ClusterFacts:
     unread: tuple[str, ...] = ()
     limit_ranges: tuple[Doc, ...] | None = ()
     quotas: tuple[Doc, ...] | None = ()
+    identity: str | None = None
 
     def version_of(self, group: str, plural: str) -> str | None:
         """The version of a group that serves a kind, the newest; None where none does."""

@@ -106,6 +106,7 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         accounts = threads.submit(
             reading.items, "service accounts", api_path("v1", "serviceaccounts", namespace)
         )
+        identity = threads.submit(client.identity)
         ranges = threads.submit(reading.items, "limit ranges", api_path("v1", "limitranges", namespace))
         quotas = threads.submit(reading.items, "quotas", api_path("v1", "resourcequotas", namespace))
         queues = {
@@ -138,6 +139,7 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         joined = {where: answer.result() for where, answer in networks.items()}
         found = place.result()
         known = accounts.result()
+        which = identity.result()
         limits, sums = ranges.result(), quotas.result()
         rows = nodes.result()
         on_nodes = pods.result()
@@ -166,6 +168,7 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         unread=tuple(sorted(reading.unread)),
         limit_ranges=None if limits is None else tuple(limits),
         quotas=None if sums is None else tuple(sums),
+        identity=which,
     )
 
 

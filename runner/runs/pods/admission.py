@@ -95,6 +95,7 @@ def admitted(
         raise NoFit(f"fleet {fleet.name} takes no pods any more")
     name = gang_name(plan.run, queue.mark, plan.run_id, row.next_attempt)
     gangs = _gangs(queue)
+    _require_own_cluster(queue)
     look = gangs.look(name)
     if look.state == "gone" or not look.whole:
         login = filled_login(context.folder, record.image, context.secrets)
@@ -184,6 +185,7 @@ def remove_leftover_pods(ledger: Ledger, fleet: FleetState) -> tuple[str, ...]:
 
 _CLIENTS: dict[tuple[str | None, str | None], KubernetesClient] = {}
 _OPENING = threading.Lock()
+_COMPARED: set[tuple[str | None, str | None, str]] = set()
 
 
 def _gangs(queue: PodQueue) -> Gangs:
@@ -196,6 +198,23 @@ def _gangs(queue: PodQueue) -> Gangs:
         if where not in _CLIENTS:
             _CLIENTS[where] = KubernetesClient.open(*where)
         return Gangs(_CLIENTS[where], queue)
+
+
+def _require_own_cluster(queue: PodQueue) -> None:
+    """Asked once by a process. Raises PodsRefused where the kubeconfig leads to another cluster now."""
+    where = (queue.kubeconfig, queue.context)
+    if queue.cluster is None or (*where, queue.cluster) in _COMPARED:
+        return
+    found = _CLIENTS[where].identity()
+    if found is not None and found != queue.cluster:
+        raise PodsRefused(
+            "the fleet is on another cluster than its kubeconfig leads to now",
+            detail=f"the namespace kube-system has the UID {found}, that of the fleet's {queue.cluster}",
+            hint="have the kubeconfig lead to the fleet's cluster again",
+            reason="creating_container_error",
+            code="ORCH459",
+        )
+    _COMPARED.add((*where, queue.cluster))
 
 
 def queue_of(node: NodeState) -> PodQueue:

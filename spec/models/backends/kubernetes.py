@@ -15,14 +15,16 @@ from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.json_schema import Form
 from orch.spec.models.fields.parsing import Reaches
-from orch.spec.models.fields.types import Names, Tags, Text, choice, duration, names_of, rows
+from orch.spec.models.fields.types import Names, Tags, Text, checked, choice, duration, names_of, rows
 from orch.spec.models.ssh import PortNumber
 
 START_LIMIT_S = 300
 _NO_HOST = "a pod has no machine of yours under it: put it into the job's image, or its `commands`"
 _LABELS = "nodes are chosen by `resources`, and by `node_selector` of `kubernetes` in orch.yml"
 _NO_NETWORK = "pods are in the network of their cluster"
+LONGEST_LABEL, LONGEST_SUBDOMAIN = 63, 253
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_SUBDOMAIN = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
 
 
 def check_pod_network(text: str) -> str:
@@ -34,6 +36,33 @@ def check_pod_network(text: str) -> str:
         return text
     hint = "lower-case letters, digits and dashes, as `hostdev-net`, or `default/hostdev-net`"
     raise Problem("ORCH115", f"{shown(text)} is not the name of a pod's network", hint=hint)
+
+
+def check_label(text: str) -> str:
+    """The name of a namespace: a label of RFC 1123. Source: Kubernetes, "Object Names and IDs"."""
+    if re.fullmatch(_LABEL, text):
+        return text
+    raise _no_name(text, LONGEST_LABEL, r"[^a-z0-9]+", _LABEL)
+
+
+def check_subdomain(text: str) -> str:
+    """The name of most objects: a subdomain of RFC 1123. Source: Kubernetes, "Object Names and IDs"."""
+    if len(text) <= LONGEST_SUBDOMAIN and re.fullmatch(_SUBDOMAIN, text):
+        return text
+    raise _no_name(text, LONGEST_SUBDOMAIN, r"[^a-z0-9.]+", _SUBDOMAIN)
+
+
+def _no_name(text: str, longest: int, others: str, form: str) -> Problem:
+    signs = "digits and dashes" if longest == LONGEST_LABEL else "digits, dashes and dots"
+    reason = f"at most {longest} lower-case letters, {signs}, with a letter or digit at both ends"
+    close = re.sub(others, "-", text.lower()).strip("-.")
+    fits = len(close) <= longest and re.fullmatch(form, close) is not None
+    hint = f"is it `{close}`? A name has {reason}" if fits else f"a name has {reason}"
+    return Problem("ORCH115", f"{shown(text)} is not the name of an object of Kubernetes", hint=hint)
+
+
+Label = Annotated[str, checked(check_label, json_schema.pattern("label", _LABEL))]
+Subdomain = Annotated[str, checked(check_subdomain, json_schema.pattern("subdomain", _SUBDOMAIN))]
 
 
 class KubernetesJump(Section):
@@ -126,7 +155,7 @@ class KubernetesSettings(BackendSettings):
     )
     regions: Regions = Field(default=(), description="Names of contexts.")
     proxy_jump: KubernetesJump | None = Field(default=None, description="Way to pods.")
-    namespace: Text | None = Field(
+    namespace: Label | None = Field(
         default=None, description="Namespace; that of the context if not given, else `default`."
     )
     rdma_resource: Text | None = Field(
@@ -144,7 +173,7 @@ class KubernetesSettings(BackendSettings):
         description="What starts all pods of a run together; `auto`: the first that the cluster has; `none`: "
         "orch takes them back together.",
     )
-    queue: Text | None = Field(
+    queue: Subdomain | None = Field(
         default=None,
         description="An existing LocalQueue of Kueue in the namespace; nothing cluster-wide is made then.",
     )
@@ -153,7 +182,7 @@ class KubernetesSettings(BackendSettings):
         validation_alias="start_limit",
         description="How long some pods of a run may hold nodes while others do not start, without a gang.",
     )
-    service_account: Text | None = Field(
+    service_account: Subdomain | None = Field(
         default=None, description="An existing one for pods; one without rights is made if not given."
     )
     node_selector: Tags = Field(default={}, description="Labels that nodes must have.")

@@ -94,6 +94,25 @@ def test_networks_that_may_not_be_listed_are_told_of_the_fleets_namespace_alone(
     assert [each.partition(":")[0] for each in facts.unread] == ["networks that pods may join"]
 
 
+def test_a_cluster_is_told_by_the_uid_of_its_system_namespace(
+    server: KubeServer, client: KubernetesClient
+) -> None:
+    usual = cluster(None)
+    system = "/api/v1/namespaces/kube-system"
+
+    def known(call: Call) -> Answer:
+        return Answer({"metadata": {"uid": "8d3f"}}) if call.path == system else usual(call)
+
+    def hidden(call: Call) -> Answer:
+        return status(403, "Forbidden", "namespaces is forbidden") if call.path == system else usual(call)
+
+    for answer, identity in ((known, "8d3f"), (hidden, None)):
+        server.answer = answer
+        facts = gather_facts(client, "space")
+        # Without the right nothing is compared, and nothing is amiss.
+        assert (facts.identity, facts.unread) == (identity, ())
+
+
 def test_a_cluster_without_multus_is_not_asked_for_networks(
     server: KubeServer, client: KubernetesClient
 ) -> None:

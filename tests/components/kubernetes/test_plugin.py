@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pulumi.provider.experimental.property_value import PropertyValue
 
 from orch.components.kubernetes.account.facts import MARK
-from orch.components.kubernetes.plugin import ObjectHandler, official, shared
+from orch.components.kubernetes.plugin import KubernetesProvider, ObjectHandler, official, shared
 from orch.providers.orch.handler import LeftBehind, ProviderError, differences
+from orch.runner.hosts.registration import FORCED
 from orch.runner.kubernetes.client import KubernetesClient
 from orch.runner.kubernetes.errors import ClusterUnreachable, Forbidden, ManagedByOthers, NotFound
 
@@ -190,7 +194,7 @@ def test_quantities_are_compared_as_numbers(expected: Any, found: Any, same: boo
     assert (shared(expected, found) == expected) is same
 
 
-def test_a_cluster_that_does_not_answer_is_no_drift(
+def test_a_cluster_that_does_not_answer_is_told_and_not_taken_for_unchanged(
     server: Server, handler: Callable[..., ObjectHandler]
 ) -> None:
     made = handler()
@@ -200,7 +204,100 @@ def test_a_cluster_that_does_not_answer_is_no_drift(
         raise ClusterUnreachable("nobody answers")
 
     server.get = silent  # type: ignore[method-assign]
-    assert differences(made, refreshed(made, state), queue()) == []
+    with pytest.raises(ProviderError) as told:
+        made.read("orch-lab", state)
+    assert (told.value.code, told.value.summary) == ("ORCH458", "nobody answers")
+
+
+class Elsewhere(Server):
+    """A cluster of another identity than `here`; None: one that may not be told."""
+
+    login = type("login", (), {"where": "lab (https://lab)"})
+
+    def __init__(self, uid: str | None = "here") -> None:
+        super().__init__()
+        self.uid, self.asked = uid, 0
+
+    def identity(self) -> str | None:
+        self.asked += 1
+        return self.uid
+
+
+def provider_of(server: Server, identifier: str) -> KubernetesProvider:
+    made = KubernetesProvider(lambda file, context: cast(KubernetesClient, server), pause_s=0.0)
+    args = {"context": PropertyValue("lab"), "clusterIdentifier": PropertyValue(identifier)}
+    asyncio.run(made.configure(cast(Any, SimpleNamespace(args=args))))
+    return made
+
+
+def ask(made: KubernetesProvider, what: str, *words: Any) -> Any:
+    return getattr(made._handler("kubernetes:kueue.x-k8s.io/v1beta2:ClusterQueue"), what)(*words)
+
+
+@pytest.mark.parametrize("what", ["read", "delete", "create", "update"])
+def test_nothing_is_done_or_believed_on_another_cluster(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FORCED, raising=False)
+    server = Elsewhere("there")
+    made = provider_of(server, "kube-system/here")
+    words = {"create": (queue(),), "update": ("orch-lab", queue(), queue("16"))}
+    for _ in range(2):
+        with pytest.raises(ProviderError) as told:
+            ask(made, what, *words.get(what, ("orch-lab", queue())))
+        assert (told.value.code, told.value.where) == ("ORCH459", "lab (https://lab)")
+        assert not isinstance(told.value, LeftBehind)
+    assert (server.calls, server.asked) == ([], 1)
+
+
+def test_with_force_what_is_on_a_cluster_that_is_gone_leaves_the_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(FORCED, "1")
+    server = Elsewhere("there")
+    server.objects[QUEUE] = queue()
+    made = provider_of(server, "kube-system/here")
+    assert ask(made, "read", "orch-lab", queue()) == {"observed": {}}
+    with pytest.raises(LeftBehind):
+        ask(made, "delete", "orch-lab", queue())
+    with pytest.raises(ProviderError):
+        ask(made, "create", queue())
+    assert (server.calls, QUEUE in server.objects) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("identifier", "uid", "asked"),
+    [
+        ("kube-system/here", "here", 1),
+        ("kube-system/here", None, 1),
+        # Of a stack whose provider was made by its context.
+        ("lab", "there", 0),
+    ],
+)
+def test_the_own_cluster_and_one_that_may_not_be_told_serve(
+    identifier: str, uid: str | None, asked: int
+) -> None:
+    server = Elsewhere(uid)
+    made = provider_of(server, identifier)
+    ask(made, "create", queue())
+    ask(made, "delete", "orch-lab", queue())
+    assert [name for name, _ in server.calls] == ["apply", "delete"]
+    assert server.asked == asked
+
+
+def test_a_cluster_that_cannot_be_asked_which_it_is_is_asked_again() -> None:
+    server = Elsewhere()
+    made = provider_of(server, "kube-system/here")
+
+    def silent() -> str | None:
+        raise ClusterUnreachable("nobody answers")
+
+    server.identity = silent  # type: ignore[method-assign]
+    with pytest.raises(ProviderError) as told:
+        ask(made, "delete", "orch-lab", queue())
+    assert told.value.code == "ORCH458"
+    server.identity = lambda: "there"  # type: ignore[method-assign]
+    with pytest.raises(ProviderError) as told:
+        ask(made, "delete", "orch-lab", queue())
+    assert told.value.code == "ORCH459"
 
 
 def test_what_is_gone_or_going_is_gone(server: Server, handler: Callable[..., ObjectHandler]) -> None:

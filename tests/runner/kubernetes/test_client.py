@@ -365,7 +365,8 @@ def test_a_certificate_for_another_name_is_refused_unless_that_is_expected(tmp_p
 
 
 def test_a_server_that_is_not_there_is_told(server: KubeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "PATIENCE_S", 0.5)
+    # With the usual patience this would be a test of half a minute.
+    monkeypatch.setattr(clients, "REFUSED_S", 0.2)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         config = server.kubeconfig(server=f"https://127.0.0.1:{free.getsockname()[1]}")
