@@ -224,9 +224,9 @@ def test_ports_of_a_pod_are_ports_here(connector: KubernetesConnector, node: Nod
 
 def test_a_person_has_a_shell_there(connector: KubernetesConnector, node: NodeState, tmp_path: Path) -> None:
     screen = Screen(connector.terminal(node, tmp_path / "ssh", ()))
-    screen.type("PS1='pro''mpt>'; echo at $(hostname) size $(stty size)\n")
-    screen.shows("size 33 91")
+    screen.type("while [ \"$(stty size)\" != '33 91' ]; do sleep 0.1; done; echo at $(hostname) si''zed\n")
     screen.shows(f"at {node.name.rsplit('-', 1)[0]}")
+    screen.shows("sized")
     screen.resize(20, 60)
     os.kill(screen.process.pid, signal.SIGWINCH)
     screen.type("while [ \"$(stty size)\" != '20 60' ]; do sleep 0.1; done; echo re''sized\n")
