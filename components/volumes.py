@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -86,6 +86,11 @@ class VolumeBackend(ABC):
     @abstractmethod
     def plan(self, request: VolumeRequest) -> VolumePlan:
         """What the volume becomes. May ask the backend. Raises PlanErrors, and what asking raises."""
+
+    def clear(self, account: Account, volume: VolumeState, stack: str) -> Iterable[str]:
+        """Remove what was made with a volume of orch's own and is of no use any more, once that is deleted:
+        what was removed, each as it goes. `stack`: PROJECT/STACK. Raises what asking the backend raises."""
+        return ()
 
 
 class FolderVolumes(VolumeBackend):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.runner.events import PortForwarded
 from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of
+from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of, waits_for_pods
 from orch.runner.processes import describe_owner
 from orch.spec.errors import visible
 
@@ -145,15 +145,17 @@ def summary(row: RunRow, argument: str | None = None) -> str:
 
 
 def rank_lines(row: RunRow) -> list[str]:
-    """A line for each rank: its node, its group where the task has groups, its status."""
+    """A line for each rank: its node, `-` for a pod that never was, its group where the task has groups, its
+    status."""
     groups, _ = groups_and_tags(row)
     texts = {rank: group_text(group) for rank, group in groups.items()}
-    width, group_width = max(len(rank.node) for rank in row.ranks), max(map(len, texts.values()), default=0)
+    nodes = ["-" if waits_for_pods(row.plan) else rank.node for rank in row.ranks]
+    width, group_width = max(map(len, nodes)), max(map(len, texts.values()), default=0)
     return [
-        f"  rank {rank.rank}  {rank.node:<{width}}  "
+        f"  rank {rank.rank}  {node:<{width}}  "
         + (f"{texts.get(rank.rank, ''):<{group_width}}  " if texts else "")
         + rank_text(rank)
-        for rank in row.ranks
+        for rank, node in zip(row.ranks, nodes, strict=True)
     ]
 
 
@@ -165,7 +167,8 @@ def outputs_lines(left: OutputsLeft) -> list[str]:
 def attempt_lines(row: RunRow) -> list[str]:
     """A line for each attempt that ended before the latest one."""
     return [
-        f"  attempt {each.attempt}  {fold([rank.node for rank in each.ranks])}  "
+        f"  attempt {each.attempt}  "
+        f"{'-' if waits_for_pods(each.plan) else fold([rank.node for rank in each.ranks])}  "
         f"{'failed' if each.started_at else 'could not start'} ({', '.join(each.events)})"
         + (f" after {duration(each.finished_at - each.started_at)}" if each.started_at else "")
         + (f": {each.message}" if each.message else "")
@@ -174,7 +177,10 @@ def attempt_lines(row: RunRow) -> list[str]:
 
 
 def nodes_text(row: RunRow) -> str:
-    """The nodes of a run, folded: `gpu-[0-3]`, with groups `head: cpu-0; rest: gpu-[0-3]`."""
+    """The nodes of a run, folded: `gpu-[0-3]`, with groups `head: cpu-0; rest: gpu-[0-3]`; `-` where its pods
+    were never there."""
+    if waits_for_pods(row.plan):
+        return "-"
     groups, _ = groups_and_tags(row)
     nodes: dict[str | None, list[str]] = {}
     for rank in row.ranks:

@@ -14,6 +14,7 @@ from orch.cli import completion
 from orch.cli.context import Rehearse
 from orch.cli.errors import UsageError, tell
 from orch.cli.output.ticking import still
+from orch.cli.runs.exec import with_containers
 from orch.cli.runs.opening import open_runner
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def _copy_run(
     from orch.runner.errors import RunConflict, UnknownRank
     from orch.runner.launch.run_plan import plan_of
     from orch.runner.node.connector import fan_out
+    from orch.runner.placement.slots import is_slot
 
     plan, context = plan_of(row), runner.context(row)
     ranks = [rank.rank for rank in row.ranks]
@@ -132,7 +134,12 @@ def _copy_run(
     chosen = ranks if wanted is None else [wanted]
     if not down and not row.active:
         raise RunConflict(f"run {row.name} has ended: nothing can be copied to it")
-    uncollected = {rank.rank for rank in row.ranks if not rank.collected}
+    if row.active:
+        with_containers(runner, row)
+    # What never had a pod has nothing that could be collected yet.
+    uncollected = {
+        rank.rank for rank in row.ranks if not rank.collected and not is_slot(plan.ranks[rank.rank].node)
+    }
 
     def target_of(rank: int) -> Path:
         if len(chosen) == 1:

@@ -136,14 +136,16 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
         from orch.components.kubernetes.orphans import delete_unrecorded
 
-        return delete_unrecorded(snapshot, kubeconfig_file(self.entry(snapshot.settings), Path.cwd()))
+        settings = self.entry(snapshot.settings)
+        return delete_unrecorded(snapshot, kubeconfig_file(settings, Path.cwd()), settings.namespace)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         from orch.components.kubernetes.orphans import survey
 
         settings = self.entry(state.settings)
         contexts = [each.name for each in settings.contexts]
-        return survey(project, state, kubeconfig_file(settings, Path.cwd()), contexts)
+        file = kubeconfig_file(settings, Path.cwd())
+        return survey(project, state, file, contexts, settings.namespace)
 
     def classify_error(self, text: str) -> CloudAnswer | None:
         """An object that one cluster refuses may be taken by another one; but which cluster is meant is for

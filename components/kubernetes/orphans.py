@@ -29,11 +29,15 @@ ORDER = ("LocalQueue", "ClusterQueue", "ResourceFlavor", "Topology", "RoleBindin
 
 
 def delete_unrecorded(
-    snapshot: StackSnapshot, file: Path | None, *, pause_s: float | None = None
+    snapshot: StackSnapshot,
+    file: Path | None,
+    namespace: str | None = None,
+    *,
+    pause_s: float | None = None,
 ) -> Iterator[str]:
     """Delete objects that the stack asked for, that bear its mark, and that it does not record, and what
     `survey` found of its marks; what was removed, each as it goes. `file`: the kubeconfig where no provider
-    of the stack tells one.
+    of the stack tells one; `namespace`: as in `survey`.
 
     Raises KubernetesErrors where a cluster does not answer.
     """
@@ -43,7 +47,7 @@ def delete_unrecorded(
     unrecorded = [each for key, each in asked.items() if key not in recorded]
     pause = PAUSE_S if pause_s is None else pause_s
     if snapshot.marks and (contexts := snapshot.regions(PACKAGE)):
-        yield from _delete_empty(snapshot, file, contexts, pause)
+        yield from delete_empty(snapshot, file, contexts, namespace, pause_s=pause)
     if not unrecorded:
         return
     client = _client(snapshot, file)
@@ -68,10 +72,16 @@ def delete_unrecorded(
         client.close()
 
 
-def survey(project: str, snapshot: StackSnapshot, file: Path | None, contexts: Sequence[str]) -> Survey:
+def survey(
+    project: str,
+    snapshot: StackSnapshot,
+    file: Path | None,
+    contexts: Sequence[str],
+    namespace: str | None = None,
+) -> Survey:
     """Namespaces that stacks of an orch project made and that nothing is in: those that were left with what
-    is gone since. `contexts`: those of orch.yml, the current one without. Whether a state records one is for
-    the caller to say.
+    is gone since. `contexts`: those of orch.yml, the current one without; `namespace`: that of orch.yml, all
+    that is looked at where a user may not list them.
 
     Raises KubernetesErrors where no cluster answers.
     """
@@ -83,9 +93,9 @@ def survey(project: str, snapshot: StackSnapshot, file: Path | None, contexts: S
             found = replace(found, unseen=(*found.unseen, error))
             continue
         try:
-            empty = [each for each in _empty(client, place) if each.id not in snapshot.ids]
+            empty = [each for each in _empty(client, place, namespace) if each.id not in snapshot.ids]
             found = found.joined(survey_of(project, empty))
-        except Forbidden as error:  # most users see their own namespaces alone
+        except Forbidden as error:
             found = replace(found, closed=(*found.closed, error))
         except OrchError as error:
             found = replace(found, unseen=(*found.unseen, error))
@@ -94,9 +104,21 @@ def survey(project: str, snapshot: StackSnapshot, file: Path | None, contexts: S
     return found
 
 
-def _empty(client: KubernetesClient, place: str) -> Iterator[MarkedResource]:
+def _made(client: KubernetesClient, namespace: str | None) -> list[dict[str, Any]]:
+    """The namespaces that orch made; where they may not be listed, the one that is known."""
+    try:
+        return client.items(api_path("v1", "namespaces"), labelSelector=f"{MANAGED_BY}=orch")
+    except Forbidden:
+        known = namespace or client.login.namespace
+        if known is None:
+            raise
+        found = client.find(api_path("v1", "namespaces", None, known))
+        return [found] if found is not None and _labels(found).get(MANAGED_BY) == "orch" else []
+
+
+def _empty(client: KubernetesClient, place: str, namespace: str | None) -> Iterator[MarkedResource]:
     """Namespaces of any project that have nothing but what every one has."""
-    for each in client.items(api_path("v1", "namespaces"), labelSelector=f"{MANAGED_BY}=orch"):
+    for each in _made(client, namespace):
         meta = each["metadata"]
         name, whose = str(meta["name"]), (meta.get("annotations") or {}).get(STACK)
         if not isinstance(whose, str) or not project_of(whose) or meta.get("deletionTimestamp"):
@@ -107,13 +129,20 @@ def _empty(client: KubernetesClient, place: str) -> Iterator[MarkedResource]:
             yield MarkedResource(PACKAGE, whose, "namespace", name, name, place, created, 0.0)
 
 
-def _delete_empty(
-    snapshot: StackSnapshot, file: Path | None, contexts: Collection[str], pause_s: float
+def delete_empty(
+    snapshot: StackSnapshot,
+    file: Path | None,
+    contexts: Collection[str],
+    namespace: str | None,
+    *,
+    pause_s: float = PAUSE_S,
 ) -> Iterator[str]:
+    """Delete namespaces of the marks that are to be looked for, as far as nothing is in them; what was
+    removed, each as it goes. Raises KubernetesErrors."""
     for place in sorted(contexts):
         client = _opened(snapshot, file, place)
         try:
-            for each in list(_empty(client, place)):
+            for each in list(_empty(client, place, namespace)):
                 if each.mark not in snapshot.marks or each.id in snapshot.ids:
                     continue
                 document = client.find(api_path("v1", "namespaces", None, each.id))

@@ -6,14 +6,16 @@ Source: kubernetes.io, "Persistent Volumes": access modes, expanding claims, sto
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from orch.components.cloud.orphans import StackSnapshot
 from orch.components.kubernetes.login import kubeconfig_file
+from orch.components.kubernetes.orphans import delete_empty
 from orch.components.kubernetes.plan import MARK, STACK, labels_of
 from orch.components.volumes import STACK as VOLUME
-from orch.components.volumes import MadeWithVolumes, VolumePlan, VolumeRequest, in_words, state_of
+from orch.components.volumes import Account, MadeWithVolumes, VolumePlan, VolumeRequest, in_words, state_of
 from orch.runner.kubernetes.client import KubernetesClient, api_path
 from orch.runner.kubernetes.errors import Forbidden
 from orch.spec.findings import PlanError
@@ -70,6 +72,14 @@ class KubernetesVolumes(MadeWithVolumes):
             return plan_new(request, login, namespace, client.items(_CLASSES), makes_namespace=makes)
         finally:
             client.close()
+
+    def clear(self, account: Account, volume: VolumeState, stack: str) -> Iterable[str]:
+        """The namespace, where the volume made it and nothing else is in it by now."""
+        settings = entry_of(account.settings, KubernetesSettings)
+        mark = f"{stack}/{volume.volume_id.rpartition('-')[2]}"
+        snapshot = StackSnapshot((), (), account.settings, account.session, marks=frozenset({mark}))
+        file = kubeconfig_file(settings, account.root)
+        return delete_empty(snapshot, file, [volume.region or ""], settings.namespace)
 
 
 _CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
@@ -264,9 +274,9 @@ def _register(
     if space is not None:
         whose = f"{pulumi.get_project()}/{pulumi.get_stack()}/{scope}"
         own: Any = {**space["metadata"], "annotations": {STACK: whose}}
-        made_in = kubernetes.core.v1.Namespace(
-            f"{state.name}-namespace", metadata=own, opts=pulumi.ResourceOptions(provider=provider)
-        )
+        # Nobody's deletion but ours (`clear`) looks whether anything is left in it.
+        kept = pulumi.ResourceOptions(provider=provider, retain_on_delete=True)
+        made_in = kubernetes.core.v1.Namespace(f"{state.name}-namespace", metadata=own, opts=kept)
         options = pulumi.ResourceOptions.merge(options, pulumi.ResourceOptions(depends_on=[made_in]))
     made = kubernetes.core.v1.PersistentVolumeClaim(
         state.name, metadata=metadata, spec=claim["spec"], opts=options

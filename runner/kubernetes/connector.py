@@ -71,6 +71,12 @@ class Pod:
     def of(cls, node: NodeState) -> Pod:
         """Raises RunnerError for a record that is none of a pod's."""
         record = {**(node.access.model_extra or {})}
+        if not node.made_for and not record.get("pod"):
+            raise RunnerError(
+                f"{node.name} has no pod: its run has not got it yet, or never had it",
+                where=node.name,
+                hint="`orch ps -a` tells what runs wait for, `orch show RUN` why one ended",
+            )
         try:
             pod = cls(**{name: record[name] for name in cls.__dataclass_fields__ if record.get(name)})
         except TypeError as error:

@@ -7,6 +7,7 @@ and no keys: those may be secret and stay in files of mode 0600 (`ledger/run_fol
 from __future__ import annotations
 
 import json
+import re
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -288,6 +289,12 @@ def groups_and_tags(row: RunRow) -> tuple[dict[int, str], dict[str, str]]:
     except RunnerError:
         return {}, {}
     return {rank.rank: rank.group for rank in plan.ranks if rank.group is not None}, plan.tags
+
+
+def waits_for_pods(plan: str) -> bool:
+    """Whether the nodes of a plan stand for pods that are not there yet (placement/slots.py). By its text,
+    for there may be many plans."""
+    return re.search(r'"kind": ?"kubernetes"', plan) is not None and not re.search(r'"made_for": ?"', plan)
 
 
 def hourly_of(plan: str) -> float | None:

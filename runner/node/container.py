@@ -451,7 +451,9 @@ def read_observation(
             marks=frozenset(marks),
             detail=result.detail or result.summary,
         )
-    if isinstance(result, (HostUnreachable, CommandTimeout)):
+    if isinstance(result, CommandTimeout):  # its detail is the command, which is of no use to anybody else
+        return ObservedRank(rank, "silent", detail="it did not tell in time how the job is")
+    if isinstance(result, HostUnreachable):
         return ObservedRank(rank, "silent", detail=result.detail or result.summary)
     # The last line: what a login shell prints comes before it.
     state, code, oom, _, finished, clock, marks, *more = (

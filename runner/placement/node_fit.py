@@ -11,6 +11,7 @@ from orch.catalog.devices import model_of, nominal_mib
 from orch.catalog.records import gpu_key
 from orch.runner.placement.block_resources import BlockResources, share_of
 from orch.runner.placement.rank_groups import RankGroup
+from orch.runner.placement.slots import is_slot
 from orch.spec.state import NodeState
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ def blocks_of_rank(group: RankGroup, node: NodeState) -> int:
     return node.blocks if group.distributed else blocks_needed(group.resources, node)
 
 
+def named(node: NodeState) -> str:
+    """A node in a sentence. One that stands for a pod that a run would bring has no name of its own yet."""
+    return f"a pod of fleet {node.name.rpartition('-')[0]}" if is_slot(node) else f"node {node.name}"
+
+
 def node_misfits(group: RankGroup, node: NodeState) -> Iterator[Misfit]:
     """The reasons why a rank of `group` cannot run on `node`, found one after the other."""
     capacity = _capacity(node)
@@ -92,7 +98,7 @@ def node_misfits(group: RankGroup, node: NodeState) -> Iterator[Misfit]:
             if resource == _MEMORY:
                 has, asked, noun = *_gigabytes(capacity[resource], minimum), "memory"
             yield Misfit(
-                f"node {node.name} has {has} {noun}, {group.noun} asks for {asked}",
+                f"{named(node)} has {has} {noun}, {group.noun} asks for {asked}",
                 path=_PATHS[resource],
                 gap=1 - capacity[resource] / minimum,
                 has=f"{has} of {asked} {noun}",
@@ -110,7 +116,7 @@ def in_one(reasons: Sequence[Misfit], group: RankGroup, node: NodeState) -> Misf
     has = ", ".join(reason.has for reason in reasons)
     return replace(
         first,
-        summary=f"of what {group.noun} asks for, node {node.name} has {has}",
+        summary=f"of what {group.noun} asks for, {named(node)} has {has}",
         hint=None,
         code=None,
         others=tuple(reason.path for reason in others),
@@ -127,18 +133,18 @@ def _device_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
     """Vendor, model and memory of the node's accelerators."""
     gpu = group.resources.gpu
     if node.gpus.count and gpu.vendor is not None and node.gpus.vendor not in (None, gpu.vendor):
-        summary = f"node {node.name} has {node.gpus.vendor} accelerators, {group.noun} asks for {gpu.vendor}"
+        summary = f"{named(node)} has {node.gpus.vendor} accelerators, {group.noun} asks for {gpu.vendor}"
         return Misfit(summary, path="resources.gpu", has=f"{node.gpus.vendor} accelerators, not {gpu.vendor}")
     device = node.gpus.name
     if gpu.names and device is not None and not _is_one_of(device, gpu.names):
-        summary = f"node {node.name} has {device} GPUs, {group.noun} asks for {' or '.join(gpu.names)}"
+        summary = f"{named(node)} has {device} GPUs, {group.noun} asks for {' or '.join(gpu.names)}"
         return Misfit(summary, path="resources.gpu", has=f"{device} GPUs, not {' or '.join(gpu.names)}")
     if gpu.memory_mib is not None and node.gpus.memory_mib is not None:
         size = nominal_mib(device, node.gpus.memory_mib)
         if size not in gpu.memory_mib:
             has, asked = f"GPUs of {size / 1024:g}GB", _sizes(gpu.memory_mib)
             return Misfit(
-                f"node {node.name} has {has}, {group.noun} asks for {asked}",
+                f"{named(node)} has {has}, {group.noun} asks for {asked}",
                 path="resources.gpu",
                 gap=_gap(size, gpu.memory_mib),
                 has=f"{has}, not {asked}",
@@ -158,22 +164,22 @@ def _machine_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
     arch, disk = resources.cpu.arch, resources.disk_mib
     if arch is not None and node.arch != arch:
         if node.arch is None:
-            summary = f"the architecture of node {node.name} is not known, {group.noun} asks for {arch}"
+            summary = f"the architecture of {named(node)} is not known, {group.noun} asks for {arch}"
             hint, has = "`orch up` of its fleet records it", f"an architecture that is not known, not {arch}"
             return Misfit(summary, hint=hint, path="resources.cpu", has=has)
-        summary = f"node {node.name} is {node.arch}, {group.noun} asks for {arch}"
+        summary = f"{named(node)} is {node.arch}, {group.noun} asks for {arch}"
         return Misfit(summary, path="resources.cpu", has=f"the architecture {node.arch}, not {arch}")
     if "disk_mib" not in resources.model_fields_set:
         return None
     if node.disk_mib is None:
-        summary = f"the disk of node {node.name} is not known, {group.noun} asks for one of {_sizes(disk)}"
+        summary = f"the disk of {named(node)} is not known, {group.noun} asks for one of {_sizes(disk)}"
         hint = "leave `disk` out for local nodes; of all others `orch up` of their fleet records it"
         has = f"a disk that is not known, not {_sizes(disk)}"
         return Misfit(summary, hint=hint, path="resources.disk", has=has)
     if node.disk_mib not in disk:
         has = f"a disk of {node.disk_mib / 1024:g}GB"
         return Misfit(
-            f"node {node.name} has {has}, {group.noun} asks for {_sizes(disk)}",
+            f"{named(node)} has {has}, {group.noun} asks for {_sizes(disk)}",
             path="resources.disk",
             gap=_gap(node.disk_mib, disk),
             has=f"{has}, not {_sizes(disk)}",
@@ -198,7 +204,7 @@ def _gpu_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
         if total not in gpu.total_memory_mib:
             has, asked = f"{total / 1024:g}GB on all GPUs of the job", _sizes(gpu.total_memory_mib)
             return Misfit(
-                f"node {node.name} has {has}, {group.noun} asks for {asked}",
+                f"{named(node)} has {has}, {group.noun} asks for {asked}",
                 path="resources.gpu",
                 gap=_gap(total, gpu.total_memory_mib),
                 has=f"{has}, not {asked}",
@@ -211,7 +217,7 @@ def _gpu_misfit(group: RankGroup, node: NodeState) -> Misfit | None:
     ):
         has = f"GPUs of compute capability {capability:g}"
         return Misfit(
-            f"node {node.name} has {has}, {group.noun} asks for another one",
+            f"{named(node)} has {has}, {group.noun} asks for another one",
             path="resources.gpu",
             has=f"{has}, not the one asked for",
         )

@@ -143,8 +143,8 @@ def require_in_registry(task: Task, state: FleetState, image: str) -> None:
         return
     cloud = title_of(state.backend)
     raise BadTask(
-        f"{cloud} pulls the image of a node from a registry: {image} is only on this machine",
-        path="image" if task.image is not None else "",
+        f"{cloud} pulls the image of a pod from a registry: {image} is only on this machine",
+        path="image",
         hint="name an image of a registry: `image: pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime`",
         code="ORCH236",
     )

@@ -13,6 +13,7 @@ from datetime import datetime
 from orch.components.volumes import STACK, DiskVolumes, VolumePlan, VolumeRequest, plan_volume, volumes_of
 from orch.runner.launch.volumes import VolumeUse, volume_uses
 from orch.runner.ledger.ledger import open_ledger
+from orch.spec.errors import OrchError
 from orch.spec.findings import Finding
 from orch.spec.models import Volume
 from orch.spec.volume_state import VolumeState
@@ -23,7 +24,7 @@ from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.policies import of_volume
 from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
 from orch.stacks.pulumi.leases import LeaseFence, lease_finding, refuse_leased
-from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, engine, plain
+from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.saved_plans.guard import Guard
 from orch.stacks.saved_plans.recorder import Recorder
@@ -142,15 +143,31 @@ def down_volume(project: Project, name: str, listener: Listener) -> VolumeOutcom
     refuse_leased(stack)
     recover(stack, listener, removing=True)
     listener(Activity(f"deleting the volume {name}"))
-    run = EngineCall(listener, planning=False)
+    run, volume = EngineCall(listener, planning=False), _recorded(stack)
     with logged(project, "volume delete", f"volume {name}", listener) as outcome:
         if any(each.get("protect") for each in stack.resources):
             plain(stack, ["state", "unprotect", "--all", "--yes"])
         engine(stack, ["destroy", "--yes", "--skip-preview"], run)
         outcome.made(changes(run.events))
+    if volume is not None and not volume.external:
+        _clear(stack, volume, listener)
     plain(stack, ["stack", "rm", "--yes"])
     shutil.rmtree(project.dot / "work" / stack.name, ignore_errors=True)
     return VolumeOutcome(name, changes(run.events))
+
+
+def _clear(stack: StackState, volume: VolumeState, listener: Listener) -> None:
+    """Remove what was made with a volume that is deleted; that it cannot go is told, and keeps nothing."""
+    project = stack.project
+    account = account_of(project, volume.backend)
+    try:
+        for each in volumes_of(volume.backend).clear(account, volume, f"{project.name}/{stack.name}"):
+            listener(Note(f"deleted with it: {each}"))
+    except OrchError as error:
+        words = (
+            f"what was made with the volume {volume.name} may be left: {error.summary}; `orch gc` finds it"
+        )
+        listener(Note(words))
 
 
 def drift_of_volume(

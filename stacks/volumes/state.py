@@ -19,6 +19,8 @@ from orch.stacks.project import Project, is_stack_name
 from orch.stacks.records import parse_time
 from orch.stacks.state import StackState, stacks
 
+_AROUND = "kubernetes:core/v1:Namespace"
+
 
 def stack_of(project: Project, name: str) -> StackState:
     """The stack of a volume, whether it is up or not."""
@@ -65,8 +67,9 @@ def volume_of(stack: StackState) -> VolumeState:
 
 
 def exists(stack: StackState) -> bool:
-    """Whether the resource of a volume is recorded."""
-    return any(each.get("custom") and each.get("id") for each in _own_resources(stack))
+    """Whether the resource of a volume is recorded, and not only what it is made in."""
+    own = (each for each in _own_resources(stack) if each["type"] != _AROUND)
+    return any(each.get("custom") and each.get("id") for each in own)
 
 
 def is_protected(stack: StackState) -> bool:

@@ -18,6 +18,17 @@ NODE = NodeState.model_validate(
     {"index": 0, "name": "n0", "address": "127.0.0.1", "user": "root", "host_key": "k"}
 )
 
+SLOT = NodeState.model_validate(
+    {
+        "index": 0,
+        "name": "h100-0",
+        "access": {"kind": "kubernetes", "namespace": "space", "mark": "h100-abc123"},
+        "runtime": "process",
+        "internal_ip": "h100-0",
+    }
+)
+"""What stands for a pod that is not there yet."""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
@@ -44,6 +55,26 @@ def test_the_places_of_a_copy_are_told_as_they_are(folder: Folder) -> None:
     assert (said.code, said.err.splitlines()[0]) == (2, "error: both are paths of this machine")
     said = folder.orch("cp", "train:/a", "train:/b")
     assert (said.code, said.err.splitlines()[0]) == (2, "error: neither is a path of this machine")
+
+
+def test_a_copy_of_a_run_that_has_no_pods_yet_says_what_it_waits_for(folder: Folder) -> None:
+    activeruns.start(find(folder.path), "small", SLOT)
+    for words in (("small:/tmp/x", "."), ("orch.yml", "small:/tmp/x")):
+        said = folder.orch("cp", *words)
+        told = "error: run small has not started: its status is submitted"
+        assert (said.code, said.err.splitlines()[0]) == (9, told)
+        assert "hint: `orch attach small` follows it" in said.err
+    assert folder.orch("exec", "small", "true").code == 9
+    assert folder.orch("metrics", "small").code == 9
+
+
+def test_a_copy_of_a_run_that_never_had_its_pods_says_that_nothing_was_collected(folder: Folder) -> None:
+    activeruns.start(find(folder.path), "small", SLOT)
+    activeruns.fail(find(folder.path), "small")
+    said = folder.orch("cp", "small:/tmp/x", ".")
+    told = "error: /tmp/x of rank 0 was not collected: run small has ended"
+    assert (said.code, said.err.splitlines()[0]) == (2, told)
+    assert "h100-0" not in folder.orch("ps", "-a").out + folder.orch("show", "small").out
 
 
 def test_the_kind_of_a_name_may_be_given_to_show_too(ended: Folder) -> None:

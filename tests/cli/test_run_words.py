@@ -17,12 +17,15 @@ from orch.cli.output.live import FoldedLogs, Live, MessagePrinter
 from orch.cli.output.run import (
     attempt_lines,
     dollars,
+    rank_lines,
+    rank_text,
     run_json,
     runs_table,
     summary,
 )
 from orch.runner.events import ImageProgress, LogLine, Notice, RunChanged
 from orch.runner.ledger.records import AttemptRow, RankRow, RunRow
+from orch.spec.state import NodeState
 
 
 def row(status: str, created: float, started: float | None) -> RunRow:
@@ -282,3 +285,24 @@ def test_few_lines_wait_for_those_of_other_ranks() -> None:
     many = [(1.0, 0, f"line {number}") for number in range(FoldedLogs.MOST + 1)]
     assert folded(*many, (1.0, 1, "line 0"))[-1] == "[1 lab-1] line 0"
     assert folded(*many, (1.0, 1, "line 1"))[1] == "[0-1] line 1"
+
+
+def plan_on(**more: Any) -> str:
+    """The plan of a run on a pod, or on what stands for one."""
+    access = {"kind": "kubernetes", "namespace": "space", "mark": "lab-abc123"}
+    node = NodeState.model_validate(
+        {"index": 0, "name": "lab-0", "access": access, "runtime": "process", "internal_ip": "lab-0", **more}
+    )
+    return f'{{"backend":"kubernetes","ranks":[{{"rank":0,"node":{node.model_dump_json()},"blocks":1}}]}}'
+
+
+def test_a_run_that_never_had_its_pods_names_none() -> None:
+    never, had = plan_on(), plan_on(made_for="lab-7-0")
+    ended = {"status": "terminated", "attempt": 0, "attempts": ()}
+    for plan, name in ((never, "-"), (had, "lab-0")):
+        run = tried_again(plan=plan, **ended)
+        head, line = runs_table([run], colour=False).splitlines()
+        assert line[head.index("NODES") : head.index("STATUS")].strip() == name
+        assert rank_lines(run) == [f"  rank 0  {name}  {rank_text(run.ranks[0])}"]
+        first = replace(tried_again().attempts[1], plan=plan)
+        assert attempt_lines(tried_again(attempts=(first,)))[0].startswith(f"  attempt 1  {name}  could not")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import activeruns
 import pytest
 from support import Folder
 
-from orch.spec.state import NodeState
+from orch.cli.runs.submission import at_its_property, task_of_document
+from orch.spec.loader.load import InvalidConfiguration, load_paths
+from orch.spec.state import FleetState, NodeState
 from orch.stacks.project import find
+from orch.stacks.provisioning.nodes_for_runs import require_in_registry
 
 HEAD = "type: task\nname: wrong\nimage: orch/mpi\ncommands: ['true']\n"
 GROUPS = "type: task\nname: wrong\nimage: orch/mpi\ngroups:\n  - commands: ['echo {}']\n"
@@ -110,3 +115,26 @@ def test_the_name_of_an_active_run_is_refused_where_it_stands(folder: Folder) ->
     folder.write("task.yml", HEAD.replace("name: wrong\n", ""))
     said = folder.orch("run", "task.yml", "--name", "wrong")
     assert (said.code, said.err.partition(",")[0]) == (9, told)
+
+
+@pytest.mark.parametrize(("line", "place"), [("image: orch/mpi\n", "4:8"), ("", "1:1")])
+def test_an_image_of_this_machine_is_refused_at_its_place_where_a_cluster_pulls_it(
+    tmp_path: Path, line: str, place: str
+) -> None:
+    file = tmp_path / "task.yml"
+    file.write_text(f"type: task\nname: wrong\ncommands: ['true']\n{line}")
+    document = load_paths([file]).require().documents[0]
+    fleet = FleetState.model_validate(
+        {
+            "name": "lab",
+            "stack": "lab",
+            "backend": "kubernetes",
+            "nodes": [],
+            "queue": {"namespace": "n", "mark": "lab-abc123", "gang": "job", "pods": 2},
+        }
+    )
+    task, _ = task_of_document(document)
+    with pytest.raises(InvalidConfiguration) as caught, at_its_property(document):
+        require_in_registry(task, fleet, "orch/mpi")
+    told = caught.value.text()
+    assert f"task.yml:{place}: error ORCH236: Kubernetes pulls the image of a pod from a registry" in told

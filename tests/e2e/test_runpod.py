@@ -280,7 +280,7 @@ def test_credentials_that_are_missing_or_wrong_are_told_with_what_to_set(
     ("lines", "told"),
     [
         ("image: x/y\nprivileged: true\ncommands: [a]", "5:13: error ORCH423: a pod is not privileged"),
-        ("image: orch/job\ncommands: [a]", "4:8: error ORCH236: RunPod pulls the image of a node"),
+        ("image: orch/job\ncommands: [a]", "4:8: error ORCH236: RunPod pulls the image of a pod"),
     ],
 )
 def test_a_task_that_no_pod_can_run_is_refused_before_one_is_made(

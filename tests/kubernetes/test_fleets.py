@@ -385,3 +385,48 @@ def test_a_queue_of_the_cluster_serves_who_may_make_none(cluster: Cluster, proje
     ] == []
     assert project.orch("down", "team", "--yes").code == 0
     assert "team" in names(cluster, f"{KUEUE}/namespaces/{space}/localqueues")
+
+
+def test_a_volume_and_its_fleet_come_up_in_a_namespace_that_is_not_there(
+    cluster: Cluster, project: Project
+) -> None:
+    project.begin(cluster.cluster.kubeconfig, "new-space")
+    (project.path / "both").mkdir()
+    text = FLEET.replace("NAME", "lodger")
+    project.write("both/fleet.yml", text)
+    volume = "type: volume\nname: shelf\nbackend: kubernetes\nsize: 1GB\nstorage_class_name: plain\n"
+    project.write("both/volume.yml", volume)
+    plain = {"metadata": {"name": "plain"}, "provisioner": "example.com/none"}
+    cluster.api.create("/apis/storage.k8s.io/v1/storageclasses", plain)
+    path = "/api/v1/namespaces/new-space"
+    for _ in range(2):
+        said = project.orch("up", "both", "--yes")
+        assert said.code == 0, said.out + said.err
+    again = project.orch("preview", "both", "--exit-code")
+    assert again.code == 0, again.out + again.err
+    labels = cluster.api.get(path)["metadata"]["labels"]
+    assert labels["orch.dev/mark"].startswith("volume.shelf-")
+    # The fleet goes, and the namespace is the volume's; the volume goes, and the namespace with it.
+    assert project.orch("down", "lodger", "--yes").code == 0
+    assert "deletionTimestamp" not in cluster.api.get(path)["metadata"]
+    said = project.orch("volume", "delete", "shelf", "--confirm", "shelf")
+    assert said.code == 0, said.out + said.err
+    assert cluster.api.find(path) is None, said.out + said.err
+
+    # The other way round it stays, and `orch gc` finds it.
+    project.up("both/fleet.yml")
+    project.up("both/volume.yml")
+    left = project.orch("down", "lodger", "--yes")
+    assert "the namespace new-space is left" in left.err + left.out
+    assert project.orch("gc", "--json", "--yes").json["unknown"] == []
+    assert project.orch("volume", "delete", "shelf", "--confirm", "shelf").code == 0
+    assert "deletionTimestamp" not in cluster.api.get(path)["metadata"]
+    (found,) = project.orch("gc", "--json", "--yes").json["unknown"]
+    assert (found["kind"], found["id"], found["mark"].startswith("lab/lodger/")) == (
+        "namespace",
+        "new-space",
+        True,
+    )
+    done = project.orch("gc", "--stack", found["mark"], "--yes")
+    assert (done.code, "Namespace new-space" in done.out) == (0, True), done.out + done.err
+    assert cluster.api.find(path) is None

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from support import until
 
-from orch.runner.errors import NodesBusy, NodeUnfit, RunFailed
+from orch.runner.errors import CommandTimeout, NodesBusy, NodeUnfit, RunFailed
 from orch.runner.hosts.registration import BUSY as BUSY_HOST
 from orch.runner.hosts.registration import leave
 from orch.runner.launch.run_plan import RankPlan, RunPlan, SignalPlan, UtilizationPlan
@@ -423,6 +423,14 @@ def test_a_node_that_says_what_docker_never_says_is_silent(said: str) -> None:
     seen = container.read_observation(0, completed(said), now=0.0)
     assert (seen.state, seen.exit_code, seen.marks) == ("silent", None, frozenset())
     assert seen.detail
+
+
+def test_a_look_that_took_too_long_is_told_without_names_of_commands() -> None:
+    late = CommandTimeout(
+        "a command on node n0 took longer than 10 s", detail="look at orch-big-0-0-cbfc5ddb"
+    )
+    seen = container.read_observation(0, late, now=0.0)
+    assert (seen.state, seen.detail) == ("silent", "it did not tell in time how the job is")
 
 
 def test_what_a_login_shell_says_before_an_answer_is_none_of_it() -> None:

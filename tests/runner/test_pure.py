@@ -17,7 +17,7 @@ from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.node_fit import blocks_needed
 from orch.runner.placement.placement import place_task
 from orch.spec.models import Task
-from orch.spec.state import FleetState, Gpus
+from orch.spec.state import FleetState, Gpus, OtherAccess
 
 # --- hostfile
 
@@ -317,6 +317,16 @@ def test_the_hint_is_about_what_does_not_fit(task: dict[str, object], hint: str)
         place_task(Task.model_validate({"commands": ["x"], **task}), fleet(node(0), node(1)))
     assert hint in (caught.value.hint or "")
     assert ("placement" in hint) is ("placement" in (caught.value.hint or ""))
+
+
+def test_a_pod_that_is_not_there_yet_is_told_as_its_fleets():
+    slot = node(0, gpus=Gpus(count=8, name="H100")).model_copy(
+        update={"name": "h100-0", "access": OtherAccess.model_validate({"kind": "kubernetes"})}
+    )
+    task = Task.model_validate({"commands": ["x"], "resources": {"gpu": "A100:8"}})
+    with pytest.raises(NoFit, match="does not fit") as caught:
+        place_task(task, fleet(slot))
+    assert caught.value.detail == "a pod of fleet h100 has H100 GPUs, the task asks for A100"
 
 
 def test_the_language_s_default_minimums_exclude_no_node():

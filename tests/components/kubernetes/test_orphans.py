@@ -12,9 +12,13 @@ import pytest
 from kubeserver import Answer, Call, KubeServer, kube_server, status
 
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
-from orch.components.kubernetes.account.facts import MARK
+from orch.components.kubernetes.account.facts import MANAGED_BY, MARK
 from orch.components.kubernetes.orphans import delete_unrecorded, survey
 from orch.components.kubernetes.plan import STACK
+from orch.components.kubernetes.volumes import KubernetesVolumes
+from orch.components.volumes import Account
+from orch.spec.models.backends.kubernetes import KubernetesSettings
+from orch.spec.volume_state import VolumeState
 
 Doc = dict[str, Any]
 API = "kueue.x-k8s.io/v1beta2"
@@ -102,7 +106,8 @@ def spaces(server: KubeServer, names: dict[str, str | None], held: dict[str, Doc
         meta = {"name": name, "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
         whose = names[name]
         annotations = {STACK: whose} if whose is not None else {}
-        return {"metadata": {**meta, "labels": {MARK: "m-abc123"}, "annotations": annotations}}
+        labels = {MARK: "m-abc123", MANAGED_BY: "orch"}
+        return {"metadata": {**meta, "labels": labels, "annotations": annotations}}
 
     def answer(call: Call) -> Answer:
         words = (
@@ -176,3 +181,32 @@ def test_a_context_that_is_not_there_hides_no_other_one(server: KubeServer) -> N
     found = survey("lab", StackSnapshot((), ()), server.kubeconfig(), ["nowhere", "lab"])
     assert [each.id for each in found.resources] == ["left"]
     assert len(found.unseen) == 1
+
+
+def test_who_may_list_no_namespaces_has_the_one_of_the_settings_looked_at(server: KubeServer) -> None:
+    spaces(server, {"left": "lab/train/abc123", "other": "lab/other/abc123"}, {})
+    answer = server.answer
+
+    def refusing(call: Call) -> Answer:
+        if call.path == "/api/v1/namespaces":
+            return status(403, "Forbidden", "namespaces is forbidden")
+        return answer(call)
+
+    server.answer = refusing
+    found = survey("lab", StackSnapshot((), ()), server.kubeconfig(), [], "left")
+    assert ([each.id for each in found.resources], found.closed) == (["left"], ())
+
+
+@pytest.mark.parametrize("more", [None, "left/pods", "left/persistentvolumeclaims"])
+def test_a_namespace_that_a_volume_made_goes_with_it_while_nothing_else_is_in_it(
+    server: KubeServer, more: str | None
+) -> None:
+    names: dict[str, str | None] = {"left": "lab/volume.data/abc123", "other": "lab/train/abc123"}
+    deleted = spaces(server, names, {more: {"metadata": {"name": "p"}}} if more else {})
+    settings = KubernetesSettings.model_validate(
+        {"type": "kubernetes", "kubeconfig": {"filename": str(server.kubeconfig())}}
+    )
+    volume = VolumeState(name="data", backend="kubernetes", volume_id="orch-data-abc123", region="lab")
+    removed = KubernetesVolumes().clear(Account((settings,)), volume, "lab/volume.data")
+    assert list(removed) == ([] if more else ["Namespace left"])
+    assert deleted == ([] if more else ["left"])

@@ -67,8 +67,12 @@ def test_its_kind_is_known_and_its_address_is_for_people(node: NodeState) -> Non
     address = connector.address(node)
     assert (str(address), address.place, address.host) == ("pod space/p", "p", None)
     connector.close()
+    without = node.model_copy(update={"access": node.access.model_copy(update={"pod": None})})
     with pytest.raises(RunnerError, match="says not which pod"):
-        connector.address(node.model_copy(update={"access": node.access.model_copy(update={"pod": None})}))
+        connector.address(without.model_copy(update={"made_for": "gang"}))
+    # One that stands for a pod of a run that waits for it.
+    with pytest.raises(RunnerError, match="p has no pod: its run has not got it yet"):
+        connector.address(without)
 
 
 def test_output_input_and_exit_code_come_back(connector: KubernetesConnector, node: NodeState) -> None:
