@@ -84,11 +84,17 @@ def test_a_context_that_is_a_region_is_told_there(
 def test_backends_of_one_of_several_projects_are_found(
     settings: Callable[[str], KubernetesSettings], tmp_path: Path
 ) -> None:
-    text = (
-        "project: second\nprojects:\n  - name: first\n    backends: [{type: local}]\n"
-        "  - name: second\n    backends:\n      - type: kubernetes\n        kubeconfig: {filename: kube.yml}\n"
-        "        contexts: [nope]\n"
-    )
+    text = """\
+project: second
+projects:
+  - name: first
+    backends: [{type: local}]
+  - name: second
+    backends:
+      - type: kubernetes
+        kubeconfig: {filename: kube.yml}
+        contexts: [nope]
+"""
     ((file, line, column, *_),) = told(settings(text), tmp_path, "nope")
     assert (file, line, column) == ("orch.yml", 9, 20)
 
