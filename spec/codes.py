@@ -317,4 +317,5 @@ CODES = {
     "ORCH457": "Pods lack the networks of their fabric",
     "ORCH458": "The cluster does not answer",
     "ORCH459": "The fleet is on another cluster",
+    "ORCH460": "The kubeconfig or its context is not there",
 }

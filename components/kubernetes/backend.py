@@ -21,7 +21,7 @@ from orch.components.kubernetes.account.facts import ClusterFacts
 from orch.components.kubernetes.account.gather_facts import gather_facts
 from orch.components.kubernetes.candidates import KubernetesCandidate, candidates
 from orch.components.kubernetes.explain import EXPLAINED, PACKAGE, traits
-from orch.components.kubernetes.login import kubeconfig_file
+from orch.components.kubernetes.login import kubeconfig_file, require_contexts
 from orch.components.kubernetes.plan import KubernetesPlan
 from orch.components.kubernetes.planner import Context, plan
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
@@ -61,7 +61,10 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
 
     def candidates(self, request: PlanRequest) -> Sequence[KubernetesCandidate]:
         settings = self.settings_of(request)
-        return candidates(request.fleet, settings, request.previous, other_backends=request.backends)
+        found = candidates(request.fleet, settings, request.previous, other_backends=request.backends)
+        if request.session(self.name) is None:
+            require_contexts(settings, request.root, [each.context for each in found])
+        return found
 
     def listed(self, fleet: Fleet, settings: KubernetesSettings) -> Sequence[KubernetesCandidate]:
         return candidates(fleet, settings, PriorState())

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from orch.runner.kubernetes.login import context_names
 from orch.runner.private import private_folder, write_private
+from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models.backends.kubernetes import KubernetesSettings
+from orch.spec.suggest import few, hint_for
 
 
 def kubeconfig_file(settings: KubernetesSettings, root: Path) -> Path | None:
@@ -26,3 +31,49 @@ def kubeconfig_file(settings: KubernetesSettings, root: Path) -> Path | None:
         private_folder(file.parent)
         write_private(file, text)
     return file
+
+
+def require_contexts(settings: KubernetesSettings, root: Path, contexts: Iterable[str | None]) -> None:
+    """Look whether the kubeconfig that orch.yml names is there, and has those of these contexts that orch.yml
+    names.
+
+    Raises InvalidConfiguration (ORCH460) with the places in the project's orch.yml, BadKubeconfig for a file
+    that does not read, OSError as `kubeconfig_file`.
+    """
+    from orch.spec.loader.load import InvalidConfiguration, load_paths
+    from orch.spec.models.project import ProjectSettings
+
+    if not (wrong := list(_unusable(settings, root, frozenset(contexts)))):
+        return
+    file, here = (root / "orch.yml").absolute(), Path.cwd()
+    file = file.relative_to(here) if file.is_relative_to(here) else file
+    for document, project in load_paths([file]).of(ProjectSettings):
+        types = [each.type for each in project.configured]
+        if settings.type in types:
+            entry = f"backends[{types.index(settings.type)}]"
+            if project.chosen is not None and not project.all_backends:
+                entry = f"projects[{project.projects.index(project.chosen)}].{entry}"
+            placed = [replace(each, path=f"{entry}.{each.path}").placed(document) for each in wrong]
+            raise InvalidConfiguration(placed)
+    raise PlanErrors([replace(each, path="backends") for each in wrong])
+
+
+def _unusable(settings: KubernetesSettings, root: Path, contexts: frozenset[str | None]) -> Iterator[Finding]:
+    """What of the settings leads nowhere, each at its property."""
+    file = kubeconfig_file(settings, root)
+    if file is not None and not file.exists():
+        hint = "is the path right? It is relative to the project"
+        yield Finding("ORCH460", "kubeconfig.filename", f"there is no kubeconfig {file}", hint=hint)
+        return
+    written = [(f"contexts[{at}]", each.name) for at, each in enumerate(settings.contexts)]
+    written += [(f"regions[{at}]", name) for at, name in enumerate(settings.regions)]
+    asked = [(path, name) for path, name in written if name in contexts]
+    known = context_names(None if file is None else str(file)) if asked else ()
+    if known is None:
+        return  # logging in tells where one is looked for
+    for path, name in asked:
+        if name not in known:
+            has = f"it has {few(known)}" if known else "it has none"
+            close = hint_for(name, known)
+            hint = f"{close} ({has})" if close else has
+            yield Finding("ORCH460", path, f"the kubeconfig has no context {name}", hint=hint)

@@ -218,6 +218,16 @@ def log_in(kubeconfig: str | None = None, context: str | None = None) -> Login:
     )
 
 
+def context_names(kubeconfig: str | None = None) -> tuple[str, ...] | None:
+    """The contexts of a kubeconfig, by name; None where there is none. Files are found as by `log_in`.
+
+    Raises BadKubeconfig.
+    """
+    files = _files(kubeconfig)
+    document = _merged(files, must=kubeconfig is not None, source=Source(files))
+    return None if document is None else tuple(sorted(document.contexts))
+
+
 @dataclass
 class _Document:
     """A merged kubeconfig: each part with the file it is from."""

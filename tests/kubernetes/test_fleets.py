@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from kubelab import Cluster
+from kubeserver import Answer, Call, kube_server, status
 from support import Folder, Said, docker
 
 from orch.components.kubernetes.account.gather_facts import gather_facts
 from orch.images import resolve
 from orch.rehearsal.kubernetes.controllers.schemas import ANY, definition, install
 from orch.runner.kubernetes.client import KubernetesClient
+from orch.runner.kubernetes.errors import ApiRefusal
 from orch.spec.state import PodQueue
 
 pytestmark = pytest.mark.kubernetes
@@ -188,6 +192,68 @@ def test_without_kueue_nothing_cluster_wide_is_made(cluster: Cluster, project: P
         assert (project.queue("plain").gang, project.queue("plain").local_queue) == (expected, None)
         assert names(cluster, f"{KUEUE}/clusterqueues") == before
     assert project.orch("down", "plain", "--yes").code == 0
+
+
+class Double:
+    """A cluster like another one in all but who it is: what it is asked, the other one answers."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._client = KubernetesClient.open(str(kubeconfig))
+
+    def __call__(self, call: Call) -> Answer:
+        if call.path == "/api/v1/namespaces/kube-system":
+            return Answer({"metadata": {"name": "kube-system", "uid": "another"}})
+        try:
+            document = call.document if call.body else None
+            kind = call.headers.get("content-type", "application/json")
+            return Answer(self._client._document(call.method, call.path, call.words, document, kind))
+        except ApiRefusal as error:
+            return status(error.status, error.reason, error.summary)
+
+
+def test_a_fleet_stays_with_its_cluster_whatever_the_kubeconfig_leads_to(
+    cluster: Cluster, project: Project, tmp_path: Path
+) -> None:
+    file = tmp_path / "kubeconfig"
+    real = cluster.cluster.kubeconfig.read_text("utf-8")
+    file.write_text(real)
+    context = yaml.safe_load(real)["current-context"]
+    project.begin(file, "fleet-bound", contexts=[context]).fleet("bound")
+    project.up("bound.yml")
+    made = ours(cluster, "bound")
+    assert len(made) == 5
+
+    def refused(code: int, *words: str) -> str:
+        said = project.orch(*words)
+        assert said.code == code, said.out + said.err
+        assert "as registered" not in said.out
+        assert "no changes" not in said.out
+        return said.out + said.err
+
+    @contextmanager
+    def elsewhere() -> Iterator[None]:
+        with kube_server(tmp_path) as server:
+            server.answer = Double(cluster.cluster.kubeconfig)
+            other = yaml.safe_load(server.kubeconfig("other").read_text())
+            other["contexts"][0]["name"] = other["current-context"] = context
+            file.write_text(yaml.safe_dump(other))
+            yield
+
+    with elsewhere():
+        for words in (("preview", "bound.yml"), ("up", "bound.yml", "--yes"), ("drift", "bound.yml")):
+            assert "ORCH459" in refused(3, *words)
+        assert "ORCH459" in refused(3, "down", "bound", "--yes")
+    for words in (("preview", "bound.yml"), ("drift", "bound.yml"), ("down", "bound", "--yes")):
+        assert "refuses connections" in refused(7, *words)
+    assert ours(cluster, "bound") == made
+
+    file.write_text(real)
+    again = project.orch("preview", "bound.yml")
+    assert "no changes" in again.out, again.out + again.err
+    with elsewhere():
+        gone = project.orch("down", "bound", "--yes", "--force")
+    assert gone.code == 0, gone.out + gone.err
+    assert ours(cluster, "bound") == made
 
 
 def test_facts_of_the_cluster_are_as_it_is(cluster: Cluster) -> None:
