@@ -59,7 +59,7 @@ def machines() -> FleetState:
 
 
 def test_an_image_that_no_pod_can_have_is_told_where_only_pods_could_run_it(tmp_path: Path) -> None:
-    with pytest.raises(BadTask, match="pulls the image of a node from a registry"):
+    with pytest.raises(BadTask, match="pulls the image of a pod from a registry"):
         growth(tmp_path, pods("pods"), pods("spare"))
 
 
