@@ -29,7 +29,7 @@ soak: set-up-test ## the trials that repeat what a test of the suite shows once,
 test-kubernetes: set-up-test ## tests on a real Kubernetes control plane of this machine, which is built first where it cannot be downloaded
 	$(BIN)/python -m orch.images node job mpi
 	$(BIN)/python -m orch.rehearsal.kubernetes --install
-	$(BIN)/pytest -n0 -m "kubernetes and not soak" tests/kubernetes $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile -m "kubernetes and not soak" tests/kubernetes $(ARGS)
 
 fuzz: set-up-test ## 100,000 mutated documents through `orch validate`
 	ORCHCTL_FUZZ_RUNS=100000 $(BIN)/pytest tests/spec/test_fuzz.py --timeout 0

@@ -176,7 +176,8 @@ class ObjectHandler:
                 hint=f"`kubectl delete namespace {resource_id}` removes it with all of that; `orch gc` finds "
                 "it once it is empty",
             )
-        self._client().delete(path, uid=found["metadata"].get("uid"))
+        # They own nothing, and the collector which ends deletions in the foreground hears late of new kinds.
+        self._client().delete(path, propagation="Background", uid=found["metadata"].get("uid"))
         self._until_gone(path, found)
 
     # One object
