@@ -17,7 +17,7 @@ from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.models import BackendSettings, DevEnvironment, Fleet, Volume
-from orch.spec.models.backends import effective, provisioned, settings_model, title
+from orch.spec.models.backends import effective, made_with_runs, provisioned, settings_model, title
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
 from orch.spec.rules.file_systems import CREATED
@@ -216,7 +216,11 @@ def _where_idle_nodes_stay(draft: Draft) -> tuple[str, ...]:
 
 def _idleness(draft: Draft) -> Findings:
     staying = _where_idle_nodes_stay(draft)
-    if draft.written("idle_duration") and staying:
+    if draft.written("idle_duration") and staying and made_with_runs(staying):
+        where = " and ".join(map(title, staying))
+        summary = f"pods on {where} go with their run: none is ever idle"
+        yield draft.diagnostic("ORCH118", ("idle_duration",), summary, key=True, severity=Severity.NOTE)
+    elif draft.written("idle_duration") and staying:
         local = staying == ("local",)
         yield draft.diagnostic(
             "ORCH196" if local else "ORCH118",
