@@ -198,22 +198,27 @@ def _keep_passphrase(project: Project) -> None:
 
 
 def _seal_anew(stack: StackState, new: str, listener: Listener) -> None:
-    """Encrypt a stack anew, unless a call that was killed has done so."""
+    """Encrypt a stack anew, unless a call that was killed has done so, or the engine that it left behind."""
     match_settings(stack)
     if not _readable(stack, new):
-        recover(stack, listener)
-        take(stack, stack.project.owner, _ROTATION_S, listener)
+        taken = False
         try:
+            recover(stack, listener)
+            take(stack, stack.project.owner, _ROTATION_S, listener)
+            taken = True
             clear = read_clear(stack)
             with with_passphrase(new):
                 write_sealed(stack, clear, new_seal(stack.project, stack.name))
                 require_equal(stack, clear)
-        except OrchError:
+        except OrchError as error:
             stack.invalidate()
             match_settings(stack)
             if not _readable(stack, new):
-                release(stack, stack.project.owner, listener)
-            raise
+                if taken:
+                    release(stack, stack.project.owner, listener)
+                raise
+            if error.code != UNREADABLE:  # else it was written anew since it was read
+                raise
     with with_passphrase(new):
         release(stack, stack.project.owner, listener)
 

@@ -18,6 +18,7 @@ from support import Folder, fleet_yaml, until
 from orch.runner.ledger.ledger import open_ledger
 from orch.stacks.project import Project, find
 from orch.stacks.secrets.values import ProjectSecrets
+from orch.stacks.state import StackState
 from orch.stacks.team import sealing
 from orch.stacks.team.passphrase import new_file
 
@@ -147,6 +148,34 @@ def test_a_rotation_that_was_killed_at_its_very_end_keeps_its_passphrase(
     said = lab.orch("rotate", "passphrase", "--yes")
     assert said.code == 0, said.err
     assert project.passphrase_file.read_text() == kept
+    assert not new_file(project).exists()
+    unchanged(lab)
+
+
+def test_a_rotation_goes_on_where_an_engine_that_was_left_behind_ends_it(
+    lab: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine outlives a call that is killed, and writes the state after the next one has looked at it."""
+    project = find(lab.path)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sealing, "release", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sealing.rotate_passphrase(project, None, lambda _: None)
+    new, looks = new_file(project).read_text(), list[bool]()
+
+    def looked(stack: StackState, passphrase: str) -> bool:
+        looks.append(bool(looks) and readable(stack, passphrase))  # the first one comes too early
+        return looks[-1]
+
+    readable = sealing._readable  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(sealing, "_readable", looked)
+    sealing.rotate_passphrase(project, None, lambda _: None)
+    assert looks[:2] == [False, True]
+    assert project.passphrase_file.read_text() == new
     assert not new_file(project).exists()
     unchanged(lab)
 
