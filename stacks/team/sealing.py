@@ -219,6 +219,9 @@ def _seal_anew(stack: StackState, new: str, listener: Listener) -> None:
                 raise
             if error.code != UNREADABLE:  # else it was written anew since it was read
                 raise
+    # Also by an engine that a killed call left behind, a moment ago.
+    stack.invalidate()
+    match_settings(stack)
     with with_passphrase(new):
         release(stack, stack.project.owner, listener)
 
