@@ -6,6 +6,8 @@ here.
 
 from __future__ import annotations
 
+from orch.spec.errors import ExitCode
+
 CODES = {
     # YAML
     "ORCH100": "The file cannot be read",
@@ -319,3 +321,7 @@ CODES = {
     "ORCH459": "The fleet is on another cluster",
     "ORCH460": "The kubeconfig or its context is not there",
 }
+
+EXIT_CODES = {"ORCH459": ExitCode.CONFIG, "ORCH458": ExitCode.HOSTS}
+"""Of errors that providers tell the engine, which passes on their words alone: where all failed resources
+have the same one, nothing was tried, and the command ends with its exit code."""

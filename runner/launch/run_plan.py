@@ -17,6 +17,7 @@ from orch.runner.launch.launcher import Dialect, Elastic
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_names import RunName
 from orch.runner.node.accelerators import device_access
+from orch.runner.placement.slots import KIND
 from orch.spec.state import NodeState, hourly_price
 from orch.spec.volume_state import VolumeState
 
@@ -294,7 +295,8 @@ def groups_and_tags(row: RunRow) -> tuple[dict[int, str], dict[str, str]]:
 def waits_for_pods(plan: str) -> bool:
     """Whether the nodes of a plan stand for pods that are not there yet (placement/slots.py). By its text,
     for there may be many plans."""
-    return re.search(r'"kind": ?"kubernetes"', plan) is not None and not re.search(r'"made_for": ?"', plan)
+    of_pods = re.search(f'"kind": ?"{KIND}"', plan) is not None
+    return of_pods and not re.search(r'"made_for": ?"', plan)
 
 
 def hourly_of(plan: str) -> float | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orch.runner.private import write_private
-from orch.spec.errors import ExitCode
+from orch.spec.codes import EXIT_CODES
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, EngineFailed, EngineGone, Interrupted, StackError, StackLocked
 from orch.stacks.project import Project
@@ -339,10 +339,6 @@ def locked_error(stack: str, output: str) -> StackError:
     holder = next(holders, "")
     # Before who holds it stands the lock's own URL, which nobody needs.
     return stack_locked(stack, holder[holder.find("created by") :] if "created by" in holder else holder)
-
-
-EXIT_CODES = {"ORCH459": ExitCode.CONFIG, "ORCH458": ExitCode.HOSTS}
-"""Of failures that plugins tell by these codes, where there are no others: nothing was tried."""
 
 
 def _failure(project: Project, stack: str, verb: str, run: EngineCall, result: ProcessResult) -> StackError:

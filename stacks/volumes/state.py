@@ -19,8 +19,6 @@ from orch.stacks.project import Project, is_stack_name
 from orch.stacks.records import parse_time
 from orch.stacks.state import StackState, stacks
 
-_AROUND = "kubernetes:core/v1:Namespace"
-
 
 def stack_of(project: Project, name: str) -> StackState:
     """The stack of a volume, whether it is up or not."""
@@ -67,8 +65,8 @@ def volume_of(stack: StackState) -> VolumeState:
 
 
 def exists(stack: StackState) -> bool:
-    """Whether the resource of a volume is recorded, and not only what it is made in."""
-    own = (each for each in _own_resources(stack) if each["type"] != _AROUND)
+    """Whether the resource of a volume is recorded, not only what it is made in and its deletion leaves."""
+    own = (each for each in _own_resources(stack) if not each.get("retainOnDelete"))
     return any(each.get("custom") and each.get("id") for each in own)
 
 
