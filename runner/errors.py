@@ -119,6 +119,10 @@ class SeatsTaken(NodesBusy):
     """Another run was submitted to these nodes after they were chosen."""
 
 
+class ArrayFull(RunConflict):
+    """As many members of an array have nodes as may have at once."""
+
+
 class NotAdmitted(NodesBusy):
     """A cluster's own scheduler has not given the run its nodes yet. `delay_s`: how long to wait before it is
     asked again, None for as usual."""

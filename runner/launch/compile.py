@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from orch.catalog.fabrics import Fabric, fabric
 from orch.runner.errors import about_property
 from orch.runner.launch.environment import (
+    ArrayPlace,
     RankNode,
     RunFacts,
     fold,
@@ -71,6 +72,7 @@ class RunRequest:
 
     `seats` are the nodes in rank order; `cli_env`, then `caller_env` fill bare names in `env`; `token` is
     unique to this run; `made`: names of nodes that were made for it. `examines`: it examines its nodes.
+    `array`: its place in the array that it is a member of.
     """
 
     task: Task
@@ -90,6 +92,7 @@ class RunRequest:
     dev: DevPlan | None = None
     made: frozenset[str] = frozenset()
     examines: bool = False
+    array: ArrayPlace | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,15 @@ def compile_run(request: RunRequest) -> CompiledRun:
     all_groups = rank_groups(task)
     groups, peers = group_of_rank(all_groups), node_addresses(all_groups, addresses)
     values = tuple(
-        ChainMap({"node_rank": str(rank), "job_num": str(rank), "run_name": request.name}, peers)
+        ChainMap(
+            {
+                "node_rank": str(rank),
+                "job_num": str(rank),
+                "run_name": request.name,
+                **({"array_task_id": str(request.array.index)} if request.array is not None else {}),
+            },
+            peers,
+        )
         for rank in range(len(seats))
     )
     leading = first_ranks(all_groups)
@@ -206,6 +217,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
             cli_env={k: literal(v) for k, v in request.cli_env.items()},
             checkpoint_dir=task.checkpoint.path if task.checkpoint else None,
             resumes=task.checkpoint is not None and task.checkpoint.resume and request.attempt > 0,
+            array=request.array,
         )
         environment = rank_environment(facts, rank)
         ignored.update(dict.fromkeys(environment.ignored))
@@ -251,10 +263,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         examines=request.examines,
         # The repository first: `files` may go into it.
         outputs=tuple(
-            OutputPlan(
-                path=item.path,
-                to=str(Path(request.base, Path(item.to).expanduser()).absolute()) if item.to else None,
-            )
+            OutputPlan(path=item.path, to=_kept_at(request, item.to) if item.to else None)
             for item in task.outputs
         ),
         files=(*_repository(request), *_staged_files(request.base, task.files)),
@@ -277,6 +286,12 @@ def compile_run(request: RunRequest) -> CompiledRun:
     if plan.privileged and plan.on_containers:
         warnings += ("nodes are containers here: a privileged job has what they have, and no devices",)
     return CompiledRun(plan, tuple(environments), warnings)
+
+
+def _kept_at(request: RunRequest, to: str) -> str:
+    """Where an output is kept; each member of an array has a folder of its own there, called by its index."""
+    folder = Path(request.base, Path(to).expanduser()).absolute()
+    return str(folder if request.array is None else folder / str(request.array.index))
 
 
 def _retry(task: Task) -> RetryPlan | None:

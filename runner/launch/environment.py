@@ -20,11 +20,28 @@ SET_ON_NODE = ("MASTER_PORT", "ORCH_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_
 
 RENDEZVOUS = frozenset({"MASTER_ADDR", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "WORLD_SIZE", *SET_ON_NODE})
 
+_ARRAY = tuple(
+    f"ARRAY_{each}" for each in ("JOB_ID", "TASK_ID", "TASK_COUNT", "TASK_MIN", "TASK_MAX")
+)
+_SLURM_ARRAY = frozenset(f"SLURM_{name}" for name in _ARRAY)
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
 _ADDRESS = re.compile(r"[0-9.]+")
 _FOLDABLE = re.compile(r"[^][{}(),!&^@%*/\s]+")
 _RUN_NAMESPACE = uuid.UUID("6f0e3a52-6a0a-4b6e-9d0c-0f7d5f1f2a11")
+
+
+@dataclass(frozen=True)
+class ArrayPlace:
+    """The place of a run in its array: the array's number, the run's index, and how many indexes the array
+    has, the lowest and the highest."""
+
+    number: int
+    index: int
+    count: int
+    lowest: int
+    highest: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,7 @@ class RunFacts:
     ifname: str | None = None
     checkpoint_dir: str | None = None
     resumes: bool = False
+    array: ArrayPlace | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +114,7 @@ def rank_environment(run: RunFacts, rank: int) -> Environment:
     ignored: dict[str, None] = {}
     for layer in (run.fabric_env, run.fleet_env, node.env, run.task_env, run.cli_env):
         for key, value in layer.items():
-            if is_protected(key, slurm=run.slurm):
+            if is_protected(key, slurm=run.slurm) or (run.array is not None and key in _SLURM_ARRAY):
                 ignored[key] = None
             else:
                 values[key] = value
@@ -162,6 +180,11 @@ def _identity(run: RunFacts, rank: int) -> dict[str, str]:
         values["ORCH_CHECKPOINT_DIR"] = run.checkpoint_dir
     if run.resumes:
         values["ORCH_RESUME"] = "1"
+    if run.array is not None:
+        own = run.array
+        numbers = (own.number, own.index, own.count, own.lowest, own.highest)
+        for name, number in zip(_ARRAY, numbers, strict=True):
+            values[f"ORCH_{name}"] = values[f"SLURM_{name}"] = str(number)
     return values
 
 
@@ -193,7 +216,9 @@ def host_names(run: str, nodes: Sequence[str]) -> tuple[str, ...]:
     A node's own name; `RUN-RANK` for one that is an address, or no host name (RFC 1123, 63 characters).
     """
     return tuple(
-        name if _HOST_NAME.fullmatch(name) and not _ADDRESS.fullmatch(name) else f"{run}-{rank}"
+        name
+        if _HOST_NAME.fullmatch(name) and not _ADDRESS.fullmatch(name)
+        else f"{run.replace('_', '-')}-{rank}"
         for rank, name in enumerate(nodes)
     )
 

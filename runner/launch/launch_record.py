@@ -5,6 +5,7 @@ It is private: it has the caller's values of the task's variables.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from orch.runner.errors import RunFailed
 from orch.runner.launch.compile import RepoName, RunRequest
+from orch.runner.launch.environment import ArrayPlace
 from orch.runner.launch.run_plan import DevPlan
 from orch.runner.launch.volumes import KnownVolume, Volumes
 from orch.runner.ledger.records import RunRow
@@ -23,6 +25,11 @@ from orch.spec.volume_state import VolumeState
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
+
+
+def place_in(indexes: Sequence[int], number: int, index: int) -> ArrayPlace:
+    """The place of an index in an array of these indexes and that number."""
+    return ArrayPlace(number, index, len(indexes), min(indexes), max(indexes))
 
 
 class _Frozen(BaseModel):
@@ -42,7 +49,8 @@ class LaunchRecord(_Frozen):
 
     `plain_task` is canonical plain data (`Section.plain`). `fleet` and `recorded_volumes` are as they were
     when the run was submitted. `repo`: the id of the repository, and its folder or URL. `makes_nodes`:
-    whether nodes that an attempt lacks are made, without asking.
+    whether nodes that an attempt lacks are made, without asking. `made`: of an array, names of nodes that were
+    made when it was submitted.
     """
 
     plain_task: JsonValue
@@ -57,6 +65,7 @@ class LaunchRecord(_Frozen):
     recorded_volumes: dict[str, RecordedVolume]
     dev: DevPlan | None = None
     makes_nodes: bool = False
+    made: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, request: RunRequest, *, makes_nodes: bool = False) -> LaunchRecord:
@@ -81,6 +90,7 @@ class LaunchRecord(_Frozen):
                 "recorded_volumes": volumes,
                 "dev": request.dev,
                 "makes_nodes": makes_nodes,
+                "made": sorted(request.made) if request.array is not None else (),
             }
         )
 
@@ -138,5 +148,12 @@ class LaunchRecord(_Frozen):
             repo=RepoName(*self.repo) if self.repo else None,
             volumes=volumes,
             dev=self.dev,
-            made=made,
+            made=made.union(self.made),
+            array=self._place(row),
         )
+
+    def _place(self, row: RunRow) -> ArrayPlace | None:
+        array = self.task.array
+        if array is None or row.array_id is None or row.array_index is None:
+            return None
+        return place_in(array.indexes, row.array_id, row.array_index)

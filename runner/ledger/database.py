@@ -148,6 +148,12 @@ def only_reading(engine: Engine) -> Engine:
     return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
+def one_at_a_time(db: Connection) -> None:
+    """Whoever submits a run, or begins a member of an array that has a limit, waits here for the transactions
+    of others who do."""
+    db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema").with_for_update())
+
+
 def _set_journal(connection: Any, path: Path, *, shared: bool) -> None:
     """How the database keeps what is not committed: a new one in a log, so that readers need not wait.
 

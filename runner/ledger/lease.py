@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine, delete, func, insert, literal, or_, select, update
+from sqlalchemy import Connection, Engine, and_, delete, func, insert, literal, or_, select, update
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, ProgrammingError
 
-from orch.runner.errors import LedgerUnusable, RunConflict, RunnerError
+from orch.runner.errors import ArrayFull, LedgerUnusable, RunConflict, RunnerError
 from orch.runner.ledger import schema
-from orch.runner.ledger.database import may_only_read, only_reading, unusable
-from orch.runner.ledger.records import Lease, Waiting
+from orch.runner.ledger.database import may_only_read, one_at_a_time, only_reading, unusable
+from orch.runner.ledger.records import ACTIVE, ARRAY_LIMIT, Lease, Waiting
 from orch.runner.ledger.schema import clock
 from orch.runner.processes import is_dead_owner
 
@@ -153,9 +153,15 @@ class Leases:
             tell_once(db, lease.run_id, "pending", waiting.message)
 
     def begin_attempt(self, lease: Lease, attempt: int, plan: str, nodes: Sequence[str]) -> None:
-        """Write the plan of a waiting run's next attempt, which may then be started. Raises LeaseLost."""
+        """Write the plan of a waiting run's next attempt, which may then be started. Raises LeaseLost, and
+        ArrayFull where as many members of its array have nodes as may have at once: nothing is written then.
+        """
         table = schema.rank
         with self._begin() as db:
+            if db.scalar(select(schema.run.c.array_limit).where(schema.run.c.id == lease.run_id)) is not None:
+                one_at_a_time(db)
+                if is_full(db, lease.run_id):
+                    raise ArrayFull(ARRAY_LIMIT)
             changed = db.execute(
                 update(schema.run)
                 .where(*holds(lease))
@@ -222,6 +228,28 @@ class Leases:
             raise
 
 
+def is_full(db: Connection, number: int) -> bool:
+    """Whether as many other members of a run's array have nodes as may have at once."""
+    run, other = schema.run, schema.run.alias()
+    query = (
+        select(run.c.array_limit, func.count(other.c.id))
+        .join(
+            other,
+            and_(
+                other.c.array_name == run.c.array_name,
+                other.c.array_id == run.c.array_id,
+                other.c.id != run.c.id,
+                other.c.status.in_([each for each in ACTIVE if each != "pending"]),
+            ),
+            isouter=True,
+        )
+        .where(run.c.id == number, run.c.array_limit.is_not(None))
+        .group_by(run.c.array_limit)
+    )
+    row = db.execute(query).first()
+    return row is not None and row[1] >= row[0]
+
+
 def waiting_values(waiting: Waiting) -> dict[str, Any]:
     """The columns of a run that waits."""
     return {
@@ -233,6 +261,7 @@ def waiting_values(waiting: Waiting) -> dict[str, Any]:
         "retry_since": waiting.since,
         "retry_tries": waiting.tries,
         **({"queued_at": func.coalesce(schema.run.c.queued_at, clock())} if waiting.for_nodes else {}),
+        **({"queued_at": None} if waiting.leaves_line else {}),
         **({} if waiting.in_use is None else {"looked_at": clock(), "in_use": int(waiting.in_use)}),
     }
 

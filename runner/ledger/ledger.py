@@ -13,18 +13,18 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, or_, select, update
 
-from orch.runner.errors import LedgerUnusable, NameTaken, SeatsTaken, UnknownRun
+from orch.runner.errors import LedgerUnusable, SeatsTaken, UnknownRun
 from orch.runner.ledger import controllers, schema
+from orch.runner.ledger.arrays import Arrays
 from orch.runner.ledger.changes import Changes
 from orch.runner.ledger.controllers import Controller
-from orch.runner.ledger.database import open_engine
+from orch.runner.ledger.database import one_at_a_time, open_engine
 from orch.runner.ledger.history import metric_samples, node_health, node_lives
 from orch.runner.ledger.history.metric_samples import Sample
 from orch.runner.ledger.history.node_health import Examination, HealthPeriod
 from orch.runner.ledger.history.node_lives import Look, NodeLife
 from orch.runner.ledger.history.verifications import Verifications
 from orch.runner.ledger.lease import (
-    LEASE_S,
     Leases,
     Renewal,
     add_event,
@@ -44,12 +44,12 @@ from orch.runner.ledger.records import (
     RunRow,
     TimedPlan,
     Waiting,
-    lease_holds,
 )
+from orch.runner.ledger.reserving import check_name, reserve
 from orch.runner.ledger.run_names import as_argument
 from orch.runner.ledger.schema import clock
-from orch.runner.ledger.waiting_line import Line, read_line
-from orch.runner.processes import describe_owner, here, process_owner
+from orch.runner.ledger.waiting_line import Line, read_line, read_release
+from orch.runner.processes import here, process_owner
 from orch.spec.grammar.values import encodable, shown
 from orch.spec.suggest import hint_for
 
@@ -121,58 +121,14 @@ class Ledger(Leases):
 
         `create` looks again.
         """
-        table = schema.run
         with self._reading() as db:
-            active = select(table.c.id).where(table.c.name == name, table.c.status.in_(ACTIVE)).limit(1)
-            if db.execute(active).scalar() is not None:
-                raise _taken(name)
+            check_name(db, name)
 
     def _reserve(self, name: str, fleet: str) -> Lease:
         """Reserve the name and a number for a run that is about to be written."""
-        table, owner = schema.run, process_owner()
+        owner = process_owner()
         with self._begin() as db:
-            _one_at_a_time(db)
-            rows = db.execute(
-                select(
-                    table.c.id, table.c.status, table.c.owner, table.c.lease_until, clock().label("now")
-                ).where(table.c.name == name, table.c.status.in_((*ACTIVE, RESERVED)))
-            ).all()
-            abandoned = [
-                row
-                for row in rows
-                if row.status == RESERVED and not lease_holds(row.owner, row.lease_until, row.now)
-            ]
-            for row in rows:
-                if row.status != RESERVED:
-                    raise _taken(name)
-                if row not in abandoned:
-                    raise NameTaken(
-                        f"a run named {name} is being submitted",
-                        detail=f"by {describe_owner(row.owner)}",
-                        hint="wait for it, or use `--name`",
-                        name=name,
-                    )
-            number = db.execute(
-                insert(table)
-                .values(
-                    name=name,
-                    fleet=fleet,
-                    plan="",
-                    status=RESERVED,
-                    desired="run",
-                    phase="submitted",
-                    attempt=0,
-                    submitted_by=here(),
-                    owner=owner,
-                    lease_until=clock() + LEASE_S,
-                    fence=1,
-                    created_at=clock(),
-                )
-                .returning(table.c.id)
-            ).scalar_one()
-            # After the new one is there, so that a number is never given twice.
-            for row in abandoned:
-                db.execute(delete(table).where(table.c.id == row.id))
+            (number,) = reserve(db, name, owner, fleet, [{}])
         return Lease(number, owner, 1)
 
     def _submit(
@@ -189,7 +145,7 @@ class Ledger(Leases):
         values |= {"status": "submitted"} if waiting is None else waiting_values(waiting)
         with self._begin() as db:
             if waiting is None and taken is not None:
-                _one_at_a_time(db)
+                one_at_a_time(db)
                 rows = _placed_on_nodes(db, fleet, nodes)
                 if rows and taken(rows):
                     raise SeatsTaken(
@@ -357,6 +313,16 @@ class Ledger(Leases):
         with self._reading() as db:
             return read_line(db, fleet, controlled=bool(controllers.living(db)))
 
+    def released_at(self, fleet: str) -> float:
+        """When a run last left nodes of a fleet; 0 for never."""
+        with self._reading() as db:
+            return read_release(db, fleet) or 0.0
+
+    @property
+    def arrays(self) -> Arrays:
+        """The arrays of this ledger."""
+        return Arrays(self._begin, self._reading)
+
     @property
     def changes(self) -> Changes:
         """The audit log of this ledger."""
@@ -513,11 +479,6 @@ class Ledger(Leases):
         return tuple((row.at, row.kind, row.text) for row in rows)
 
 
-def _one_at_a_time(db: Connection) -> None:
-    """Whoever submits a run waits here for the transactions of others who do."""
-    db.execute(select(schema.meta.c.value).where(schema.meta.c.key == "schema").with_for_update())
-
-
 def _placed_on_nodes(db: Connection, fleet: str, nodes: Sequence[str]) -> tuple[RunRow, ...]:
     """The active runs of a fleet that have one of these nodes, newest first."""
     run, rank = schema.run, schema.rank
@@ -533,14 +494,6 @@ def _placed(fleet: str) -> tuple[ColumnElement[bool], ...]:
     """What makes a run one that has nodes of a fleet: it is active, and does not wait for them."""
     run = schema.run
     return run.c.fleet == fleet, run.c.status.in_(ACTIVE), run.c.status != "pending"
-
-
-def _taken(name: str) -> NameTaken:
-    return NameTaken(
-        f"a run named {name} is active",
-        hint=f"`orch attach {name}` follows it, `orch stop {name}` ends it; or use `--name`",
-        name=name,
-    )
 
 
 def _read(db: Connection, number: int) -> RunRow:

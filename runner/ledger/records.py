@@ -11,6 +11,18 @@ ACTIVE = ("pending", "submitted", "provisioning", "running", "terminating")
 # A reserved name and number for a run that is being submitted; not a run yet.
 RESERVED = "reserved"
 Desired = Literal["run", "stop", "abort"]
+ARRAY_LIMIT = "array limit"
+"""Why a member of an array waits whose turn comes when others of it have ended (configuration 8)."""
+ARRAY_TURN = "its turn in the array has not come"
+"""Why one waits that has not looked for nodes yet."""
+
+
+@dataclass(frozen=True)
+class ArrayKey:
+    """An array: its name, and its number, which is that of its first member."""
+
+    name: str
+    id: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +76,7 @@ class Waiting:
 
     `since`: when the tries began, None for its submission; `tries`: how many were in vain, this one included.
     `for_nodes`: it is in line for nodes of its fleet (waiting_line.py); `in_use`: it looked for some, and
-    whether other runs have them.
+    whether other runs have them. `leaves_line`: it is in line no more.
     """
 
     message: str
@@ -73,6 +85,7 @@ class Waiting:
     tries: int
     for_nodes: bool = False
     in_use: bool | None = None
+    leaves_line: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,8 @@ class RunRow:
     `attempt` counts from 0; `started_at` is of the latest one. `attempts` are those that ended before; the
     latest one is among them while the run waits for the next. `next_at`: when that may begin.
     `retry_since`: since when the run is tried again; None where it is not, or since its submission.
-    `queued_at`, `looked_at`, `in_use`: as in waiting_line.py.
+    `queued_at`, `looked_at`, `in_use`: as in waiting_line.py. `array_name` and what follows: of a member of
+    an array, as in arrays.py.
     """
 
     id: int
@@ -113,6 +127,10 @@ class RunRow:
     now: float
     ranks: tuple[RankRow, ...]
     attempts: tuple[AttemptRow, ...] = ()
+    array_name: str | None = None
+    array_id: int | None = None
+    array_index: int | None = None
+    array_limit: int | None = None
 
     @property
     def next_attempt(self) -> int:
@@ -123,6 +141,18 @@ class RunRow:
     def in_line(self) -> bool:
         """Whether it waits for nodes, and not for the delay after an attempt that failed."""
         return self.status == "pending" and self.queued_at is not None
+
+    @property
+    def array(self) -> ArrayKey | None:
+        """The array that it is a member of."""
+        if self.array_name is None or self.array_id is None:
+            return None
+        return ArrayKey(self.array_name, self.array_id)
+
+    @property
+    def waits_for_array(self) -> bool:
+        """Whether it waits until other members of its array have ended."""
+        return self.status == "pending" and self.array_limit is not None and self.message == ARRAY_LIMIT
 
     @property
     def took_s(self) -> float | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch.runner.errors import LedgerUnusable, RunFailed
+from orch.runner.ledger.records import ArrayKey
 from orch.runner.ledger.run_names import RunName
 from orch.runner.private import private_folder, stage_file, write_private
 
@@ -22,6 +23,8 @@ _KEYS = "keys.json"
 _FILES = "files.tar"
 _REGISTRY = "registry.json"
 _LAUNCH = "launch.json"
+# That of all members of an array, in the array's own folder.
+_ARRAY = "array.json"
 _ENTRY = "ssh"
 
 
@@ -46,12 +49,14 @@ class RunFolder:
     """The folder of one run. `number` tells a run from an earlier one of the same name.
 
     Logs and outputs are those of `attempt`: of the first one they lie in the folder itself, of attempt N in
-    its `attempts/N`.
+    its `attempts/N`. `array`: the folder of the array that the run is a member of, which has what its attempts
+    are made from; an array's own is a `RunFolder` too, of the array's name and number.
     """
 
     path: Path
     number: int
     attempt: int = 0
+    array: Path | None = None
 
     def of_attempt(self, attempt: int) -> RunFolder:
         """The same folder, for another attempt of the run."""
@@ -81,30 +86,39 @@ class RunFolder:
         """The environment of each rank, with references to secrets as they are written.
 
         Raises RunFailed on another machine, or after the run has ended."""
-        return tuple(json.loads(self._read(_ENVIRONMENT)))
+        return tuple(json.loads(_read(self.path / _ENVIRONMENT)))
 
     def write_registry_auth(self, username: str, password: str) -> None:
         write_private(self.path / _REGISTRY, json.dumps([username, password]))
 
     def registry_auth(self) -> tuple[str, str] | None:
         """User and password of the image's registry, as they are written; None for none."""
-        if not (self.path / _REGISTRY).exists():
+        file = (self.array or self.path) / _REGISTRY
+        if not file.exists():
             return None
-        username, password = json.loads(self._read(_REGISTRY))
+        username, password = json.loads(_read(file))
         return username, password
 
     def write_launch(self, text: str) -> None:
         """Keep what a later attempt is made from."""
         write_private(self.path / _LAUNCH, text)
 
+    def write_array(self, text: str) -> None:
+        """Keep what the attempts of all members are made from, in the folder of an array."""
+        write_private(self.path / _ARRAY, text)
+
     def launch(self) -> str:
-        """What `write_launch` kept. Raises RunFailed on another machine."""
-        return self._read(_LAUNCH)
+        """What `write_launch`, or of a member `write_array`, kept. Raises RunFailed on another machine."""
+        return _read(self._launch)
 
     @property
     def has_launch(self) -> bool:
         """Whether later attempts can begin on this machine."""
-        return (self.path / _LAUNCH).is_file()
+        return self._launch.is_file()
+
+    @property
+    def _launch(self) -> Path:
+        return self.path / _LAUNCH if self.array is None else self.array / _ARRAY
 
     @property
     def has_environments(self) -> bool:
@@ -117,7 +131,7 @@ class RunFolder:
         if not path.exists():
             pairs = [new_key_pair() for _ in range(ranks + 1)]
             write_private(path, json.dumps([[pair.private, pair.public] for pair in pairs]))
-        client, *hosts = (SshKeyPair(*pair) for pair in json.loads(self._read(_KEYS)))
+        client, *hosts = (SshKeyPair(*pair) for pair in json.loads(_read(path)))
         return RunKeys(client, tuple(hosts))
 
     @property
@@ -144,20 +158,21 @@ class RunFolder:
 
     def forget_secrets(self) -> None:
         """Remove the files that only the start needs."""
-        for name in (_ENVIRONMENT, _KEYS, _FILES, _REGISTRY, _LAUNCH):
+        for name in (_ENVIRONMENT, _KEYS, _FILES, _REGISTRY, _LAUNCH, _ARRAY):
             (self.path / name).unlink(missing_ok=True)
 
-    def _read(self, name: str) -> str:
-        try:
-            return (self.path / name).read_text()
-        except OSError as error:
-            raise RunFailed(
-                "this run cannot be started from here",
-                where=str(self.path / name),
-                detail="its environment is kept only where it was submitted, until its containers run",
-                hint="submit it again",
-                reason="executor_error",
-            ) from error
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError as error:
+        raise RunFailed(
+            "this run cannot be started from here",
+            where=str(file),
+            detail="its environment is kept only where it was submitted, until its containers run",
+            hint="submit it again",
+            reason="executor_error",
+        ) from error
 
 
 def open_folder(dot: Path, name: RunName, number: int) -> RunFolder:
@@ -183,12 +198,14 @@ def open_folder(dot: Path, name: RunName, number: int) -> RunFolder:
     return RunFolder(path, number)
 
 
-def find_folder(dot: Path, name: RunName, number: int) -> RunFolder:
-    """The folder of a run, without creating it."""
+def find_folder(dot: Path, name: RunName, number: int, array: ArrayKey | None = None) -> RunFolder:
+    """The folder of a run, without creating it. `array`: that it is a member of."""
     path = dot / "runs" / name
     if _number_of(path) not in (None, number):
         path = path.with_name(f"{name}~{number}")
-    return RunFolder(path, number)
+    if array is None:
+        return RunFolder(path, number)
+    return RunFolder(path, number, array=find_folder(dot, RunName.from_ledger(array.name), array.id).path)
 
 
 def folders_with_secrets(dot: Path) -> tuple[tuple[str, RunFolder], ...]:
@@ -200,6 +217,17 @@ def folders_with_secrets(dot: Path) -> tuple[tuple[str, RunFolder], ...]:
         number = _number_of(path)
         if number is not None:
             found.append((path.name.removesuffix(f"~{number}"), RunFolder(path, number)))
+    return tuple(found)
+
+
+def array_folders(dot: Path) -> tuple[tuple[ArrayKey, RunFolder], ...]:
+    """The folders of arrays that still have what their members' attempts are made from."""
+    found: list[tuple[ArrayKey, RunFolder]] = []
+    for file in sorted((dot / "runs").glob(f"*/{_ARRAY}")):
+        number = _number_of(file.parent)
+        if number is not None:
+            name = file.parent.name.removesuffix(f"~{number}")
+            found.append((ArrayKey(name, number), RunFolder(file.parent, number)))
     return tuple(found)
 
 

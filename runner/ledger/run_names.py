@@ -38,6 +38,10 @@ class RunName(str):
         """A name for a run without one: `stem`, shortened if needed, and four random characters."""
         return cls.parse(f"{stem[:_STEM].rstrip('-')}-{secrets.token_hex(2)}")
 
+    def member(self, index: int) -> RunName:
+        """The name of a member of the array of this name."""
+        return RunName(f"{self}_{index}")
+
     @classmethod
     def from_ledger(cls, text: str) -> RunName:
         """A name stored in the ledger. Raises BadRunName for one that no container can have."""

@@ -28,7 +28,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from orch.spec.grammar.values import encodable
 
 # Raised when a change makes an older orch misread the ledger.
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 metadata = MetaData()
 
@@ -92,7 +92,14 @@ run = Table(
     Column("queued_at", Float),
     Column("looked_at", Float),
     Column("in_use", Integer, nullable=False, server_default="0"),
+    # Of a member of an array (arrays.py): the array's name and number, its index, and how many members may
+    # have nodes at once, NULL for all.
+    Column("array_name", String(64)),
+    Column("array_id", Integer),
+    Column("array_index", BigInteger),
+    Column("array_limit", Integer),
     Index("run_by_name", "name", "id"),
+    Index("run_by_array", "array_name", "array_id", "array_index"),
     Index("run_by_status", "status"),
     Index("run_by_fleet", "fleet", "finished_at"),
 )
@@ -287,6 +294,7 @@ ADDED: dict[int, tuple[Column[Any], ...]] = {
     2: (run.c.next_at, run.c.retry_since, run.c.retry_tries),
     3: (run.c.priority, run.c.queued_at, run.c.looked_at, run.c.in_use),
     4: (rank.c.notice,),
+    9: (run.c.array_name, run.c.array_id, run.c.array_index, run.c.array_limit),
 }
 """Columns that a version of the schema added to tables of the one before it."""
 

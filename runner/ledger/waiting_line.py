@@ -112,25 +112,18 @@ def _rank(priority: int, queued_at: float, run_id: int | None, now: float) -> _R
 
 def read_line(db: Connection, fleet: str, *, controlled: bool) -> Line:
     """The line for a fleet. `controlled`: a controller lives, which begins runs that have no driver."""
-    from sqlalchemy import func, select
+    from sqlalchemy import select
 
     from orch.runner.ledger import schema
     from orch.runner.ledger.schema import clock
 
-    run, attempt = schema.run, schema.attempt
+    run = schema.run
     waiting = (run.c.fleet == fleet, run.c.status == "pending", run.c.queued_at.is_not(None))
     columns = (run.c.id, run.c.name, run.c.priority, run.c.queued_at, run.c.looked_at, run.c.in_use)
     rows = db.execute(select(*columns, run.c.owner, run.c.lease_until, run.c.desired).where(*waiting)).all()
     if not rows:
         return Line((), None, 0.0)
-    ended = select(func.max(run.c.finished_at)).where(run.c.fleet == fleet).scalar_subquery()
-    failed = (
-        select(func.max(attempt.c.finished_at))
-        .join(run, run.c.id == attempt.c.run_id)
-        .where(run.c.fleet == fleet)
-        .scalar_subquery()
-    )
-    times = db.execute(select(ended.label("ended"), failed.label("failed"), clock().label("now"))).one()
+    now = float(db.execute(select(clock())).scalar_one())
     return Line.of(
         (
             Waiter(
@@ -140,13 +133,31 @@ def read_line(db: Connection, fleet: str, *, controlled: bool) -> Line:
                 row.queued_at,
                 row.looked_at or 0.0,
                 bool(row.in_use),
-                row.desired == "run" and (controlled or lease_holds(row.owner, row.lease_until, times.now)),
+                row.desired == "run" and (controlled or lease_holds(row.owner, row.lease_until, now)),
             )
             for row in rows
         ),
-        max((each for each in (times.ended, times.failed) if each is not None), default=None),
-        times.now,
+        read_release(db, fleet),
+        now,
     )
+
+
+def read_release(db: Connection, fleet: str) -> float | None:
+    """When a run last left nodes of a fleet."""
+    from sqlalchemy import func, select
+
+    from orch.runner.ledger import schema
+
+    run, attempt = schema.run, schema.attempt
+    ended = select(func.max(run.c.finished_at)).where(run.c.fleet == fleet).scalar_subquery()
+    failed = (
+        select(func.max(attempt.c.finished_at))
+        .join(run, run.c.id == attempt.c.run_id)
+        .where(run.c.fleet == fleet)
+        .scalar_subquery()
+    )
+    times = db.execute(select(ended.label("ended"), failed.label("failed"))).one()
+    return max((each for each in times if each is not None), default=None)
 
 
 def behind(first: Waiter, hint: str | None = None) -> InLine:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from orch.runner.access.entry import close_entry
 from orch.runner.errors import (
+    ArrayFull,
     BadTask,
     HostfileIncomplete,
     HostUnreachable,
@@ -33,7 +34,7 @@ from orch.runner.launch.launch_record import LaunchRecord
 from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.launch.volumes import Volumes
 from orch.runner.ledger.lease import LeaseLost
-from orch.runner.ledger.records import Lease, RunRow, Waiting
+from orch.runner.ledger.records import ARRAY_LIMIT, Lease, RunRow, Waiting
 from orch.runner.ledger.waiting_line import Line, behind
 from orch.runner.placement.placement import place_task
 from orch.runner.placement.seats import choose_seats
@@ -149,7 +150,7 @@ def begin_attempt(
         first = line.before(row.id, row.priority)
         if first is not None:
             raise behind(first)
-        attempt = _next_attempt(context, row, plan, line.released_at)
+        attempt = _next_attempt(context, row, plan, _released_at(context, row, line))
     except NotAdmitted as error:
         # Its queue is the cluster's: a look is no try.
         delay_s, again = error.delay_s or look_again_s(row), error.delay_s is not None
@@ -173,6 +174,14 @@ def begin_attempt(
     _write_attempt(context, lease, row, attempt)
 
 
+def _released_at(context: RunContext, row: RunRow, line: Line) -> float | None:
+    """When a run last left nodes of a run's fleet. An empty line does not say, and the members of an array
+    that begin one after the other are to ask each node once."""
+    if line.waiters or row.array is None or context.recent_statuses is None:
+        return line.released_at
+    return context.ledger.released_at(row.fleet)
+
+
 def _write_attempt(context: RunContext, lease: Lease, row: RunRow, attempt: _Attempt) -> None:
     """Raises LeaseLost, LedgerUnusable."""
     context.ledger.renew(lease)  # whoever has lost it must not write over what another driver has written
@@ -185,8 +194,24 @@ def _write_attempt(context: RunContext, lease: Lease, row: RunRow, attempt: _Att
             detail=error.strerror or str(error),
         ) from error
     nodes = [node.name for node in attempt.plan.nodes]
-    context.ledger.begin_attempt(lease, row.next_attempt, attempt.plan.model_dump_json(), nodes)
+    try:
+        context.ledger.begin_attempt(lease, row.next_attempt, attempt.plan.model_dump_json(), nodes)
+    except ArrayFull:  # another member has begun meanwhile, by somebody else
+        waits_for_array(context, lease, row)
+        return
     context.processor.handle(Notice(f"run {row.name}: attempt {row.next_attempt} on {fold(nodes)}"))
+
+
+def waits_for_array(context: RunContext, lease: Lease, row: RunRow) -> bool:
+    """Whether a run waits because as many members of its array have nodes as may; it is written down then.
+
+    Raises LeaseLost."""
+    if row.array_limit is None or not context.ledger.arrays.is_full(row):
+        return False
+    if row.message != ARRAY_LIMIT or row.in_line:
+        waiting = Waiting(ARRAY_LIMIT, 0.0, row.retry_since, row.retry_tries, leaves_line=True)
+        context.ledger.wait(lease, waiting)
+    return True
 
 
 def begins_here(context: RunContext, row: RunRow) -> bool:

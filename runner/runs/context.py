@@ -104,7 +104,7 @@ class RunnerContext:
         return RunContext(
             self.ledger,
             self.connector,
-            find_folder(self.dot, RunName.from_ledger(row.name), row.id).of_attempt(row.attempt),
+            find_folder(self.dot, RunName.from_ledger(row.name), row.id, row.array).of_attempt(row.attempt),
             self.processor,
             self.runtimes,
             self.secrets,

@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 from orch.runner.errors import LedgerUnusable
 from orch.runner.events import Event, Notice, Processor
+from orch.runner.ledger.arrays import Member
 from orch.runner.ledger.controllers import BEAT_S
 from orch.runner.ledger.history.metric_samples import EVERY_S
-from orch.runner.ledger.records import RunRow
+from orch.runner.ledger.records import ArrayKey, RunRow
 from orch.runner.metrics.sampling import keep_sample
 from orch.runner.placement.recent_statuses import RecentStatuses
 from orch.runner.processes import process_owner
+from orch.runner.runs.arrays.drive import ArrayDriver
 from orch.runner.runs.attempts import begins_here, may_advance
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.lifecycle import advance, collect_leftovers
@@ -69,6 +71,7 @@ class Controller:
         self._stop, self._look = threading.Event(), threading.Event()
         self._busy: dict[int, Future[None]] = {}
         self._collecting: Future[None] | None = None
+        self._arrays: dict[ArrayKey, threading.Thread] = {}
         self._sampling: dict[int, Future[None]] = {}
         self._beaten_at = self._collected_at = self._sampled_at = float("-inf")
         self._passed_at = time.monotonic()
@@ -90,8 +93,9 @@ class Controller:
 
     @property
     def at_work(self) -> int:
-        """How many runs are being advanced."""
-        return sum(not future.done() for future in list(self._busy.values()))
+        """How many runs and arrays are being advanced."""
+        arrays = sum(thread.is_alive() for thread in list(self._arrays.values()))
+        return arrays + sum(not future.done() for future in list(self._busy.values()))
 
     def run(self) -> None:
         """Advance runs until `stop`. A ledger that is away is waited for."""
@@ -110,6 +114,8 @@ class Controller:
                         self._tell(f"{error.summary}: {error.detail}; trying again")
                     self._look.wait(PAUSE_S)
                     self._look.clear()
+                for thread in self._arrays.values():
+                    thread.join()
         finally:
             self._runner.ledger.retire(owner)
 
@@ -121,10 +127,11 @@ class Controller:
         self._busy = {number: future for number, future in self._busy.items() if not future.done()}
         rows = self._runner.ledger.runs(active_only=True)
         line = cache(self._runner.ledger.line)
+        self._drive_arrays(rows)
         for row in reversed(rows):  # the oldest first
             if len(self._busy) >= AT_ONCE:
                 break
-            if row.held or row.id in self._busy:
+            if row.held or row.id in self._busy or row.array is not None:
                 continue
             if may_advance(row, line) and not self._waits_elsewhere(row):
                 self._busy[row.id] = pool.submit(self._safely, lambda row=row: self._advance(row))
@@ -138,6 +145,31 @@ class Controller:
                 chore.began_at = now
                 chore.under_way = pool.submit(self._safely, lambda do=chore.do: self._tell_all(do))
         return rows
+
+    def _drive_arrays(self, rows: Sequence[RunRow]) -> None:
+        """Drive the arrays that nobody drives, each from a thread of its own, as long as this one lives."""
+        self._arrays = {array: thread for array, thread in self._arrays.items() if thread.is_alive()}
+        for row in reversed(rows):
+            array = row.array
+            if array is None or row.held or array in self._arrays or self._waits_elsewhere(row):
+                continue
+            driver = ArrayDriver(self._runner, array, on_look=self._told())
+            act = partial(self._safely, partial(driver.run, self._stop))
+            self._arrays[array] = threading.Thread(target=act, name="orch-array", daemon=True)
+            self._arrays[array].start()
+
+    def _told(self) -> Callable[[Sequence[Member]], None]:
+        """What tells how the members of an array go."""
+        known: dict[int, str] = {}
+
+        def tell(members: Sequence[Member]) -> None:
+            for each in members:
+                before = known.setdefault(each.id, each.status)
+                if before != each.status:
+                    known[each.id] = each.status
+                    self._tell(f"run {each.name}: {before} -> {each.status}", "info")
+
+        return tell
 
     def _tell_all(self, do: Callable[[], Iterable[Notice]]) -> None:
         for each in do():
@@ -174,7 +206,7 @@ class Controller:
         if done is not None and (not done.after.active or (row.in_line and _has_looked(row, done.after))):
             self._look.set()
 
-    def _safely(self, act: Callable[[], None]) -> None:
+    def _safely(self, act: Callable[[], object]) -> None:
         """What fails is tried again at the next pass; the other runs go on."""
         try:
             act()

@@ -29,6 +29,7 @@ from orch.runner.runs.attempts import (
     end_attempt,
     end_waiting,
     may_look,
+    waits_for_array,
 )
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import (
@@ -500,7 +501,7 @@ class Driver:
                 hint=f"run `orch attach {as_argument(row.name)}` there, or end it with "
                 f"`orch stop {as_argument(row.name)}`",
             )
-        if not may_look(row, context.ledger.line):
+        if not may_look(row, context.ledger.line) or waits_for_array(context, self._lease, row):
             return True
         self._earlier.remove(row, at_once=True)
         begin_attempt(context, self._lease, row, self._plan, self._earlier.leftovers)

@@ -19,10 +19,11 @@ from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.patience import LEDGER_PAUSE_S, LedgerPatience
-from orch.runner.ledger.records import Desired, RunRow
+from orch.runner.ledger.records import ArrayKey, Desired, RunRow
 from orch.runner.ledger.run_folder import folders_with_secrets
 from orch.runner.metrics.sampling import keeping_samples
 from orch.runner.processes import process_owner
+from orch.runner.runs.arrays.drive import ArrayDriver, forget_ended
 from orch.runner.runs.attempts import end_waiting, remove_earlier_attempts
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.decide import Verdict
@@ -155,8 +156,19 @@ def reconcile_once(
     Also cleans up nodes that were silent when their run ended. `rows`: only these runs.
     """
     active = rows if rows is not None else runner.ledger.runs(active_only=True)
+    passes: list[Advanced | None] = []
+    arrays: dict[ArrayKey, list[int]] = {}
     # The oldest first, which has the first claim on nodes.
-    passes = [advance(runner, row, begin=begin) for row in sorted(active, key=lambda row: row.id)]
+    for row in sorted(active, key=lambda row: row.id):
+        if row.array is None:
+            passes.append(advance(runner, row, begin=begin))
+        elif begin:
+            arrays.setdefault(row.array, []).append(row.id)
+        elif row.status != "pending" or row.desired != "run":  # to begin one is all that may be left to do
+            passes.append(advance(runner, row, begin=False))
+    for array, members in arrays.items():
+        steps = ArrayDriver(runner, array, only=None if rows is None else members).pass_once()
+        passes += [Advanced(each.before, each.after, each.error) for each in steps]
     collect_leftovers(runner, rows)
     return tuple(each for each in passes if each is not None)
 
@@ -208,6 +220,7 @@ def _forget_ended(runner: RunnerContext) -> None:
         if (name, folder.number) in ended:
             folder.forget_secrets()
             close_entry(folder, name)
+    forget_ended(runner)
 
 
 def _has_readable_plan(runner: RunnerContext, row: RunRow, *, warn: bool = True) -> bool:

@@ -67,11 +67,16 @@ def runs_that_need(dot: Path, ledger: Ledger, name: str) -> tuple[RunRow, ...]:
     """The active runs that have still to be given a secret: those whose commands have not begun, and those
     that may be tried again. Of runs that were submitted from elsewhere nothing is known here."""
     found: list[RunRow] = []
+    arrays: dict[Path, bool] = {}
     for row in ledger.runs(active_only=True):
         try:
             retried = plan_of(row).retry is not None
-            folder = find_folder(dot, RunName.from_ledger(row.name), row.id)
+            folder = find_folder(dot, RunName.from_ledger(row.name), row.id, row.array)
             if not folder.has_environments:
+                if row.phase == "waiting" and folder.array is not None and folder.has_launch:
+                    if folder.array not in arrays:
+                        arrays[folder.array] = name in _names_in_launch(folder)
+                    found += [row] if arrays[folder.array] else []
                 continue
             texts = [text for each in folder.environments() for text in each.values()]
             texts += folder.registry_auth() or ()
@@ -80,6 +85,14 @@ def runs_that_need(dot: Path, ledger: Ledger, name: str) -> tuple[RunRow, ...]:
         if name in secret_names(*texts) and (retried or row.started_at is None):
             found.append(row)
     return tuple(found)
+
+
+def _names_in_launch(folder: RunFolder) -> frozenset[str]:
+    """The secrets that an attempt which has still to be made may refer to."""
+    from orch.runner.launch.launch_record import LaunchRecord
+
+    record = LaunchRecord.kept(folder)
+    return names_in(record.task, record.fleet)
 
 
 def _values(texts: Sequence[str], secrets: Secrets) -> Mapping[str, str]:

@@ -79,11 +79,30 @@ def submit(
     has beside the task that carries it out. `makes_nodes`: whether later attempts may make nodes; `made`:
     names of those that were made for this one. `why_silent`: with it a run is refused whose nodes do not
     answer, but for those that were just made. `examines`: the run examines its nodes, so that their health
-    keeps it from none.
+    keeps it from none. Of a task with `array` the first member is returned; all wait, whether nodes are free
+    or not.
 
     Raises BadRunName, NameTaken, HostUnreachable, RunConflict (another run uses a volume), NodeCordoned,
     NodeUnfit, NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
     """
+    if task.array is not None:
+        from orch.runner.runs.arrays.submit import submit_array
+
+        return submit_array(
+            runner,
+            waiting_for_nodes(task),
+            fleet,
+            image=image,
+            base=base,
+            name=name,
+            stem=stem,
+            run_args=run_args,
+            cli_env=cli_env or {},
+            caller_env=caller_env or {},
+            volumes=volumes,
+            makes_nodes=makes_nodes,
+            made=made,
+        )
     if wait or fleet.queue is not None:
         task = waiting_for_nodes(task)
     requested_name = name if name is not None else task.name

@@ -1,0 +1,1 @@
+"""Arrays of runs: their submission, whose turn it is, and what drives all members of one."""
