@@ -47,18 +47,24 @@ def show(
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         from orch.cli.output.fleet import fleet_json
         from orch.cli.output.run import SCHEMA, run_json
+        from orch.cli.runs.arrays.verbs import show as array_text
+        from orch.cli.runs.arrays.words import array_json
+        from orch.runner.runs.arrays.choose import choose
         from orch.runner.runs.lifecycle import reconcile_once
         from orch.runner.runs.outputs import outputs_left
 
         reconcile_once(runner)
         kind, name = kind_of(name)
         fleet = _fleet(project, runner, name) if kind != "run" else None
-        row = _run(runner, name) if kind != "fleet" else None
-        if fleet is None and row is None:
+        array = choose(runner.ledger, name) if kind != "fleet" else None
+        row = _run(runner, name) if kind != "fleet" and array is None else None
+        if fleet is None and row is None and array is None:
             raise no_such_name(project, runner, name)
         on_fleet = [each for each in runner.ledger.runs(active_only=True) if fleet and each.fleet == name]
         if as_json:
             data: dict[str, Any] = {"schema": SCHEMA, "fleet": None, "run": None}
+            if array is not None:
+                data["array"] = array_json(runner, array.array, array.members)
             if fleet is not None:
                 data["fleet"] = {**fleet_json(fleet), "runs": [each.name for each in on_fleet]}
             if row is not None:
@@ -72,8 +78,10 @@ def show(
             return
         if fleet is not None:
             say(_fleet_text(project, fleet, on_fleet))
-        if fleet is not None and row is not None:
+        if fleet is not None and (row is not None or array is not None):
             say("")
+        if array is not None:
+            say(array_text(runner, array))
         if row is not None:
             say(_run_text(runner, row))
 

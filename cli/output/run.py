@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.runner.events import PortForwarded
 from orch.runner.launch.environment import fold
+from orch.runner.ledger.records import ARRAY_LIMIT
 from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of, waits_for_pods
 from orch.runner.processes import describe_owner
 from orch.spec.errors import visible
@@ -67,8 +68,9 @@ def run_json(
         "id": row.id,
         "status": row.status,
         "status_text": status_text(row),
-        "reason": row.reason,
+        "reason": ARRAY_LIMIT if row.waits_for_array else row.reason,
         "message": row.message,
+        "array": array_place(row),
         "fleet": row.fleet,
         "nodes": [
             {
@@ -111,6 +113,18 @@ def run_json(
         "next_attempt_at": moment(row.next_at),
         "started_at": moment(row.started_at),
         "finished_at": moment(row.finished_at),
+    }
+
+
+def array_place(row: RunRow) -> dict[str, Any] | None:
+    """The array of a member: its name and number, the member's index, and how many may run at once."""
+    if row.array is None:
+        return None
+    return {
+        "name": row.array.name,
+        "id": row.array.id,
+        "index": row.array_index,
+        "limit": row.array_limit,
     }
 
 
@@ -327,6 +341,8 @@ def controllers_json(controllers: Sequence[Controller]) -> list[dict[str, Any]]:
 def status_text(row: RunRow) -> str:
     """The status of a run as people are told it everywhere: `running`, `pending (retry)`, `terminated`; what
     failed tells how in place of the word: `exited (3)`, `no capacity`, `interrupted`, `preempted`."""
+    if row.waits_for_array:
+        return "pending (array limit)"
     if row.status == "pending":
         return "pending" if row.in_line or not row.attempts else "pending (retry)"
     first = row.first_failed

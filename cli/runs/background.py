@@ -26,7 +26,7 @@ from orch.spec.errors import ExitCode, OrchError
 if TYPE_CHECKING:
     from orch.runner.access.forwards import LocalPorts
     from orch.runner.launch.run_plan import RunPlan
-    from orch.runner.ledger.records import RunRow
+    from orch.runner.ledger.records import ArrayKey, RunRow
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.stacks.project import Project
 
@@ -84,15 +84,19 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
         end(ExitCode.INTERRUPTED)
 
 
-def drive_afresh(project: Project, runner: RunnerContext, row: RunRow) -> None:
-    """Drive a run from a new process, which may make nodes for it, and wait until it does.
+def drive_afresh(
+    project: Project, runner: RunnerContext, row: RunRow, *, array: ArrayKey | None = None
+) -> None:
+    """Drive a run from a new process, which may make nodes for it, and wait until it does. `array`: all of it,
+    of which the run is a member.
 
     Raises RunFailed where that process ends before it drives the run; one that nobody has begun ends then.
     """
     from orch.runner.private import private_file
 
-    words = ["attach", "--supervise", *(["--rehearse"] if project.rehearsal else []), "--", row.name]
-    file = runner.context(row).folder.path / LOG
+    name, folder = row.name if array is None else array.name, runner.context(row).folder
+    words = ["attach", "--supervise", *(["--rehearse"] if project.rehearsal else []), "--", name]
+    file = (folder.path if array is None else folder.array or folder.path) / LOG
     try:
         with private_file(file).open("ab") as log:
             process = subprocess.Popen(
@@ -128,6 +132,10 @@ def _undriven(runner: RunnerContext, row: RunRow, why: str, log: Path) -> RunFai
     from orch.runner.runs.lifecycle import end_unbegun
 
     name, text = as_argument(row.name), f"its driver did not start: {why}"
+    if row.array is not None:
+        array = as_argument(row.array.name)
+        hint = f"`orch attach {array}` drives the array, `orch stop {array}` ends it"
+        return RunFailed(f"nobody drives array {row.array.name}", where=str(log), detail=text, hint=hint)
     if not end_unbegun(runner, row, text):
         hint = f"`orch attach {name}` drives the run, `orch stop {name}` ends it"
         return RunFailed(f"nobody drives run {row.name}", where=str(log), detail=text, hint=hint)
@@ -165,8 +173,9 @@ def log_to(file: Path) -> None:
         os.dup2(source, target)
 
 
-def supervise(runner: RunnerContext, row: RunRow) -> int:
-    """Drive a run in the background and return the exit code; an error of the driver goes into its log.
+def supervise(runner: RunnerContext, row: RunRow, array: ArrayKey | None = None) -> int:
+    """Drive a run, or all of an array, in the background and return the exit code; an error of the driver goes
+    into its log.
 
     The log stays and may be sent to others, so the values of the job's variables are masked in it.
     """
@@ -178,6 +187,12 @@ def supervise(runner: RunnerContext, row: RunRow) -> int:
         from orch.runner.access.entry import Entering
         from orch.runner.runs.lifecycle import drive, exit_code
 
+        if array is not None:
+            from orch.runner.runs.arrays.drive import ArrayDriver
+
+            with tracing("orch driver"):
+                ArrayDriver(runner, array).run()
+            return int(ExitCode.OK)
         entering = Entering(runner, row, runner.processor)
         entering.follow(row.status)
         with tracing("orch driver"), run_spans(entering, row.name) as processor:
@@ -199,7 +214,13 @@ def _job_values(runner: RunnerContext, row: RunRow) -> tuple[str, ...]:
     from orch.runner.launch.environment import is_set_by_orch
 
     try:
-        environments = runner.context(row).folder.environments()
+        folder = runner.context(row).folder
+        if folder.array is not None and folder.has_launch:
+            from orch.runner.launch.launch_record import LaunchRecord
+
+            record = LaunchRecord.kept(folder)
+            return tuple({*record.caller_env.values(), *record.cli_env.values()})
+        environments = folder.environments()
     except (OSError, ValueError, OrchError):  # the run has started, or was submitted elsewhere
         return ()
     return tuple({value for each in environments for name, value in each.items() if not is_set_by_orch(name)})

@@ -197,8 +197,9 @@ def _watch(runner: RunnerContext, wanted: Wanted, *, wide: bool) -> None:
 
 def _table(shown: Shown, *, wide: bool) -> str:
     from orch.cli.output.run import runs_table
+    from orch.cli.runs.arrays.words import fold_waiting
 
-    return runs_table(shown.rows, shown.lines, colour=coloured(sys.stdout), wide=wide)
+    return runs_table(fold_waiting(shown.rows), shown.lines, colour=coloured(sys.stdout), wide=wide)
 
 
 def _notes(shown: Shown) -> list[str]:
@@ -238,11 +239,16 @@ def _tell_undriven(
     from orch.runner.ledger.run_names import as_argument
     from orch.runner.processes import describe_owner
 
+    told: set[str] = set()
     for row, reason, elsewhere in undriven:
         if controllers and not elsewhere:
             continue  # one of them goes on with it
         where = f", where {describe_owner(row.submitted_by)} submitted it" if elsewhere else ""
-        attach = f"orch attach {as_argument(row.name)}{rehearse}"
-        tell(f"note: nobody drives run {row.name}; `{attach}` does{where}")
+        name = row.name if row.array is None else row.array.name
+        if name in told:
+            continue
+        told.add(name)
+        attach = f"orch attach {as_argument(name)}{rehearse}"
+        tell(f"note: nobody drives {'run' if row.array is None else 'array'} {name}; `{attach}` does{where}")
         if reason is not None:
             tell(f"  its driver ended: {reason} (more in {LOG} of its folder under .orch/runs)")

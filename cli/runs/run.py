@@ -25,6 +25,7 @@ from orch.cli.runs.submission import (
     fleets_with_room,
     is_run,
     kept_if_submitted,
+    of_array,
     submit_task,
 )
 from orch.spec.errors import ExitCode
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from orch.runner.events import PortForwarded
     from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
+    from orch.runner.runs.arrays.choose import Chosen
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.loader.load import Document
 
@@ -197,7 +199,7 @@ def _submit_all(
         for document in tasks:
             with LocalPorts() as held:
                 check_name(runner, document, name)
-                if not detach:
+                if not detach and not of_array(document):
                     hold_ports(held, document, other_ports)
                 room = fleets_with_room(project, runner, document, fleet, new_nodes)
                 asking = still(lambda: "asking the nodes and packing files")
@@ -214,6 +216,13 @@ def _submit_all(
                         room=room,
                         makes_nodes=agreed,
                     )
+                if row.array is not None:
+                    from orch.cli.runs.arrays.verbs import begin
+
+                    code = begin(project, runner, row, detach=detach, as_json=as_json)
+                    if code != ExitCode.OK:
+                        end(code)
+                    continue
                 if detach:
                     if agreed and runner.context(row).folder.has_launch:
                         drive_afresh(project, runner, row)
@@ -324,6 +333,13 @@ def attach(
 
     other_ports = ports_of(port or ())
     with open_runner(None, as_json=as_json, rehearse=rehearse) as (project, runner), LocalPorts() as held:
+        if (chosen := chosen_of(runner, name)) is not None:
+            from orch.cli.runs.arrays import verbs
+
+            if in_background:
+                end(supervise(runner, runner.ledger.by_id(chosen.members[0].id), chosen.array))
+            _refuse_ports(other_ports, chosen)
+            end(verbs.attach(project, runner, chosen, as_json=as_json))
         row = runner.ledger.get(name)
         if in_background:
             end(supervise(runner, row))
@@ -348,6 +364,11 @@ def stop(
     with open_runner(None, as_json=as_json, rehearse=rehearse) as (_, runner):
         from orch.runner.runs import lifecycle
 
+        if (chosen := chosen_of(runner, name)) is not None:
+            from orch.cli.runs.arrays import verbs
+
+            verbs.stop(runner, chosen, abort=abort, as_json=as_json)
+            return
         row = runner.ledger.get(name)
         if not row.active and not as_json:
             from orch.cli.output.run import status_text
@@ -356,6 +377,22 @@ def stop(
         ended = lifecycle.stop(runner, row, abort=abort)
         _tell_left(ended)
         _show_end(runner, ended, as_json=as_json)
+
+
+def chosen_of(runner: RunnerContext, name: str) -> Chosen | None:
+    """The array, or the members of one, that a name is of; None for what names one run."""
+    from orch.runner.runs.arrays.choose import choose
+
+    return choose(runner.ledger, name)
+
+
+def _refuse_ports(ports: Sequence[RankPort], chosen: Chosen) -> None:
+    if ports:
+        first = chosen.members[0].name
+        raise UsageError(
+            "ports lead to the jobs of one run, and this is an array",
+            hint=f"`orch attach {first} --port ...` forwards those of one member",
+        )
 
 
 def _tell_left(row: RunRow) -> None:

@@ -339,6 +339,11 @@ def is_run(document: Document) -> bool:
     return isinstance(document.model, Task | DevEnvironment)
 
 
+def of_array(document: Document) -> bool:
+    """Whether it is a task with `array`."""
+    return task_of_document(document)[0].array is not None
+
+
 def task_of_document(document: Document) -> tuple[Task, DevPlan | None]:
     """The task of a document, or the one that carries its dev environment out; see `task_of`."""
     from orch.runner.launch.dev_environment import task_of

@@ -58,7 +58,11 @@ class Member:
     lease_until: float | None
     next_at: float | None
     queued_at: float | None
+    looked_at: float | None
     in_use: int
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
     now: float
 
     @property
@@ -126,14 +130,12 @@ class Arrays:
         return array
 
     def find(self, name: str) -> ArrayKey | None:
-        """The newest array of that name that no run is newer than which has it."""
+        """The newest array of that name."""
         run = schema.run.c
+        query = select(run.array_id).where(run.array_name == encodable(name), run.status != RESERVED)
         with self._reading() as db:
-            query = select(run.id, run.array_name, run.array_id).where(
-                or_(run.name == encodable(name), run.array_name == encodable(name)), run.status != RESERVED
-            )
-            row = db.execute(query.order_by(run.id.desc()).limit(1)).first()
-        return None if row is None or row.array_id is None else ArrayKey(row.array_name, row.array_id)
+            number = db.scalar(query.order_by(run.array_id.desc()).limit(1))
+        return None if number is None else ArrayKey(name, number)
 
     def by_id(self, number: int) -> ArrayKey | None:
         """The array of that number."""
@@ -152,7 +154,8 @@ class Arrays:
             run.array_index.label("index"),
             run.array_limit.label("limit"),
             *(run[name] for name in ("status", "desired", "phase", "attempt", "message", "owner")),
-            *(run[name] for name in ("lease_until", "next_at", "queued_at", "in_use")),
+            *(run[name] for name in ("lease_until", "next_at", "queued_at", "looked_at", "in_use")),
+            *(run[name] for name in ("created_at", "started_at", "finished_at")),
             clock().label("now"),
         )
         query = select(*columns).where(*_of(array), run.status != RESERVED).order_by(run.array_index)
@@ -171,20 +174,22 @@ class Arrays:
         alone."""
         run = schema.run
         active = (*_of(array), run.c.status.in_(ACTIVE))
-        if only is not None and len(only) <= _AT_ONCE:
-            active = (*active, run.c.id.in_(only))
+        parts = [()] if only is None else [(run.c.id.in_(part),) for part in _parts(sorted(only))]
+        leases: dict[int, Lease] = {}
         with self._begin() as db:
-            _lock(db, active)
             owners = db.scalars(select(run.c.owner).where(*active, run.c.owner.is_not(None)).distinct())
             dead = [each for each in owners if is_dead_owner(each)]
             free = or_(run.c.owner.is_(None), run.c.lease_until < clock(), run.c.owner.in_(dead))
-            taken = db.execute(
-                update(run)
-                .where(*active, free)
-                .values(owner=owner, lease_until=clock() + LEASE_S, fence=run.c.fence + 1)
-                .returning(run.c.id, run.c.fence)
-            )
-            return {row.id: Lease(row.id, owner, row.fence) for row in taken}
+            for chosen in parts:
+                _lock(db, (*active, *chosen))
+                taken = db.execute(
+                    update(run)
+                    .where(*active, *chosen, free)
+                    .values(owner=owner, lease_until=clock() + LEASE_S, fence=run.c.fence + 1)
+                    .returning(run.c.id, run.c.fence)
+                )
+                leases |= {row.id: Lease(row.id, owner, row.fence) for row in taken}
+        return leases
 
     def renew(self, array: ArrayKey, owner: str) -> None:
         """Renew the leases that an owner has of members."""

@@ -56,6 +56,9 @@ from orch.spec.suggest import hint_for
 T = TypeVar("T")
 
 _ID = re.compile(r"[0-9]{1,9}")
+# A member of an array by its number: `1001_7`, and several members, which are no run.
+_MEMBER = re.compile(r"([0-9]{1,9})_([0-9]{1,12})")
+_MEMBERS = re.compile(r"(.+)_\[.*\]", re.DOTALL)
 
 # A node that was lost, or could run nothing, weighs as much as this many attempts that failed on it.
 LOST_WEIGHT = 10
@@ -178,6 +181,16 @@ class Ledger(Leases):
             number = db.scalar(newest.where(schema.run.c.name == encodable(name)))
             if number is None and _ID.fullmatch(name):  # no name of a run begins with a digit now
                 number = db.scalar(newest.where(schema.run.c.id == int(name)))
+            if number is None and (member := _MEMBER.fullmatch(name)):
+                array, index = int(member[1]), int(member[2])
+                of_array = (schema.run.c.array_id == array, schema.run.c.array_index == index)
+                number = db.scalar(newest.where(*of_array))
+            if number is None and (array_name := _array_of(db, name)) is not None:
+                raise UnknownRun(
+                    f"{array_name} is an array of runs, and one run is needed here",
+                    detail=f"its runs are called {array_name}_INDEX",
+                    hint=f"`orch show {array_name}` tells of them",
+                )
             if number is None:
                 names = db.scalars(
                     select(schema.run.c.name)
@@ -197,6 +210,11 @@ class Ledger(Leases):
     def by_id(self, number: int) -> RunRow:
         with self._reading() as db:
             return _read(db, number)
+
+    def by_ids(self, numbers: Sequence[int]) -> tuple[RunRow, ...]:
+        """Runs by their numbers, in this order."""
+        with self._reading() as db:
+            return _read_all(db, numbers)
 
     def argument(self, number: int) -> str:
         """What stands for a run on a command line: its name, or its id where a newer run has that name."""
@@ -494,6 +512,15 @@ def _placed(fleet: str) -> tuple[ColumnElement[bool], ...]:
     """What makes a run one that has nodes of a fleet: it is active, and does not wait for them."""
     run = schema.run
     return run.c.fleet == fleet, run.c.status.in_(ACTIVE), run.c.status != "pending"
+
+
+def _array_of(db: Connection, name: str) -> str | None:
+    """The array that a name is of, or members of it."""
+    members = _MEMBERS.fullmatch(name)
+    query = select(schema.run.c.array_name).where(schema.run.c.status != RESERVED)
+    return db.scalar(
+        query.where(schema.run.c.array_name == encodable(members[1] if members else name)).limit(1)
+    )
 
 
 def _read(db: Connection, number: int) -> RunRow:

@@ -17,7 +17,7 @@ from orch.spec.models import Fleet, Nodes, Volume
 from orch.spec.models.backends import effective, made_with_runs, title
 from orch.spec.models.selection import has_no_driver
 from orch.spec.models.ssh import Host
-from orch.spec.rules import environment, file_systems
+from orch.spec.rules import array_index, environment, file_systems
 from orch.spec.rules.rule import Findings, Rule
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.suggest import few, listed
@@ -465,6 +465,7 @@ RULES = (
     Rule(("mounts", "backends", "ssh_config"), mounts_are_of_the_backend),
     *file_systems.RULES,
     *environment.RULES,
+    *array_index.RULES,
     Rule(("init",), environment.variables_of_steps),
     Rule(("ssh_config",), hosts_are_listed),
     Rule(("ssh_config",), hosts_differ),

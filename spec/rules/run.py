@@ -12,7 +12,7 @@ from orch.spec.loader.yaml_nodes import Scalar
 from orch.spec.models import DevEnvironment
 from orch.spec.models.run import Run
 from orch.spec.models.task import Task
-from orch.spec.rules import environment, fleet, project
+from orch.spec.rules import array_index, environment, fleet, project
 from orch.spec.rules.rule import Findings, Rule
 
 
@@ -262,6 +262,7 @@ RULES = (
     Rule(("signal", "max_duration"), signal_has_an_end),
     Rule(("registry_auth",), project.secrets_are_references),
     *environment.RULES,
+    *array_index.RULES,
 )
 
 DEV_ENVIRONMENT_RULES = (*RULES, Rule(("ide", "version"), ide_of_version))

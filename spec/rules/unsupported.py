@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 from orch.spec.diagnostics import Diagnostic, Severity, property_path
-from orch.spec.grammar import interpolate
-from orch.spec.grammar.values import Problem
-from orch.spec.loader.document import Draft, Path_, scalars
-from orch.spec.loader.reference_scopes import scope_of
+from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.models import BackendSettings, DevEnvironment, Fleet, Volume
 from orch.spec.models.backends import effective, made_with_runs, provisioned, settings_model, title
@@ -71,7 +68,6 @@ ROWS: dict[str, dict[str, str | None]] = {
         "resources.shm_size": "write it in the task's `resources`: it is of a job",
     },
     "task": {
-        "array": None,
         "preempt": None,
         "schedule": None,
         "depends_on": None,
@@ -120,7 +116,7 @@ def not_acted_on(draft: Draft) -> tuple[Diagnostic, ...]:
     if draft.partial is not None:
         for check in _BY_VALUE[draft.kind]:
             diagnostics += check(draft)
-    return (*diagnostics, *_references(draft))
+    return tuple(diagnostics)
 
 
 def _refusal(draft: Draft, path: Path_, what: str, hint: str | None, *, key: bool = False) -> Diagnostic:
@@ -155,21 +151,6 @@ def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
             yield _refusal(draft, place, summary, f"write `backends: [{', '.join(able)}]`", key=True)
         elif any(row.startswith((f"{below}.", f"{below}[")) for row in rows):
             yield from _rows(draft, entry.value, place, below)
-
-
-def _references(draft: Draft) -> Findings:
-    """Array indexes."""
-    for path, scalar in scalars(draft.node):
-        if "${{" not in scalar.text:
-            continue
-        try:
-            references = interpolate.references(scalar.text, scope_of(draft.kind, path).site)
-        except Problem:
-            continue  # told when it was read
-        for reference in references:
-            shown = f"`${{{{ {reference} }}}}`"
-            if reference.name == "array_task_id":
-                yield _refusal(draft, path, shown, None)
 
 
 def _backends(draft: Draft) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ class ArrayDriver:
         self._used_at = float("-inf")
 
     def run(self, stop: threading.Event | None = None) -> tuple[Member, ...]:
-        """Drive until all members have ended, or `stop` is set and what is under way is done.
+        """Drive until these have ended, or `stop` is set and what is under way is done.
 
         KeyboardInterrupt passes through and leaves the members as they are. Raises LedgerUnusable when the
         ledger stays away, RunFailed where members can begin on another machine alone.
@@ -92,7 +92,7 @@ class ArrayDriver:
                         patience.bear(error)
                         time.sleep(LEDGER_PAUSE_S)
                         continue
-                    if not any(each.active for each in members):
+                    if not any(each.active for each in members if self._is_chosen(each)):
                         break
                     self._wake.wait(PAUSE_S)
                     self._wake.clear()

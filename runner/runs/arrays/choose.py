@@ -1,0 +1,95 @@
+"""What a name on a command line is of arrays: a whole one, or members of it by their indexes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orch.runner.errors import BadRunName, UnknownRun
+from orch.runner.ledger.arrays import Member
+from orch.runner.ledger.records import ArrayKey
+from orch.spec.grammar.schedule import ArrayRequest, parse_array, render_array
+from orch.spec.grammar.values import Problem, shown
+
+if TYPE_CHECKING:
+    from orch.runner.ledger.ledger import Ledger
+
+_MEMBERS = re.compile(r"(.+)_\[(.*)\]", re.DOTALL)
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An array, and those of its members that were named. `whole`: it was named itself."""
+
+    array: ArrayKey
+    members: tuple[Member, ...]
+    whole: bool
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(each.id for each in self.members)
+
+
+def choose(ledger: Ledger, text: str) -> Chosen | None:
+    """`sweep`, `sweep_[50-100]`, or `1001_[50-100]` by the array's number; None for what names one run.
+
+    Raises BadRunName (ORCH125) for indexes that cannot be read or that the array does not have, UnknownRun
+    where there is no such array.
+    """
+    written = _MEMBERS.fullmatch(text)
+    if written is None:
+        array = ledger.arrays.find(text)
+        if array is None or _has_newer_run(ledger, array):
+            return None
+        return Chosen(array, ledger.arrays.members(array), True)
+    name, indexes = written[1], _indexes(written[2])
+    array = ledger.arrays.find(name)
+    if array is None and _NUMBER.fullmatch(name):
+        array = ledger.arrays.by_id(int(name))
+    if array is None:
+        raise UnknownRun(f"no array named {shown(name)}", hint="`orch ps -a` lists all runs")
+    members = ledger.arrays.members(array)
+    known = {each.index for each in members}
+    if missing := [index for index in indexes if index not in known]:
+        raise BadRunName(
+            f"the array {array.name} has no index {folded(missing)}",
+            hint=f"its indexes are {folded(sorted(known))}",
+            code="ORCH125",
+        )
+    chosen = frozenset(indexes)
+    return Chosen(array, tuple(each for each in members if each.index in chosen), False)
+
+
+def folded(indexes: list[int]) -> str:
+    """`1-100`, `1,3,7-9`: indexes in ascending order as a task has them."""
+    spans: list[tuple[int, int, int]] = []
+    for index in indexes:
+        if spans and spans[-1][1] == index - 1:
+            spans[-1] = (spans[-1][0], index, 1)
+        else:
+            spans.append((index, index, 1))
+    return render_array(ArrayRequest(tuple(spans)))
+
+
+def _indexes(text: str) -> tuple[int, ...]:
+    try:
+        request = parse_array(text)
+    except Problem as problem:
+        raise BadRunName(problem.summary, hint=problem.hint, code=problem.code) from problem
+    if request.at_once is not None:
+        raise BadRunName(
+            f"{shown(text)} is not a choice of indexes: `%` limits an array when it is submitted",
+            hint=f"write `{text.partition('%')[0]}`",
+            code="ORCH125",
+        )
+    return request.indexes
+
+
+def _has_newer_run(ledger: Ledger, array: ArrayKey) -> bool:
+    """Whether a run of the same name was submitted after it."""
+    try:
+        return ledger.get(array.name).id > array.id
+    except UnknownRun:
+        return False
