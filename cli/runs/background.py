@@ -87,8 +87,9 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
 def drive_afresh(
     project: Project, runner: RunnerContext, row: RunRow, *, array: ArrayKey | None = None
 ) -> None:
-    """Drive a run from a new process, which may make nodes for it, and wait until it does. `array`: all of it,
-    of which the run is a member.
+    """Drive a run from a new process, which may make nodes for it, and wait until it does.
+
+    `array`: drive all of it; the run is a member.
 
     Raises RunFailed where that process ends before it drives the run; one that nobody has begun ends then.
     """
@@ -174,8 +175,8 @@ def log_to(file: Path) -> None:
 
 
 def supervise(runner: RunnerContext, row: RunRow, array: ArrayKey | None = None) -> int:
-    """Drive a run, or all of an array, in the background and return the exit code; an error of the driver goes
-    into its log.
+    """Drive a run, or all of the array that it is a member of, in the background and return the exit code; an
+    error of the driver goes into its log.
 
     The log stays and may be sent to others, so the values of the job's variables are masked in it.
     """

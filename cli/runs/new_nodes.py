@@ -76,7 +76,7 @@ def growth_of(
         without_others = own_nodes(state, None)
         waits = waits or misfit(task, without_others) is None
         now = free_now(runner, task, without_others)
-        if now.starts:
+        if now.starts and task.array is None:  # of an array more than one begins
             return None
         if growths or state.name in refused:
             continue

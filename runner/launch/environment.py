@@ -20,9 +20,7 @@ SET_ON_NODE = ("MASTER_PORT", "ORCH_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_
 
 RENDEZVOUS = frozenset({"MASTER_ADDR", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "WORLD_SIZE", *SET_ON_NODE})
 
-_ARRAY = tuple(
-    f"ARRAY_{each}" for each in ("JOB_ID", "TASK_ID", "TASK_COUNT", "TASK_MIN", "TASK_MAX")
-)
+_ARRAY = tuple(f"ARRAY_{each}" for each in ("JOB_ID", "TASK_ID", "TASK_COUNT", "TASK_MIN", "TASK_MAX"))
 _SLURM_ARRAY = frozenset(f"SLURM_{name}" for name in _ARRAY)
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -49,8 +49,8 @@ class LaunchRecord(_Frozen):
 
     `plain_task` is canonical plain data (`Section.plain`). `fleet` and `recorded_volumes` are as they were
     when the run was submitted. `repo`: the id of the repository, and its folder or URL. `makes_nodes`:
-    whether nodes that an attempt lacks are made, without asking. `made`: of an array, names of nodes that were
-    made when it was submitted.
+    whether nodes that an attempt lacks are made, without asking. `made`: of an array, names of nodes that
+    were made when it was submitted.
     """
 
     plain_task: JsonValue

@@ -122,7 +122,9 @@ class Arrays:
             with Renewal(_Reserved(self._begin, reserved), Lease(array.id, owner, 1)):
                 plans, nodes = build(dict(zip(indexes, numbers, strict=True)))
             with self._begin() as db:
-                _submit(db, reserved, dict(zip(indexes, numbers, strict=True)), plans, nodes, waiting, priority)
+                _submit(
+                    db, reserved, dict(zip(indexes, numbers, strict=True)), plans, nodes, waiting, priority
+                )
         except BaseException:
             with suppress(LedgerUnusable), self._begin() as db:
                 db.execute(delete(schema.run).where(*reserved))
@@ -167,9 +169,7 @@ class Arrays:
         with self._reading() as db:
             return is_full(db, row.id)
 
-    def take(
-        self, array: ArrayKey, owner: str, only: Collection[int] | None = None
-    ) -> dict[int, Lease]:
+    def take(self, array: ArrayKey, owner: str, only: Collection[int] | None = None) -> dict[int, Lease]:
         """The leases of all active members that no living process holds, by their numbers. `only`: of these
         alone."""
         run = schema.run
@@ -240,9 +240,7 @@ class Arrays:
                 ).all()
                 if ended:
                     db.execute(
-                        update(rank)
-                        .where(rank.c.run_id.in_(ended))
-                        .values(status="terminated", reason=over)
+                        update(rank).where(rank.c.run_id.in_(ended)).values(status="terminated", reason=over)
                     )
                 told = [(number, "desired", f"{desired} by {here()}") for number in asked]
                 told += [(number, "terminated", reason) for number in ended]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, or_, select, update
 
 from orch.runner.errors import LedgerUnusable, SeatsTaken, UnknownRun
 from orch.runner.ledger import controllers, schema

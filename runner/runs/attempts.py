@@ -289,7 +289,8 @@ def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan, released_
     # What an earlier attempt left in a volume of the node itself is there, and nowhere else.
     on_nodes = any(mount.kind != "network" for mount in task.volumes)
     failed = context.ledger.failed_nodes(row.id, lost_only=on_nodes)
-    made = record.makes_nodes and _made_nodes(context, row, task, fleet)
+    lone = task.model_copy(update={"array": None})  # one member alone
+    made = record.makes_nodes and _made_nodes(context, row, lone, fleet)
     new = frozenset[str]()
     if made:
         before, fleet = fleet, _fleet(context, row, record)

@@ -14,7 +14,8 @@ from orch.runner.errors import BadTask
 from orch.runner.launch.pods import check_task_for_pods
 from orch.runner.launch.volumes import Volumes, needs_volumes, volumes_to_make_with
 from orch.runner.placement.conditions import in_reservation
-from orch.runner.placement.placement import misfit, no_fit
+from orch.runner.placement.placement import misfit, no_fit, place_task
+from orch.spec.grammar.schedule import MAX_INDEXES
 from orch.spec.models.backends import title as title_of
 from orch.spec.rules.unsupported import acted_on
 from orch.spec.state import FleetState, NodeState
@@ -87,19 +88,39 @@ def growth_for(
     if needed > 1 and fleet.placement != "cluster":
         return None
     most, here = fleet.nodes.max, tuple(node for node in state.nodes if node.name in free)
+    wanted = _wanted_by_array(task, state, fleet) - len(here)
+    if task.array is not None and here and wanted <= 0:
+        return None
     for more in range(1 if state.nodes else needed, needed + 1):
         if most is not None and count + more > most:
             return None
         if not state.nodes or misfit(task, _with(state, here, [state.nodes[0]] * more)) is None:
             document.effective()
+            if task.array is not None and wanted > more:
+                # The more members run at once.
+                added = wanted if most is None else min(wanted, most - count)
+            else:
+                added = more
             # A run that does not get all of its nodes leaves none of them behind.
             whole = fleet.model_copy(update={"gang": "all-or-nothing"})
             folder, file = document.directory.absolute(), document.file.absolute()
             request = FleetRequest(
-                whole, folder, file=file, at_least=count + more, reservation=task.reservation
+                whole, folder, file=file, at_least=count + added, reservation=task.reservation
             )
-            return Growth(task, state, here, more, document, request, frozenset(anew))
+            return Growth(task, state, here, added, document, request, frozenset(anew))
     return None
+
+
+def _wanted_by_array(task: Task, state: FleetState, fleet: Fleet) -> int:
+    """How many nodes the members of an array use that may run at once; of a fleet without nodes whose nodes
+    are shared, those of one member: how many share a node is known when there is one."""
+    if task.array is None:
+        return task.all_nodes
+    at_once = min(len(task.array.indexes), task.array.at_once or MAX_INDEXES)
+    if not state.nodes or misfit(task, state) is not None:
+        return task.all_nodes * (at_once if fleet.blocks == 1 else 1)
+    seat = place_task(task, state)[0]
+    return -(-at_once * task.all_nodes // max(1, seat.node.blocks // seat.blocks))
 
 
 def _own_growth(
@@ -108,6 +129,14 @@ def _own_growth(
     """All nodes of a run, on a fleet whose nodes are containers of its image.
 
     Raises BadTask for what no such container can have, VolumeMisfit, ImageError."""
+    if task.array is not None:
+        raise BadTask(
+            f"an array on {title_of(state.backend)} is not supported by this version",
+            detail="its nodes are made for one run each, before that is submitted",
+            path="array",
+            hint="use a fleet whose nodes are there before their runs",
+            code="ORCH118",
+        )
     needed, most = task.all_nodes, fleet.nodes.max if fleet.nodes is not None else None
     if (needed > 1 and fleet.placement != "cluster") or (
         most is not None and len(state.nodes) + needed > most

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def begin(project: Project, runner: RunnerContext, row: RunRow, *, detach: bool, as_json: bool) -> ExitCode:
-    """Drive an array that was just submitted, here or from a process behind. `row`: its first member."""
+    """Drive an array that was just submitted, here or from a background process. `row`: its first member."""
     array = _array_of(row)
     members = runner.ledger.arrays.members(array)
     if detach:
@@ -42,8 +42,9 @@ def begin(project: Project, runner: RunnerContext, row: RunRow, *, detach: bool,
 
 
 def attach(project: Project, runner: RunnerContext, chosen: Chosen, *, as_json: bool) -> ExitCode:
-    """Drive members or follow who does, until they have ended. On Ctrl-C or a closed terminal a process behind
-    takes over."""
+    """Drive members or follow who does, until they have ended.
+
+    On Ctrl-C or a closed terminal a background process takes over."""
     only = None if chosen.whole else chosen.numbers
     told = _Told(chosen.members, only)
 
@@ -106,7 +107,7 @@ def _end(runner: RunnerContext, chosen: Chosen, *, as_json: bool) -> ExitCode:
 
 
 def _leave(project: Project, runner: RunnerContext, array: ArrayKey) -> None:
-    """Have a process behind go on with an array, and end this one."""
+    """Have a background process go on with an array, and end this one."""
     members: Sequence[Member] = ()
     with suppress(LedgerUnusable):  # the new process waits for it
         members = runner.ledger.arrays.members(array)

@@ -103,7 +103,9 @@ def fold_waiting(rows: Sequence[RunRow]) -> tuple[RunRow, ...]:
             waiting.setdefault((row.array, bool(row.attempts)), []).append(row)
     shown: list[RunRow] = []
     for row in rows:
-        group = waiting.get((row.array, bool(row.attempts))) if row.array and row.status == "pending" else None
+        group = (
+            waiting.get((row.array, bool(row.attempts))) if row.array and row.status == "pending" else None
+        )
         if group is None or len(group) == 1:
             shown.append(row)
         elif row is group[0]:
