@@ -97,7 +97,7 @@ class Arrays:
         limit: int | None,
         priority: int,
     ) -> ArrayKey:
-        """Write the members of a new array, all or none. They wait; `waiting` says why, by their place from 0.
+        """Write the members of a new array, all or none. They wait; `waiting` says why, by place from 0.
 
         `build` may take long: only the names and numbers are reserved meanwhile, without a transaction.
         Raises NameTaken as for a run.
@@ -122,9 +122,12 @@ class Arrays:
             with Renewal(_Reserved(self._begin, reserved), Lease(array.id, owner, 1)):
                 plans, nodes = build(dict(zip(indexes, numbers, strict=True)))
             with self._begin() as db:
-                _submit(
-                    db, reserved, dict(zip(indexes, numbers, strict=True)), plans, nodes, waiting, priority
+                _check(db, reserved, len(numbers))
+                _write_plans(
+                    db, {number: plans[index] for index, number in zip(indexes, numbers, strict=True)}
                 )
+                _write_waiting(db, numbers, waiting, priority)
+                _write_ranks(db, numbers, nodes)
         except BaseException:
             with suppress(LedgerUnusable), self._begin() as db:
                 db.execute(delete(schema.run).where(*reserved))
@@ -275,42 +278,47 @@ class _Reserved:
                 raise lease_lost()
 
 
-def _submit(
-    db: Connection,
-    reserved: tuple[ColumnElement[bool], ...],
-    numbers: Mapping[int, int],
-    plans: Mapping[int, str],
-    nodes: Sequence[str],
-    waiting: Callable[[int], Waiting],
-    priority: int,
-) -> None:
-    run = schema.run
+def _check(db: Connection, reserved: tuple[ColumnElement[bool], ...], count: int) -> None:
+    """Raises LeaseLost where others have taken what was reserved."""
     _lock(db, reserved)
-    if db.scalar(select(func.count()).select_from(run).where(*reserved)) != len(numbers):
+    if db.scalar(select(func.count()).select_from(schema.run).where(*reserved)) != count:
         raise lease_lost()
+
+
+def _write_plans(db: Connection, plans: Mapping[int, str]) -> None:
+    run = schema.run
     db.execute(
         update(run).where(run.c.id == bindparam("number")).values(plan=bindparam("text")),
-        [{"number": number, "text": plans[index]} for index, number in numbers.items()],
+        [{"number": number, "text": text} for number, text in plans.items()],
     )
-    reasons = {number: waiting(place) for place, number in enumerate(numbers.values())}
+
+
+def _write_waiting(
+    db: Connection, numbers: Sequence[int], waiting: Callable[[int], Waiting], priority: int
+) -> None:
+    run = schema.run
+    reasons = {number: waiting(place) for place, number in enumerate(numbers)}
     for reason in dict.fromkeys(reasons.values()):
         values = {**waiting_values(reason), "priority": priority, "owner": None, "lease_until": None}
         for part in _parts([number for number, each in reasons.items() if each == reason]):
             db.execute(update(run).where(run.c.id.in_(part)).values(**values, created_at=clock()))
-    db.execute(
-        insert(schema.rank).values(attempt=0, status="submitted", collected=1),
-        [
-            {"run_id": number, "rank": rank, "node": node}
-            for number in numbers.values()
-            for rank, node in enumerate(nodes)
-        ],
-    )
     db.execute(
         insert(schema.event).values(at=clock()),
         [
             {"run_id": number, "kind": kind, "text": text}
             for number, reason in reasons.items()
             for kind, text in (("submitted", f"by {here()}"), ("pending", reason.message))
+        ],
+    )
+
+
+def _write_ranks(db: Connection, numbers: Sequence[int], nodes: Sequence[str]) -> None:
+    db.execute(
+        insert(schema.rank).values(attempt=0, status="submitted", collected=1),
+        [
+            {"run_id": number, "rank": rank, "node": node}
+            for number in numbers
+            for rank, node in enumerate(nodes)
         ],
     )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from orch.runner.errors import LedgerUnusable, RunFailed, RunnerError, error_text
 from orch.runner.events import Event, Notice, Processor
@@ -33,6 +34,8 @@ from orch.runner.upload.snapshot import Snapshots
 from orch.spec.errors import OrchError
 
 PAUSE_S = 1.0
+# A look reads all members.
+MEMBERS_PER_S = 2000
 # A start may wait for an image for minutes: so many members are advanced at once.
 AT_ONCE = 16
 
@@ -94,7 +97,7 @@ class ArrayDriver:
                         continue
                     if not any(each.active for each in members if self._is_chosen(each)):
                         break
-                    self._wake.wait(PAUSE_S)
+                    self._wake.wait(max(PAUSE_S, len(members) / MEMBERS_PER_S))
                     self._wake.clear()
                 self._leaving.set()
                 for thread in (*self._threads.values(), *filter(None, [self._beginning])):
@@ -106,7 +109,7 @@ class ArrayDriver:
         return self._arrays.members(self._array)
 
     def pass_once(self) -> tuple[Step, ...]:
-        """One look at the members: what may end ends, what may begin begins, and the leases are given back."""
+        """One look at the members: what may end ends, what may begin begins; the leases are given back."""
         done: list[Step] = []
         try:
             with self._renewal(), ThreadPoolExecutor(AT_ONCE, "orch-array") as pool:
@@ -136,7 +139,7 @@ class ArrayDriver:
         folder = find_folder(self._runner.dot, name.member(0), 0, self._array)
         return folder.has_launch
 
-    @property
+    @cached_property
     def _has_pods(self) -> bool:
         """Whether members ask a cluster for pods, each for itself."""
         name = RunName.from_ledger(self._array.name)

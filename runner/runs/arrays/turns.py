@@ -1,7 +1,7 @@
 """Whose turn it is among the members of an array: pure.
 
-A member that looks for nodes and finds them in use waits in the fleet's line, for all that come after it: they
-need the same. So of an array with many members one stands in line.
+A member that looks for nodes and finds them in use waits in the fleet's line, for all that come after it:
+they need the same. So of an array with many members one stands in line.
 """
 
 from __future__ import annotations
