@@ -252,6 +252,7 @@ def is_full(db: Connection, number: int) -> bool:
 
 def waiting_values(waiting: Waiting) -> dict[str, Any]:
     """The columns of a run that waits."""
+    looked_at = clock() if waiting.looked_at is None else waiting.looked_at
     return {
         "status": "pending",
         "phase": "waiting",
@@ -262,7 +263,7 @@ def waiting_values(waiting: Waiting) -> dict[str, Any]:
         "retry_tries": waiting.tries,
         **({"queued_at": func.coalesce(schema.run.c.queued_at, clock())} if waiting.for_nodes else {}),
         **({"queued_at": None} if waiting.leaves_line else {}),
-        **({} if waiting.in_use is None else {"looked_at": clock(), "in_use": int(waiting.in_use)}),
+        **({} if waiting.in_use is None else {"looked_at": looked_at, "in_use": int(waiting.in_use)}),
     }
 
 

@@ -262,12 +262,14 @@ def _without_nodes(
     unstarted = replace(row, started_at=None)
     in_use = nodes_in_use(error)
     if row.next_at is not None and row.now < row.next_at:  # a look between two tries, as nodes came free
-        between = Waiting(message, row.next_at - row.now, row.retry_since, row.retry_tries, True, in_use)
-        context.ledger.wait(lease, between)
+        between = Waiting(message, row.next_at - row.now, row.retry_since, row.retry_tries)
+        looked = replace(between, for_nodes=True, in_use=in_use, looked_at=row.now)
+        context.ledger.wait(lease, looked)
         return
     choice = next_try(plan.retry, unstarted, events, made=attempts_made(row.attempts))
     if isinstance(choice, TryAgain):
-        context.ledger.wait(lease, replace(_waiting(message, choice), for_nodes=True, in_use=in_use))
+        looked = replace(_waiting(message, choice), for_nodes=True, in_use=in_use, looked_at=row.now)
+        context.ledger.wait(lease, looked)
         _tell_waiting(context, row, f"{message}; asking again in {choice.delay_s:.0f} s")
         return
     verdict = Verdict("failed", "job_failed", message) if choice is None else _given_up(message, choice)

@@ -617,6 +617,7 @@ def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, v
     number = new(ledger)
     with ledger._begin() as db:
         db.execute(text("DROP INDEX run_by_fleet"))
+        db.execute(text("DROP INDEX run_by_array"))
         for added in range(version + 1, schema.SCHEMA_VERSION + 1):
             for column in schema.ADDED.get(added, ()):
                 db.execute(text(f"ALTER TABLE {column.table.name} DROP COLUMN {column.name}"))
@@ -638,6 +639,7 @@ def test_a_ledger_of_an_earlier_version_is_brought_up_to_date(ledger_url: str, v
     row = ledger.by_id(number)
     assert (row.name, row.retry_tries, row.next_at, row.attempts) == ("job", 0, None, ())
     assert (row.priority, row.queued_at) == (0, None)
+    assert (row.array, row.array_limit) == (None, None)
     lease = ledger.take(number, "me")
     assert lease is not None
     ledger.wait(lease, Waiting("why", 15.0, None, 1, for_nodes=True, in_use=True), ["error"])

@@ -44,11 +44,11 @@ def test_what_a_launch_refuses_is_a_warning_and_with_strict_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "task.yml"
-    file.write_text("type: task\nname: sweep\ncommands: [hostname]\narray: 1-10\nsingleton: true\n")
+    file.write_text("type: task\nname: sweep\ncommands: [hostname]\npreempt: never\nsingleton: true\n")
     assert validate([str(file)]) == 0
     out, err = capsys.readouterr()
     assert out == "1 valid document, 2 warnings\n"
-    assert f"{file}:4:1: warning ORCH118: `array` is not supported by this version\n" in err
+    assert f"{file}:4:1: warning ORCH118: `preempt` is not supported by this version\n" in err
     assert validate([str(file)], strict=True) == 3
     assert "error ORCH118: `singleton` is not supported by this version" in capsys.readouterr().err
 
