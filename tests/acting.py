@@ -57,8 +57,11 @@ from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
 from orch.runner.hosts.network import ClusterAddress as Address
 from orch.runner.hosts.network import ClusterNetwork
 from orch.runner.hosts.survey import Survey
-from orch.runner.launch.run_plan import plan_of
+from orch.runner.launch.compile import compile_run
+from orch.runner.launch.launch_record import LaunchRecord
+from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.records import RunRow
 from orch.runner.node.connector import Connector
 from orch.runner.node.container import (
     go_command,
@@ -69,6 +72,7 @@ from orch.runner.node.container import (
     stop_command,
 )
 from orch.runner.node.stage import stage_files
+from orch.runner.placement.placement import place_task
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.naming import names
 from orch.runner.ssh.targets import SshTarget
@@ -265,6 +269,18 @@ def empty_ledger() -> bytes:
         return Path(folder, "ledger.db").read_bytes()
 
 
+def compiled(place: RunnerContext, row: RunRow) -> tuple[RunPlan, tuple[dict[str, str], ...]]:
+    """The plan of a run and the environments of its ranks; of a member of an array as its first attempt has
+    them, on the nodes that it would have."""
+    plan, folder = plan_of(row), place.context(row).folder
+    if row.array is None:
+        return plan, folder.environments()
+    record = LaunchRecord.kept(folder)
+    seats = place_task(record.task, record.fleet)
+    again = compile_run(record.request(row, fleet=record.fleet, seats=seats, volumes=record.volumes))
+    return again.plan, again.environments
+
+
 def run_on(backend: str, **given: Any) -> Act:
     """`given` is what a command line may hold: `name`, `arguments`, `variables`."""
 
@@ -293,8 +309,7 @@ def run_on(backend: str, **given: Any) -> Act:
                     **{"arguments": (), "name": None, "variables": {}, **given},
                 )
             yield
-            plan = plan_of(row)
-            environments = place.context(row).folder.environments()
+            plan, environments = compiled(place, row)
             for rank in range(len(plan.ranks)):
                 staged = stage_files(plan, rank, environments[rank], None)
                 told += [staged["env"], *(text for name, text in staged.items() if name.endswith(".sh"))]

@@ -49,6 +49,7 @@ APART = frozenset(
 # Files whose tests use what is dear to make, once for a session: they go to one process.
 TOGETHER = {
     "tests/e2e/test_quickstart.py": "the quickstart's fleet",
+    "tests/e2e/test_arrays.py": "the quickstart's fleet",
     "tests/e2e/test_verify.py": "the quickstart's fleet",
     "tests/runner/test_dev_environments.py": "the quickstart's fleet",
     "tests/runner/test_run_exec.py": "the quickstart's fleet",
