@@ -181,6 +181,11 @@ def _submit_all(
             f"`--name` names one run, and {file} has {len(tasks)} tasks",
             hint="give each task a `name` of its own",
         )
+    if other_ports and any(map(of_array, tasks)):
+        raise UsageError(
+            "ports lead to the jobs of one run, and this is an array",
+            hint="`orch attach NAME_INDEX --port ...` forwards those of one member",
+        )
     if arguments:
         _warn_of_unused(tasks)
     if len(documents) > len(tasks) and not mixed:

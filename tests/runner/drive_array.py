@@ -25,7 +25,9 @@ from orch.spec.models import Task
 
 def context(dot: str, url: str) -> RunnerContext:
     connector = ConnectorByKind({"folder": FolderConnector})
-    return RunnerContext(Path(dot), open_ledger(url), connector, Silent(), {**RUNTIMES, "folder": FolderRuntime()})
+    return RunnerContext(
+        Path(dot), open_ledger(url), connector, Silent(), {**RUNTIMES, "folder": FolderRuntime()}
+    )
 
 
 def submit_and_die(dot: str, url: str, boxes: str, statements: str) -> None:

@@ -123,7 +123,8 @@ def test_a_run_keeps_its_name_from_an_array(place: RunnerContext) -> None:
 def test_each_member_is_told_its_place(place: RunnerContext) -> None:
     env = {"OWN": "${{ orch.array_task_id }}", "SLURM_ARRAY_TASK_ID": "mine"}
     on = fleet(node(0))
-    array = submit(place, on, "0-6:3", ["echo ${{ orch.array_task_id }}"], env=env, slurm_env=False)
+    more = {"env": env, "slurm_env": False, "outputs": [{"path": "/out", "to": "results"}]}
+    array = submit(place, on, "0-6:3", ["echo ${{ orch.array_task_id }}"], **more)
     row = place.ledger.get("sweep_3")
     record = LaunchRecord.kept(place.context(row).folder)
     seats = place_task(record.task, on)
@@ -132,9 +133,14 @@ def test_each_member_is_told_its_place(place: RunnerContext) -> None:
     facts = {"JOB_ID": array.id, "TASK_ID": 3, "TASK_COUNT": 3, "TASK_MIN": 0, "TASK_MAX": 6}
     assert own == {
         "OWN": "3",
-        **{f"{prefix}_ARRAY_{key}": str(value) for key, value in facts.items() for prefix in ("ORCH", "SLURM")},
+        **{
+            f"{prefix}_ARRAY_{key}": str(value)
+            for key, value in facts.items()
+            for prefix in ("ORCH", "SLURM")
+        },
     }
     assert "echo 3" in compiled.plan.ranks[0].script
+    assert [each.to for each in compiled.plan.outputs] == [str(place.dot.parent / "results/3")]
     assert any("SLURM_ARRAY_TASK_ID is set by orch itself" in text for text in compiled.warnings)
 
 
