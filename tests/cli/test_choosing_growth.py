@@ -114,3 +114,42 @@ def test_spares_stay_beside_the_nodes_that_are_made_for_a_run(
     found = growth_of(find(tmp_path), Idle(), task, [state])  # pyright: ignore[reportArgumentType]
     assert (found and found.request.at_least) == asked
     assert found is None or [node.name for node in found.free] == ["lab-0", "lab-1"]
+
+
+@pytest.mark.parametrize(
+    ("array", "most", "asked"),
+    [
+        ("1-10%3", 8, 3),  # two are idle, one more for the third that may run at once
+        ("1-10", 8, 8),  # as many as the fleet may have
+        ("1-10%2", 8, None),
+        ("1-10%3", 2, None),
+        ("5", 8, None),
+    ],
+)
+def test_an_array_has_nodes_made_for_as_many_members_as_run_at_once(
+    tmp_path: Path, array: str, most: int, asked: int | None
+) -> None:
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    (tmp_path / "lab.yml").write_text(f"type: fleet\nname: lab\nnodes: 1..{most}\n")
+    nodes = [
+        {"index": index, "name": f"lab-{index}", "address": "a", "user": "root", "host_key": "k"}
+        for index in range(2)
+    ]
+    state = FleetState.model_validate({"name": "lab", "stack": "lab", "backend": "local", "nodes": nodes})
+    task = Task.model_validate({"name": "sweep", "commands": ["date"], "array": array})
+    found = growth_of(find(tmp_path), Idle(), task, [state])  # pyright: ignore[reportArgumentType]
+    assert (found and found.request.at_least) == asked
+    empty = growth_of(find(tmp_path), Idle(), task, [state.model_copy(update={"nodes": ()})])  # pyright: ignore[reportArgumentType]
+    assert empty is not None
+    assert empty.request.at_least == min(len(task.array.indexes), task.array.at_once or 10_000, most)  # type: ignore[union-attr]
+
+
+def test_an_array_is_not_run_where_nodes_are_made_for_one_run_each(tmp_path: Path) -> None:
+    (tmp_path / "pods.yml").write_text(PODS.format(name="pods"))
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    task = Task.model_validate(
+        {"name": "sweep", "commands": ["date"], "image": "python:3.12", "array": "1-3"}
+    )
+    with pytest.raises(BadTask, match="an array on RunPod is not supported") as caught:
+        growth_of(find(tmp_path), Silent(), task, [pods("pods")])  # pyright: ignore[reportArgumentType]
+    assert (caught.value.code, caught.value.path) == ("ORCH118", "array")

@@ -34,7 +34,7 @@ from orch.runner.runs.controller import Controller
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.run_secrets import runs_that_need
 from orch.spec.models import Task
-from orch.spec.state import FleetState
+from orch.spec.state import FleetState, PodQueue
 
 
 @pytest.fixture
@@ -150,6 +150,14 @@ def test_an_array_that_cannot_be_compiled_leaves_nothing(place: RunnerContext) -
     assert place.ledger.runs() == ()
     assert list(place.dot.glob("runs/*/array.json")) == []
     submit(place, fleet(node(0)), "1-3")
+
+
+def test_a_limit_is_refused_where_a_cluster_begins_members(place: RunnerContext) -> None:
+    queue = PodQueue(namespace="space", gang="job", pods=2, mark="m", cluster="c")
+    with pytest.raises(BadTask, match="`%2` of an array on Kubernetes is not supported") as caught:
+        submit(place, fleet(node(0)).model_copy(update={"queue": queue}), "1-3%2")
+    assert (caught.value.code, caught.value.path) == ("ORCH118", "array")
+    assert place.ledger.runs() == ()
 
 
 def test_a_submission_that_is_killed_anywhere_leaves_all_or_none(
