@@ -116,6 +116,7 @@ def _run(runner: RunnerContext, name: str) -> RunRow | None:
 
 def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> str:
     from orch.cli.output.fleet import fleet_status, fleet_table
+    from orch.runner.runs.arrays.choose import fold_waiting
     from orch.spec.state import hourly_price
     from orch.spec.suggest import counted
 
@@ -137,7 +138,7 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
         ("image", state.image or ""),
         ("variables", ", ".join(state.env)),
         ("costs", f"${hourly:.2f} an hour{unknown}" if hourly or unknown else ""),
-        ("runs", ", ".join(f"{row.name} ({row.status})" for row in runs) or "none"),
+        ("runs", ", ".join(f"{row.name} ({row.status})" for row in fold_waiting(runs)) or "none"),
         ("state", project.state_url),
         ("protected", fleet.protected or ""),
     ]

@@ -108,6 +108,7 @@ def _warn_of_runs(project: Project, name: str) -> None:
     from orch.runner.errors import LedgerUnusable, NewerLedger
     from orch.runner.ledger.ledger import open_ledger
     from orch.runner.ledger.run_names import as_argument
+    from orch.runner.runs.arrays.choose import fold_waiting
     from orch.runner.runs.run_secrets import runs_that_need
 
     if project.local_ledger is not None and not project.local_ledger.exists():
@@ -118,7 +119,7 @@ def _warn_of_runs(project: Project, name: str) -> None:
     except (LedgerUnusable, NewerLedger) as error:
         tell(f"warning: which runs still need it is not known: {error.summary}")
         return
-    for row in rows:
+    for row in fold_waiting(rows):
         stop = f"`orch stop {as_argument(row.name)}`"
         tell(
             f"warning: run {row.name} ({row.status}) still needs it, and fails when it begins without it\n"

@@ -197,7 +197,7 @@ def _watch(runner: RunnerContext, wanted: Wanted, *, wide: bool) -> None:
 
 def _table(shown: Shown, *, wide: bool) -> str:
     from orch.cli.output.run import runs_table
-    from orch.cli.runs.arrays.words import fold_waiting
+    from orch.runner.runs.arrays.choose import fold_waiting
 
     return runs_table(fold_waiting(shown.rows), shown.lines, colour=coloured(sys.stdout), wide=wide)
 

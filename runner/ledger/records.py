@@ -76,8 +76,8 @@ class Waiting:
 
     `since`: when the tries began, None for its submission; `tries`: how many were in vain, this one included.
     `for_nodes`: it is in line for nodes of its fleet (waiting_line.py); `in_use`: it looked for some, and
-    whether other runs have them. `looked_at`: when it began to look, None for now; what becomes free meanwhile
-    it may not have seen. `leaves_line`: it is in line no more.
+    whether other runs have them. `looked_at`: when it began to look, None for now; what becomes free
+    meanwhile it may not have seen. `leaves_line`: it is in line no more.
     """
 
     message: str

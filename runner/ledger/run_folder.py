@@ -49,8 +49,8 @@ class RunFolder:
     """The folder of one run. `number` tells a run from an earlier one of the same name.
 
     Logs and outputs are those of `attempt`: of the first one they lie in the folder itself, of attempt N in
-    its `attempts/N`. `array`: the folder of the array that the run is a member of, which has what attempts are
-    made from; an array's own is a `RunFolder` too, of the array's name and number.
+    its `attempts/N`. `array`: the folder of the array that the run is a member of, which has what attempts
+    are made from; an array's own is a `RunFolder` too, of the array's name and number.
     """
 
     path: Path

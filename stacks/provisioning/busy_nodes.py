@@ -251,15 +251,17 @@ def _waiting(stack: StackState) -> tuple[Occupant, ...]:
 
     Of a ledger that projects share, those that were last planned on a node that the fleet has. Raises
     LedgerUnusable."""
+    from orch.runner.runs.arrays.choose import fold_waiting
+
     machines = set(_machines(stack, [node["name"] for node in stack.nodes]).values())
     with _unknown_runs(f"wait for nodes of {stack.name}"), _ledger(stack.project) as ledger:
-        rows = ledger.runs(active_only=True) if ledger is not None else ()
-        return tuple(
-            Occupant("", row.name, row.submitted_by, own=True)
-            for row in rows
+        rows = [
+            row
+            for row in (ledger.runs(active_only=True) if ledger is not None else ())
             if (row.fleet, row.status) == (stack.name, "pending")
             and (stack.project.local_ledger is not None or machines.intersection(_nodes_of(row).values()))
-        )
+        ]
+    return tuple(Occupant("", row.name, row.submitted_by, own=True) for row in fold_waiting(rows))
 
 
 def _claims(

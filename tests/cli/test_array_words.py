@@ -9,11 +9,12 @@ from pureruns import fleet, node
 
 from orch.cli.errors import UsageError
 from orch.cli.output.run import run_json, runs_table, status_text
-from orch.cli.runs.arrays.words import array_json, counts, ends, fold_waiting, summary
+from orch.cli.runs.arrays.words import array_json, counts, ends, summary
 from orch.cli.runs.run import start
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import ArrayKey, Waiting
 from orch.runner.runs import lifecycle
+from orch.runner.runs.arrays.choose import fold_waiting
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.loader.load import load_paths
 from orch.spec.models import Task

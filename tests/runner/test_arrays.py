@@ -16,20 +16,21 @@ from forkserver import Forked
 from pureruns import fleet, node
 from support import ROOT, code_of, fork_server, until
 
-from orch.runner.errors import ArrayFull, BadRunName, BadTask, NameTaken, RunFailed, UnknownRun
+from orch.runner.errors import ArrayFull, BadRunName, BadTask, NameTaken, NotAdmitted, RunFailed, UnknownRun
 from orch.runner.events import Notice, Recorder
 from orch.runner.launch.compile import compile_run
 from orch.runner.launch.launch_record import LaunchRecord
 from orch.runner.ledger.arrays import Member
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.runner.ledger.records import ARRAY_LIMIT, ArrayKey
+from orch.runner.ledger.records import ARRAY_LIMIT, ArrayKey, RunRow
 from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.placement.placement import place_task
-from orch.runner.runs import controller, lifecycle
+from orch.runner.runs import attempts, controller, lifecycle
 from orch.runner.runs.arrays import drive
 from orch.runner.runs.arrays.choose import choose
 from orch.runner.runs.arrays.drive import ArrayDriver
 from orch.runner.runs.arrays.turns import turns
+from orch.runner.runs.context import RunContext
 from orch.runner.runs.controller import Controller
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.run_secrets import runs_that_need
@@ -158,6 +159,29 @@ def test_a_limit_is_refused_where_a_cluster_begins_members(place: RunnerContext)
         submit(place, fleet(node(0)).model_copy(update={"queue": queue}), "1-3%2")
     assert (caught.value.code, caught.value.path) == ("ORCH118", "array")
     assert place.ledger.runs() == ()
+
+
+@pytest.mark.usefixtures("quick")
+def test_members_ask_a_cluster_each_for_itself(
+    place: RunnerContext, boxes: FolderLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def admitted(context: RunContext, row: RunRow, *more: object, **named: object) -> FleetState:
+        asked.append(row.name)
+        if asked.count(row.name) < 2:
+            raise NotAdmitted("its pods wait", delay_s=0.1)
+        index = (row.array_index or 0) % 2
+        return boxes.fleet().model_copy(update={"nodes": (boxes.node(index),)})
+
+    monkeypatch.setattr(attempts, "brings_pods", lambda plan: True)
+    monkeypatch.setattr(attempts, "admitted", admitted)
+    monkeypatch.setattr("orch.runner.runs.pods.requests.check_request", lambda *more: None)
+    queue = PodQueue(namespace="space", gang="job", pods=2, mark="m", cluster="c")
+    array = submit(place, boxes.fleet().model_copy(update={"queue": queue}), "1-2")
+    ArrayDriver(place, array).run()
+    assert statuses(place, array) == ["done", "done"]
+    assert Counter(asked) == {"sweep_1": 2, "sweep_2": 2}
 
 
 def test_a_submission_that_is_killed_anywhere_leaves_all_or_none(

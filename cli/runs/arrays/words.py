@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.output.run import SCHEMA, duration, run_json
@@ -15,7 +14,7 @@ from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
     from orch.runner.ledger.arrays import Member
-    from orch.runner.ledger.records import ArrayKey, RunRow
+    from orch.runner.ledger.records import ArrayKey
     from orch.runner.runs.context import RunnerContext
 
 SHOWN = 20
@@ -90,26 +89,3 @@ def array_json(runner: RunnerContext, array: ArrayKey, members: Sequence[Member]
         "counts": counts(members),
         "runs": [run_json(row) for row in rows],
     }
-
-
-def fold_waiting(rows: Sequence[RunRow]) -> tuple[RunRow, ...]:
-    """The rows of a table of runs, those of an array's members that wait as one: `sweep_[4-100]`.
-
-    It is the row of the member that stands in line for nodes, else of the first one.
-    """
-    waiting: dict[tuple[ArrayKey, bool], list[RunRow]] = {}
-    for row in rows:
-        if row.array is not None and row.status == "pending":
-            waiting.setdefault((row.array, bool(row.attempts)), []).append(row)
-    shown: list[RunRow] = []
-    for row in rows:
-        group = (
-            waiting.get((row.array, bool(row.attempts))) if row.array and row.status == "pending" else None
-        )
-        if group is None or len(group) == 1:
-            shown.append(row)
-        elif row is group[0]:
-            first = min(group, key=lambda each: (not each.in_line, each.array_index or 0))
-            name = f"{row.array_name}_[{folded(sorted(each.array_index or 0 for each in group))}]"
-            shown.append(replace(first, name=name))
-    return tuple(shown)

@@ -1,14 +1,15 @@
-"""What a name on a command line is of arrays: a whole one, or members of it by their indexes."""
+"""Names of several members of an array: what they are on a command line, and what many runs are told as."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadRunName, UnknownRun
 from orch.runner.ledger.arrays import Member
-from orch.runner.ledger.records import ArrayKey
+from orch.runner.ledger.records import ArrayKey, RunRow
 from orch.spec.grammar.schedule import ArrayRequest, parse_array, render_array
 from orch.spec.grammar.values import Problem, shown
 
@@ -71,6 +72,27 @@ def folded(indexes: list[int]) -> str:
         else:
             spans.append((index, index, 1))
     return render_array(ArrayRequest(tuple(spans)))
+
+
+def fold_waiting(rows: Sequence[RunRow]) -> tuple[RunRow, ...]:
+    """Runs with those members of an array that wait as one, called `sweep_[4-100]`: the one that stands in
+    line for nodes, else the first."""
+    waiting: dict[tuple[ArrayKey, bool], list[RunRow]] = {}
+    for row in rows:
+        if row.array is not None and row.status == "pending":
+            waiting.setdefault((row.array, bool(row.attempts)), []).append(row)
+    shown: list[RunRow] = []
+    for row in rows:
+        group = (
+            waiting.get((row.array, bool(row.attempts))) if row.array and row.status == "pending" else None
+        )
+        if group is None or len(group) == 1:
+            shown.append(row)
+        elif row is group[0]:
+            first = min(group, key=lambda each: (not each.in_line, each.array_index or 0))
+            name = f"{row.array_name}_[{folded(sorted(each.array_index or 0 for each in group))}]"
+            shown.append(replace(first, name=name))
+    return tuple(shown)
 
 
 def _indexes(text: str) -> tuple[int, ...]:
