@@ -66,8 +66,8 @@ def growth_of(
     from orch.runner.launch.volumes import VolumeMisfit
     from orch.runner.placement.placement import misfit
     from orch.runner.placement.seats import free_now
+    from orch.spec.state import own_nodes
     from orch.stacks.provisioning.nodes_for_runs import growth_for
-    from orch.stacks.provisioning.nodes_with_runs import own_nodes
 
     growths: list[Growth] = []
     refusals: list[OrchError] = [*refused.values()]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, Variables
+from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, TraceOption, Variables
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
-from orch.cli.output.tracing import TraceOption, span, traced
+from orch.cli.output.tracing import span, traced
 from orch.cli.runs.background import drive_afresh, drive_behind, see_through, supervise
 from orch.cli.runs.new_nodes import NewNodes
 from orch.cli.runs.opening import EarlyStart, early_start, open_runner

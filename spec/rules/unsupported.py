@@ -18,7 +18,6 @@ from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.models import BackendSettings, DevEnvironment, Fleet, Volume
 from orch.spec.models.backends import effective, made_with_runs, provisioned, settings_model, title
-from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
 from orch.spec.rules.file_systems import CREATED
 from orch.spec.suggest import listed
@@ -370,6 +369,8 @@ def _switches(draft: Draft) -> Findings:
 
 def _real_devices(draft: Draft) -> Findings:
     """Of this machine's accelerators, `gpus: none` alone is what is so."""
+    from orch.spec.models.backends.local import LocalSettings
+
     for base, values in _bases(draft):
         for index, backend in enumerate(values):
             if isinstance(backend, LocalSettings) and "gpus" in backend.model_fields_set:
