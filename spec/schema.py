@@ -123,7 +123,9 @@ def default_of(cls: type[Section], name: str) -> object:
 
 
 def _property(cls: type[Section], name: str, generated: dict[str, Any]) -> Form:
-    form = {key: value for key, value in generated.items() if key not in ("default", "description", "title")}
+    form: Form = {
+        key: value for key, value in generated.items() if key not in ("default", "description", "title")
+    }
     info = cls.model_fields[name]
     if (variants := _variants_in(info.annotation)) is not None:
         form = {"type": "array", "items": {"anyOf": [{"$ref": _ref(each)} for each in variants]}}
