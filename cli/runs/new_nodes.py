@@ -12,6 +12,7 @@ from orch.cli.errors import say, tell
 from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
+    from orch.runner.ledger.records import RunRow
     from orch.runner.runs.context import RunContext
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.errors import OrchError
@@ -118,7 +119,8 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
 
     name, more = growth.state.name, counted(growth.more, "more node")
     mark = growth.request.made_for
-    tell(f"fleet {name}: the run needs {more}, made with the credentials of this shell")
+    tell(f"fleet {name}: the run needs {more}")
+    told: str | None = None
     if not how.yes:
         need_terminal(how.command, project)
     while True:
@@ -133,6 +135,10 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
             continue
         for line in (*shown_lines(plan, verbose=False), f"plan: {counts(plan.changes)}; {cost_line(plan)}"):
             tell(line)
+        if told is None:
+            backend = plan.prepared.compiled.pins.get("backend") if plan.prepared is not None else None
+            told = _credentials(project, backend)
+            tell(f"fleet {name}: they are made with the credentials {told}")
         if not how.yes:
             confirm(f"Make {more} of the fleet {name} for this run?")
         try:
@@ -152,6 +158,34 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
     (tell if how.as_json else say)(f"fleet {name}: {counts(result.changes, done=True)}")
     tell_problems(result, growth.document)
     return True
+
+
+def tell_of_later_nodes(project: Project, row: RunRow) -> None:
+    """Tell whose credentials the driver of a detached run makes nodes with, where its fleet may get some."""
+    from orch.components.node_count import may_grow
+    from orch.components.request import PriorState
+    from orch.stacks.state import StackState
+
+    outputs = StackState(project, row.fleet).outputs
+    if not may_grow(outputs.get("pins") or {}):
+        return
+    words = _credentials(project, PriorState.of_outputs(outputs).backend)
+    tell(f"run {row.name}: nodes for later attempts are made with the credentials {words}")
+
+
+def _credentials(project: Project, backend: str | None) -> str:
+    """Whose credentials this process has on a backend, after that word; one that cannot be asked is told of.
+
+    None: it is not known yet where nodes go."""
+    from orch.spec.errors import OrchError
+    from orch.stacks.provisioning.nodes_for_runs import account_words
+
+    try:
+        words = account_words(project, backend) if backend is not None else None
+    except OrchError as error:
+        tell(f"warning: whose credentials make nodes could not be asked: {error.summary}")
+        words = None
+    return f"of {words}" if words is not None else "of this shell"
 
 
 def _wait(project: Project, fleet: str) -> None:

@@ -62,6 +62,11 @@ def check_login(cloud: str, *, url: str, variable: str, usual: str, key: str, hi
         )
 
 
+def key_words(creds: object, variable: str) -> str:
+    """Which API key `open_login` of a backend takes: the one of `creds`, else that of the variable."""
+    return "the API key of orch.yml" if creds is not None else f"the API key in {variable}"
+
+
 class RestClient(ABC):
     """The account of a login. Raises CloudRefused where httpx is not installed.
 
