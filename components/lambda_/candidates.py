@@ -72,7 +72,7 @@ def candidates(
 
     Raises PlanErrors when there is none: ORCH200, 202, 223, 237.
     """
-    if wrong := list(refusals(fleet)):
+    if wrong := list(refusals(fleet, settings)):
         raise PlanErrors(wrong)
     query = _query(fleet, settings, catalog)
     kept = current_candidate(query, catalog, previous, lambda offer: True, None)
@@ -87,7 +87,7 @@ def candidates(
     return tuple(map(_own, divisible(fleet, here)))
 
 
-def refusals(fleet: Fleet) -> Iterator[Finding]:
+def refusals(fleet: Fleet, settings: LambdaSettings) -> Iterator[Finding]:
     """What Lambda cannot do for any fleet, each where it is written."""
     for index, each in enumerate(fleet.backend_options):
         if each.get("type") == "lambda":  # the hosts of a named cluster are no candidates
@@ -101,7 +101,7 @@ def refusals(fleet: Fleet) -> Iterator[Finding]:
             "Lambda's API makes no spot instances: a launch has no field for it",
             hint="write `spot_policy: on-demand`, or leave it out",
         )
-    yield from _network_refusals(fleet)
+    yield from _network_refusals(fleet, settings)
     named = mounted(fleet)
     for index, mount in enumerate(fleet.mounts):
         if mount.type == MOUNT:
@@ -151,8 +151,16 @@ def tag_findings(tags: Mapping[str, tuple[str, str]]) -> Iterator[Finding]:
             )
 
 
-def _network_refusals(fleet: Fleet) -> Iterator[Finding]:
+def _network_refusals(fleet: Fleet, settings: LambdaSettings) -> Iterator[Finding]:
     block = fleet.network
+    if settings.public_ips is False and (block is None or block.public_ips == "auto"):
+        yield Finding(
+            "ORCH237",
+            "backends",
+            "Lambda gives each instance a public address: a launch has no field against it; `public_ips: "
+            "false` of `lambda` in orch.yml asks for none",
+            hint="remove it there, or write `network: {public_ips: true}` here",
+        )
     if block is None:
         return
     if block.public_ips is False:
