@@ -15,7 +15,7 @@ from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
-from orch.components.cloud.rest.client import key_words
+from orch.components.cloud.rest.client import account_of_key
 from orch.components.cloud_errors import CloudError
 from orch.components.explain import Explained, Traits
 from orch.components.init_steps import scripts
@@ -128,11 +128,7 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
         return errors.ERRORS.read(text)
 
     def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
-        if session(self.name) is not None:
-            return "Lambda account"
-        own: LambdaSettings = self.entry(settings)
-        open_login(own)
-        return f"Lambda account of {key_words(own.creds, KEY)}"
+        return account_of_key(self.entry(settings), session(self.name), open_login, KEY)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         client = _connected(self.asked_by(state))

@@ -19,6 +19,7 @@ from orch.components.cloud.candidates import (
     known_types,
     no_offer,
 )
+from orch.components.cloud.ssh_access import always_public_findings
 from orch.components.lambda_.account.client import TAG
 from orch.components.lambda_.account.facts import FoundFileSystem, Stock
 from orch.components.request import PriorState
@@ -153,23 +154,14 @@ def tag_findings(tags: Mapping[str, tuple[str, str]]) -> Iterator[Finding]:
 
 def _network_refusals(fleet: Fleet, settings: LambdaSettings) -> Iterator[Finding]:
     block = fleet.network
-    if settings.public_ips is False and (block is None or block.public_ips == "auto"):
-        yield Finding(
-            "ORCH237",
-            "backends",
-            "Lambda gives each instance a public address: a launch has no field against it; `public_ips: "
-            "false` of `lambda` in orch.yml asks for none",
-            hint="remove it there, or write `network: {public_ips: true}` here",
-        )
+    yield from always_public_findings(
+        block,
+        settings,
+        "Lambda gives each instance a public address: a launch has no field against it",
+        "remove it: `ssh_cidrs` says who may reach SSH",
+    )
     if block is None:
         return
-    if block.public_ips is False:
-        yield Finding(
-            "ORCH237",
-            "network.public_ips",
-            "Lambda gives each instance a public address: a launch has no field against it",
-            hint="remove it: `ssh_cidrs` says who may reach SSH",
-        )
     if block.bastion is True:
         yield Finding(
             "ORCH237",

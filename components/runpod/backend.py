@@ -13,7 +13,7 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.base import Backend
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot, delete_named, survey_named
-from orch.components.cloud.rest.client import key_words
+from orch.components.cloud.rest.client import account_of_key
 from orch.components.deployment import Deployment, PricedNodes
 from orch.components.explain import Explained, Traits
 from orch.components.request import CloudAnswer, PlanRequest
@@ -157,11 +157,7 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
         return RunpodVolumes()
 
     def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
-        if session(self.name) is not None:
-            return "RunPod account"
-        own: RunpodSettings = self.entry(settings)
-        open_login(own)
-        return f"RunPod account of {key_words(own.creds, KEY)}"
+        return account_of_key(self.entry(settings), session(self.name), open_login, KEY)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         from orch.components.runpod.volumes import of_project

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote_plus, urlsplit
 
@@ -62,9 +62,16 @@ def check_login(cloud: str, *, url: str, variable: str, usual: str, key: str, hi
         )
 
 
-def key_words(creds: object, variable: str) -> str:
-    """Which API key `open_login` of a backend takes: the one of `creds`, else that of the variable."""
-    return "the API key of orch.yml" if creds is not None else f"the API key in {variable}"
+def account_of_key(
+    settings: Any, session: object | None, open_login: Callable[[Any], object], variable: str
+) -> str:
+    """`Backend.account` of a cloud that tells nobody's identity: where the API key comes from that
+    `open_login` takes. `session`: a rehearsal's, which needs none. Raises what `open_login` raises."""
+    if session is not None:
+        return f"{settings.title} account"
+    open_login(settings)
+    source = "of orch.yml" if settings.creds is not None else f"in {variable}"
+    return f"{settings.title} account of the API key {source}"
 
 
 class RestClient(ABC):
