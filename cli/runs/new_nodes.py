@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
     from orch.stacks.provisioning.nodes_for_runs import Growth
+    from orch.stacks.state import StackState
 
 LOCKED_PAUSE_S = 3.0
 """How often a stack that somebody holds is asked for again."""
@@ -120,7 +121,7 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
     name, more = growth.state.name, counted(growth.more, "more node")
     mark = growth.request.made_for
     tell(f"fleet {name}: the run needs {more}")
-    told: str | None = None
+    told = False
     if not how.yes:
         need_terminal(how.command, project)
     while True:
@@ -135,10 +136,10 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
             continue
         for line in (*shown_lines(plan, verbose=False), f"plan: {counts(plan.changes)}; {cost_line(plan)}"):
             tell(line)
-        if told is None:
-            backend = plan.prepared.compiled.pins.get("backend") if plan.prepared is not None else None
-            told = _credentials(project, backend)
-            tell(f"fleet {name}: they are made with the credentials {told}")
+        if not told and plan.prepared is not None:
+            told = True
+            backend = plan.prepared.compiled.pins.get("backend", growth.state.backend)
+            _tell_credentials(project, backend, f"fleet {name}: they")
         if not how.yes:
             confirm(f"Make {more} of the fleet {name} for this run?")
         try:
@@ -160,32 +161,31 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
     return True
 
 
-def tell_of_later_nodes(project: Project, row: RunRow) -> None:
+def tell_of_later_nodes(project: Project, stack: StackState, row: RunRow) -> None:
     """Tell whose credentials the driver of a detached run makes nodes with, where its fleet may get some."""
     from orch.components.node_count import may_grow
     from orch.components.request import PriorState
-    from orch.stacks.state import StackState
 
-    outputs = StackState(project, row.fleet).outputs
-    if not may_grow(outputs.get("pins") or {}):
+    if not may_grow(stack.outputs.get("pins") or {}):
         return
-    words = _credentials(project, PriorState.of_outputs(outputs).backend)
-    tell(f"run {row.name}: nodes for later attempts are made with the credentials {words}")
+    backend = PriorState.of_outputs(stack.outputs).backend
+    _tell_credentials(project, backend, f"run {row.name}: nodes for later attempts")
 
 
-def _credentials(project: Project, backend: str | None) -> str:
-    """Whose credentials this process has on a backend, after that word; one that cannot be asked is told of.
+def _tell_credentials(project: Project, backend: str | None, what: str) -> None:
+    """Tell whose credentials nodes are made with on a backend, where it wants some; `what`: those nodes.
 
-    None: it is not known yet where nodes go."""
+    None: it is not known yet where they go. A backend that cannot be asked is a warning."""
     from orch.spec.errors import OrchError
     from orch.stacks.provisioning.nodes_for_runs import account_words
 
+    whose: str | None = "this shell"
     try:
-        words = account_words(project, backend) if backend is not None else None
+        whose = account_words(project, backend) if backend is not None else whose
     except OrchError as error:
         tell(f"warning: whose credentials make nodes could not be asked: {error.summary}")
-        words = None
-    return f"of {words}" if words is not None else "of this shell"
+    if whose is not None:
+        tell(f"{what} are made with the credentials of {whose}")
 
 
 def _wait(project: Project, fleet: str) -> None:

@@ -222,7 +222,7 @@ def _submit_all(
                         drive_behind(runner, row)
                     _print_run(runner, row) if as_json else say(row.name)
                     if makes_more:
-                        tell_of_later_nodes(project, row)
+                        tell_of_later_nodes(project, room.stacks[row.fleet], row)
                     continue
                 if not as_json and row.status == "pending":
                     place = place_text(row, runner.ledger.line(row.fleet))

@@ -20,6 +20,7 @@ from orch.stacks.errors import Conflict, NoCapacity
 from orch.stacks.plan import Plan
 from orch.stacks.provisioning.nodes_for_runs import Growth, growth_for, make_nodes, plan_growth
 from orch.stacks.request import FleetRequest
+from orch.stacks.state import StackState
 
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000}
 TYPE = "g6.xlarge"
@@ -139,7 +140,7 @@ def growth(lab: Stack, free: frozenset[str] = frozenset(), **task: Any) -> Growt
     return growth_for(lab.project, asked, lab.state(), free)
 
 
-DETACHED: Any = SimpleNamespace(name="train", fleet="p5")
+DETACHED: Any = SimpleNamespace(name="train")
 
 
 def test_a_run_gets_all_nodes_that_it_lacks_or_leaves_none_behind(
@@ -173,9 +174,9 @@ def test_a_run_gets_all_nodes_that_it_lacks_or_leaves_none_behind(
     lab.cloud.turn(capacity={})
     needs = growth(lab)
     assert needs is not None
-    tell_of_later_nodes(lab.project, DETACHED)  # it is nowhere yet
+    tell_of_later_nodes(lab.project, StackState(lab.project, "p5"), DETACHED)  # it is nowhere yet
     assert make(lab.project, needs, NewNodes(True, True, "", as_json=True))
-    tell_of_later_nodes(lab.project, DETACHED)
+    tell_of_later_nodes(lab.project, StackState(lab.project, "p5"), DETACHED)
     assert nodes(lab) == ["p5-0"]
     whom = f"simulated AWS account {ACCOUNT} as arn:aws:iam::{ACCOUNT}:user/rehearsal"
     assert [line for line in capsys.readouterr().err.splitlines() if "credentials" in line] == [
@@ -186,7 +187,7 @@ def test_a_run_gets_all_nodes_that_it_lacks_or_leaves_none_behind(
 
     # Who cannot be asked fails nothing.
     lab.cloud.turn(denied=("GetCallerIdentity",))
-    tell_of_later_nodes(lab.project, DETACHED)
+    tell_of_later_nodes(lab.project, StackState(lab.project, "p5"), DETACHED)
     warning, line = capsys.readouterr().err.splitlines()
     assert warning.startswith("warning: whose credentials make nodes could not be asked: ")
     assert line.endswith("made with the credentials of this shell")
