@@ -98,7 +98,11 @@ CLOUD_SUPPORTS = frozenset(
 
 
 class CloudSettings(BackendSettings):
-    """What all clouds have. `public_ips`, `ssh_cidrs` and `tags` are defaults of a fleet's `network`."""
+    """What all clouds have. `public_ips`, `ssh_cidrs` and `tags` are defaults of a fleet's `network`.
+
+    `lacks`: which of its settings a cloud has nothing for, each with what is so instead."""
+
+    lacks: ClassVar[Mapping[str, str]] = {}
 
     spellings: ClassVar[dict[str, str]] = {"region": "regions"}
     listed_spellings: ClassVar[frozenset[str]] = frozenset({"region"})
