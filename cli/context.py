@@ -92,6 +92,13 @@ Rehearse = Annotated[
         help="On a simulated cloud, with local nodes for its instances.",
     ),
 ]
+TraceOption = Annotated[
+    bool,
+    typer.Option(
+        "--trace",
+        help="Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT, by default this machine's port 4318.",
+    ),
+]
 
 
 MOST = 2**63 - 1

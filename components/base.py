@@ -277,6 +277,14 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
         """
         return frozenset()
 
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str | None:
+        """Whose account makes nodes, and as whom, as a part of a sentence: `AWS account 123456789012 as
+        arn:aws:iam::123456789012:role/ci`. None where nobody logs in anywhere.
+
+        Raises what asking the backend raises.
+        """
+        return None
+
     def silent_nodes(self, mark: str, names: Collection[str]) -> Mapping[str, str]:
         """Why nodes of a stack do not answer, by name, as far as the backend can tell at once.
 

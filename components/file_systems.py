@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orch.components.deployment import Deployment
 from orch.components.request import DATA_TYPES, FILE_SYSTEM_PIN, PriorState, RecordedFileSystem
 from orch.runner.preparation.mounts import created_name
 from orch.spec.diagnostics import Severity
@@ -19,6 +18,9 @@ from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Mount
 from orch.spec.rules.file_systems import created_size, created_throughput, filestore_range
+
+if TYPE_CHECKING:
+    from orch.components.deployment import Deployment
 
 MOUNTED_PIN = "mounted"
 """The pin of what a fleet mounts that was not created with it, by id or address."""

@@ -14,7 +14,6 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from orch.components.deployment import Deployment
 from orch.components.file_systems import created
 from orch.components.lifetime import lifetime
 from orch.components.request import TEMPLATE, PlanRequest, PriorState
@@ -25,6 +24,8 @@ from orch.spec.state import SCHEMA
 
 if TYPE_CHECKING:
     import pulumi
+
+    from orch.components.deployment import Deployment
 
 PIN = "nodes"
 """The pin with the last `nodes` of the file that the fleet has reached: `min/target/max`; empty when it got
@@ -229,6 +230,8 @@ def is_template(request: PlanRequest) -> bool:
 def as_template(request: PlanRequest, backend: str, planned: Deployment) -> Deployment:
     """The record of a fleet without nodes. `planned`: the fleet where its first nodes would go, which shows
     that they can be made."""
+    from orch.components.deployment import Deployment
+
     return Deployment(
         # Of machines the others tell what would stand around its nodes.
         reasons=planned.reasons if made_with_runs([backend]) else planned.reasons[:1],

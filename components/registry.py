@@ -220,6 +220,11 @@ def ended_nodes(
     return _known(previous.backend).ended_nodes(replace(previous, nodes=nodes), settings, session)
 
 
+def account(name: str, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str | None:
+    """Whose account makes nodes on a backend, and as whom (`Backend.account`). Raises what asking raises."""
+    return _known(name).account(settings, session)
+
+
 def candidates_of(request: PlanRequest) -> tuple[Candidate, ...]:
     """Where the fleet may go, in the order to try. Backends that have no such place, or cannot say, are in
     the request's `refused`."""

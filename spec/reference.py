@@ -77,7 +77,8 @@ def reference() -> str:
         _collect(model, blocks)
     parts.append(f"### `orch.yml`\n\n{said(ProjectSettings)}\n\n{_table(ProjectSettings, 'project')}")
     _collect(ProjectSettings, blocks)
-    backends = list(dict.fromkeys(BACKEND_MODELS.values()))
+    # Those that nodes are created on come first.
+    backends = sorted(dict.fromkeys(BACKEND_MODELS.values()), key=lambda model: not model.provisioned)
     parts.append("## Blocks\n")
     parts += [_section(block) for block in blocks if block not in backends]
     parts.append("## Backends\n\nEntries of `backends` in `orch.yml`, by their `type`.\n")
@@ -187,7 +188,7 @@ def _flow(value: object) -> str:
 
 def _blocks_in(annotation: Any) -> Iterator[type[Section]]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
+        yield from annotation.variants()
     elif get_origin(annotation) is not None:
         for part in get_args(annotation):
             yield from _blocks_in(part)

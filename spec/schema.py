@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from pydantic.json_schema import models_json_schema
 
@@ -55,7 +55,8 @@ def _ref(model: type[Section]) -> str:
 
 def _definitions(models: tuple[type[Section], ...]) -> Form:
     _, generated = models_json_schema(
-        [(model, "validation") for model in models], ref_template="#/$defs/{model}"
+        [(model, "validation") for model in dict.fromkeys((*models, *BACKEND_MODELS.values()))],
+        ref_template="#/$defs/{model}",
     )
     classes = {cls.__name__: cls for cls in _sections(Section)}
     definitions = cast("dict[str, dict[str, Any]]", generated.get("$defs", {}))
@@ -122,8 +123,12 @@ def default_of(cls: type[Section], name: str) -> object:
 
 
 def _property(cls: type[Section], name: str, generated: dict[str, Any]) -> Form:
-    form = {key: value for key, value in generated.items() if key not in ("default", "description", "title")}
+    form: Form = {
+        key: value for key, value in generated.items() if key not in ("default", "description", "title")
+    }
     info = cls.model_fields[name]
+    if (variants := _variants_in(info.annotation)) is not None:
+        form = {"type": "array", "items": {"anyOf": [{"$ref": _ref(each)} for each in variants]}}
     default = default_of(cls, name)
     head: Form = {"description": info.description or ""}
     if default is not None:
@@ -131,6 +136,13 @@ def _property(cls: type[Section], name: str, generated: dict[str, Any]) -> Form:
     if set(form) == {"const"}:
         return {**head, **form}
     return {**head, "anyOf": [*_choices(form), {"type": "null"}]}
+
+
+def _variants_in(annotation: Any) -> tuple[type[Section], ...] | None:
+    """The blocks that a list holds one of each, where pydantic knows only what they have in common."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return variants if (variants := annotation.variants()) != (annotation,) else None
+    return next((found for part in get_args(annotation) if (found := _variants_in(part)) is not None), None)
 
 
 def _choices(form: Form) -> list[Form]:

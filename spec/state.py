@@ -388,6 +388,14 @@ def hourly_price(backend: str, recorded: float | None) -> float | None:
     return 0.0 if recorded is None and backend in ("local", "ssh") else recorded
 
 
+def own_nodes(state: FleetState, mark: str | None) -> FleetState:
+    """The fleet as a run sees it: without nodes that were made for others."""
+    if not any(node.made_for for node in state.nodes):
+        return state
+    nodes = tuple(node for node in state.nodes if node.made_for in (None, mark))
+    return state.model_copy(update={"nodes": nodes})
+
+
 def new_nodes(before: FleetState, now: FleetState) -> frozenset[str]:
     """Names of the nodes of a fleet that were made since; one that was made anew under its name is one."""
     known = {(node.name, node.machine, node.access.machine) for node in before.nodes}

@@ -14,8 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from orch.catalog.load import user_folder
-from orch.catalog.shortages import FILE
 from orch.runner.hosts.registration import FORCED
 from orch.runner.private import private_folder, stage_file, tighten, write_private
 from orch.runner.processes import here
@@ -103,6 +101,9 @@ class Project:
     @property
     def shortages(self) -> Path:
         """The places that had no room a short while ago, as all projects of this user found."""
+        from orch.catalog.load import user_folder
+        from orch.catalog.shortages import FILE
+
         return user_folder() / FILE
 
     @property

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from orch.stacks.errors import StackError
-from orch.stacks.pulumi.changes import name_of
 from orch.stacks.state import StackExport, existing_nodes, outputs
 
 
@@ -31,6 +30,8 @@ UNKNOWN = NodeRecord()
 
 def node_records(recorded: StackExport | None) -> dict[str, NodeRecord]:
     """The existing nodes of a stack, by name."""
+    from orch.stacks.pulumi.changes import name_of
+
     nodes = existing_nodes(recorded)
     all_spot = is_spot_throughout(recorded)
     resources: dict[str, dict[str, Any]] = {}
@@ -53,6 +54,8 @@ def bastion_machine(recorded: StackExport | None, name: str) -> tuple[str, ...]:
     Other resources have the bastion's name too, as its security group, on which nodes stand. Raises
     StackError where they stand on the machine.
     """
+    from orch.stacks.pulumi.changes import name_of
+
     resources = [each for each in (recorded or {}).get("resources") or () if not each.get("delete")]
     chosen = [
         str(each["urn"])

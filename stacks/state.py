@@ -15,7 +15,6 @@ from orch.stacks.errors import Conflict, StackError
 from orch.stacks.project import COMPRESSED, Project, is_stack_name
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.masking import UNKNOWN
-from orch.stacks.pulumi.process import call
 from orch.stacks.team.passphrase import is_lacking, not_ours
 
 StackExport = dict[str, Any]
@@ -52,6 +51,8 @@ def deployment(project: Project, stack: str) -> StackExport | None:
                 hint=f"`orch state repair {stack}` puts the latest copy of it in its place",
                 code="ORCH351",
             ) from error
+    from orch.stacks.pulumi.process import call
+
     engine = engines.require()
     result = call(
         engine,
@@ -273,6 +274,8 @@ def secret_output(
     whose it is: the fleet's by default.
 
     Raises StackError."""
+    from orch.stacks.pulumi.process import call
+
     engine = engines.require()
     result = call(
         engine,
@@ -340,6 +343,8 @@ def _remote_stacks(project: Project) -> list[str]:
 
 
 def _listed(project: Project, *words: str) -> list[dict[str, Any]]:
+    from orch.stacks.pulumi.process import call
+
     engine = engines.require()
     result = call(
         engine,

@@ -18,6 +18,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import aws_cases
+import cloud_cases
 import gcp_cases
 import kubernetes_cases
 import pulumi
@@ -386,6 +387,8 @@ def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
             jump_note(settings)
             yield
             kubernetes_cases.plan_with(settings)
+        elif (plan := cloud_cases.PLANS.get(type(settings))) is not None:
+            yield from plan(settings)
 
 
 def judge(settings: Settings) -> None:

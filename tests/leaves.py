@@ -150,8 +150,9 @@ def _below(kind: str, steps: tuple[Step, ...], annotation: Any) -> Iterator[Leaf
             # Defaults hold documents of their own, whose properties are the same: spec/test_defaults.py.
             if part.__name__ in ("Fleet", "Task") and before:
                 continue
-            scalar = scalar or bool(part.short)
-            yield from _walk(kind, part, steps)
+            for block in part.variants():
+                scalar = scalar or bool(block.short)
+                yield from _walk(kind, block, steps)
         elif origin is tuple and arguments[-1] is not ...:
             scalar = True  # `2..4`
         elif origin is tuple:

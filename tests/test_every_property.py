@@ -57,6 +57,8 @@ MEANT = (
     "8",
     "x86",
 )
+AS_REFERENCE = "ORCH132"
+"""That a secret should be a reference says nothing of what acts on it."""
 NOTHING_TO_ACT_ON = {
     # What a document is, and what it is called: read as the document is found.
     ("Fleet", "type"),
@@ -118,7 +120,7 @@ def acted_on(folder: Path, leaf: Leaf, base: Mapping[str, Any], act: Act) -> tup
     """Whether a property is refused by name or looked at, and how that was seen."""
     wrong: set[str] = set()
     for value, loaded in documents(folder, leaf, base):
-        told = [each for each in loaded.diagnostics if about(each.path, leaf)]
+        told = [each for each in loaded.diagnostics if about(each.path, leaf) and each.code != AS_REFERENCE]
         if loaded.failed or not loaded.documents:
             if any(each.code == "ORCH140" for each in loaded.diagnostics):
                 return True, f"{value}: ORCH140"
@@ -186,7 +188,7 @@ def idle(folder: Path, kind: str, base: Mapping[str, Any], act: Act) -> dict[str
         if how.endswith(f"ORCH118 at {leaf.path[0]}"):
             refused.add(leaf.path[0])  # and so is all that stands in it
         if not good:
-            found[str(leaf)] = how
+            found[f"{leaf} of {last.owner.__name__}"] = how  # entries of `backends` have the same place
     return found
 
 
@@ -207,8 +209,12 @@ def test_each_property_of_a_task_is_refused_or_acted_on(tmp_path: Path, backend:
     assert idle(tmp_path, "task", {}, acting.run_on(backend)) == {}
 
 
-def test_each_property_of_a_project_is_refused_or_acted_on(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("{}")
+def test_each_property_of_a_project_is_refused_or_acted_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in ("key", "b"):  # what logins of `leaves` name
+        (tmp_path / file).write_text("{}")
+    monkeypatch.chdir(tmp_path)
     assert idle(tmp_path, "project", {}, acting.use_project) == {}
 
 

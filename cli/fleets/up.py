@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from orch.cli.context import ALSO, Force, Json, NewKeys, Owner, Rehearse, Verbose, Yes, lease_seconds
+from orch.cli.context import (
+    ALSO,
+    Force,
+    Json,
+    NewKeys,
+    Owner,
+    Rehearse,
+    TraceOption,
+    Verbose,
+    Yes,
+    lease_seconds,
+)
 from orch.cli.diagnostics import tell_of_folders_below
 from orch.cli.errors import UsageError, as_bug, end, print_json, say, tell, terminated_as_interrupted
 from orch.cli.fleets import side_by_side, volumes
@@ -21,7 +32,7 @@ from orch.cli.fleets.node_gates import pass_gate, require_healthy
 from orch.cli.fleets.provision import remove
 from orch.cli.fleets.prune import Undescribed, found_undescribed, refuse_protected, told, undescribed
 from orch.cli.fleets.targets import FleetFile
-from orch.cli.output.tracing import TraceOption, traced, tracing
+from orch.cli.output.tracing import traced, tracing
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.waves import Stack, in_waves, refuse_missing
 

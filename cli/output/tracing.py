@@ -6,9 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
-
-import typer
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orch.cli.errors import UsageError, tell
 
@@ -17,13 +15,6 @@ if TYPE_CHECKING:
     from orch.runner.tracing import Span, Trace
     from orch.stacks.pulumi.operation import Listener, Progress
 
-TraceOption = Annotated[
-    bool,
-    typer.Option(
-        "--trace",
-        help="Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT, by default this machine's port 4318.",
-    ),
-]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -94,6 +85,8 @@ def tracing(name: str, *, asked: bool = False) -> Iterator[None]:
 def _word_of(raised: BaseException) -> str | None:
     """Why a command failed: a code or a class; None for an exit with 0. Never its text, which may be of
     programs of the user."""
+    import typer  # not by a driver, which needs no command line
+
     if isinstance(raised, (typer.Exit, SystemExit)):
         code = raised.exit_code if isinstance(raised, typer.Exit) else raised.code
         return f"exit code {code}" if code else None

@@ -127,7 +127,7 @@ def passphrase(
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.stacks.pulumi.locks import subject
-    from orch.stacks.team.sealing import plan_rotation, rotate_passphrase
+    from orch.stacks.team.passphrase_rotation import plan_rotation, rotate_passphrase
 
     project = project_at()
     project.prepare()

@@ -12,6 +12,7 @@ from orch.cli.errors import say, tell
 from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
+    from orch.runner.ledger.records import RunRow
     from orch.runner.runs.context import RunContext
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.errors import OrchError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
     from orch.stacks.provisioning.nodes_for_runs import Growth
+    from orch.stacks.state import StackState
 
 LOCKED_PAUSE_S = 3.0
 """How often a stack that somebody holds is asked for again."""
@@ -66,8 +68,8 @@ def growth_of(
     from orch.runner.launch.volumes import VolumeMisfit
     from orch.runner.placement.placement import misfit
     from orch.runner.placement.seats import free_now
+    from orch.spec.state import own_nodes
     from orch.stacks.provisioning.nodes_for_runs import growth_for
-    from orch.stacks.provisioning.nodes_with_runs import own_nodes
 
     growths: list[Growth] = []
     refusals: list[OrchError] = [*refused.values()]
@@ -118,7 +120,8 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
 
     name, more = growth.state.name, counted(growth.more, "more node")
     mark = growth.request.made_for
-    tell(f"fleet {name}: the run needs {more}, made with the credentials of this shell")
+    tell(f"fleet {name}: the run needs {more}")
+    told = False
     if not how.yes:
         need_terminal(how.command, project)
     while True:
@@ -133,6 +136,10 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
             continue
         for line in (*shown_lines(plan, verbose=False), f"plan: {counts(plan.changes)}; {cost_line(plan)}"):
             tell(line)
+        if not told and plan.prepared is not None:
+            told = True
+            backend = plan.prepared.compiled.pins.get("backend", growth.state.backend)
+            _tell_credentials(project, backend, f"fleet {name}: they")
         if not how.yes:
             confirm(f"Make {more} of the fleet {name} for this run?")
         try:
@@ -152,6 +159,33 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
     (tell if how.as_json else say)(f"fleet {name}: {counts(result.changes, done=True)}")
     tell_problems(result, growth.document)
     return True
+
+
+def tell_of_later_nodes(project: Project, stack: StackState, row: RunRow) -> None:
+    """Tell whose credentials the driver of a detached run makes nodes with, where its fleet may get some."""
+    from orch.components.node_count import may_grow
+    from orch.components.request import PriorState
+
+    if not may_grow(stack.outputs.get("pins") or {}):
+        return
+    backend = PriorState.of_outputs(stack.outputs).backend
+    _tell_credentials(project, backend, f"run {row.name}: nodes for later attempts")
+
+
+def _tell_credentials(project: Project, backend: str | None, what: str) -> None:
+    """Tell whose credentials nodes are made with on a backend, where it wants some; `what`: those nodes.
+
+    None: it is not known yet where they go. A backend that cannot be asked is a warning."""
+    from orch.spec.errors import OrchError
+    from orch.stacks.provisioning.nodes_for_runs import account_words
+
+    whose: str | None = "this shell"
+    try:
+        whose = account_words(project, backend) if backend is not None else whose
+    except OrchError as error:
+        tell(f"warning: whose credentials make nodes could not be asked: {error.summary}")
+    if whose is not None:
+        tell(f"{what} are made with the credentials of {whose}")
 
 
 def _wait(project: Project, fleet: str) -> None:

@@ -244,6 +244,8 @@ def stand_by(link: Link) -> int:
     # Threads that talk to nodes need little time, and soon.
     usual_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
+    # The command finds out which project it is meanwhile.
+    loading = _in_background(_load_ledger)
     project, fleet = link.receive()
     connector = connector_of(project)
     statuses = begin_look(connector, fleet) if fleet is not None else lambda: None
@@ -255,11 +257,11 @@ def stand_by(link: Link) -> int:
         return open_ledger(project.ledger_url)
 
     # One that is not there is made when the command asks for it; what is wrong with it is told then, too.
+    loading.join()
     if project.local_ledger is None or project.local_ledger.is_file():
         with suppress(OrchError):
             ledger()
-    loading = threading.Thread(target=_load_driver, name="orch-load", daemon=True)
-    loading.start()
+    loading = _in_background(_load_driver)
     number, traced = serve(link, ledger, statuses)
     os.environ.update(traced)
     loading.join()
@@ -270,6 +272,16 @@ def stand_by(link: Link) -> int:
     link.send(("done", None))
     link.close()
     return supervise(runner, row)
+
+
+def _in_background(load: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=load, name="orch-load", daemon=True)
+    thread.start()
+    return thread
+
+
+def _load_ledger() -> None:
+    import orch.runner.ledger.ledger  # noqa: F401
 
 
 def _load_look() -> None:
@@ -286,6 +298,8 @@ def _load_look() -> None:
 def _load_driver() -> None:
     """What a driver uses, so that a run which was submitted waits for none of it."""
     import orch.cli.output.run
+    import orch.cli.output.tracing
+    import orch.runner.access.entry
     import orch.runner.runs.lifecycle  # noqa: F401
     from orch.runner.node.container import START_TEMPLATES
     from orch.templates import prepare

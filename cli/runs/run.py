@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, Variables
+from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, TraceOption, Variables
 from orch.cli.errors import UsageError, coloured, end, say, tell
 from orch.cli.output.ticking import still
-from orch.cli.output.tracing import TraceOption, span, traced
+from orch.cli.output.tracing import span, traced
 from orch.cli.runs.background import drive_afresh, drive_behind, see_through, supervise
-from orch.cli.runs.new_nodes import NewNodes
+from orch.cli.runs.new_nodes import NewNodes, tell_of_later_nodes
 from orch.cli.runs.opening import EarlyStart, early_start, open_runner
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
 from orch.cli.runs.submission import (
@@ -229,12 +229,14 @@ def _submit_all(
                         end(code)
                     continue
                 if detach:
-                    if agreed and runner.context(row).folder.has_launch:
+                    makes_more = agreed and runner.context(row).folder.has_launch
+                    if makes_more:
                         drive_afresh(project, runner, row)
-                        tell(f"run {row.name}: nodes for later attempts are made with the credentials here")
                     elif not early.drive(row.id):
                         drive_behind(runner, row)
                     _print_run(runner, row) if as_json else say(row.name)
+                    if makes_more:
+                        tell_of_later_nodes(project, room.stacks[row.fleet], row)
                     continue
                 if not as_json and row.status == "pending":
                     place = place_text(row, runner.ledger.line(row.fleet))

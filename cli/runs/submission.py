@@ -58,9 +58,9 @@ class ProjectNow:
 
     def fleet(self, stack: str, run: int) -> FleetState | None:
         """A fleet with its variables, None for one that is not up. Raises OrchError."""
+        from orch.spec.state import own_nodes
         from orch.stacks.errors import NoSuchFleet
         from orch.stacks.fleets import fleet_of
-        from orch.stacks.provisioning.nodes_with_runs import own_nodes
         from orch.stacks.state import StackState
         from orch.stacks.variables import with_variables
 
@@ -114,14 +114,15 @@ class ProjectNow:
     def attempt_ended(self, row: RunRow) -> None:
         """Remove the nodes that were made for a run alone. Ctrl-C ends that, and is passed on."""
         from orch.runner.launch.run_plan import plan_of
+
+        mark = self.marks.pop(row.id, None)
+        if mark is None and not any(rank.node.made_for for rank in plan_of(row).ranks):
+            return
         from orch.stacks.errors import Interrupted
         from orch.stacks.provisioning.nodes_with_runs import give_up, remove_unused
 
-        mark = self.marks.pop(row.id, None)
         if mark is not None:
             give_up(mark)
-        elif not any(rank.node.made_for for rank in plan_of(row).ranks):
-            return
         try:
             with _MAKING, _listening() as listener:
                 removed = remove_unused(self.project, row.fleet, listener)
@@ -149,15 +150,13 @@ def submit_task(
     from orch import images
     from orch.images import job_image
     from orch.runner.errors import NoFit
-    from orch.runner.launch.volumes import NO_VOLUMES, VolumeMisfit, needs_volumes
+    from orch.runner.launch.volumes import VolumeMisfit
     from orch.runner.node.registry import registry_of
     from orch.runner.placement.rank_groups import on_fleet
     from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.submit import submit
-    from orch.stacks.provisioning.nodes_for_runs import require_in_registry
-    from orch.stacks.provisioning.nodes_with_runs import own_nodes
+    from orch.spec.state import own_nodes
     from orch.stacks.variables import with_variables
-    from orch.stacks.volumes.attaching import volumes_for
 
     stacks = room.stacks
     task, dev = task_of_document(document)
@@ -178,6 +177,8 @@ def submit_task(
             # The log-in is for another registry than this image's.
             task = task.model_copy(update={"registry_auth": None})
     if fleet.queue is not None:
+        from orch.stacks.provisioning.nodes_for_runs import require_in_registry
+
         with at_its_property(document):
             require_in_registry(task, fleet, image.reference)
     try:
@@ -199,7 +200,7 @@ def submit_task(
                 run_args=arguments,
                 cli_env=variables,
                 caller_env=dict(os.environ),
-                volumes=volumes_for(project, runner.ledger) if needs_volumes(task) else NO_VOLUMES,
+                volumes=_volumes(project, runner, task),
                 wait=wait,
                 dev=dev,
                 makes_nodes=makes_nodes and task.creation_policy != "reuse",
@@ -216,53 +217,80 @@ def fleets_with_room(
     """The fleets that are up, after nodes were made where the task finds too few and a fleet may have more.
 
     Raises NoFit as a diagnostic, and what making them raises."""
-    from orch.cli.runs.new_nodes import growth_of, make
-    from orch.components.node_count import may_grow
     from orch.runner.errors import NoFit
     from orch.runner.placement.rank_groups import on_fleet
-    from orch.spec import state
-    from orch.spec.findings import PlanError
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.provisioning.nodes_with_runs import given_back, make_way, own_nodes
+    from orch.stacks.fleets import known_fleets
 
     task, _ = task_of_document(document)
-    stacks, made = lasting(known_fleets(project), fleet_name), frozenset[str]()
-    unfit: dict[str, NoFit] = {}
+    stacks = lasting(known_fleets(project), fleet_name)
     if not new_nodes.allowed or task.creation_policy == "reuse":
         return Room(stacks)
     try:
         if fleet_name is not None:
             task = on_fleet(task, fleet_name)
-        while any(may_grow(stack.outputs.get("pins") or {}) for stack in stacks.values()):
-            candidates = _candidates(project, stacks, task, fleet_name)
-            if make_way(project, candidates.values(), _listening):
-                stacks = lasting(known_fleets(project), fleet_name)
-                continue
-            with at_its_property(document):
-                growth = growth_of(project, runner, task, candidates.values(), refused=unfit)
-            if growth is None:
-                break
-            name, mark = growth.state.name, growth.request.made_for
-            with given_back(project, name, mark, _listening):
-                try:
-                    done = make(project, growth, new_nodes)
-                except NoFit as error:
-                    unfit[name] = error
-                    if len(candidates) > len(unfit):
-                        tell(f"fleet {name}: its new nodes would not fit the run")
-                    continue
-                except PlanError as error:
-                    raise error.placed(growth.document) from error
-                stacks = lasting(known_fleets(project), fleet_name)
-                if done and name in stacks:
-                    now = own_nodes(fleet_of(stacks[name]), mark)
-                    made = state.new_nodes(own_nodes(candidates[name], mark), now)
-                    if mark is None:
-                        _tell_of_idle_duration(task, stacks[name], made)
-            if done:
-                return Room(stacks, made, mark, name)
+        if not _may_any_grow(stacks):
+            return Room(stacks)
+        return _grown(project, runner, document, task, new_nodes, fleet_name=fleet_name, stacks=stacks)
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
+
+
+def _may_any_grow(stacks: Mapping[str, StackState]) -> bool:
+    from orch.components.node_count import may_grow
+
+    return any(may_grow(stack.outputs.get("pins") or {}) for stack in stacks.values())
+
+
+def _grown(
+    project: Project,
+    runner: RunnerContext,
+    document: Document,
+    task: Task,
+    new_nodes: NewNodes,
+    *,
+    fleet_name: str | None,
+    stacks: Mapping[str, StackState],
+) -> Room:
+    """The fleets of `stacks`, of which some may grow, after nodes were made where the task finds too few.
+
+    Raises as `fleets_with_room`."""
+    from orch.cli.runs.new_nodes import growth_of, make
+    from orch.runner.errors import NoFit
+    from orch.spec.findings import PlanError
+    from orch.spec.state import new_nodes as nodes_made_since
+    from orch.spec.state import own_nodes
+    from orch.stacks.fleets import fleet_of, known_fleets
+    from orch.stacks.provisioning.nodes_with_runs import given_back, make_way
+
+    made, unfit = frozenset[str](), dict[str, NoFit]()
+    while _may_any_grow(stacks):
+        candidates = _candidates(project, stacks, task, fleet_name)
+        if make_way(project, candidates.values(), _listening):
+            stacks = lasting(known_fleets(project), fleet_name)
+            continue
+        with at_its_property(document):
+            growth = growth_of(project, runner, task, candidates.values(), refused=unfit)
+        if growth is None:
+            break
+        name, mark = growth.state.name, growth.request.made_for
+        with given_back(project, name, mark, _listening):
+            try:
+                done = make(project, growth, new_nodes)
+            except NoFit as error:
+                unfit[name] = error
+                if len(candidates) > len(unfit):
+                    tell(f"fleet {name}: its new nodes would not fit the run")
+                continue
+            except PlanError as error:
+                raise error.placed(growth.document) from error
+            stacks = lasting(known_fleets(project), fleet_name)
+            if done and name in stacks:
+                now = own_nodes(fleet_of(stacks[name]), mark)
+                made = nodes_made_since(own_nodes(candidates[name], mark), now)
+                if mark is None:
+                    _tell_of_idle_duration(task, stacks[name], made)
+        if done:
+            return Room(stacks, made, mark, name)
     return Room(stacks, made)
 
 
@@ -275,11 +303,25 @@ def _listening() -> AbstractContextManager[Listener]:
 
 @contextmanager
 def kept_if_submitted(project: Project, room: Room) -> Iterator[None]:
-    """The block submits the run that nodes were made for; where it fails, they are removed."""
+    """The block submits the run that nodes were made for, if any; where it fails, they are removed."""
+    if room.made_for is None:
+        yield
+        return
     from orch.stacks.provisioning.nodes_with_runs import until_submitted
 
     with until_submitted(project, room.made_on, room.made_for, _listening):
         yield
+
+
+def _volumes(project: Project, runner: RunnerContext, task: Task) -> Volumes:
+    """The volumes that are up, for a task that mounts some."""
+    from orch.runner.launch.volumes import NO_VOLUMES, needs_volumes
+
+    if not needs_volumes(task):
+        return NO_VOLUMES
+    from orch.stacks.volumes.attaching import volumes_for
+
+    return volumes_for(project, runner.ledger)
 
 
 def _tell_of_idle_duration(task: Task, stack: StackState, made: Collection[str]) -> None:

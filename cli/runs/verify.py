@@ -169,8 +169,8 @@ def _positive(value: float | None) -> float | None:
 def _nodes_of(project: Project, name: str, words: list[str] | tuple[()]) -> tuple[StackState, FleetState]:
     """The stack of a fleet that is up, and the fleet with only the nodes that were asked for."""
     from orch.cli.hosts.exec import selected
+    from orch.spec.state import own_nodes
     from orch.stacks.fleets import fleet_of, known_fleets, not_up
-    from orch.stacks.provisioning.nodes_with_runs import own_nodes
 
     stacks = known_fleets(project)
     if name not in stacks:

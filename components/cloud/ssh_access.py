@@ -113,6 +113,21 @@ def way_in(block: NetworkBlock, settings: CloudSettings) -> AccessMethod:
     )
 
 
+def always_public_findings(
+    block: NetworkBlock | None, settings: CloudSettings, given: str, hint: str
+) -> Iterator[Finding]:
+    """For a cloud that gives each node a public address: what asks for none. `given` says that it does."""
+    if block is not None and block.public_ips is False:
+        yield Finding("ORCH237", "network.public_ips", given, hint=hint)
+    elif settings.public_ips is False and (block is None or block.public_ips == "auto"):
+        yield Finding(
+            "ORCH237",
+            "backends",
+            f"{given}; `public_ips: false` of `{settings.type}` in orch.yml asks for none",
+            hint="remove it there, or write `network: {public_ips: true}` here",
+        )
+
+
 def access_findings(
     cloud: str, block: NetworkBlock, access: AccessMethod, *, all_public: bool = False
 ) -> Iterator[Finding]:

@@ -128,6 +128,10 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
         nodes = {node.machine: node.name for node in previous.nodes if node.machine}
         return frozenset(nodes[each] for each in CrusoeClient(login).ended(nodes.keys()))
 
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
+        login = session(self.name) or self.open_session(self.entry(settings))
+        return f"Crusoe project {login.project} with the access key {login.access_key}"
+
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         return survey_named(self.name, project, CrusoeClient(self.asked_by(state)).removable(self.price))
 

@@ -22,6 +22,7 @@ from orch.components.cloud.candidates import (
     no_offer,
     with_required_fabric,
 )
+from orch.components.cloud.ssh_access import always_public_findings
 from orch.components.crusoe.account.facts import IbNetwork, Reservation, Stock
 from orch.components.request import PriorState
 from orch.offers.match import judge
@@ -120,21 +121,12 @@ def refusals(fleet: Fleet, settings: CrusoeSettings) -> Iterator[Finding]:
             hint="write `spot_policy: on-demand`, or leave it out",
         )
     block = fleet.network
-    if block is not None and block.public_ips is False:
-        yield Finding(
-            "ORCH237",
-            "network.public_ips",
-            "Crusoe gives each VM a public address: its API has no field against it",
-            hint="remove it: the firewall of the fleet's network lets in from `ssh_cidrs` alone",
-        )
-    elif settings.public_ips is False and (block is None or block.public_ips == "auto"):
-        yield Finding(
-            "ORCH237",
-            "backends",
-            "Crusoe gives each VM a public address: its API has no field against it; `public_ips: false` of "
-            "`crusoe` in orch.yml asks for none",
-            hint="remove it there, or write `network: {public_ips: true}` here",
-        )
+    yield from always_public_findings(
+        block,
+        settings,
+        "Crusoe gives each VM a public address: its API has no field against it",
+        "remove it: the firewall of the fleet's network lets in from `ssh_cidrs` alone",
+    )
     if block is not None and block.security_groups:
         yield Finding(
             "ORCH237",

@@ -138,6 +138,10 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     def cloud_error(self, text: str) -> CloudError | None:
         return errors.read(text)
 
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
+        given = session(self.name) or self.open_session(self.entry(settings))
+        return f"GCP project {given.project} as {given.email() or 'a login of which Google tells no e-mail'}"
+
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
         from orch.components.gcp.fleet_state import tunnel_environment
 

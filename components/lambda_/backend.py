@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -15,12 +15,13 @@ from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
+from orch.components.cloud.rest.client import account_of_key
 from orch.components.cloud_errors import CloudError
 from orch.components.explain import Explained, Traits
 from orch.components.init_steps import scripts
 from orch.components.lambda_ import clusters
 from orch.components.lambda_.account import errors
-from orch.components.lambda_.account.client import FILE_SYSTEM, GONE_S, LambdaClient, open_login
+from orch.components.lambda_.account.client import FILE_SYSTEM, GONE_S, KEY, LambdaClient, open_login
 from orch.components.lambda_.account.client import INSTANCE as INSTANCES
 from orch.components.lambda_.account.facts import FoundFileSystem, LambdaFacts, Stock
 from orch.components.lambda_.candidates import LambdaCandidate, candidates, mounted, placed
@@ -125,6 +126,9 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
 
     def cloud_error(self, text: str) -> CloudError | None:
         return errors.ERRORS.read(text)
+
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
+        return account_of_key(self.entry(settings), session(self.name), open_login, KEY)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         client = _connected(self.asked_by(state))

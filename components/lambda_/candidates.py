@@ -19,6 +19,7 @@ from orch.components.cloud.candidates import (
     known_types,
     no_offer,
 )
+from orch.components.cloud.ssh_access import always_public_findings
 from orch.components.lambda_.account.client import TAG
 from orch.components.lambda_.account.facts import FoundFileSystem, Stock
 from orch.components.request import PriorState
@@ -72,7 +73,7 @@ def candidates(
 
     Raises PlanErrors when there is none: ORCH200, 202, 223, 237.
     """
-    if wrong := list(refusals(fleet)):
+    if wrong := list(refusals(fleet, settings)):
         raise PlanErrors(wrong)
     query = _query(fleet, settings, catalog)
     kept = current_candidate(query, catalog, previous, lambda offer: True, None)
@@ -87,7 +88,7 @@ def candidates(
     return tuple(map(_own, divisible(fleet, here)))
 
 
-def refusals(fleet: Fleet) -> Iterator[Finding]:
+def refusals(fleet: Fleet, settings: LambdaSettings) -> Iterator[Finding]:
     """What Lambda cannot do for any fleet, each where it is written."""
     for index, each in enumerate(fleet.backend_options):
         if each.get("type") == "lambda":  # the hosts of a named cluster are no candidates
@@ -101,7 +102,7 @@ def refusals(fleet: Fleet) -> Iterator[Finding]:
             "Lambda's API makes no spot instances: a launch has no field for it",
             hint="write `spot_policy: on-demand`, or leave it out",
         )
-    yield from _network_refusals(fleet)
+    yield from _network_refusals(fleet, settings)
     named = mounted(fleet)
     for index, mount in enumerate(fleet.mounts):
         if mount.type == MOUNT:
@@ -151,17 +152,16 @@ def tag_findings(tags: Mapping[str, tuple[str, str]]) -> Iterator[Finding]:
             )
 
 
-def _network_refusals(fleet: Fleet) -> Iterator[Finding]:
+def _network_refusals(fleet: Fleet, settings: LambdaSettings) -> Iterator[Finding]:
     block = fleet.network
+    yield from always_public_findings(
+        block,
+        settings,
+        "Lambda gives each instance a public address: a launch has no field against it",
+        "remove it: `ssh_cidrs` says who may reach SSH",
+    )
     if block is None:
         return
-    if block.public_ips is False:
-        yield Finding(
-            "ORCH237",
-            "network.public_ips",
-            "Lambda gives each instance a public address: a launch has no field against it",
-            hint="remove it: `ssh_cidrs` says who may reach SSH",
-        )
     if block.bastion is True:
         yield Finding(
             "ORCH237",

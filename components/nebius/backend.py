@@ -21,7 +21,7 @@ from orch.components.init_steps import scripts
 from orch.components.nebius.account import errors, orphans
 from orch.components.nebius.account.client import NebiusClient, NebiusRefused
 from orch.components.nebius.account.facts import NebiusFacts, Stock
-from orch.components.nebius.account.session import open_session
+from orch.components.nebius.account.session import login_of, open_session
 from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics
 from orch.components.nebius.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.nebius.plan import NebiusPlan
@@ -149,6 +149,11 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
         account = session(self.name) or self.open_session(self.entry(settings))
         nodes = {node.machine: node.name for node in previous.nodes if node.machine}
         return frozenset(nodes[each] for each in NebiusClient(account).ended(list(nodes)))
+
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
+        own: NebiusSettings = self.entry(settings)
+        words = f"Nebius projects {', '.join(own.projects)}" if own.projects else "Nebius account"
+        return words if session(self.name) is not None else f"{words} {login_of(self.open_session(own))}"
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         return orphans.survey(NebiusClient(self.asked_by(state)), project, self.price)

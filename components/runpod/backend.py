@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,11 +13,12 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.base import Backend
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot, delete_named, survey_named
+from orch.components.cloud.rest.client import account_of_key
 from orch.components.deployment import Deployment, PricedNodes
 from orch.components.explain import Explained, Traits
 from orch.components.request import CloudAnswer, PlanRequest
 from orch.components.runpod.account import errors
-from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Login, RunpodClient, open_login
+from orch.components.runpod.account.client import CLUSTER, KEY, POD, VOLUME, Login, RunpodClient, open_login
 from orch.components.runpod.account.facts import RunpodFacts
 from orch.components.runpod.candidates import (
     RunpodCandidate,
@@ -154,6 +155,9 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
         from orch.components.runpod.volumes import RunpodVolumes
 
         return RunpodVolumes()
+
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
+        return account_of_key(self.entry(settings), session(self.name), open_login, KEY)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         from orch.components.runpod.volumes import of_project

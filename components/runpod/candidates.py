@@ -39,7 +39,7 @@ _NETWORK = {
     "vpc": "RunPod has no networks of yours",
     "subnets": "RunPod has no networks of yours",
     "security_groups": "RunPod has no networks of yours",
-    "ssh_cidrs": "RunPod lets everybody reach a port that is open; SSH takes the fleet's key alone",
+    "ssh_cidrs": RunpodSettings.lacks["ssh_cidrs"],
     "proxy_jump": "RunPod gives each pod a port of a public address",
 }
 

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from orch.rehearsal.account import Endpoint, SimulatedAccount
 from orch.rehearsal.gcp.account import GcpCloud
+from orch.rehearsal.gcp.api.methods import caller_of
 from orch.rehearsal.hooks import CloudHooks
 from orch.rehearsal.store import Doc
 from orch.spec.models.backends import entry_of
@@ -58,6 +59,10 @@ class Session:
         for scheme in tuple(http.adapters):
             http.mount(scheme, _adapter(self.cloud))
         return http
+
+    def email(self) -> str:
+        """Of the service account that its calls are logged with."""
+        return caller_of(self.project)
 
 
 def session(cloud: GcpCloud, project: str) -> Session:

@@ -1,8 +1,8 @@
 """The connector to nodes that are pods: commands by exec, ports by port-forward, all through the API server.
 
 Each command has a WebSocket of its own; certificate and credentials are shared by all commands of a cluster.
-A pod that has ended, or that is another one of the same name, is told from a cluster or a kubelet that does
-not answer now.
+A pod that has ended, or that is another one of the same name (`pod_state.py`), is told from a cluster or a
+kubelet that does not answer now.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 
 from orch.runner.errors import HostUnreachable, LoginRefused, PodGone, RunnerError
 from orch.runner.kubernetes.channel import V4, V5, Channel, ProtocolRefused, open_channel
-from orch.runner.kubernetes.client import Doc, KubernetesClient, api_path
+from orch.runner.kubernetes.client import Doc, KubernetesClient
 from orch.runner.kubernetes.errors import (
     BadKubeconfig,
     CertificateRefused,
@@ -40,6 +40,7 @@ from orch.runner.kubernetes.errors import (
 )
 from orch.runner.kubernetes.execution import ExecRequest, Execution, NotStarted, exec_request
 from orch.runner.kubernetes.forwarding import forwarded
+from orch.runner.kubernetes.pod_state import NotYet, Pod, refuse_gone, with_silence
 from orch.runner.node.commands import Command, StdinSource
 from orch.runner.node.connector import Address, Completed
 from orch.runner.private import private_folder, write_private
@@ -54,46 +55,6 @@ Ask = Callable[[bool], ExecRequest]
 """How a command is asked for, given whether the protocol can tell the end of its input."""
 
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
-
-
-@dataclass(frozen=True)
-class Pod:
-    """A pod as the record of a node's access has it. `kubeconfig` and `context`: as in `log_in`."""
-
-    namespace: str
-    pod: str
-    uid: str | None = None
-    container: str = "job"
-    kubeconfig: str | None = None
-    context: str | None = None
-
-    @classmethod
-    def of(cls, node: NodeState) -> Pod:
-        """Raises RunnerError for a record that is none of a pod's."""
-        record = {**(node.access.model_extra or {})}
-        if not node.made_for and not record.get("pod"):
-            raise RunnerError(
-                f"{node.name} has no pod: its run has not got it yet, or never had it",
-                where=node.name,
-                hint="`orch ps -a` tells what runs wait for, `orch show RUN` why one ended",
-            )
-        try:
-            pod = cls(**{name: record[name] for name in cls.__dataclass_fields__ if record.get(name)})
-        except TypeError as error:
-            raise RunnerError(
-                f"the record of node {node.name} says not which pod it is",
-                where=node.name,
-                detail=f"it has {', '.join(sorted(record)) or 'nothing'}",
-                hint="upgrade orch on this machine",
-            ) from error
-        return pod
-
-    @property
-    def where(self) -> str:
-        return f"pod {self.namespace}/{self.pod}"
-
-    def path(self, *more: str) -> str:
-        return api_path("v1", "pods", self.namespace, self.pod, *more)
 
 
 class KubernetesConnector:
@@ -308,7 +269,7 @@ class KubernetesConnector:
             except PodGone:
                 raise
             except HostUnreachable as error:
-                if not isinstance(error, _NotYet):
+                if not isinstance(error, NotYet):
                     self._forget(pod)
                     self._look_after_loss(pod, patience, error)
                     raise
@@ -342,13 +303,13 @@ class KubernetesConnector:
             raise gone from error
         except (HostUnreachable, KubernetesError):
             return
-        error.detail = _with_silence(document, error.detail)
+        error.detail = with_silence(document, error.detail)
 
     def _refuse_killed(self, pod: Pod, patience: _Patience) -> None:
         """Raise PodGone where a command was killed with its pod, as deleting one does."""
         try:
             document = self._look(pod, patience)
-        except (_NotYet, KubernetesError):
+        except (NotYet, KubernetesError):
             return
         if (document.get("metadata") or {}).get("deletionTimestamp"):
             self._forget(pod)
@@ -409,7 +370,7 @@ class KubernetesConnector:
                 continue
             except (ClusterUnreachable, ServerError) as error:
                 with suppress(KubernetesError):
-                    error.detail = _with_silence(self._look(pod, patience), error.detail)
+                    error.detail = with_silence(self._look(pod, patience), error.detail)
                 raise
             if len(protocols) > 1:
                 self._protocols[key] = protocol
@@ -433,7 +394,7 @@ class KubernetesConnector:
             return made
 
     def _look(self, pod: Pod, patience: _Patience) -> Doc:
-        """Ask whether it is this pod, and its container runs. Raises PodGone, _NotYet, KubernetesError."""
+        """Ask whether it is this pod, and its container runs. Raises PodGone, NotYet, KubernetesError."""
         try:
             document = self._client(pod).look(pod.path(), patience.for_connect)
         except NotFound as error:
@@ -448,97 +409,6 @@ class KubernetesConnector:
         with self._guard:
             self._known[pod] = time.monotonic()
         return document
-
-
-def refuse_gone(pod: Pod, document: Doc) -> None:
-    """Raises PodGone for a pod that has ended or is another one, _NotYet for one that may still start."""
-    meta, status = document.get("metadata") or {}, document.get("status") or {}
-    if pod.uid and meta.get("uid") != pod.uid:
-        raise PodGone(
-            f"{pod.where} is gone, another one has its name",
-            where=pod.where,
-            detail=f"its uid was {pod.uid}, that of the one there is {shortened(meta.get('uid'))}",
-            reason="Deleted",
-            taken=True,
-        )
-    state, rows = {}, status.get("containerStatuses") or ()
-    for row in rows:
-        if row.get("name") == pod.container:
-            state = row.get("state") or {}
-    if "running" in state:
-        if meta.get("deletionTimestamp") and silent_node(document):
-            raise PodGone(
-                f"{pod.where} is lost with its node, and its cluster gives it up",
-                where=pod.where,
-                detail=_with_silence(document, None),
-                reason=shortened(_disruption(status).get("reason")) or "Deleted",
-                taken=True,
-            )
-        return
-    ended: Mapping[str, Any] = state.get("terminated") or {}
-    phase = str(status.get("phase") or "")
-    if ended or phase in ("Failed", "Succeeded"):
-        reason = str(status.get("reason") or ended.get("reason") or phase)
-        said = [shortened(status.get("message")), shortened(ended.get("message"))]
-        if "exitCode" in ended:
-            said.append(f"container {pod.container} ended with exit code {ended['exitCode']}")
-        raise PodGone(
-            f"{pod.where} has ended: {shortened(reason)}",
-            where=pod.where,
-            detail="; ".join(filter(None, said)) or None,
-            reason=reason,
-            container_code=ended.get("exitCode"),
-            taken=not ended or _is_disrupted(status),
-        )
-    waiting: Mapping[str, Any] = state.get("waiting") or {}
-    why = [shortened(waiting.get("reason")), shortened(waiting.get("message"))]
-    raise _NotYet(
-        f"{pod.where} has not started",
-        where=pod.where,
-        detail=": ".join(filter(None, why)) or f"its phase is {shortened(phase) or 'unknown'}",
-        hint="its events say what it waits for",
-    )
-
-
-def _is_disrupted(status: Doc) -> bool:
-    return bool(_disruption(status))
-
-
-def _disruption(status: Doc) -> Mapping[str, Any]:
-    """The condition of a pod that its cluster takes away, which says why."""
-    return _condition(status, "DisruptionTarget", "True")
-
-
-def _condition(status: Doc, kind: str, value: str) -> Mapping[str, Any]:
-    rows: Sequence[Mapping[str, Any]] = status.get("conditions") or ()
-    return next((row for row in rows if row.get("type") == kind and row.get("status") == value), {})
-
-
-def silent_node(document: Doc) -> str | None:
-    """The node of a pod of which its cluster hears nothing any more; None where it does.
-
-    The node controller writes then that the pod is not ready, and leaves what the kubelet has said last:
-    that all containers are (kubernetes pkg/controller/util/node, MarkPodsNotReady).
-    """
-    status = document.get("status") or {}
-    rows = status.get("containerStatuses") or ()
-    if not rows or not all(row.get("ready") for row in rows) or not _condition(status, "Ready", "False"):
-        return None
-    return shortened((document.get("spec") or {}).get("nodeName")) or "unknown"
-
-
-def _with_silence(document: Doc, detail: str | None) -> str | None:
-    """A detail of an error, after what is known of the pod's node."""
-    node = silent_node(document)
-    if node is None:
-        return detail
-    since = shortened(_condition(document.get("status") or {}, "Ready", "False").get("lastTransitionTime"))
-    told = f"its cluster hears nothing of its node {node} either" + (f", since {since}" if since else "")
-    return "; ".join(filter(None, (told, detail)))
-
-
-class _NotYet(HostUnreachable):
-    """The container has not started: it may come."""
 
 
 # Errors that another try would only repeat.

@@ -34,8 +34,9 @@ from orch.runner.kubernetes.channel import (
     Channel,
     ChannelLost,
 )
-from orch.runner.kubernetes.connector import KubernetesConnector, Pod
+from orch.runner.kubernetes.connector import KubernetesConnector
 from orch.runner.kubernetes.execution import Ending, ExecRequest, exec_request, login_shell
+from orch.runner.kubernetes.pod_state import Pod
 from orch.runner.placement.slots import KIND
 from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError

@@ -164,7 +164,7 @@ def _text(value: object) -> str | None:
 @cache
 def _sections_in(annotation: Any) -> tuple[type[Section], ...]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
-        return (annotation,)
+        return annotation.variants()
     return tuple(dict.fromkeys(block for part in get_args(annotation) for block in _sections_in(part)))
 
 

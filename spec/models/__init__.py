@@ -6,9 +6,12 @@ documents by their `type`, `MODELS` also those that configure the project and it
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping
+from typing import cast
+
 from orch.spec.models.backends import BACKEND_MODELS
 from orch.spec.models.backends.base import BackendSettings
-from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.blocks import Budget, Health, InitStep, Mount, Network, Partition, Scratch
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.sizes import Nodes
@@ -32,7 +35,10 @@ KINDS: dict[str, type[AnyDocument]] = {
     "dev-environment": DevEnvironment,
     "volume": Volume,
 }
-MODELS: dict[str, type[AnyModel]] = {**KINDS, "project": ProjectSettings, **BACKEND_MODELS}
+# A chain, so that no backend's settings are loaded for it.
+MODELS: Mapping[str, type[AnyModel]] = ChainMap(
+    {**KINDS, "project": ProjectSettings}, cast("dict[str, type[AnyModel]]", BACKEND_MODELS)
+)
 
 __all__ = [
     "BACKEND_MODELS",
@@ -55,7 +61,6 @@ __all__ = [
     "Host",
     "InitStep",
     "Jump",
-    "LocalSettings",
     "Mount",
     "Mpirun",
     "Network",

@@ -11,9 +11,8 @@ from pydantic import Field, SkipValidation
 
 from orch.spec.grammar.characters import check_characters, check_image, check_line, check_path
 from orch.spec.grammar.values import Problem, Problems, shown
-from orch.spec.models.backends import AnyBackend, settings_model
+from orch.spec.models.backends import settings_model
 from orch.spec.models.backends.base import BackendSettings
-from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, describe, plain
 from orch.spec.models.fields.json_schema import Form
@@ -256,7 +255,7 @@ def _backends(value: object) -> object:
             problem.at = (index, *problem.at)
             problems.append(problem)
     if errors or problems:
-        raise Misread([*errors, *([((), LocalSettings, Problems(tuple(problems)))] if problems else [])])  # type: ignore[list-item]
+        raise Misread([*errors, *([((), BackendSettings, Problems(tuple(problems)))] if problems else [])])  # type: ignore[list-item]
     return tuple(backends)
 
 
@@ -274,7 +273,7 @@ def _kind(item: object) -> str:
 
 
 BackendList = Annotated[
-    tuple[SkipValidation[AnyBackend], ...],
+    tuple[SkipValidation[BackendSettings], ...],
     Reads(_backends, write=lambda all_: [plain(each) for each in all_]),
 ]
 

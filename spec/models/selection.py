@@ -15,6 +15,7 @@ from orch.spec.models.fields.types import Money, Names, Text, choice, text
 from orch.spec.suggest import closest
 
 BACKENDS = tuple(MODELS)
+"""Those of this package."""
 # Names known from elsewhere that have no driver.
 FOREIGN_BACKENDS = (
     "amddevcloud", "cloudrift", "cudo", "datacrunch", "digitalocean", "dstack", "hotaisle",

@@ -12,7 +12,6 @@ from orch.spec.grammar.values import shown
 from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.loader.yaml_nodes import Mapping, Scalar, Sequence
 from orch.spec.models import BackendSettings, ProjectSettings
-from orch.spec.models.backends.credentials import SECRETS
 from orch.spec.models.selection import has_no_driver
 from orch.spec.rules.rule import Findings, Rule
 from orch.spec.suggest import few, hint_for
@@ -23,7 +22,11 @@ def secrets_are_references(draft: Draft) -> Findings:
     for path, scalar in scalars(draft.node):
         key = str(path[-1]) if path else ""
         inside = {"creds", "kubeconfig", "registry_auth"}.intersection(path[:-1])
-        if key not in SECRETS or not inside or scalar.is_null or "${{" in scalar.text:
+        if not inside or scalar.is_null or "${{" in scalar.text:
+            continue
+        from orch.spec.models.backends.credentials import SECRETS
+
+        if key not in SECRETS:
             continue
         name = _secret_name(draft, path, key)
         reference = f"${{{{ secrets.{name} }}}}"

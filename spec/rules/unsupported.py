@@ -15,7 +15,7 @@ from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.models import BackendSettings, DevEnvironment, Fleet, Volume
 from orch.spec.models.backends import effective, made_with_runs, provisioned, settings_model, title
-from orch.spec.models.backends.local import LocalSettings
+from orch.spec.models.backends.base import CloudSettings
 from orch.spec.models.project import ProjectSettings
 from orch.spec.rules.file_systems import CREATED
 from orch.spec.suggest import listed
@@ -349,8 +349,22 @@ def _switches(draft: Draft) -> Findings:
                     yield _refusal(draft, path, f"`{property_path(path)}`", hint, key=True)
 
 
+def _lacking(draft: Draft) -> Findings:
+    """Settings that all clouds have in the language, and one has nothing for; at their default they say what
+    is so."""
+    for base, values in _bases(draft):
+        for index, backend in enumerate(values):
+            for name, hint in backend.lacks.items() if isinstance(backend, CloudSettings) else ():
+                if getattr(backend, name) != type(backend).model_fields[name].default:
+                    path = (*base, index, name)
+                    what = f"`{property_path(path)}` of {backend.title}"
+                    yield _refusal(draft, path, what, hint, key=True)
+
+
 def _real_devices(draft: Draft) -> Findings:
     """Of this machine's accelerators, `gpus: none` alone is what is so."""
+    from orch.spec.models.backends.local import LocalSettings
+
     for base, values in _bases(draft):
         for index, backend in enumerate(values):
             if isinstance(backend, LocalSettings) and "gpus" in backend.model_fields_set:
@@ -373,5 +387,5 @@ _BY_VALUE: dict[str, tuple[Callable[[Draft], Findings], ...]] = {
     "task": (),
     "dev-environment": (),
     "volume": (_volume,),
-    "project": (_other_backends, _switches, _real_devices),
+    "project": (_other_backends, _switches, _lacking, _real_devices),
 }

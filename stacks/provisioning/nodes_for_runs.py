@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from orch.components import registry
 from orch.components.idleness import may_end
 from orch.components.node_count import is_range, recorded_minimum
 from orch.components.request import NodeVolume
@@ -25,6 +26,7 @@ from orch.stacks.errors import Conflict, NoSuchFleet, StackError
 from orch.stacks.fleets import find_fleet
 from orch.stacks.provisioning.nodes_with_runs import are_made_with_runs, new_mark
 from orch.stacks.request import FleetRequest, ended_nodes_if_told, over_since
+from orch.stacks.secrets.values import backends_with_secrets
 from orch.stacks.state import StackState
 from orch.stacks.team.other_states import refuse_other_fleets
 from orch.stacks.volumes.attaching import usable_volumes
@@ -271,6 +273,13 @@ def _not_brought_up(growth: Growth, detail: str) -> Conflict:
         hint=f"look at them with `orch preview {file}`, apply them with `orch up {file}`",
         code="ORCH386",
     )
+
+
+def account_words(project: Project, backend: str) -> str | None:
+    """Whose account makes nodes on a backend, and as whom, as a part of a sentence; None where nobody logs in
+    anywhere. Raises OrchError where the backend cannot be asked."""
+    found = registry.account(backend, backends_with_secrets(project, [backend]), project.session)
+    return f"simulated {found}" if found is not None and project.rehearsal else found
 
 
 def make_nodes(project: Project, growth: Growth, plan: Plan, listener: Listener) -> Plan:

@@ -64,14 +64,6 @@ def new_mark() -> str:
     return secrets.token_hex(6)
 
 
-def own_nodes(state: FleetState, mark: str | None) -> FleetState:
-    """The fleet as a run sees it: without nodes that were made for others."""
-    if not any(node.made_for for node in state.nodes):
-        return state
-    nodes = tuple(node for node in state.nodes if node.made_for in (None, mark))
-    return state.model_copy(update={"nodes": nodes})
-
-
 # -- who is about to submit a run
 
 

@@ -52,6 +52,7 @@ def no_program() -> None:
     """The program that is served to commands that run none."""
 
 
+_NO_PLUGINS = ("PYDANTIC_DISABLE_PLUGINS", "__all__")
 WITHOUT_PROGRAM = ("destroy", "refresh")
 """Commands that run no program, and still ask its language which packages it needs: Python's own language
 host answers after a `pip list`, our server at once."""
@@ -95,7 +96,8 @@ def call(
             [str(engine.command), "--non-interactive", *words, *flags],
             cwd=folder,
             env={
-                **os.environ,
+                # The command line has this for itself alone: a policy pack's pydantic may have plugins.
+                **{key: value for key, value in os.environ.items() if (key, value) != _NO_PLUGINS},
                 **environment,
                 "PULUMI_AUTOMATION_API": "true",
                 "PULUMI_DEBUG_COMMANDS": "true",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from support import Folder, containers, until
+from support import ORCH, Folder, containers, until
+
+from orch.cli.runs.background import LOG
 
 
 @pytest.mark.timeout(900)  # the fleet may be brought up for it
@@ -61,9 +64,7 @@ def test_nodes_are_busy_while_a_run_holds_them_and_idle_after_it(quickstart: Fol
     quickstart.write(
         "hold.yml", "type: task\nname: hold\nnodes: 2\nimage: orch/job\ncommands: [echo held, sleep 280]\n"
     )
-    detached = quickstart.orch("run", "hold.yml", "--detach", "--json")
-    assert detached.code == 0, detached.err
-    assert detached.json["status"] in ("submitted", "provisioning", "running")
+    loaded = _loaded_to_detach(quickstart, "hold.yml")
 
     def statuses() -> list[str]:
         return [n["status"] for n in quickstart.orch("fleet", "list", "--json").json["fleets"][0]["nodes"]]
@@ -80,6 +81,28 @@ def test_nodes_are_busy_while_a_run_holds_them_and_idle_after_it(quickstart: Fol
     until(lambda: statuses() == ["idle", "idle"], 90, "both nodes are idle")
     ended = {run["run"]: run["status"] for run in quickstart.orch("ps", "-a", "--json").json["runs"]}
     assert ended["hold"] == "terminated"
+
+    # All that is loaded goes into the time to the first line: `python -m bench launch`.
+    assert not loaded & {"sqlalchemy", "pulumi", "orch.stacks.pulumi.process", "orch.components.deployment"}
+    (log,) = (quickstart.path / ".orch" / "runs").glob(f"hold*/{LOG}")
+    assert not _loaded(log.read_text()) & {"typer", "sqlalchemy", "pulumi", "orch.spec.models"}
+
+
+def _loaded_to_detach(folder: Folder, file: str) -> set[str]:
+    """The modules that the command of a detached run loads. The driver tells in its log which it loads once
+    it has the run."""
+    env = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+    words = [*ORCH, "run", file, "--detach"]
+    done = subprocess.run(
+        words, cwd=folder.path, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return _loaded(done.stderr)
+
+
+def _loaded(text: str) -> set[str]:
+    """The modules in what Python tells of its imports."""
+    return {line.rpartition("|")[2].strip() for line in text.splitlines() if line.startswith("import time:")}
 
 
 def test_apply_takes_each_document_as_its_type_wants_and_show_tells_all_of_it(quickstart: Folder) -> None:

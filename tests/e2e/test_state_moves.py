@@ -19,7 +19,7 @@ from orch.runner.ledger.ledger import open_ledger
 from orch.stacks.project import Project, find
 from orch.stacks.secrets.values import ProjectSecrets
 from orch.stacks.state import StackState
-from orch.stacks.team import sealing
+from orch.stacks.team import passphrase_rotation
 from orch.stacks.team.passphrase import new_file
 
 pytestmark = pytest.mark.usefixtures("passphrase")
@@ -141,9 +141,9 @@ def test_a_rotation_that_was_killed_at_its_very_end_keeps_its_passphrase(
         new_file(at).replace(at.passphrase_file)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sealing, "_keep_passphrase", killed)
+    monkeypatch.setattr(passphrase_rotation, "_keep_passphrase", killed)
     with pytest.raises(KeyboardInterrupt):
-        sealing.rotate_passphrase(project, None, lambda _: None)
+        passphrase_rotation.rotate_passphrase(project, None, lambda _: None)
     kept = project.passphrase_file.read_text()
     said = lab.orch("rotate", "passphrase", "--yes")
     assert said.code == 0, said.err
@@ -162,18 +162,18 @@ def test_a_rotation_goes_on_where_an_engine_that_was_left_behind_ends_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sealing, "release", killed)
+        patch.setattr(passphrase_rotation, "release", killed)
         with pytest.raises(KeyboardInterrupt):
-            sealing.rotate_passphrase(project, None, lambda _: None)
+            passphrase_rotation.rotate_passphrase(project, None, lambda _: None)
     new, looks = new_file(project).read_text(), list[bool]()
 
     def looked(stack: StackState, passphrase: str) -> bool:
         looks.append(bool(looks) and readable(stack, passphrase))  # the first one comes too early
         return looks[-1]
 
-    readable = sealing._readable  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(sealing, "_readable", looked)
-    sealing.rotate_passphrase(project, None, lambda _: None)
+    readable = passphrase_rotation._readable  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(passphrase_rotation, "_readable", looked)
+    passphrase_rotation.rotate_passphrase(project, None, lambda _: None)
     assert looks[:2] == [False, True]
     assert project.passphrase_file.read_text() == new
     assert not new_file(project).exists()

@@ -12,7 +12,7 @@ import pytest
 
 from orch.runner.ledger.ledger import Ledger
 from orch.spec.errors import OrchError
-from orch.spec.state import FleetState, NodeState
+from orch.spec.state import FleetState, NodeState, own_nodes
 from orch.stacks.project import Project
 from orch.stacks.provisioning import nodes_with_runs
 from orch.stacks.provisioning.nodes_with_runs import (
@@ -21,7 +21,6 @@ from orch.stacks.provisioning.nodes_with_runs import (
     given_back,
     make_way,
     making,
-    own_nodes,
     submitted,
     until_submitted,
     unused,

@@ -125,8 +125,13 @@ class RegionClient:
         return {name: tuple(sorted(zones)) for name, zones in zones_by_type.items()}
 
     def _account(self) -> str:
+        return self.caller()[0]
+
+    def caller(self) -> tuple[str, str]:
+        """The account, and the ARN of who is logged in. Raises CloudRefused."""
         with translate_errors("log in"):
-            return str(self.client("sts").get_caller_identity()["Account"])
+            answer = self.client("sts").get_caller_identity()
+        return str(answer["Account"]), str(answer["Arn"])
 
     # Networks
 

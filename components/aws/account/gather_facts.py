@@ -8,6 +8,7 @@ Source: EC2 user guide, "Create a Capacity Reservation": it is either created fo
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +65,22 @@ def open_session(settings: AwsSettings) -> Session:
                 aws_session_token=credentials["SessionToken"],
             )
         return boto_session
+
+
+def profile(settings: AwsSettings) -> str | None:
+    """The profile that a session of `open_session` logs in by; None where keys do that.
+
+    Source: boto3 guide, "Credentials": the order in which they are looked for. A profile of the environment
+    comes after keys in the environment.
+    """
+    creds = settings.creds
+    if isinstance(creds, AccessKeyCreds):
+        return None
+    if creds is not None and creds.profile:
+        return creds.profile
+    if os.environ.get("AWS_ACCESS_KEY_ID"):
+        return None
+    return os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
 
 
 def ask(session: Session, lookups: Lookups, endpoint: str | None = None) -> AwsFacts:

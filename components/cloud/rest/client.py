@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote_plus, urlsplit
 
@@ -60,6 +60,18 @@ def check_login(cloud: str, *, url: str, variable: str, usual: str, key: str, hi
             hint=hint,
             code="ORCH303",
         )
+
+
+def account_of_key(
+    settings: Any, session: object | None, open_login: Callable[[Any], object], variable: str
+) -> str:
+    """`Backend.account` of a cloud that tells nobody's identity: where the API key comes from that
+    `open_login` takes. `session`: a rehearsal's, which needs none. Raises what `open_login` raises."""
+    if session is not None:
+        return f"{settings.title} account"
+    open_login(settings)
+    source = "of orch.yml" if settings.creds is not None else f"in {variable}"
+    return f"{settings.title} account of the API key {source}"
 
 
 class RestClient(ABC):

@@ -44,6 +44,10 @@ class Session(Protocol):
         """A session of requests that is logged in, for what google-cloud-compute has no client of."""
         ...
 
+    def email(self) -> str | None:
+        """Of the service account or the user that is logged in; None where Google does not tell."""
+        ...
+
 
 class ProjectClient:
     """A project, asked through one client per kind of resource."""

@@ -38,6 +38,9 @@ ATTRIBUTES_AT_ONCE = 8
 # Operations that end the running of an instance; by the first two it ended by itself, or GCP took it back.
 ENDED_BY_ITSELF = frozenset({"compute.instances.guestTerminate", "compute.instances.preempted"})
 ENDINGS = (*sorted(ENDED_BY_ITSELF), "stop", "delete")
+UNTOLD = "default"
+"""The service account of a machine, before its name is asked for."""
+USER_INFO = "https://openidconnect.googleapis.com/v1/userinfo"
 _ED25519 = re.compile(r"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI[A-Za-z0-9+/]{43}")
 
 
@@ -53,6 +56,23 @@ class Credentials:
 
     def http(self) -> Any:
         return sdk("google.auth.transport.requests").AuthorizedSession(self._credentials)
+
+    def email(self) -> str | None:
+        """Of the service account, also of one that is impersonated or a machine's own, which is known once
+        there is a token; of a user as `gcloud` wrote it, else as Google tells whose token it is.
+
+        Sources: google-auth reference, `service_account_email` and `account` of credentials; Google Identity,
+        "OpenID Connect", the userinfo endpoint.
+        """
+        with translate_errors("ask whose credentials these are"):
+            if getattr(self._credentials, "service_account_email", None) == UNTOLD:
+                self._credentials.refresh(sdk("google.auth.transport.requests").Request())
+            known = getattr(self._credentials, "service_account_email", None)
+            known = known or getattr(self._credentials, "account", None)
+            if known:
+                return str(known)
+            answer = self.http().get(USER_INFO, timeout=10)
+            return str(answer.json().get("email") or "") or None if answer.ok else None
 
 
 def open_session(settings: GcpSettings) -> Session:

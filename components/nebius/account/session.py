@@ -79,6 +79,13 @@ def open_session(settings: NebiusSettings) -> Session:
     return Session(_parts(creds), settings.projects)
 
 
+def login_of(session: Session) -> str:
+    """Whom a session logs in as, as far as it is known without asking, as a part of a sentence."""
+    if session.key:
+        return f"as the service account {session.key['service_account_id']}"
+    return f"by the token in {TOKEN}" if os.environ.get(TOKEN) else f"by the profile in {CONFIG}"
+
+
 def _parts(creds: NebiusServiceAccountCreds) -> dict[str, str]:
     if creds.filename is not None:
         # Source: pysdk nebius/base/service_account/credentials_file.py.

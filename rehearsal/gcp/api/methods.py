@@ -27,6 +27,11 @@ PACIFIC = timezone(timedelta(hours=-8))
 """The UTC offset of times in responses."""
 
 
+def caller_of(project: str) -> str:
+    """The e-mail of who calls, where the call has none: a service account of the project."""
+    return f"rehearsal@{project}.iam.gserviceaccount.com"
+
+
 class Account(Protocol):
     """The part of an account that rules use; `cloud.GcpCloud` is one."""
 
@@ -283,7 +288,7 @@ def operation(
         "targetLink": API + target,
         "targetId": str((target_doc or {}).get("id") or request.number()),
         "status": "DONE",
-        "user": user or f"rehearsal@{request.project}.iam.gserviceaccount.com",
+        "user": user or caller_of(request.project),
         "progress": 100,
         "insertTime": stamp(now),
         "startTime": stamp(now),

@@ -1,18 +1,19 @@
 """Backends of the language: the settings of each, one module per backend, and those of other packages.
 
-`MODELS` are those of this package, by `type`. Another package adds a backend by an entry point of the group
-`orch.backends` (see `components/base.py`); what it loads has its settings in `settings`. It is loaded when a
-file names it.
+`MODELS` are those of this package, by `type`. A module has the name of its backend, with a `_` behind it
+where that is a word of Python; it is loaded when its settings are asked for, which most runs never do.
+Another package adds a backend by an entry point of the group `orch.backends` (see `components/base.py`); what
+it loads has its settings in `settings`. It is loaded when a file names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, TypeVar, Union, cast
+from typing import TypeVar, cast
 
 from orch.spec.models.backends.base import BackendSettings
 
@@ -21,7 +22,6 @@ __all__ = [
     "GROUP",
     "MODELS",
     "OTHER_NAMES",
-    "AnyBackend",
     "effective",
     "entry_of",
     "installed",
@@ -40,29 +40,47 @@ GROUP = "orch.backends"
 OTHER_NAMES = {"remote": "ssh"}
 
 
-def _own() -> dict[str, type[BackendSettings]]:
-    """The models of this package: first those that nodes are created on."""
-    classes = list[type[BackendSettings]]()
-    for module in iter_modules(__path__):
-        for each in vars(import_module(f"{__name__}.{module.name}")).values():
-            if isinstance(each, type) and issubclass(each, BackendSettings) and each.title:
-                classes.append(each)
-    names = {str(each.model_fields["type"].default): each for each in classes}
-    order = sorted(names, key=lambda name: (not names[name].provisioned, name))
-    return {name: names[name] for name in order}
+_SHARED = frozenset({"base", "credentials"})
+"""Modules of this package that are no backend's."""
 
 
-MODELS: Mapping[str, type[BackendSettings]] = _own()
-BACKEND_MODELS: Mapping[str, type[BackendSettings]] = {
-    **MODELS,
-    **{other: MODELS[name] for other, name in OTHER_NAMES.items()},
+class _Settings(Mapping[str, type[BackendSettings]]):
+    """Models by the names of their backends. `modules`: the module of each name."""
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = modules
+
+    def __getitem__(self, name: str) -> type[BackendSettings]:
+        return _model_in(self._modules[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+
+@cache
+def _model_in(module: str) -> type[BackendSettings]:
+    found = vars(import_module(f"{__name__}.{module}")).values()
+    return next(
+        each for each in found if isinstance(each, type) and issubclass(each, BackendSettings) and each.title
+    )
+
+
+_MODULES = {
+    module.name.removesuffix("_"): module.name
+    for module in sorted(iter_modules(__path__), key=lambda module: module.name)
+    if module.name not in _SHARED
 }
+MODELS: Mapping[str, type[BackendSettings]] = _Settings(_MODULES)
+BACKEND_MODELS: Mapping[str, type[BackendSettings]] = _Settings(
+    {**_MODULES, **{other: _MODULES[name] for other, name in OTHER_NAMES.items()}}
+)
 """The same, by their other names too."""
-
-if TYPE_CHECKING:
-    AnyBackend = BackendSettings
-else:
-    AnyBackend = Union[tuple(MODELS.values())]  # noqa: UP007 - a union of what was found
 
 
 @cache

@@ -60,6 +60,14 @@ class BackendSettings(Section):
     def form(cls) -> str:
         return "write `type: …` and its settings below it"
 
+    @classmethod
+    def variants(cls) -> tuple[type[Section], ...]:
+        if cls is not BackendSettings:
+            return (cls,)
+        from orch.spec.models.backends import MODELS
+
+        return tuple(MODELS.values())
+
 
 CLOUD_SUPPORTS = frozenset(
     {
@@ -90,7 +98,11 @@ CLOUD_SUPPORTS = frozenset(
 
 
 class CloudSettings(BackendSettings):
-    """What all clouds have. `public_ips`, `ssh_cidrs` and `tags` are defaults of a fleet's `network`."""
+    """What all clouds have. `public_ips`, `ssh_cidrs` and `tags` are defaults of a fleet's `network`.
+
+    `lacks`: which of its settings a cloud has nothing for, each with what is so instead."""
+
+    lacks: ClassVar[Mapping[str, str]] = {}
 
     spellings: ClassVar[dict[str, str]] = {"region": "regions"}
     listed_spellings: ClassVar[frozenset[str]] = frozenset({"region"})

@@ -14,6 +14,7 @@ from orch.spec.models.fields.types import Text, choice
 _NO_ZONES = (
     "Crusoe's locations are regions: name `regions`, or an InfiniBand network with `fabric` of `network`"
 )
+_NO_TAGS = "Crusoe has no tags: names of its resources tell the fleet"
 
 
 class CrusoeSettings(CloudSettings):
@@ -31,9 +32,11 @@ class CrusoeSettings(CloudSettings):
         **dict.fromkeys(
             ("scratch", "scratch.fs"), "local disks hold the images and the containers of jobs: use those"
         ),
-        "tags": "Crusoe has no tags: names of its resources tell the fleet",
+        "tags": _NO_TAGS,
         "network.name": "Crusoe's fleets have a network each; `subnets` gives one that several are in",
     }
+
+    lacks: ClassVar[Mapping[str, str]] = {"tags": _NO_TAGS}
 
     type: Annotated[Literal["crusoe"], choice("crusoe")] = Field(default="crusoe", description="`crusoe`.")
     creds: CrusoeCreds = Field(default=None, description="Access key.")

@@ -61,6 +61,12 @@ class RunpodSettings(CloudSettings):
         "network.roce_vpcs": "RunPod has no networks of yours",
     }
 
+    lacks: ClassVar[Mapping[str, str]] = {
+        "tags": _NO_LABELS,
+        "ssh_cidrs": "RunPod lets everybody reach a port that is open; SSH takes the fleet's key alone",
+        "public_ips": "a pod is reached by a port of an address of RunPod's: there is nothing to choose",
+    }
+
     type: Annotated[Literal["runpod"], choice("runpod")] = Field(default="runpod", description="`runpod`.")
     creds: ApiKeyCreds = Field(default=None, description="API key.")
     community_cloud: Flag = Field(default=False, description="Offer machines of the community too.")

@@ -116,6 +116,11 @@ class Section(BaseModel):
         return {key: value for key, value in data.items() if value is not None}
 
     @classmethod
+    def variants(cls) -> tuple[type[Section], ...]:
+        """The blocks that a property of this type holds one of: this one, unless it stands for others."""
+        return (cls,)
+
+    @classmethod
     def form(cls) -> str:
         """What to write, when something else than a mapping came."""
         return "write `property: value` lines below it"

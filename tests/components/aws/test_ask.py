@@ -17,6 +17,7 @@ from orch.components.aws.backend import AwsBackend
 from orch.components.request import NO_CONSENT, Approvals, PriorState
 from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.aws.api.actions import ACCOUNT
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
@@ -507,3 +508,31 @@ def test_a_budget_is_that_of_the_nodes_of_all_groups(account: Account, *, dear_f
     # Nodes that may come later count as the dearest of them.
     with pytest.raises(PlanErrors, match="over the budget"):
         account.compiled(before, nodes={"min": "0", "target": "6", "max": "7"}, **POOL, budget=fits)
+
+
+def test_whose_credentials_make_nodes_is_told_with_account_identity_and_profile(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, whom = AwsBackend(), f"AWS account {ACCOUNT} as arn:aws:iam::{ACCOUNT}:user/rehearsal"
+    assert backend.account([], lambda name: account.session) == whom
+
+    # Without a session of a rehearsal, the way of orch.yml or of the environment.
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(gather_facts, "open_session", lambda settings: account.session)
+    key = {"type": "access_key", "access_key": "AKIA", "secret_key": "s"}
+    keys, ours = AwsSettings.model_validate({"creds": key}), {"type": "default", "profile": "ci"}
+    named = AwsSettings.model_validate({"creds": ours})
+
+    def told(*settings: AwsSettings) -> str:
+        return backend.account(settings, lambda name: None)
+
+    assert (told(), told(named)) == (whom, f"{whom} (profile ci)")
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    assert (told(), told(named), told(keys)) == (f"{whom} (profile mine)", f"{whom} (profile ci)", whom)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")  # the SDK takes it before the profile
+    assert (told(), told(named)) == (whom, f"{whom} (profile ci)")
+
+    account.cloud.turn(denied=("GetCallerIdentity",))
+    with pytest.raises(CloudRefused, match="log in"):
+        told()

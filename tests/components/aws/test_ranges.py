@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aws_engine import Stack, stack
 from cloud_engine import quiet
 
+from orch.cli.runs.new_nodes import NewNodes, make, tell_of_later_nodes
+from orch.rehearsal.aws.api.actions import ACCOUNT
 from orch.runner.errors import NoFit
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet, Task
@@ -17,6 +20,7 @@ from orch.stacks.errors import Conflict, NoCapacity
 from orch.stacks.plan import Plan
 from orch.stacks.provisioning.nodes_for_runs import Growth, growth_for, make_nodes, plan_growth
 from orch.stacks.request import FleetRequest
+from orch.stacks.state import StackState
 
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000}
 TYPE = "g6.xlarge"
@@ -136,7 +140,12 @@ def growth(lab: Stack, free: frozenset[str] = frozenset(), **task: Any) -> Growt
     return growth_for(lab.project, asked, lab.state(), free)
 
 
-def test_a_run_gets_all_nodes_that_it_lacks_or_leaves_none_behind(tmp_path: Path) -> None:
+DETACHED: Any = SimpleNamespace(name="train")
+
+
+def test_a_run_gets_all_nodes_that_it_lacks_or_leaves_none_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lab = stack(tmp_path / "project", quotas=QUOTAS, capacity={f"{TYPE}@us-east-1a": 1})
     file = lab.folder / "fleet.yml"
     file.write_text(FILE)
@@ -165,8 +174,24 @@ def test_a_run_gets_all_nodes_that_it_lacks_or_leaves_none_behind(tmp_path: Path
     lab.cloud.turn(capacity={})
     needs = growth(lab)
     assert needs is not None
-    make_nodes(lab.project, needs, plan_growth(lab.project, needs, quiet), quiet)
+    tell_of_later_nodes(lab.project, StackState(lab.project, "p5"), DETACHED)  # it is nowhere yet
+    assert make(lab.project, needs, NewNodes(True, True, "", as_json=True))
+    tell_of_later_nodes(lab.project, StackState(lab.project, "p5"), DETACHED)
     assert nodes(lab) == ["p5-0"]
+    whom = f"simulated AWS account {ACCOUNT} as arn:aws:iam::{ACCOUNT}:user/rehearsal"
+    assert [line for line in capsys.readouterr().err.splitlines() if "credentials" in line] == [
+        "run train: nodes for later attempts are made with the credentials of this shell",
+        f"fleet p5: they are made with the credentials of {whom}",
+        f"run train: nodes for later attempts are made with the credentials of {whom}",
+    ]
+
+    # Who cannot be asked fails nothing.
+    lab.cloud.turn(denied=("GetCallerIdentity",))
+    tell_of_later_nodes(lab.project, StackState(lab.project, "p5"), DETACHED)
+    warning, line = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: whose credentials make nodes could not be asked: ")
+    assert line.endswith("made with the credentials of this shell")
+    lab.cloud.turn(denied=())
 
     # Beside the node that is free one more does; beside one that is taken nothing but one fits.
     more, instead = growth(lab, frozenset({"p5-0"}), nodes=2), growth(lab)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -405,3 +406,62 @@ def test_a_host_key_that_may_not_be_read_is_told_at_once() -> None:
     with pytest.raises(gather_facts.CloudRefused) as caught:
         gather_facts.host_keys(account, "us-central1-a", ["one"])
     assert caught.value.code == "ORCH304"
+
+
+class Answer:
+    """What Google's userinfo endpoint answers."""
+
+    def __init__(self, status: int, body: dict[str, str]) -> None:
+        self.ok, self._body = status == 200, body
+
+    def json(self) -> dict[str, str]:
+        return self._body
+
+
+class Web:
+    """A session of requests that is logged in."""
+
+    def __init__(self, answer: Answer | Exception) -> None:
+        self._answer = answer
+
+    def get(self, url: str, timeout: float) -> Answer:
+        assert url.startswith("https://openidconnect.googleapis.com/")
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+class OfMachine:
+    """Credentials of a machine, which know their account once they have a token."""
+
+    service_account_email = "default"
+
+    def refresh(self, request: object) -> None:
+        self.service_account_email = "node@acme.iam.gserviceaccount.com"
+
+
+@pytest.mark.parametrize(
+    ("credentials", "answer", "whom"),
+    [
+        (SimpleNamespace(service_account_email="ci@acme.iam"), OSError("asked"), "ci@acme.iam"),
+        (OfMachine(), OSError("asked"), "node@acme.iam.gserviceaccount.com"),
+        (SimpleNamespace(account="me@acme.example"), OSError("asked"), "me@acme.example"),
+        (SimpleNamespace(account=""), Answer(200, {"email": "me@acme.example"}), "me@acme.example"),
+        (SimpleNamespace(), Answer(401, {}), "a login of which Google tells no e-mail"),
+        (SimpleNamespace(), Answer(200, {}), "a login of which Google tells no e-mail"),
+    ],
+    ids=["service account", "machine", "user of gcloud", "user", "refused", "no e-mail"],
+)
+def test_whose_credentials_make_nodes_is_told_with_project_and_e_mail(
+    credentials: object, answer: Answer | Exception, whom: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather_facts.Credentials, "http", lambda self: Web(answer))
+    session = gather_facts.Credentials(credentials, "acme-ml")
+    assert GcpBackend().account([], lambda name: session) == f"GCP project acme-ml as {whom}"
+
+
+def test_a_google_that_is_not_reached_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather_facts.Credentials, "http", lambda self: Web(OSError("no route")))
+    session = gather_facts.Credentials(SimpleNamespace(), "acme-ml")
+    with pytest.raises(gather_facts.CloudRefused, match="GCP cannot be reached to ask whose credentials"):
+        GcpBackend().account([], lambda name: session)

@@ -10,6 +10,7 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import compute_v1 as compute
 
+from orch.components.gcp.backend import GcpBackend
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.hooks import Session, session
 
@@ -146,3 +147,9 @@ def test_the_program_asks_through_it(made: Session) -> None:
     wanted = instance("one", subnet, **labels)
     made.client("InstancesClient").insert(project=made.project, zone=ZONE, instance_resource=wanted).result()
     assert gather_facts.tagged(made, ZONE, "acme") == (("one", "gcp__one"),)
+
+
+def test_the_caller_is_the_account_that_operations_name(made: Session) -> None:
+    add_subnet(made)
+    (operation, *_) = made.client("GlobalOperationsClient").list(project=made.project)
+    assert GcpBackend().account([], lambda name: made) == f"GCP project acme-ml as {operation.user}"
