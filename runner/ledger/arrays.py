@@ -204,7 +204,7 @@ class Arrays:
             self._set(array, owner, {"owner": None, "lease_until": None})
 
     def stop(self, array: ArrayKey, numbers: Collection[int], desired: Desired) -> None:
-        """Set that these members are to end, and end those of them that nobody has begun, in one transaction.
+        """Set that these members are to end, and end those of them that nobody has begun.
 
         Of the latter nothing is on any node: who is about to begin one loses its lease.
         """

@@ -162,6 +162,20 @@ def test_a_limit_is_refused_where_a_cluster_begins_members(place: RunnerContext)
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_member_that_goes_on_keeps_no_other_from_being_seen_to(
+    place: RunnerContext, boxes: FolderLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive, "AT_ONCE", 1)
+    second = tmp_path / "second"
+    waits = (
+        f"if [ $ORCH_ARRAY_TASK_ID = 2 ]; then touch {second}; fi; until [ -e {second} ]; do sleep 0.05; done"
+    )
+    array = submit(place, boxes.fleet(), "1-2", [waits])
+    ArrayDriver(place, array).run()
+    assert statuses(place, array) == ["done", "done"]
+
+
+@pytest.mark.usefixtures("quick")
 def test_members_ask_a_cluster_each_for_itself(
     place: RunnerContext, boxes: FolderLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

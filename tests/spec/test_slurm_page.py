@@ -54,7 +54,7 @@ def test_each_option_has_properties_that_are_acted_on(tmp_path: Path, text: str)
     properties = yaml.safe_load(text)
     body = {} if LAUNCHERS & properties.keys() else {"commands": ["true"]}
     whole = {"type": "task", "files": ["train.py"], **body, **properties}
-    found = told(tmp_path, yaml.safe_dump(whole, sort_keys=False), launch="array" not in properties)
+    found = told(tmp_path, yaml.safe_dump(whole, sort_keys=False), launch=True)
     assert found == []
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from queue import SimpleQueue
 
 from orch.runner.errors import LedgerUnusable, RunFailed, RunnerError, error_text
 from orch.runner.events import Event, Notice, Processor
@@ -69,7 +70,10 @@ class ArrayDriver:
         self._array, self._only, self._on_look = array, only, on_look
         self._owner = process_owner()
         self._leases: dict[int, Lease] = {}
-        self._threads: dict[int, threading.Thread] = {}
+        # Members that are being advanced, or are about to be; each comes to its turn, however many there are.
+        self._queued: set[int] = set()
+        self._queue: SimpleQueue[int | None] = SimpleQueue()
+        self._workers: list[threading.Thread] = []
         self._beginning: threading.Thread | None = None
         self._at: int | None = None  # the member that is given nodes
         self._wake, self._leaving = threading.Event(), threading.Event()
@@ -99,11 +103,11 @@ class ArrayDriver:
                         break
                     self._wake.wait(max(PAUSE_S, len(members) / MEMBERS_PER_S))
                     self._wake.clear()
-                self._leaving.set()
-                for thread in (*self._threads.values(), *filter(None, [self._beginning])):
+                self._leave()
+                for thread in (*self._workers, *filter(None, [self._beginning])):
                     thread.join()
         finally:
-            self._leaving.set()
+            self._leave()
             self._arrays.release(self._array, self._owner)
         forget_ended(self._runner)
         return self._arrays.members(self._array)
@@ -128,6 +132,12 @@ class ArrayDriver:
         last = {each.after.id: each for each in done}
         return tuple(replace(last[number], before=before[number]) for number in sorted(last))
 
+    def _leave(self) -> None:
+        """Begin nothing more; what is under way goes on."""
+        self._leaving.set()
+        for _ in self._workers:
+            self._queue.put(None)
+
     @property
     def _arrays(self) -> Arrays:
         return self._runner.ledger.arrays
@@ -143,18 +153,27 @@ class ArrayDriver:
     def _has_pods(self) -> bool:
         """Whether members ask a cluster for pods, each for itself."""
         name = RunName.from_ledger(self._array.name)
-        record = LaunchRecord.kept(find_folder(self._runner.dot, name.member(0), 0, self._array))
-        return record.fleet.queue is not None
+        with suppress(RunnerError):  # told by who begins a member
+            record = LaunchRecord.kept(find_folder(self._runner.dot, name.member(0), 0, self._array))
+            return record.fleet.queue is not None
+        return False
 
     def _renewal(self) -> Renewal:
         return Renewal(_Members(self._arrays, self._array), Lease(self._array.id, self._owner, 0))
 
     def _take(self) -> tuple[Member, ...]:
-        """All members, after those that nobody holds were taken."""
+        """All members, after those that nobody holds were taken.
+
+        Those that can begin elsewhere alone are left to who is there."""
         members = self._arrays.members(self._array)
-        free = [each for each in members if each.active and not each.held and self._is_chosen(each)]
-        if free:
-            self._leases |= self._arrays.take(self._array, self._owner, self._only)
+        only = None if self._only is None else frozenset(self._only)
+        if not self._begins_here:
+            only = frozenset(each.id for each in to_be_seen_to(members) if self._is_chosen(each))
+            for each in members:
+                if each.id not in only and (lease := self._leases.pop(each.id, None)) is not None:
+                    self._runner.ledger.release(lease)
+        if any(each.active and not each.held for each in members if only is None or each.id in only):
+            self._leases |= self._arrays.take(self._array, self._owner, only)
         return members
 
     def _is_chosen(self, member: Member) -> bool:
@@ -163,38 +182,43 @@ class ArrayDriver:
     def _look(self) -> tuple[Member, ...]:
         """One look: what is to be done is begun, in threads."""
         members = self._take()
-        self._threads = {number: each for number, each in self._threads.items() if each.is_alive()}
         self._running = tuple(each.id for each in members if each.status == "running")
         seen_to = [each.id for each in to_be_seen_to(members)]
         turn = [each.id for each in turns(members).now if each.id in self._leases]
-        begins_here = not turn or self._begins_here
-        if turn and begins_here and self._has_pods:
+        if turn and self._has_pods:
             seen_to, turn = seen_to + turn, []
         for number in seen_to:
-            free = number not in self._threads and number != self._at
-            if number in self._leases and free and len(self._threads) < AT_ONCE:
-                self._threads[number] = self._start(lambda number=number: self._advance(number))
-        if turn and begins_here and not (self._beginning is not None and self._beginning.is_alive()):
-            self._beginning = self._start(lambda: [*self._begin(turn, lambda step: None)])
-        elif turn and not begins_here and not seen_to:
-            self._refuse(members)
+            if number in self._leases and number not in self._queued and number != self._at:
+                self._queued.add(number)
+                self._queue.put(number)
+        while len(self._workers) < min(AT_ONCE, len(self._queued)):
+            self._workers.append(self._start(self._work))
+        if turn and not (self._beginning is not None and self._beginning.is_alive()):
+            self._beginning = self._start(lambda: self._safely(lambda: [*self._begin(turn)]))
+        self._require_somebody(members)
         self._use_files()
         return members
 
-    def _start(self, act: Callable[[], object]) -> threading.Thread:
-        def run() -> None:
-            try:
-                act()
-            except LeaseLost:
-                pass
-            except OrchError as error:
-                self._tell(error_text(error))
-            except Exception as error:  # noqa: BLE001 - the border of this thread: nobody else tells of it
-                self._tell(f"{type(error).__name__}: {error}")
-
-        thread = threading.Thread(target=run, name="orch-member", daemon=True)
+    def _start(self, act: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=act, name="orch-member", daemon=True)
         thread.start()
         return thread
+
+    def _work(self) -> None:
+        """Advance members as they come, until the driver leaves."""
+        while (number := self._queue.get()) is not None:
+            if not self._leaving.is_set():
+                self._safely(lambda number=number: self._advance(number))
+            self._queued.discard(number)
+
+    def _safely(self, act: Callable[[], object]) -> None:
+        """What fails is tried again at a later look; the other members go on."""
+        try:
+            act()
+        except OrchError as error:
+            self._tell(error_text(error))
+        except Exception as error:  # noqa: BLE001 - the border of this thread: nobody else tells of it
+            self._tell(f"{type(error).__name__}: {error}")
 
     def _advance(self, number: int) -> Step | None:
         """Advance a member as far as it goes without waiting."""
@@ -220,17 +244,19 @@ class ArrayDriver:
             self._wake.set()
         return Step(row, after)
 
-    def _begin(self, numbers: Sequence[int], tell: Callable[[Step], None]) -> Iterable[int]:
+    def _begin(
+        self, numbers: Sequence[int], tell: Callable[[Step], None] = lambda step: None
+    ) -> Iterable[int]:
         """Give nodes to members, one after the other, until there are none; those that were given some.
 
         What is on their nodes then is for `_advance`."""
         ledger = self._runner.ledger
         for number in numbers:
-            if number in self._threads or self._leaving.is_set():
+            if number in self._queued or self._leaving.is_set():
                 continue
+            lease, row = self._leases.get(number), ledger.by_id(number)
             try:
                 self._at = number
-                lease, row = self._leases.get(number), ledger.by_id(number)
                 if lease is None or row.status != "pending" or row.desired != "run":
                     continue
                 Driver(self._runner.context(row), row, lease, follow_logs=False).step()
@@ -238,6 +264,12 @@ class ArrayDriver:
             except LeaseLost:
                 self._leases.pop(number, None)
                 continue
+            except LedgerUnusable:
+                raise
+            except RunnerError as error:
+                self._tell(f"run {row.name}: {error.summary}")
+                tell(Step(row, row, error))
+                return  # the others are begun from the same
             finally:
                 self._at = None
             if after != row:
@@ -252,11 +284,14 @@ class ArrayDriver:
         if self._leases.get(lease.run_id) == lease:
             del self._leases[lease.run_id]
 
-    def _refuse(self, members: Sequence[Member]) -> None:
-        """Raises RunFailed where nothing is left to do here."""
-        if any(each.has_nodes for each in members):
+    def _require_somebody(self, members: Sequence[Member]) -> None:
+        """Raises RunFailed where members are left that nobody drives, and that cannot begin here."""
+        left = [each for each in members if each.active and self._is_chosen(each)]
+        if not left or self._begins_here or any(each.has_nodes or each.held for each in left):
             return
-        first = next(each for each in members if each.active)
+        if any(each.desired != "run" for each in left):
+            return
+        first = left[0]
         by, name = self._runner.ledger.by_id(first.id).submitted_by, as_argument(self._array.name)
         raise RunFailed(
             f"the next runs of array {self._array.name} cannot begin from here",
