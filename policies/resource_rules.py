@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from orch.catalog.runpod.prices import country, gpu_ids
 from orch.policies.rule import (
     FLAG,
     PORT,
@@ -374,6 +373,8 @@ def _data_centers(
     resource: Resource, allowed: tuple[str, ...] | None, denied: tuple[str, ...] | None
 ) -> Iterator[Breach]:
     """Where RunPod may put pods: a pattern is for a data center (`US-KS-2`) or its country (`US`)."""
+    from orch.catalog.runpod.prices import country
+
     spec = at(resource.inputs, "spec")
     if not isinstance(spec, Mapping):
         return
@@ -454,6 +455,8 @@ def machine_type(resource: Resource, parameters: Parameters) -> Iterator[Breach]
 
 def _pod_type(spec: object) -> str | None:
     """The type of pods of RunPod: `8x_H100-SXM_SECURE`, with the GPU's id where the catalogue has no name."""
+    from orch.catalog.runpod.prices import gpu_ids
+
     gpu = at(spec, "gpu", "id") or at(spec, "compute", "gpuTypeId")
     count = at(spec, "gpu", "count") or at(spec, "compute", "gpuCountPerPod")
     names = {each: name for name, each in gpu_ids().items()}
