@@ -11,7 +11,7 @@ from pydantic import Field, SkipValidation
 
 from orch.spec.grammar.characters import check_characters, check_image, check_line, check_path
 from orch.spec.grammar.values import Problem, Problems, shown
-from orch.spec.models.backends import settings_model
+from orch.spec.models.backends import AnyBackend, settings_model
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.fields import json_schema
 from orch.spec.models.fields.base import Section, describe, plain
@@ -273,7 +273,7 @@ def _kind(item: object) -> str:
 
 
 BackendList = Annotated[
-    tuple[SkipValidation[BackendSettings], ...],
+    tuple[SkipValidation[AnyBackend], ...],
     Reads(_backends, write=lambda all_: [plain(each) for each in all_]),
 ]
 

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from orch.spec.models.backends.base import BackendSettings
 
@@ -22,6 +22,7 @@ __all__ = [
     "GROUP",
     "MODELS",
     "OTHER_NAMES",
+    "AnyBackend",
     "effective",
     "entry_of",
     "installed",
@@ -81,6 +82,17 @@ BACKEND_MODELS: Mapping[str, type[BackendSettings]] = _Settings(
     {**_MODULES, **{other: _MODULES[name] for other, name in OTHER_NAMES.items()}}
 )
 """The same, by their other names too."""
+
+if TYPE_CHECKING:
+    AnyBackend = BackendSettings
+else:
+
+    class AnyBackend(BackendSettings):
+        """A backend of which a file says the `type`."""
+
+        @classmethod
+        def variants(cls) -> tuple[type[BackendSettings], ...]:
+            return tuple(MODELS.values())
 
 
 @cache

@@ -60,14 +60,6 @@ class BackendSettings(Section):
     def form(cls) -> str:
         return "write `type: …` and its settings below it"
 
-    @classmethod
-    def variants(cls) -> tuple[type[Section], ...]:
-        if cls is not BackendSettings:
-            return (cls,)
-        from orch.spec.models.backends import MODELS
-
-        return tuple(MODELS.values())
-
 
 CLOUD_SUPPORTS = frozenset(
     {
