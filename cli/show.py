@@ -169,7 +169,8 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
 
     left = outputs_left(runner.ledger, row)
     plan, (_, tags) = _plan_facts(row), groups_and_tags(row)
-    reason = row.message or row.reason
+    waits = row.waits_for_array  # its status says so
+    reason = None if waits else row.message or row.reason
     hourly, cost, when = hourly_of(row.plan), cost_of(row), "so far" if row.active else "while it ran"
     told = f"{dollars(hourly)} an hour, {dollars(cost)} {when}"
     pairs: Pairs = [
@@ -180,7 +181,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
         ("attempt", str(row.attempt) if row.attempt else ""),
         ("priority", str(row.priority) if row.priority else ""),
         ("in line", place_text(row, runner.ledger.line(row.fleet)).strip(" ()") if row.in_line else ""),
-        ("next attempt", "" if row.in_line else moment(row.next_at) or ""),
+        ("next attempt", "" if row.in_line or waits else moment(row.next_at) or ""),
         ("started", moment(row.started_at) or "not yet"),
         ("took", duration(row.took_s) if row.took_s is not None else ""),
         ("costs", "no price is known" if hourly is None and cost is None else told),

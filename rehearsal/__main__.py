@@ -95,7 +95,9 @@ def main(words: list[str] | None = None) -> int:
     """Do one verb; 0, or 1 when it was refused, 2 for a word that cannot be read."""
     args = _parser().parse_args(words)
     try:
-        print(json.dumps(_do(opened(args.state), args), indent=2, default=str), flush=True)
+        told = _do(opened(args.state), args)
+        if told is not None:
+            print(json.dumps(told, indent=2, default=str), flush=True)
     except BrokenPipeError:  # as of `| head`, which has read enough
         # Python writes out the rest at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

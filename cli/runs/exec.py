@@ -40,13 +40,16 @@ def fleet_or_run(project: Project, runner: RunnerContext, name: str, *, verb: st
     kind, rest = kind_of(name)
     if kind:
         return fleet_state(project, rest) if kind == "fleet" else runner.ledger.get(rest)
+    unknown: UnknownRun | None = None
     try:
         row = runner.ledger.get(name)
-    except UnknownRun:
-        row = None
+    except UnknownRun as error:
+        row, unknown = None, error
     try:
         fleet = fleet_state(project, name)
     except NoSuchFleet as error:
+        if unknown is not None and runner.ledger.arrays.find(name) is not None:
+            raise unknown from error  # which says that it is an array
         if row is None:
             raise no_such_name(project, runner, name) from error
         return row

@@ -93,9 +93,16 @@ def ps(
     elif wanted.narrowed:
         tell("no such run" + ("" if wanted.ended else " is active; `--all` shows those that ended too"))
     else:
-        tell("nothing was run in this project yet")
+        tell("nothing was run in this project yet" + _in_rehearsal(project))
     for each in _notes(shown):
         tell(each)
+
+
+def _in_rehearsal(project: Project) -> str:
+    """Where runs are that were started with `--rehearse`, if there are any."""
+    if project.rehearsal or not (project.rehearsal_folder / "ledger.db").is_file():
+        return ""
+    return "; `orch ps --rehearse` shows runs of the rehearsal"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,18 @@ from pureruns import fleet, node
 from orch.cli.errors import UsageError
 from orch.cli.output.run import run_json, runs_table, status_text
 from orch.cli.runs.arrays.words import array_json, counts, ends, summary
+from orch.cli.runs.exec import fleet_or_run
 from orch.cli.runs.run import start
+from orch.runner.errors import UnknownRun
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import ArrayKey, Waiting
 from orch.runner.runs import lifecycle
-from orch.runner.runs.arrays.choose import fold_waiting
+from orch.runner.runs.arrays.choose import fold_waiting, folded
 from orch.runner.runs.lifecycle import RunnerContext
+from orch.spec.grammar.schedule import parse_array
 from orch.spec.loader.load import load_paths
 from orch.spec.models import Task
+from orch.stacks.project import find
 
 
 @pytest.fixture
@@ -104,3 +109,21 @@ def test_ports_are_of_one_run(tmp_path: Path) -> None:
     file.write_text("type: task\nname: tt\narray: 1-2\ncommands: [date]\n")
     with pytest.raises(UsageError, match="ports lead to the jobs of one run, and this is an array"):
         start(str(file), fleet=None, name=None, env=(), detach=False, ports=["8080"])
+
+
+@pytest.mark.parametrize("text", ["5", "1-100", "0-30:2", "1,3", "1,3,7-9", "0-20:10,21-22", "2-3,8"])
+def test_indexes_are_folded_as_a_task_has_them(text: str) -> None:
+    assert folded(parse_array(text).indexes) == text
+
+
+def test_folded_indexes_are_those_that_were_folded() -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        indexes = sorted(chance.sample(range(60), chance.randint(1, 60)))
+        assert parse_array(folded(indexes)).indexes == tuple(indexes)
+
+
+def test_a_verb_for_one_run_says_that_a_name_is_of_an_array(place: RunnerContext, array: ArrayKey) -> None:
+    project = find(place.dot.parent)
+    with pytest.raises(UnknownRun, match=f"{array.name} is an array of runs"):
+        fleet_or_run(project, place, array.name, verb="exec")

@@ -63,14 +63,19 @@ def choose(ledger: Ledger, text: str) -> Chosen | None:
     return Chosen(array, tuple(each for each in members if each.index in chosen), False)
 
 
-def folded(indexes: list[int]) -> str:
-    """`1-100`, `1,3,7-9`: indexes in ascending order as a task has them."""
+def folded(indexes: Sequence[int]) -> str:
+    """`1-100`, `0-30:2`, `1,3,7-9`: indexes in ascending order as a task has them."""
     spans: list[tuple[int, int, int]] = []
-    for index in indexes:
-        if spans and spans[-1][1] == index - 1:
-            spans[-1] = (spans[-1][0], index, 1)
-        else:
-            spans.append((index, index, 1))
+    at = 0
+    while at < len(indexes):
+        end = at + 1
+        step = indexes[end] - indexes[at] if end < len(indexes) else 1
+        while end < len(indexes) and indexes[end] - indexes[end - 1] == step:
+            end += 1
+        if step > 1 and end - at < 3:  # two that are apart are shorter alone
+            end = at + 1
+        spans.append((indexes[at], indexes[end - 1], step if end - at > 1 else 1))
+        at = end
     return render_array(ArrayRequest(tuple(spans)))
 
 

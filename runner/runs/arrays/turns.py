@@ -14,8 +14,8 @@ from orch.runner.ledger.arrays import Member
 
 @dataclass(frozen=True)
 class Turns:
-    """`now`: members that may look for nodes, in their order. `first`: whether the first of them stands in
-    line for nodes that others have, so that it alone may."""
+    """`now`: members that may look for nodes, in their order. `blocked`: whether the array stands in line for
+    nodes that others have, so that only those in line may."""
 
     now: tuple[Member, ...]
     blocked: bool
