@@ -69,7 +69,7 @@ def growth_of(
     from orch.runner.placement.placement import misfit
     from orch.runner.placement.seats import free_now
     from orch.spec.state import own_nodes
-    from orch.stacks.provisioning.nodes_for_runs import growth_for
+    from orch.stacks.provisioning.nodes_for_runs import growth_for, too_small
 
     growths: list[Growth] = []
     refusals: list[OrchError] = [*refused.values()]
@@ -88,6 +88,8 @@ def growth_of(
         except (BadTask, ImageError, VolumeMisfit) as error:
             refusals.append(error)
             continue
+        if growth is None and lost is None and (why_never := too_small(project, task, state)):
+            refusals.append(why_never)
         names = {node.name for node in growth.state.nodes} if growth is not None else set[str]()
         silent = now.silent.difference(lost) & names if lost is not None else None
         if growth is not None and lost is not None and (now.unfit or silent):

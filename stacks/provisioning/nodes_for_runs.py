@@ -11,7 +11,7 @@ from orch.components.idleness import may_end
 from orch.components.node_count import is_range, recorded_minimum
 from orch.components.request import NodeVolume
 from orch.images import is_ours, job_image
-from orch.runner.errors import BadTask
+from orch.runner.errors import BadTask, NoFit
 from orch.runner.launch.pods import check_task_for_pods
 from orch.runner.launch.volumes import Volumes, needs_volumes, volumes_to_make_with
 from orch.runner.placement.conditions import in_reservation
@@ -20,7 +20,7 @@ from orch.spec.grammar.schedule import MAX_INDEXES
 from orch.spec.models.backends import title as title_of
 from orch.spec.rules.unsupported import acted_on
 from orch.spec.state import FleetState, NodeState
-from orch.spec.suggest import few
+from orch.spec.suggest import counted, few
 from orch.stacks import operations
 from orch.stacks.errors import Conflict, NoSuchFleet, StackError
 from orch.stacks.fleets import find_fleet
@@ -111,6 +111,26 @@ def growth_for(
             )
             return Growth(task, state, here, added, document, request, frozenset(anew))
     return None
+
+
+def too_small(project: Project, task: Task, state: FleetState) -> NoFit | None:
+    """Why a fleet cannot grow to a task's size: its file allows fewer nodes. None where that is not why."""
+    try:
+        document, fleet = find_fleet(project.root, state.name)
+    except NoSuchFleet:
+        return None
+    if fleet.nodes is None or not is_range(fleet.nodes) or fleet.nodes.max is None:
+        return None
+    needed, most = task.all_nodes, fleet.nodes.max
+    if needed <= most:
+        return None
+    return NoFit(
+        f"fleet {state.name} may have at most {counted(most, 'node')}, the task needs {needed}",
+        hint=f"raise `nodes` of the fleet ({document.span(('nodes',))}), or lower it here",
+        path="nodes",
+        fleets=(state.name,),
+        code="ORCH245",
+    )
 
 
 def _wanted_by_array(task: Task, state: FleetState, fleet: Fleet) -> int:

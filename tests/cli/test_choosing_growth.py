@@ -153,3 +153,13 @@ def test_an_array_is_not_run_where_nodes_are_made_for_one_run_each(tmp_path: Pat
     with pytest.raises(BadTask, match="an array on RunPod is not supported") as caught:
         growth_of(find(tmp_path), Silent(), task, [pods("pods")])  # pyright: ignore[reportArgumentType]
     assert (caught.value.code, caught.value.path) == ("ORCH118", "array")
+
+
+def test_a_task_larger_than_the_range_is_told_the_range(tmp_path: Path) -> None:
+    (tmp_path / "rack.yml").write_text("type: fleet\nname: rack\nplacement: cluster\nnodes: 0..4\n")
+    (tmp_path / "orch.yml").write_text("project: tests\n")
+    task = Task.model_validate({"name": "train", "commands": ["date"], "nodes": 9})
+    with pytest.raises(NoFit, match="fleet rack may have at most 4 nodes, the task needs 9") as caught:
+        growth_of(find(tmp_path), Silent(), task, [machines()])  # pyright: ignore[reportArgumentType]
+    assert caught.value.hint == f"raise `nodes` of the fleet ({tmp_path / 'rack.yml'}:4:8), or lower it here"
+    assert (caught.value.path, caught.value.fleets) == ("nodes", ("rack",))
