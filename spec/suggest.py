@@ -59,7 +59,10 @@ HABITS = {
 
 # Words of Slurm that no one property replaces -> the property that has to be there, and what to write.
 SAYINGS = {
-    "ntasks": ("ntasks_per_node", "write `nodes` and `ntasks_per_node`: Slurm's `ntasks`, divided by the nodes"),
+    "ntasks": (
+        "ntasks_per_node",
+        "write `nodes` and `ntasks_per_node`: Slurm's `ntasks`, divided by the nodes",
+    ),
     "requeue": ("retry", "write `retry: {on_events: [interruption, error]}`"),
 }
 
