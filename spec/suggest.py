@@ -57,6 +57,15 @@ HABITS = {
     "torch": "torchrun",
 }
 
+# Words of Slurm that no one property replaces -> the property that has to be there, and what to write.
+SAYINGS = {
+    "ntasks": (
+        "ntasks_per_node",
+        "write `nodes` and `ntasks_per_node`: Slurm's `ntasks`, divided by the nodes",
+    ),
+    "requeue": ("retry", "write `retry: {on_events: [interruption, error]}`"),
+}
+
 
 def closest(word: str, candidates: Iterable[str]) -> str | None:
     """The candidate that begins with the word, is within two edits, or has a likeness of 0.6 or more.

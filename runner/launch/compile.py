@@ -273,7 +273,7 @@ def compile_run(request: RunRequest) -> CompiledRun:
         f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored
     )
     if task.checkpoint is not None:
-        warnings += tuple(checkpoint_warnings(task.checkpoint.path, plan, request.fleet.mounts))
+        warnings += tuple(checkpoint_warnings(task.checkpoint.path, plan, request.fleet))
     if plan.utilization is not None and (
         unwatched := [rank.node.name for rank in ranks if not watched(plan, rank)]
     ):

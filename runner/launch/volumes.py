@@ -317,15 +317,21 @@ def _path_of(task: Task, name: str) -> str:
     return f"volumes.{index}"
 
 
-def checkpoint_warnings(path: str, plan: RunPlan, shared: Sequence[FleetMount]) -> Iterator[str]:
+def checkpoint_warnings(path: str, plan: RunPlan, fleet: FleetState) -> Iterator[str]:
     """ORCH263 for ranks whose checkpoint folder does not outlive their container, cannot be written, or stays
-    behind on a node that a cloud takes away. `shared`: the fleet's file systems.
+    behind on a node that a cloud takes away, or that is one of several local ones: each is a container with
+    folders of its own.
 
     What lies in a folder of an existing host is the owner's affair: it may be a file system of theirs.
     """
+    goes: str | None = "goes with it"
+    if plan.backend == "local":
+        goes = "other nodes do not have it" if len(fleet.nodes) > 1 else None
+    elif plan.backend == "ssh":
+        goes = None
     found: dict[str, list[str]] = {}
     for rank in plan.ranks:
-        why = _why_lost(path, rank.mounts, shared, of_a_cloud=plan.backend not in ("local", "ssh"))
+        why = _why_lost(path, rank.mounts, fleet.mounts, goes)
         if why is not None:
             found.setdefault(why, []).append(rank.node.name)
     for why, nodes in found.items():
@@ -334,8 +340,9 @@ def checkpoint_warnings(path: str, plan: RunPlan, shared: Sequence[FleetMount]) 
 
 
 def _why_lost(
-    path: str, mounts: Sequence[RunMount], shared: Sequence[FleetMount], *, of_a_cloud: bool
+    path: str, mounts: Sequence[RunMount], shared: Sequence[FleetMount], goes: str | None
 ) -> str | None:
+    """`goes`: what happens to a folder of the node itself, or None where nothing does."""
     holding = [mount for mount in mounts if _within(path, mount.target)]
     if not holding:
         return "it is in the container alone; put it on a volume, or on one of the fleet's `mounts`"
@@ -343,8 +350,8 @@ def _why_lost(
     if mount.read_only:
         return f"{mount.target} is mounted read-only"
     on_node = mount.check in ("none", "make")
-    if on_node and of_a_cloud and not any(_within(mount.source, each.path) for each in shared):
-        return f"{mount.target} is a folder of the node itself, and goes with it; use a volume of the project"
+    if on_node and goes and not any(_within(mount.source, each.path) for each in shared):
+        return f"{mount.target} is a folder of the node itself, and {goes}; use a volume of the project"
     return None
 
 

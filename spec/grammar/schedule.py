@@ -87,12 +87,34 @@ def parse_signal(text: str) -> SignalRequest:
     """`USR1@300`, `B:TERM@5m`. Raises Problem ORCH137."""
     name, at, before = text.strip().partition("@")
     if not at:
-        raise Problem("ORCH137", f"{shown(text)} does not say when", hint=f"write `{text.strip()}@5m`")
+        raise _half_a_signal(text.strip())
     shell_only, name = parse_signal_name(name)
-    seconds = parse_duration(before.strip())
+    shell = "B:" if shell_only else ""
+    try:
+        seconds = parse_duration(before.strip())
+    except Problem as problem:
+        if problem.replacement is not None:
+            problem.replacement = f"{shell}{name}@{problem.replacement}"
+            problem.hint = f"write `{problem.replacement}`"
+        raise
     if not seconds:
-        raise Problem("ORCH124", "a signal needs a time before the end", hint=f"write `{name}@5m`")
+        raise Problem("ORCH124", "a signal needs a time before the end", hint=f"write `{shell}{name}@5m`")
     return SignalRequest(name, seconds, shell_only)
+
+
+def _half_a_signal(text: str) -> Problem:
+    """What a text without `@` lacks: the time, the signal, or both."""
+    try:
+        alone = parse_duration(text)
+    except Problem:
+        alone = None
+    if alone:
+        return Problem("ORCH137", f"{shown(text)} does not say which signal", hint=f"write `USR1@{text}`")
+    shell, name = ("B:", text[2:].strip()) if text.upper().startswith("B:") else ("", text)
+    bare = name.upper().removeprefix("SIG")
+    if bare not in SIGNALS:
+        return Problem("ORCH137", f"{shown(text)} is not a signal", hint="such as `USR1@5m`")
+    return Problem("ORCH137", f"{shown(text)} does not say when", hint=f"write `{shell}{bare}@5m`")
 
 
 def parse_signal_name(text: str) -> tuple[bool, str]:

@@ -40,7 +40,9 @@ class DraftReader:
                     "ORCH108",
                     (),
                     f"a document is a mapping, this is {'a list' if isinstance(node, Sequence) else 'text'}",
-                    hint="begin with its type: `type: fleet` or `type: task`",
+                    hint=_JOB_SCRIPT
+                    if _is_job_script(self.source)
+                    else "begin with its type: `type: fleet` or `type: task`",
                 )
             )
             return draft
@@ -68,6 +70,15 @@ class DraftReader:
             summary = f"the hosts of this file are more than {MAX_HOSTS:,}"
             hint = "use several files"
             draft.diagnostics.append(draft.diagnostic("ORCH105", ("ssh_config", "hosts"), summary, hint=hint))
+
+
+_JOB_SCRIPT = "this is a job script: docs/migrate-from-slurm.md says how to write it as a task"
+
+
+def _is_job_script(source: Source) -> bool:
+    """Whether a text begins as a script does, or has an option of `sbatch` in its first 50 lines."""
+    head = source.lines[:50]
+    return bool(head) and (head[0].startswith("#!") or any(line.startswith("#SBATCH") for line in head))
 
 
 # Types of documents that dstack knows and orch does not run.

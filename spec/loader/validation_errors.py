@@ -16,7 +16,7 @@ from orch.spec.loader.redaction import unquoted
 from orch.spec.models import KINDS, MODELS
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.parsing import Misread
-from orch.spec.suggest import HABITS, closest
+from orch.spec.suggest import HABITS, SAYINGS, closest
 
 
 def validate(
@@ -261,7 +261,11 @@ def unknown_property(
     if belongs:
         summary = f"{shown(key)} is not a property of {section.noun}"
         return draft.diagnostic("ORCH110", whole, summary, key=True, hint=belongs), set()
-    habit = HABITS.get(key.lower().replace("-", "_"))
+    word = key.lower().replace("-", "_")
+    needed, saying = SAYINGS.get(word, (None, None))
+    if needed in section.properties():
+        return draft.diagnostic("ORCH110", whole, summary, key=True, hint=saying), set()
+    habit = HABITS.get(word)
     meant = (
         next((part for part in (habit, habit.split(".")[-1]) if part in section.properties()), None)
         if habit

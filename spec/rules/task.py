@@ -264,6 +264,30 @@ def commands_of_slurm(draft: Draft) -> Findings:
                 )
 
 
+_INDEX = re.compile(r"\$(?:(?P<bare>\w{1,40})|\{(?P<braced>\w{1,40})\})")
+_INDEX_NAMES = ("SLURM_ARRAY_TASK_ID", "ORCH_ARRAY_TASK_ID")
+
+
+def index_without_array(draft: Draft) -> Findings:
+    """An index that the shell would find empty: no `array`, no `env` and no default gives it."""
+    task = task_of(draft)
+    if task.array is not None:
+        return
+    texts = [(("commands", index), text, task.env) for index, text in draft.texts(("commands",))]
+    for number, group in enumerate(task.groups):
+        place = ("groups", number, "commands")
+        given = {**task.env, **group.env}
+        texts += [((*place, index), text, given) for index, text in draft.texts(place)]
+    whole = "\n".join(text for _, text, _ in texts)
+    for path, text, given in texts:
+        used = [found["bare"] or found["braced"] for found in _INDEX.finditer(text)]
+        for name in _INDEX_NAMES:
+            if name in used and name not in given and f"{name}=" not in whole:
+                summary = f"`{name}` is set only in the runs of an array"
+                hint = "write `array: 1-10` beside it"
+                yield draft.diagnostic("ORCH133", path, summary, severity=Severity.WARNING, hint=hint)
+
+
 def _words(text: str) -> Iterator[str]:
     for found in _COMMAND.finditer(text):
         yield next(word for word in found.groups() if word)
@@ -280,6 +304,7 @@ RULES = (
     Rule(("groups", "resources"), groups_have_their_own_resources),
     Rule(("groups",), group_addresses_exist),
     Rule(("commands", "groups"), commands_of_slurm),
+    Rule(("commands", "groups", "array", "env"), index_without_array),
     Rule(("torchrun",), torchrun_has_program),
     Rule(("torchrun", "files", "repos", "volumes", "commands", "working_dir", "image"), program_is_sent),
     Rule(("torchrun", "nodes"), elastic_fits),

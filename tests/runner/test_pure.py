@@ -351,6 +351,7 @@ def test_the_language_s_default_minimums_exclude_no_node():
         ),
         ("aws", "/saved", [{"name": "own", "path": "/saved", "instance": True}], [], ["and goes with it"]),
         ("local", "/saved", ["/data:/sav"], [], ["it is in the container alone"]),
+        ("local", "/saved", ["/data:/saved"], [], ["and other nodes do not have it"]),
         ("aws", "/data", [], [{"path": "/data", "read_only": True}], ["/data is mounted read-only"]),
     ],
 )
@@ -363,6 +364,13 @@ def test_a_checkpoint_folder_that_a_later_attempt_does_not_find_is_told(
     for warning, words in zip(warnings, told, strict=True):
         assert warning.startswith(f"ORCH263: what is saved in {path} is not there for a later attempt: ")
         assert words in warning
+
+
+def test_the_folder_of_the_only_local_node_is_there_for_each_attempt() -> None:
+    alone = compiled(
+        fleet(node(0), backend="local"), image="i", volumes=["/data:/saved"], checkpoint="/saved"
+    )
+    assert alone.warnings == ()
 
 
 def test_a_policy_that_nobody_can_watch_is_told() -> None:
