@@ -68,6 +68,9 @@ def test_a_ledger_of_the_version_before_gets_the_table(ledger_url: str) -> None:
     engine, _ = database.open_engine(ledger_url)
     with engine.begin() as db:
         schema.verification.drop(db)
+        db.execute(text("DROP INDEX run_by_array"))
+        for column in (column for version, added in schema.ADDED.items() if version > 7 for column in added):
+            db.execute(text(f"ALTER TABLE {column.table.name} DROP COLUMN {column.name}"))
         db.execute(text("UPDATE meta SET value = '7' WHERE key = 'schema'"))
     engine.dispose()
     ledger = open_ledger(ledger_url)
