@@ -169,8 +169,17 @@ def test_lines_arrive_whole_while_the_command_runs_and_it_can_be_left(
     assert all(text.endswith(b"\n") for text in taken)
     assert done.exit_code == -1
     process = int(mark.read_text())
+
+    def began() -> str | None:
+        """When the process of that number began; its number may soon be another one's."""
+        try:
+            return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        except OSError:
+            return None
+
+    first = began()
     for _ in range(300):  # nobody waits for it any more, so it ends
-        if not Path(f"/proc/{process}").exists():
+        if first is None or began() != first:
             break
         time.sleep(0.1)
     else:
