@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from orch.components.accounts import Account
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.deployment import Deployment, Room
 from orch.components.explain import NOTHING, Explained, Traits
@@ -277,11 +278,11 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
         """
         return frozenset()
 
-    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str | None:
-        """Whose account makes nodes, and as whom, as a part of a sentence: `AWS account 123456789012 as
-        arn:aws:iam::123456789012:role/ci`. None where nobody logs in anywhere.
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account | None:
+        """Return the account that the present credentials act in; None if nobody logs in anywhere.
 
-        Raises what asking the backend raises.
+        Called once per operation and backend, before a recorded resource is believed to be gone. Raises what
+        asking the backend raises.
         """
         return None
 

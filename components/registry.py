@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any
 
 from orch.catalog.load import folder_of
+from orch.components.accounts import Account
 from orch.components.base import Backend, Candidate
 from orch.components.cloud.evacuation import evacuated_note, outside_evacuated
 from orch.components.cloud.marked import MarkedResource, Survey
@@ -220,8 +221,8 @@ def ended_nodes(
     return _known(previous.backend).ended_nodes(replace(previous, nodes=nodes), settings, session)
 
 
-def account(name: str, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str | None:
-    """Whose account makes nodes on a backend, and as whom (`Backend.account`). Raises what asking raises."""
+def account(name: str, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account | None:
+    """Return the account that a backend acts in (`Backend.account`). Raises what asking raises."""
     return _known(name).account(settings, session)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from orch.catalog.load import catalog as load_catalog
+from orch.components.accounts import Account
 from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import Survey
@@ -128,9 +129,9 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
         nodes = {node.machine: node.name for node in previous.nodes if node.machine}
         return frozenset(nodes[each] for each in CrusoeClient(login).ended(nodes.keys()))
 
-    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
         login = session(self.name) or self.open_session(self.entry(settings))
-        return f"Crusoe project {login.project} with the access key {login.access_key}"
+        return Account(f"Crusoe project {login.project} with the access key {login.access_key}")
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         return survey_named(self.name, project, CrusoeClient(self.asked_by(state)).removable(self.price))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
+from orch.components.accounts import Account
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import MarkedResource, Survey
@@ -138,9 +139,10 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     def cloud_error(self, text: str) -> CloudError | None:
         return errors.read(text)
 
-    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
         given = session(self.name) or self.open_session(self.entry(settings))
-        return f"GCP project {given.project} as {given.email() or 'a login of which Google tells no e-mail'}"
+        caller = given.email() or "a login of which Google tells no e-mail"
+        return Account(f"GCP project {given.project} as {caller}")
 
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
         from orch.components.gcp.fleet_state import tunnel_environment

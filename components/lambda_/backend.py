@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from orch.catalog.load import catalog as load_catalog
+from orch.components.accounts import Account
 from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import MarkedResource, Survey
@@ -127,8 +128,8 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
     def cloud_error(self, text: str) -> CloudError | None:
         return errors.ERRORS.read(text)
 
-    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
-        return account_of_key(self.entry(settings), session(self.name), open_login, KEY)
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
+        return Account(account_of_key(self.entry(settings), session(self.name), open_login, KEY))
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         client = _connected(self.asked_by(state))

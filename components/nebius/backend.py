@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from orch.catalog.load import catalog as load_catalog
+from orch.components.accounts import Account
 from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import Survey
@@ -150,10 +151,12 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
         nodes = {node.machine: node.name for node in previous.nodes if node.machine}
         return frozenset(nodes[each] for each in NebiusClient(account).ended(list(nodes)))
 
-    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
         own: NebiusSettings = self.entry(settings)
         words = f"Nebius projects {', '.join(own.projects)}" if own.projects else "Nebius account"
-        return words if session(self.name) is not None else f"{words} {login_of(self.open_session(own))}"
+        if session(self.name) is not None:
+            return Account(words)
+        return Account(f"{words} {login_of(self.open_session(own))}")
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         return orphans.survey(NebiusClient(self.asked_by(state)), project, self.price)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
+from orch.components.accounts import Account
 from orch.components.base import Backend
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot, delete_named, survey_named
@@ -156,8 +157,8 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
 
         return RunpodVolumes()
 
-    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> str:
-        return account_of_key(self.entry(settings), session(self.name), open_login, KEY)
+    def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
+        return Account(account_of_key(self.entry(settings), session(self.name), open_login, KEY))
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         from orch.components.runpod.volumes import of_project

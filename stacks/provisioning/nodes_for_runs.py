@@ -299,7 +299,9 @@ def account_words(project: Project, backend: str) -> str | None:
     """Whose account makes nodes on a backend, and as whom, as a part of a sentence; None where nobody logs in
     anywhere. Raises OrchError where the backend cannot be asked."""
     found = registry.account(backend, backends_with_secrets(project, [backend]), project.session)
-    return f"simulated {found}" if found is not None and project.rehearsal else found
+    if found is None:
+        return None
+    return f"simulated {found.words}" if project.rehearsal else found.words
 
 
 def make_nodes(project: Project, growth: Growth, plan: Plan, listener: Listener) -> Plan:

@@ -24,7 +24,8 @@ VARIABLES = (
 
 
 def whom(name: str, *settings: BackendSettings, session: object = None) -> str | None:
-    return registry.account(name, settings, lambda asked: session if asked == name else None)
+    found = registry.account(name, settings, lambda asked: session if asked == name else None)
+    return found.words if found is not None else None
 
 
 @pytest.fixture(autouse=True)

@@ -514,7 +514,7 @@ def test_whose_credentials_make_nodes_is_told_with_account_identity_and_profile(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend, whom = AwsBackend(), f"AWS account {ACCOUNT} as arn:aws:iam::{ACCOUNT}:user/rehearsal"
-    assert backend.account([], lambda name: account.session) == whom
+    assert backend.account([], lambda name: account.session).words == whom
 
     # Without a session of a rehearsal, the way of orch.yml or of the environment.
     for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
@@ -525,7 +525,7 @@ def test_whose_credentials_make_nodes_is_told_with_account_identity_and_profile(
     named = AwsSettings.model_validate({"creds": ours})
 
     def told(*settings: AwsSettings) -> str:
-        return backend.account(settings, lambda name: None)
+        return backend.account(settings, lambda name: None).words
 
     assert (told(), told(named)) == (whom, f"{whom} (profile ci)")
     monkeypatch.setenv("AWS_PROFILE", "mine")

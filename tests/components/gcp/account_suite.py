@@ -457,7 +457,7 @@ def test_whose_credentials_make_nodes_is_told_with_project_and_e_mail(
 ) -> None:
     monkeypatch.setattr(gather_facts.Credentials, "http", lambda self: Web(answer))
     session = gather_facts.Credentials(credentials, "acme-ml")
-    assert GcpBackend().account([], lambda name: session) == f"GCP project acme-ml as {whom}"
+    assert GcpBackend().account([], lambda name: session).words == f"GCP project acme-ml as {whom}"
 
 
 def test_a_google_that_is_not_reached_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

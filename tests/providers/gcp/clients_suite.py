@@ -152,4 +152,4 @@ def test_the_program_asks_through_it(made: Session) -> None:
 def test_the_caller_is_the_account_that_operations_name(made: Session) -> None:
     add_subnet(made)
     (operation, *_) = made.client("GlobalOperationsClient").list(project=made.project)
-    assert GcpBackend().account([], lambda name: made) == f"GCP project acme-ml as {operation.user}"
+    assert GcpBackend().account([], lambda name: made).words == f"GCP project acme-ml as {operation.user}"

@@ -1,0 +1,21 @@
+"""The account that a backend acts in: told to users, recorded with a stack, and compared before a recorded
+resource is believed to be gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account of a cloud, as the present credentials select it.
+
+    `id`: stable and unique within the backend, the same for every key of the account, and compared verbatim
+    with the recorded one. None if the cloud has no call that tells it. `words`: the account and the caller,
+    as part of a sentence: `AWS account 123456789012 as arn:aws:iam::123456789012:role/ci`. `selected_by`: the
+    variable, profile or file that selected the credentials: `AWS_PROFILE=dev`, `the default credentials`.
+    """
+
+    words: str
+    id: str | None = None
+    selected_by: str = "the default credentials"
