@@ -5,7 +5,20 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import cluster, fanout, folder, launch, output, preview, queue, scrape, startup, upload, validate
+from bench import (
+    cluster,
+    fanout,
+    folder,
+    launch,
+    output,
+    preview,
+    queue,
+    scale,
+    scrape,
+    startup,
+    upload,
+    validate,
+)
 
 ALL = {
     "startup": startup.figures,
@@ -19,6 +32,7 @@ ALL = {
     "scrape": scrape.figures,
     "upload": upload.figures,
     "cluster": cluster.figures,
+    "scale": scale.figures,
 }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from orch.catalog.fabrics import Fabric, fabric
 from orch.runner.errors import about_property
@@ -16,19 +16,18 @@ from orch.runner.launch.environment import (
     ArrayPlace,
     RankNode,
     RunFacts,
+    RunNodes,
     fold,
     rank_environment,
     run_identifier,
     wants_slurm,
 )
 from orch.runner.launch.launcher import (
-    Dialect,
     LaunchContext,
     Launcher,
-    MpirunLauncher,
-    TorchrunLauncher,
     hostfile,
     internal_addresses,
+    launcher_of,
 )
 from orch.runner.launch.pods import check_pods
 from orch.runner.launch.run_plan import (
@@ -45,7 +44,7 @@ from orch.runner.launch.run_plan import (
     watched,
 )
 from orch.runner.launch.variables import check_names, check_sizes, set_variables
-from orch.runner.launch.volumes import NO_VOLUMES, Volumes, checkpoint_warnings, volumes_of_ranks
+from orch.runner.launch.volumes import NO_VOLUMES, RankVolumes, Volumes, checkpoint_warnings, volumes_of_ranks
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.rank_groups import (
     RankGroup,
@@ -55,7 +54,7 @@ from orch.runner.placement.rank_groups import (
     rank_groups,
 )
 from orch.runner.upload.selection import resolve_source, target_of
-from orch.spec.grammar.interpolate import literal, render_args, render_command, render_for_launch, render_text
+from orch.spec.grammar.interpolate import literal, render_command, render_for_launch, render_text
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
@@ -113,131 +112,174 @@ class CompiledRun:
 
 
 def compile_run(request: RunRequest) -> CompiledRun:
-    """Decide everything about a run.
+    """Decide everything about a run, in time that grows linearly with its ranks.
 
     Raises BadTask for variables that are not set or not names, HostfileIncomplete (ORCH420) for a node of a
     distributed run without an internal address, BadTask (ORCH423) for what a pod cannot do.
     """
     task, seats = request.task, request.seats
-    addresses = internal_addresses([seat.node for seat in seats])
-    all_groups = rank_groups(task)
-    groups, peers = group_of_rank(all_groups), node_addresses(all_groups, addresses)
-    values = tuple(
-        ChainMap(
-            {
-                "node_rank": str(rank),
-                "job_num": str(rank),
-                "run_name": request.name,
-                **({"array_task_id": str(request.array.index)} if request.array is not None else {}),
-            },
-            peers,
-        )
-        for rank in range(len(seats))
-    )
-    leading = first_ranks(all_groups)
-    launchers = tuple(launcher_of(task, value, request.run_args) for value in values)
-    first = launchers[0]
-    slots = tuple(first.tasks_per_node(seat.gpus) for seat in seats)
-    needs_slots = first.counts_slots or any(seat.gpus for seat in seats)
-    run_id = run_identifier(request.fleet.stack, request.number, request.name, request.token)
-    network_fabric = _fabric(request.fleet, seats)
-    volumes, warnings = volumes_of_ranks(task, values, seats, request.fleet, request.volumes)
-    given = {**request.caller_env, **request.cli_env}
-    variables = {group.place: set_variables(group.env, given) for group in all_groups}
-    texts = (text for group in all_groups for text in (*group.commands, *variables[group.place].values()))
-    slurm = wants_slurm(task.slurm_env, (*texts, *_arguments(task)))
+    common, warnings = _common(request)
     ranks: list[RankPlan] = []
     environments: list[dict[str, str]] = []
     ignored: dict[str, None] = {}
-    for rank, seat in enumerate(seats):
-        context = LaunchContext(
-            rank=rank,
-            addresses=addresses,
-            slots=slots,
-            run=request.name,
-            interconnect=request.fleet.interconnect,
-        )
-        render = partial(render_command, values=values[rank], run_args=request.run_args)
+    for rank in range(len(seats)):
         working_dir = (
-            render_text(task.working_dir, values[rank], request.run_args)
+            render_text(task.working_dir, common.values[rank], request.run_args)
             if task.working_dir is not None
             else None
         )
-        ranks.append(
-            RankPlan(
-                rank=rank,
-                # The ledger keeps plans, and no values of variables: those may be secret.
-                node=seat.node.model_copy(update={"env": {}}),
-                blocks=seat.blocks,
-                script=_script(task, groups[rank], launchers[rank], context, render),
-                working_dir=working_dir,
-                mounts=volumes[rank].mounts,
-                volumes=volumes[rank].volumes,
-                max_cpus=groups[rank].resources.cpu.count.max,
-                max_memory_mib=_whole_mib(groups[rank].resources.memory_mib.max),
-                ports=_ports(groups[rank]) if rank in leading else (),
-                group=groups[rank].name,
-                shm_size_mib=groups[rank].resources.shm_size_mib if task.groups else None,
-                idle_after_s=task.idle_duration_s if seat.node.name in request.made else None,
-            )
-        )
-        job = values[rank]
-        facts = RunFacts(
-            number=request.number,
-            run_id=run_id,
-            name=request.name,
-            fleet=request.fleet.name,
-            backend=request.fleet.backend,
-            nodes=tuple(
-                RankNode(
-                    s.node.name,
-                    address,
-                    s.gpus,
-                    count,
-                    s.share.cpus,
-                    s.node.region,
-                    env=_for_launch(s.node.env, job),
-                    group=group.name,
-                )
-                for s, address, count, group in zip(seats, addresses, slots, groups, strict=True)
-            ),
-            attempt=request.attempt,
-            interconnect=request.fleet.interconnect,
-            launcher=first.name,
-            slurm=slurm,
-            ntasks_per_node=task.ntasks_per_node if "ntasks_per_node" in task.model_fields_set else None,
-            working_dir=None if working_dir is None else literal(working_dir),
-            repo_id=request.repo.id if request.repo else None,
-            fabric_env=network_fabric.env if network_fabric else {},
-            fleet_env=_for_launch(request.fleet.env, job),
-            task_env={
-                k: render_for_launch(v, job, request.run_args)
-                for k, v in variables[groups[rank].place].items()
-            },
-            cli_env={k: literal(v) for k, v in request.cli_env.items()},
-            checkpoint_dir=task.checkpoint.path if task.checkpoint else None,
-            resumes=task.checkpoint is not None and task.checkpoint.resume and request.attempt > 0,
-            array=request.array,
-        )
-        environment = rank_environment(facts, rank)
+        ranks.append(_rank_plan(common, rank, working_dir))
+        environment = rank_environment(_facts(common, rank, working_dir), rank)
         ignored.update(dict.fromkeys(environment.ignored))
         environments.append(environment.values)
-    for environment in {group.place: each for group, each in zip(groups, environments, strict=True)}.values():
-        check_names(environment)
-    for group, environment in zip(groups, environments, strict=True):
-        check_sizes(environment, group, given=request.cli_env, task=task, fleet=request.fleet.name)
-    plan = RunPlan(
+    groups = common.groups
+    for values in {group.place: each for group, each in zip(groups, environments, strict=True)}.values():
+        check_names(values)
+    for group, values in zip(groups, environments, strict=True):
+        check_sizes(values, group, given=request.cli_env, task=task, fleet=request.fleet.name)
+    plan = _run_plan(common, tuple(ranks))
+    check_pods(task, plan)
+    warnings += tuple(
+        f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored
+    )
+    return CompiledRun(plan, tuple(environments), (*warnings, *_warnings(request, plan)))
+
+
+@dataclass(frozen=True)
+class _Common:
+    """What the ranks of a run share. `groups`, `values`, `launchers`, `volumes` are by rank; `leading`: the
+    first rank of each group; `variables`: those of the task by the place of the group."""
+
+    request: RunRequest
+    groups: tuple[RankGroup, ...]
+    leading: frozenset[int]
+    values: tuple[Mapping[str, str], ...]
+    launchers: tuple[Launcher, ...]
+    launch: LaunchContext
+    volumes: tuple[RankVolumes, ...]
+    variables: Mapping[str, Mapping[str, str]]
+    network: Fabric | None
+    facts: RunFacts
+
+    @property
+    def first(self) -> Launcher:
+        return self.launchers[0]
+
+
+def _common(request: RunRequest) -> tuple[_Common, tuple[str, ...]]:
+    """What the ranks share, and the warnings on their volumes."""
+    task, seats, fleet = request.task, request.seats, request.fleet
+    addresses = internal_addresses([seat.node for seat in seats])
+    all_groups = rank_groups(task)
+    groups = group_of_rank(all_groups)
+    values = _values_by_rank(request, node_addresses(all_groups, addresses))
+    launchers = tuple(launcher_of(task, each, request.run_args) for each in values)
+    slots = tuple(launchers[0].tasks_per_node(seat.gpus) for seat in seats)
+    volumes, warnings = volumes_of_ranks(task, values, seats, fleet, request.volumes)
+    given = {**request.caller_env, **request.cli_env}
+    variables = {group.place: set_variables(group.env, given) for group in all_groups}
+    texts = (text for group in all_groups for text in (*group.commands, *variables[group.place].values()))
+    network = _fabric(fleet, seats)
+    nodes = tuple(
+        RankNode(s.node.name, address, s.gpus, count, s.share.cpus, s.node.region, group=group.name)
+        for s, address, count, group in zip(seats, addresses, slots, groups, strict=True)
+    )
+    facts = RunFacts(
+        number=request.number,
+        run_id=run_identifier(fleet.stack, request.number, request.name, request.token),
+        fleet=fleet.name,
+        backend=fleet.backend,
+        nodes=RunNodes(request.name, nodes),
+        attempt=request.attempt,
+        interconnect=fleet.interconnect,
+        launcher=launchers[0].name,
+        slurm=wants_slurm(task.slurm_env, (*texts, *_arguments(task))),
+        ntasks_per_node=task.ntasks_per_node if "ntasks_per_node" in task.model_fields_set else None,
+        repo_id=request.repo.id if request.repo else None,
+        fabric_env=network.env if network else {},
+        cli_env={k: literal(v) for k, v in request.cli_env.items()},
+        checkpoint_dir=task.checkpoint.path if task.checkpoint else None,
+        resumes=task.checkpoint is not None and task.checkpoint.resume and request.attempt > 0,
+        array=request.array,
+    )
+    return _Common(
+        request=request,
+        groups=groups,
+        leading=frozenset(first_ranks(all_groups)),
+        values=values,
+        launchers=launchers,
+        launch=LaunchContext(0, addresses, slots, request.name, fleet.interconnect),
+        volumes=volumes,
+        variables=variables,
+        network=network,
+        facts=facts,
+    ), warnings
+
+
+def _values_by_rank(request: RunRequest, peers: dict[str, str]) -> tuple[Mapping[str, str], ...]:
+    """What references of each rank are filled in with. `peers`: the addresses of the task's groups."""
+    own = {"run_name": request.name}
+    if request.array is not None:
+        own["array_task_id"] = str(request.array.index)
+    return tuple(
+        ChainMap({"node_rank": str(rank), "job_num": str(rank), **own}, peers)
+        for rank in range(len(request.seats))
+    )
+
+
+def _rank_plan(common: _Common, rank: int, working_dir: str | None) -> RankPlan:
+    request, group = common.request, common.groups[rank]
+    task, seat, volumes = request.task, request.seats[rank], common.volumes[rank]
+    render = partial(render_command, values=common.values[rank], run_args=request.run_args)
+    return RankPlan(
+        rank=rank,
+        # The ledger keeps plans, and no values of variables: those may be secret.
+        node=seat.node.model_copy(update={"env": {}}),
+        blocks=seat.blocks,
+        script=_script(task, group, common.launchers[rank], replace(common.launch, rank=rank), render),
+        working_dir=working_dir,
+        mounts=volumes.mounts,
+        volumes=volumes.volumes,
+        max_cpus=group.resources.cpu.count.max,
+        max_memory_mib=_whole_mib(group.resources.memory_mib.max),
+        ports=_ports(group) if rank in common.leading else (),
+        group=group.name,
+        shm_size_mib=group.resources.shm_size_mib if task.groups else None,
+        idle_after_s=task.idle_duration_s if seat.node.name in request.made else None,
+    )
+
+
+def _facts(common: _Common, rank: int, working_dir: str | None) -> RunFacts:
+    """The facts of the run with what is rendered for one rank."""
+    request, values = common.request, common.values[rank]
+    return replace(
+        common.facts,
+        working_dir=None if working_dir is None else literal(working_dir),
+        fleet_env=_for_launch(request.fleet.env, values),
+        node_env=_for_launch(request.seats[rank].node.env, values),
+        task_env={
+            name: render_for_launch(text, values, request.run_args)
+            for name, text in common.variables[common.groups[rank].place].items()
+        },
+    )
+
+
+def _run_plan(common: _Common, ranks: tuple[RankPlan, ...]) -> RunPlan:
+    request, first, launch = common.request, common.first, common.launch
+    task, fleet, seats = request.task, request.fleet, request.seats
+    counts_slots = first.counts_slots or any(seat.gpus for seat in seats)
+    return RunPlan(
         run=request.name,
         number=request.number,
         attempt=request.attempt,
-        run_id=run_id,
-        fleet=request.fleet.name,
-        backend=request.fleet.backend,
-        simulated=request.fleet.simulated,
-        interconnect=request.fleet.interconnect,
-        unreachable_grace_s=request.fleet.unreachable_grace_s,
+        run_id=common.facts.run_id,
+        fleet=fleet.name,
+        backend=fleet.backend,
+        simulated=fleet.simulated,
+        interconnect=fleet.interconnect,
+        unreachable_grace_s=fleet.unreachable_grace_s,
         image=request.image,
-        ranks=tuple(ranks),
+        ranks=ranks,
         launcher="commands" if first.name == "image" and task.entrypoint else first.name,
         startup_order=first.startup_order or task.startup_order,
         stop_criteria=first.stop_criteria or task.stop_criteria,
@@ -250,15 +292,15 @@ def compile_run(request: RunRequest) -> CompiledRun:
         user=task.user,
         privileged=task.privileged or task.docker,
         shm_size_mib=task.resources.shm_size_mib if not task.groups else None,
-        hostfile=hostfile(addresses, slots if needs_slots else None, first.dialect),
+        hostfile=hostfile(launch.addresses, launch.slots if counts_slots else None, first.dialect),
         dialect=first.dialect,
         ssh_between=len(seats) > 1,
         elastic=first.elastic if len(seats) > 1 else None,
         retry=_retry(task),
         dev=request.dev,
-        slurm=slurm,
+        slurm=common.facts.slurm,
         tasks_per_node=task.ntasks_per_node if first.name == "commands" else 1,
-        fabric=_access(network_fabric),
+        fabric=_access(common.network),
         tags=dict(task.tags),
         examines=request.examines,
         # The repository first: `files` may go into it.
@@ -268,24 +310,24 @@ def compile_run(request: RunRequest) -> CompiledRun:
         ),
         files=(*_repository(request), *_staged_files(request.base, task.files)),
     )
-    check_pods(task, plan)
-    warnings += tuple(
-        f"ORCH193: {name} is set by orch itself; the value given is not used" for name in ignored
-    )
+
+
+def _warnings(request: RunRequest, plan: RunPlan) -> Iterator[str]:
+    """Warnings on a finished plan."""
+    task, seats = request.task, request.seats
     if task.checkpoint is not None:
-        warnings += tuple(checkpoint_warnings(task.checkpoint.path, plan, request.fleet))
+        yield from checkpoint_warnings(task.checkpoint.path, plan, request.fleet)
     if plan.utilization is not None and (
-        unwatched := [rank.node.name for rank in ranks if not watched(plan, rank)]
+        unwatched := [rank.node.name for rank in plan.ranks if not watched(plan, rank)]
     ):
-        warnings += (
+        yield (
             f"`utilization_policy` is not watched on {fold(unwatched)}: how its accelerators are used cannot "
-            "be read there",
+            "be read there"
         )
     if plan.privileged and any(0 < seat.gpus < seat.node.gpus.count for seat in seats):
-        warnings += ("a privileged job sees all accelerators of its node, not only those of its blocks",)
+        yield "a privileged job sees all accelerators of its node, not only those of its blocks"
     if plan.privileged and plan.on_containers:
-        warnings += ("nodes are containers here: a privileged job has what they have, and no devices",)
-    return CompiledRun(plan, tuple(environments), warnings)
+        yield "nodes are containers here: a privileged job has what they have, and no devices"
 
 
 def _kept_at(request: RunRequest, to: str) -> str:
@@ -399,34 +441,3 @@ def _staged_files(base: Path, items: Sequence[FileMount]) -> Iterator[StagedFile
 
 def _ports(group: RankGroup) -> tuple[RankPort, ...]:
     return tuple(RankPort(job=port.container_port, local=port.local_port) for port in group.ports)
-
-
-def launcher_of(task: Task, values: Mapping[str, str], run_args: Sequence[str]) -> Launcher:
-    """The launcher of `task` with its arguments rendered for one job (`values`: interpolate.JOB_VALUES)."""
-    if task.torchrun is not None:
-        return TorchrunLauncher(task.torchrun, render_args(task.torchrun.args, values, run_args))
-    if task.mpirun is not None:
-        return MpirunLauncher(
-            task.mpirun, render_args(task.mpirun.args, values, run_args), task_env=tuple(task.env)
-        )
-    has_commands = any(group.commands for group in rank_groups(task))
-    return PlainLauncher("commands" if has_commands else "image")
-
-
-@dataclass(frozen=True)
-class PlainLauncher:
-    """No launcher. `name`: the task's commands run, or the image starts its own entry point."""
-
-    name: Literal["commands", "image"] = "commands"
-    counts_slots: bool = False
-    dialect: Dialect = "openmpi"
-    startup_order: None = None
-    stop_criteria: None = None
-    elastic: None = None
-
-    def tasks_per_node(self, gpus: int) -> int:
-        return max(1, gpus)
-
-    def script(self, context: LaunchContext) -> str | None:
-        del context
-        return None

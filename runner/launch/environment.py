@@ -10,6 +10,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
@@ -52,23 +53,62 @@ class RankNode:
     tasks: int = 1
     cpus: float | None = None
     region: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
     group: str | None = None
 
 
 @dataclass(frozen=True)
-class RunFacts:
-    """What the environment needs of a run. `nodes` is in rank order.
+class RunNodes:
+    """The nodes of the run `run`, in rank order, and what every rank is told of all of them.
 
+    The environment of one rank names all nodes. Each value is computed once for a run, so that the
+    environments of N ranks take N steps and share their text (a rank of 4,096 nodes names 40 KiB of
+    addresses).
+    """
+
+    run: str
+    ranks: tuple[RankNode, ...]
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def __getitem__(self, rank: int) -> RankNode:
+        return self.ranks[rank]
+
+    @cached_property
+    def gpus(self) -> int:
+        return sum(node.gpus for node in self.ranks)
+
+    @cached_property
+    def tasks(self) -> int:
+        return sum(node.tasks for node in self.ranks)
+
+    @cached_property
+    def addresses(self) -> str:
+        """The internal addresses, one a line."""
+        return "\n".join(node.internal_ip for node in self.ranks)
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        return host_names(self.run, [node.name for node in self.ranks])
+
+    @cached_property
+    def folded_hosts(self) -> str:
+        return fold(self.hosts)
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the environment needs of a run.
+
+    `node_env`, `fleet_env`, `task_env` and `working_dir` are rendered for the rank that is asked for.
     `resumes`: an attempt before this one may have left something in `checkpoint_dir`.
     """
 
     number: int
     run_id: str
-    name: str
     fleet: str
     backend: str
-    nodes: tuple[RankNode, ...]
+    nodes: RunNodes
     attempt: int = 0
     interconnect: str = "ethernet"
     launcher: str = "commands"
@@ -78,6 +118,7 @@ class RunFacts:
     repo_id: str | None = None
     fabric_env: Mapping[str, str] = field(default_factory=dict[str, str])
     fleet_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    node_env: Mapping[str, str] = field(default_factory=dict[str, str])
     task_env: Mapping[str, str] = field(default_factory=dict[str, str])
     cli_env: Mapping[str, str] = field(default_factory=dict[str, str])
     master_port: int | None = None
@@ -85,6 +126,10 @@ class RunFacts:
     checkpoint_dir: str | None = None
     resumes: bool = False
     array: ArrayPlace | None = None
+
+    @property
+    def name(self) -> str:
+        return self.nodes.run
 
 
 @dataclass(frozen=True)
@@ -106,11 +151,10 @@ def rank_environment(run: RunFacts, rank: int) -> Environment:
     A later source overrides an earlier one: rendezvous values (MASTER_ADDR and the like), fabric, fleet,
     node, task, command line, protected variables. So a user may override the rendezvous.
     """
-    node = run.nodes[rank]
     protected = {**_identity(run, rank), **(_slurm(run, rank) if run.slurm else {})}
     values = dict(_rendezvous(run, rank))
     ignored: dict[str, None] = {}
-    for layer in (run.fabric_env, run.fleet_env, node.env, run.task_env, run.cli_env):
+    for layer in (run.fabric_env, run.fleet_env, run.node_env, run.task_env, run.cli_env):
         for key, value in layer.items():
             if is_protected(key, slurm=run.slurm) or (run.array is not None and key in _SLURM_ARRAY):
                 ignored[key] = None
@@ -151,9 +195,9 @@ def _identity(run: RunFacts, rank: int) -> dict[str, str]:
         "NODES_NUM": str(len(run.nodes)),
         "NODE_RANK": str(rank),
         "GPUS_PER_NODE": str(node.gpus),
-        "GPUS_NUM": str(sum(n.gpus for n in run.nodes)),
+        "GPUS_NUM": str(run.nodes.gpus),
         "MASTER_NODE_IP": run.nodes[0].internal_ip,
-        "NODES_IPS": "\n".join(n.internal_ip for n in run.nodes),
+        "NODES_IPS": run.nodes.addresses,
         "MPI_HOSTFILE": MPI_HOSTFILE,
     }
     if run.working_dir is not None:
@@ -201,7 +245,7 @@ def _rendezvous(run: RunFacts, rank: int) -> dict[str, str]:
         values["MASTER_PORT"] = str(run.master_port)
     if distributed:
         # Not on one node: code that reads it would wait for ranks nobody starts.
-        values["WORLD_SIZE"] = str(sum(n.tasks for n in run.nodes))
+        values["WORLD_SIZE"] = str(run.nodes.tasks)
         if run.ifname is not None:
             values["NCCL_SOCKET_IFNAME"] = values["GLOO_SOCKET_IFNAME"] = run.ifname
     return values
@@ -235,15 +279,14 @@ def fold(names: Sequence[str]) -> str:
 def _slurm(run: RunFacts, rank: int) -> dict[str, str]:
     node = run.nodes[rank]
     count = len(run.nodes)
-    gpus = sum(n.gpus for n in run.nodes)
+    gpus = run.nodes.gpus
     if run.ntasks_per_node is not None:
         per_node, total = run.ntasks_per_node, count * run.ntasks_per_node
     elif gpus:
         per_node, total = node.gpus, gpus
     else:
         per_node, total = 1, count
-    hosts = host_names(run.name, [n.name for n in run.nodes])
-    names = fold(hosts)
+    names = run.nodes.folded_hosts
     values = {
         # Never SLURM_JOBID: alone it makes Open MPI 4.1 refuse its hostfile.
         "SLURM_JOB_ID": str(run.number),
@@ -252,7 +295,7 @@ def _slurm(run: RunFacts, rank: int) -> dict[str, str]:
         "SLURM_JOB_NUM_NODES": str(count),
         "SLURM_NNODES": str(count),
         "SLURM_NODEID": str(rank),
-        "SLURMD_NODENAME": hosts[rank],
+        "SLURMD_NODENAME": run.nodes.hosts[rank],
         "SLURM_NODELIST": names,
         "SLURM_JOB_NODELIST": names,
         "SLURM_NTASKS": str(total),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -12,11 +12,13 @@ from pydantic import BaseModel, ConfigDict
 
 from orch.runner.errors import HostfileIncomplete
 from orch.runner.launch.environment import SSH_PORT, fold
+from orch.runner.placement.rank_groups import rank_groups
+from orch.spec.grammar.interpolate import render_args
 from orch.spec.state import NodeState
 from orch.templates import ShellText, render
 
 if TYPE_CHECKING:
-    from orch.spec.models import Mpirun, Torchrun
+    from orch.spec.models import Mpirun, Task, Torchrun
 
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 
@@ -264,16 +266,21 @@ class MpirunLauncher:
 
     def script(self, context: LaunchContext) -> str:
         ethernet = context.interconnect == "ethernet"
+        # Only rank 0 starts processes: the other ranks need no list of all nodes.
+        starts = context.rank == 0
+        addresses = context.addresses if starts else ()
+        slots = context.slots if starts else ()
         return render(
             "mpirun.sh.j2",
             rank=context.rank,
-            addresses=context.addresses,
+            nodes=len(context.addresses),
+            addresses=addresses,
             port=SSH_PORT,
-            total=self.block.np or sum(context.slots),
+            total=self.block.np or sum(slots),
             machines=tuple(
                 word
-                for address, slots in zip(context.addresses, context.slots, strict=True)
-                for word in (address, str(slots))
+                for address, count in zip(addresses, slots, strict=True)
+                for word in (address, str(count))
             ),
             mpi=self.block.mpi,
             bind_to=self.block.bind_to,
@@ -284,3 +291,34 @@ class MpirunLauncher:
             torch_env=self.block.torch_env,
             program=quote_words(self.block.program, *self.args),
         )
+
+
+@dataclass(frozen=True)
+class PlainLauncher:
+    """No launcher. `name`: the task's commands run, or the image starts its own entry point."""
+
+    name: Literal["commands", "image"] = "commands"
+    counts_slots: bool = False
+    dialect: Dialect = "openmpi"
+    startup_order: None = None
+    stop_criteria: None = None
+    elastic: None = None
+
+    def tasks_per_node(self, gpus: int) -> int:
+        return max(1, gpus)
+
+    def script(self, context: LaunchContext) -> str | None:
+        del context
+        return None
+
+
+def launcher_of(task: Task, values: Mapping[str, str], run_args: Sequence[str]) -> Launcher:
+    """The launcher of `task` with its arguments rendered for one job (`values`: interpolate.JOB_VALUES)."""
+    if task.torchrun is not None:
+        return TorchrunLauncher(task.torchrun, render_args(task.torchrun.args, values, run_args))
+    if task.mpirun is not None:
+        return MpirunLauncher(
+            task.mpirun, render_args(task.mpirun.args, values, run_args), task_env=tuple(task.env)
+        )
+    has_commands = any(group.commands for group in rank_groups(task))
+    return PlainLauncher("commands" if has_commands else "image")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orch.runner.launch.environment import RankNode, RunFacts, fold, rank_environment, wants_slurm
+from orch.runner.launch.environment import RankNode, RunFacts, RunNodes, fold, rank_environment, wants_slurm
 
 CASES = sorted((Path(__file__).parent / "environments").glob("*.yml"))
 
@@ -17,7 +17,8 @@ CASES = sorted((Path(__file__).parent / "environments").glob("*.yml"))
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_the_environment_is_exactly_as_written(case: Path):
     given: dict[str, Any] = yaml.safe_load(case.read_text())
-    run = RunFacts(**given["run"], nodes=tuple(RankNode(**node) for node in given["nodes"]))
+    nodes = tuple(RankNode(**node) for node in given["nodes"])
+    run = RunFacts(**given["run"], nodes=RunNodes(given["name"], nodes))
     found = rank_environment(run, given["rank"])
     expected: dict[str, str] = given["expected"]
     # Every row of the contract exists under both prefixes; the file writes it once.
@@ -42,10 +43,10 @@ def test_there_is_at_least_one_case():
 
 
 def test_job_ids_differ_by_rank_and_attempt_and_are_stable():
-    nodes = (RankNode("a", "10.0.0.1"), RankNode("b", "10.0.0.2"))
+    nodes = RunNodes("n", (RankNode("a", "10.0.0.1"), RankNode("b", "10.0.0.2")))
 
     def job_id(rank: int, attempt: int) -> str:
-        run = RunFacts(1, "r", "n", "f", "local", nodes, attempt=attempt)
+        run = RunFacts(1, "r", "f", "local", nodes, attempt=attempt)
         return rank_environment(run, rank).values["ORCH_JOB_ID"]
 
     assert len({job_id(rank, attempt) for rank in (0, 1) for attempt in (0, 1)}) == 4
@@ -53,7 +54,7 @@ def test_job_ids_differ_by_rank_and_attempt_and_are_stable():
 
 
 def test_the_old_slurm_job_variable_is_never_set():
-    run = RunFacts(1, "r", "n", "f", "local", (RankNode("a", "10.0.0.1"),), slurm=True)
+    run = RunFacts(1, "r", "f", "local", RunNodes("n", (RankNode("a", "10.0.0.1"),)), slurm=True)
     assert "SLURM_JOBID" not in rank_environment(run, 0).values
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from orch.cli.verbs import VERBS
-from orch.runner.launch.environment import SET_ON_NODE, RankNode, RunFacts, rank_environment
+from orch.runner.launch.environment import SET_ON_NODE, RankNode, RunFacts, RunNodes, rank_environment
 from orch.spec.loader.load import load_paths
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrate-from-slurm.md").read_text("utf-8")
@@ -78,8 +78,9 @@ def test_each_command_is_one_of_orch() -> None:
 
 
 def test_each_variable_is_set_in_a_rank() -> None:
-    nodes = tuple(RankNode(f"n{index}", f"10.0.0.{index}", gpus=8, cpus=96.0) for index in range(2))
-    run = RunFacts(1, "r", "n", "f", "aws", nodes, slurm=True, ntasks_per_node=8, working_dir="/workflow")
+    ranks = tuple(RankNode(f"n{index}", f"10.0.0.{index}", gpus=8, cpus=96.0) for index in range(2))
+    nodes = RunNodes("n", ranks)
+    run = RunFacts(1, "r", "f", "aws", nodes, slurm=True, ntasks_per_node=8, working_dir="/workflow")
     known = {*rank_environment(run, 1).values, *SET_ON_NODE, *OF_TORCHRUN}
     named = {text for row in rows("Variables") for cell in row[:2] for text in spans(cell)} - {"torchrun"}
     assert named - {"ntasks_per_node"} <= known

@@ -245,7 +245,7 @@ def mpiruns(v: str) -> Iterator[Values]:
     }
     for addresses in ((v, v), (v,)):
         for rank in range(len(addresses)):
-            yield {**given, "addresses": addresses, "rank": rank}
+            yield {**given, "nodes": len(addresses), "addresses": addresses, "rank": rank}
 
 
 def node(**more: Any) -> Callable[[str], Iterator[Values]]:
@@ -611,7 +611,8 @@ def test_values_arrive_as_they_were(
 def test_bare_text_cannot_pass_for_shell_text() -> None:
     with pytest.raises(TypeError, match="ShellText"):
         render(
-            "mpirun.sh.j2", **{**next(mpiruns("x")), "rank": 0, "addresses": ("a",), "program": "rm -rf /"}
+            "mpirun.sh.j2",
+            **{**next(mpiruns("x")), "rank": 0, "nodes": 1, "addresses": ("a",), "program": "rm -rf /"},
         )
 
 
