@@ -79,6 +79,7 @@ def figures() -> Iterator[Rates]:
 
 
 def _ours(folder: Path, url: str, database: str) -> Rates:
+    from orch.runner.launch.submission import Submission
     from orch.runner.runs import lifecycle
     from orch.spec.models import Task
 
@@ -91,7 +92,7 @@ def _ours(folder: Path, url: str, database: str) -> Rates:
         task = Task.model_validate(
             {"name": f"run-{index}", "shell": "sh", "commands": [f"echo $ORCH_RUN_NAME >> {begun}"]}
         )
-        lifecycle.submit(runner, task, fleet, image="none", base=folder, wait=True)
+        lifecycle.submit(runner, Submission(task, fleet, image="none", base=folder), wait=True)
     submitted = time.monotonic()
     killed = 0
     with _controllers(folder, url) as controllers:

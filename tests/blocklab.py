@@ -8,6 +8,7 @@ from labserver import Server
 
 from orch import images
 from orch.runner.events import LogLine, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.connector import Connector
@@ -40,7 +41,7 @@ def person(folder: Path, transport: Connector) -> RunnerContext:
 def submit(place: RunnerContext, on: FleetState, **task: object) -> RunRow:
     given = {"name": "job", "stop_duration": 1, **task}
     image = images.resolve("orch/mpi")
-    return lifecycle.submit(place, Task.model_validate(given), on, image=image, base=place.dot)
+    return lifecycle.submit(place, Submission(Task.model_validate(given), on, image=image, base=place.dot))
 
 
 def run(place: RunnerContext, on: FleetState, **task: object) -> list[str]:

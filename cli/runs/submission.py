@@ -150,6 +150,7 @@ def submit_task(
     from orch import images
     from orch.images import job_image
     from orch.runner.errors import NoFit
+    from orch.runner.launch.submission import Submission
     from orch.runner.launch.volumes import VolumeMisfit
     from orch.runner.node.registry import registry_of
     from orch.runner.placement.rank_groups import on_fleet
@@ -191,20 +192,22 @@ def submit_task(
         with at_its_property(document):
             return submit(
                 runner,
-                task,
-                with_variables(stacks[fleet.stack], fleet),
-                image=resolved,
-                base=document.directory,
-                name=name,
-                stem=_stem(document.file),
-                run_args=arguments,
-                cli_env=variables,
-                caller_env=dict(os.environ),
-                volumes=_volumes(project, runner, task),
+                Submission(
+                    task,
+                    with_variables(stacks[fleet.stack], fleet),
+                    image=resolved,
+                    base=document.directory,
+                    name=name,
+                    stem=_stem(document.file),
+                    run_args=tuple(arguments),
+                    cli_env=variables,
+                    caller_env=dict(os.environ),
+                    volumes=_volumes(project, runner, task),
+                    dev=dev,
+                    makes_nodes=makes_nodes and task.creation_policy != "reuse",
+                    made=room.made,
+                ),
                 wait=wait,
-                dev=dev,
-                makes_nodes=makes_nodes and task.creation_policy != "reuse",
-                made=room.made,
                 why_silent=partial(why_silent, project, stacks[fleet.stack]),
             )
     except VolumeMisfit as error:

@@ -186,6 +186,7 @@ def _submit(
     """Submit the run that verifies: all of its nodes, or none. Raises NodesBusy and what `submit` raises."""
     from orch import images
     from orch.images import job_image
+    from orch.runner.launch.submission import Submission
     from orch.runner.runs.submit import submit
     from orch.runner.verify.verification import PROGRAM, task_of
     from orch.stacks.variables import with_variables
@@ -194,14 +195,16 @@ def _submit(
     image = job_image(task, fleet, project.default_image, project.images)
     return submit(
         runner,
-        task,
-        with_variables(stack, fleet),
-        image=images.resolve(image.reference),
-        base=PROGRAM,
-        stem="verify",
-        caller_env=dict(os.environ),
+        Submission(
+            task,
+            with_variables(stack, fleet),
+            image=images.resolve(image.reference),
+            base=PROGRAM,
+            stem="verify",
+            caller_env=dict(os.environ),
+            examines=True,
+        ),
         why_silent=partial(why_silent, project, stack),
-        examines=True,
     )
 
 

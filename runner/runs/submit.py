@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,11 @@ from orch.runner.errors import (
     nodes_in_use,
 )
 from orch.runner.events import Notice
-from orch.runner.launch.compile import CompiledRun, RepoName, RunRequest, compile_run
+from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.launch_record import LaunchRecord
-from orch.runner.launch.run_plan import DevPlan
+from orch.runner.launch.run_plan import RunPlan
+from orch.runner.launch.submission import Submission
 from orch.runner.launch.variables import set_variables
-from orch.runner.launch.volumes import NO_VOLUMES, Volumes
 from orch.runner.ledger.records import RunRow, Waiting
 from orch.runner.ledger.run_folder import RunFolder, open_folder
 from orch.runner.ledger.run_names import RunName
@@ -36,9 +36,8 @@ from orch.runner.runs import retry
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.pods.admission import ASKED
 from orch.runner.runs.run_secrets import names_in
-from orch.runner.upload.repository import repository_of
+from orch.runner.upload.repository import Repository, repository_of
 from orch.runner.upload.snapshot import check_sources, keep_files
-from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
@@ -53,134 +52,124 @@ def check_task(task: Task, base: Path, caller_env: Mapping[str, str]) -> None:
 
 def submit(
     runner: RunnerContext,
-    task: Task,
-    fleet: FleetState,
+    submission: Submission,
     *,
-    image: str,
-    base: Path,
-    name: str | None = None,
-    stem: str = "run",
-    run_args: Sequence[str] = (),
-    cli_env: Mapping[str, str] | None = None,
-    caller_env: Mapping[str, str] | None = None,
-    volumes: Volumes = NO_VOLUMES,
     wait: bool = False,
-    dev: DevPlan | None = None,
-    makes_nodes: bool = False,
-    made: frozenset[str] = frozenset(),
     why_silent: WhySilent | None = None,
-    examines: bool = False,
 ) -> RunRow:
     """Write a run into the ledger, and the files to start it from this machine. Changes nothing on the nodes.
 
-    `base` is the folder `files` are relative to; an unnamed run is called `stem` and four random characters.
-    `volumes`: those of the project, where the task names some. A task that is tried again on `no-capacity`,
-    and whose nodes are not free, waits in line for them; `wait`: any task does. `dev`: what a dev environment
-    has beside the task that carries it out. `makes_nodes`: whether later attempts may make nodes; `made`:
-    names of those that were made for this one. `why_silent`: with it a run is refused whose nodes do not
-    answer, but for those that were just made. `examines`: the run examines its nodes, so that their health
-    keeps it from none. Of a task with `array` the first member is returned; all wait, whether nodes are free
-    or not.
+    A task that is tried again on `no-capacity`, and whose nodes are not free, waits in line for them; `wait`:
+    any task does. `why_silent`: with it a run is refused whose nodes do not answer, but for those that were
+    just made. Of a task with `array` the first member is returned; all wait, whether nodes are free or not.
 
     Raises BadRunName, NameTaken, HostUnreachable, RunConflict (another run uses a volume), NodeCordoned,
     NodeUnfit, NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
     """
+    task, fleet = submission.task, submission.fleet
     if task.array is not None:
         from orch.runner.runs.arrays.submit import submit_array
 
-        return submit_array(
-            runner,
-            waiting_for_nodes(task),
-            fleet,
-            image=image,
-            base=base,
-            name=name,
-            stem=stem,
-            run_args=run_args,
-            cli_env=cli_env or {},
-            caller_env=caller_env or {},
-            volumes=volumes,
-            makes_nodes=makes_nodes,
-            made=made,
-        )
+        return submit_array(runner, replace(submission, task=waiting_for_nodes(task)))
     if wait or fleet.queue is not None:
         task = waiting_for_nodes(task)
-    requested_name = name if name is not None else task.name
-    run_name = RunName.generate(stem) if requested_name is None else RunName.parse(requested_name)
+    if submission.examines:  # spares, too
+        fleet = fleet.model_copy(update={"spares": None})
+    submission = replace(submission, task=task, fleet=fleet)
+    name = submission.run_name()
     # A secret that is missing is told before anything is submitted.
     runner.secrets(names_in(task, fleet))
-    why_silent = why_silent if not made else None
-    if examines:  # spares, too
-        fleet = fleet.model_copy(update={"spares": None})
-    seats, waiting = _seats(runner, task, fleet, why_silent, examines)
-    compiled: list[CompiledRun] = []
-    messages: list[str] = []
-    folders: list[RunFolder] = []
+    why_silent = why_silent if not submission.made else None
+    seats, waiting = _seats(runner, submission, why_silent)
+    with repository_of(runner.dot, submission.base, task) as repository:
+        while True:
+            volumes = (
+                replace(submission.volumes, for_waiting=True) if waiting is not None else submission.volumes
+            )
+            draft = _Draft(runner.dot, replace(submission, volumes=volumes), name, seats, repository)
+            try:
+                row = runner.ledger.create(
+                    name,
+                    fleet.name,
+                    [seat.node.name for seat in seats],
+                    draft.write,
+                    waiting,
+                    priority=task.priority,
+                    taken=draft.taken,
+                )
+                break
+            except SeatsTaken:  # by a run that was submitted since; now the ledger knows it
+                draft.forget_secrets()
+                seats, waiting = _seats(runner, submission, why_silent)
+    announce(runner, draft.warnings, draft.messages)
+    return row
 
-    def build(number: int) -> str:
-        request = RunRequest(
-            task=task,
-            name=run_name,
-            number=number,
-            fleet=fleet,
-            seats=seats,
-            image=image,
-            base=base,
-            token=secrets.token_hex(8),
-            run_args=tuple(run_args),
-            cli_env=cli_env or {},
-            caller_env=caller_env or {},
-            repo=RepoName(repository.id, repository.label) if repository else None,
-            volumes=volumes if waiting is None else dataclasses.replace(volumes, for_waiting=True),
-            dev=dev,
-            made=made,
-            examines=examines,
-        )
-        result = compile_run(request)
-        plan, told = keep_files(runner.dot, result.plan, repository)
-        messages[:] = told
-        folder = open_folder(runner.dot, run_name, number)
-        folders.append(folder)
+
+@dataclass
+class _Draft:
+    """A run on given seats, until the ledger has taken it. `warnings` and `messages` are for its user."""
+
+    dot: Path
+    submission: Submission
+    name: RunName
+    seats: tuple[Seat, ...]
+    repository: Repository | None
+    folder: RunFolder | None = None
+    warnings: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
+
+    def write(self, number: int) -> str:
+        """Write the folder of the run of this number, and return its plan as JSON."""
+        submission, token = self.submission, secrets.token_hex(8)
+        request = submission.request(self.name, number, self.seats, token=token, repository=self.repository)
+        compiled = compile_run(request)
+        plan, self.messages = keep_files(self.dot, compiled.plan, self.repository)
+        self.warnings = compiled.warnings
+        self.folder = folder = open_folder(self.dot, self.name, number)
         try:
-            folder.write_environments(result.environments)
-            if task.retry is not None:
-                record = LaunchRecord.of(request, makes_nodes=makes_nodes)
-                if fleet.queue is not None:
-                    from orch.runner.runs.pods.requests import check_request
-
-                    check_request(record, fleet, plan, request.volumes)
-                folder.write_launch(record.model_dump_json())
-            if task.registry_auth is not None:
-                folder.write_registry_auth(task.registry_auth.username, task.registry_auth.password)
+            folder.write_environments(compiled.environments)
+            if submission.task.retry is not None:
+                folder.write_launch(launch_record(submission, request, plan).model_dump_json())
+            write_registry_auth(folder, submission.task)
         except OSError as error:
             raise LedgerUnusable(
                 "the folder of a run cannot be written",
                 where=str(folder.path),
                 detail=error.strerror or str(error),
             ) from error
-        compiled.append(result)
         return plan.model_dump_json()
 
-    def taken(rows: tuple[RunRow, ...]) -> bool:
-        return fleet.queue is None and crowded(seats, rows)
+    def taken(self, rows: tuple[RunRow, ...]) -> bool:
+        """Return True if runs of the ledger have taken the seats."""
+        return self.submission.fleet.queue is None and crowded(self.seats, rows)
 
-    with repository_of(runner.dot, base, task) as repository:
-        while True:
-            nodes = [seat.node.name for seat in seats]
-            try:
-                row = runner.ledger.create(
-                    run_name, fleet.name, nodes, build, waiting, priority=task.priority, taken=taken
-                )
-                break
-            except SeatsTaken:  # by a run that was submitted since; now the ledger knows it
-                folders[-1].forget_secrets()
-                seats, waiting = _seats(runner, task, fleet, why_silent, examines)
-    for warning in compiled[-1].warnings:
+    def forget_secrets(self) -> None:
+        if self.folder is not None:
+            self.folder.forget_secrets()
+
+
+def launch_record(submission: Submission, request: RunRequest, plan: RunPlan) -> LaunchRecord:
+    """Return what later attempts of a run need. Raises BadTask for what its pods cannot have."""
+    record = LaunchRecord.of(request, makes_nodes=submission.makes_nodes)
+    if submission.fleet.queue is not None:
+        from orch.runner.runs.pods.requests import check_request
+
+        check_request(record, submission.fleet, plan, request.volumes)
+    return record
+
+
+def write_registry_auth(folder: RunFolder, task: Task) -> None:
+    if task.registry_auth is not None:
+        folder.write_registry_auth(task.registry_auth.username, task.registry_auth.password)
+
+
+def announce(runner: RunnerContext, warnings: Iterable[str], messages: Iterable[str]) -> None:
+    """Pass on what a submission tells its user. `messages`: `LEVEL: TEXT` lines of `keep_files`."""
+    for warning in warnings:
         runner.processor.handle(Notice(warning, "warning"))
     for line in messages:
         level, _, text = line.partition(": ")
         runner.processor.handle(Notice(text, level))
-    return row
 
 
 def waiting_for_nodes(task: Task) -> Task:
@@ -196,9 +185,10 @@ def waiting_for_nodes(task: Task) -> Task:
 
 
 def _seats(
-    runner: RunnerContext, task: Task, fleet: FleetState, why_silent: WhySilent | None, examines: bool
+    runner: RunnerContext, submission: Submission, why_silent: WhySilent | None
 ) -> tuple[tuple[Seat, ...], Waiting | None]:
     """Seats for a new run; with a reason to wait, those that it would have on a fleet without other runs."""
+    task, fleet = submission.task, submission.fleet
     if fleet.queue is not None:
         return place_task(task, fleet), Waiting(ASKED, 0.0, None, 0)
     waits = task.retry is not None and "no-capacity" in task.retry.on_events
@@ -213,7 +203,7 @@ def _seats(
             answering=waits,
             early_look=runner.early_look,
             why_silent=None if waits else why_silent,
-            examines=examines,
+            examines=submission.examines,
         )
         return seats, None
     except (NodesBusy, NodeCordoned, NodeUnfit, HostUnreachable) as error:

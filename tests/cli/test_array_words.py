@@ -14,6 +14,7 @@ from orch.cli.runs.arrays.words import array_json, counts, ends, summary
 from orch.cli.runs.exec import fleet_or_run
 from orch.cli.runs.run import start
 from orch.runner.errors import UnknownRun
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import ArrayKey, Waiting
 from orch.runner.runs import lifecycle
@@ -35,7 +36,7 @@ def place(tmp_path: Path) -> RunnerContext:
 def array(place: RunnerContext) -> ArrayKey:
     """Of five members the first is done, the second failed, the third waits in line."""
     task = Task.model_validate({"name": "sweep", "array": "1-5%2", "commands": ["true"]})
-    row = lifecycle.submit(place, task, fleet(node(0)), image="none", base=place.dot.parent)
+    row = lifecycle.submit(place, Submission(task, fleet(node(0)), image="none", base=place.dot.parent))
     assert row.array is not None
     leases = list(place.ledger.arrays.take(row.array, "me").values())
     for lease, status in zip(leases, ("done", "failed"), strict=False):

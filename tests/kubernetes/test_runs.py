@@ -17,6 +17,7 @@ from kubelab import Cluster
 from orch.images import resolve
 from orch.runner.connect import open_connector
 from orch.runner.events import LogLine, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.runs import lifecycle
@@ -76,7 +77,7 @@ class Lab:
         whole = with_slots(fleet or self.fleet())
         model = Task.model_validate({"name": "job", "shell": "sh", **task})
         return lifecycle.submit(
-            self.runner, model, whole, image=image or resolve("orch/job"), base=self.folder
+            self.runner, Submission(model, whole, image=image or resolve("orch/job"), base=self.folder)
         )
 
     def run(self, fleet: FleetState | None = None, image: str = "", **task: Any) -> RunRow:

@@ -16,6 +16,7 @@ from sqlalchemy import event
 
 from orch.runner.connect import ConnectorByKind
 from orch.runner.events import Silent
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.runs.arrays.drive import ArrayDriver
@@ -41,7 +42,7 @@ def submit_and_die(dot: str, url: str, boxes: str, statements: str) -> None:
 
     event.listen(place.ledger._engine, "before_cursor_execute", count)
     task = Task.model_validate({"name": "sweep", "array": "1-5%2", "shell": "sh", "commands": ["true"]})
-    submit(place, task, FolderLab(Path(boxes)).fleet(), image="none", base=Path(dot).parent)
+    submit(place, Submission(task, FolderLab(Path(boxes)).fleet(), image="none", base=Path(dot).parent))
 
 
 def drive(dot: str, url: str, name: str) -> None:

@@ -20,6 +20,7 @@ from orch.runner.errors import ArrayFull, BadRunName, BadTask, NameTaken, NotAdm
 from orch.runner.events import Notice, Recorder
 from orch.runner.launch.compile import compile_run
 from orch.runner.launch.launch_record import LaunchRecord
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.arrays import Member
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.ledger.records import ARRAY_LIMIT, ArrayKey, RunRow
@@ -71,7 +72,7 @@ def submit(
 ) -> ArrayKey:
     given = {"name": "sweep", "array": array, "shell": "sh", "commands": list(commands), "stop_duration": 5}
     read = Task.model_validate({**given, **task})
-    row = lifecycle.submit(place, read, on, image="none", base=place.dot.parent)
+    row = lifecycle.submit(place, Submission(read, on, image="none", base=place.dot.parent))
     assert row.array is not None
     return row.array
 

@@ -9,6 +9,7 @@ from nodelab import Lab
 from orch import images
 from orch.runner.events import LogLine, Recorder
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.container import start_command
 from orch.runner.runs import lifecycle
@@ -47,7 +48,7 @@ HOSTILE = "x'; touch /pwned; '$(touch /pwned)`touch /pwned`; \"; touch /pwned; \
 def submit(place: RunnerContext, fleet: FleetState, **task: object) -> RunRow:
     given = {"name": "job", "nodes": len(fleet.nodes), "stop_duration": 2, **task}
     return lifecycle.submit(
-        place, Task.model_validate(given), fleet, image=images.resolve("orch/mpi"), base=place.dot
+        place, Submission(Task.model_validate(given), fleet, image=images.resolve("orch/mpi"), base=place.dot)
     )
 
 

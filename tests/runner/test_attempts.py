@@ -18,6 +18,7 @@ from support import until as wait_until
 from orch.runner.errors import NodesBusy, NoFit, RunFailed, RunnerError, UnknownRank
 from orch.runner.events import Event, LogLine, Notice, Recorder, RunChanged
 from orch.runner.launch.run_plan import RunPlan, plan_of
+from orch.runner.launch.submission import Submission
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
@@ -90,7 +91,9 @@ def submit(place: RunnerContext, boxes: Boxes, tmp_path: Path) -> Callable[..., 
     def submit(*, makes_nodes: bool = False, **written: object) -> RunRow:
         given = {"name": "job", "nodes": 2, "shell": "sh", "stop_duration": 5, "retry": True, **written}
         task, fleet = Task.model_validate(given), boxes.fleet()
-        return lifecycle.submit(place, task, fleet, image="none", base=tmp_path, makes_nodes=makes_nodes)
+        return lifecycle.submit(
+            place, Submission(task, fleet, image="none", base=tmp_path, makes_nodes=makes_nodes)
+        )
 
     return submit
 
@@ -223,7 +226,7 @@ def test_what_no_attempt_brings_back_ends_a_run_at_once(
     (tmp_path / "code.txt").write_text("the code\n")
     given = {"name": "job", "retry": True, "commands": ["true"], "files": [f"code.txt:{tmp_path}/code"]}
     task = Task.model_validate({**given, "env": {"TOKEN": "${{ secrets.token }}"}})
-    row = lifecycle.submit(place, task, boxes.fleet(), image="none", base=tmp_path)
+    row = lifecycle.submit(place, Submission(task, boxes.fleet(), image="none", base=tmp_path))
     if gone == "files":
         for pack in place.dot.glob("uploads/*.pack"):
             pack.unlink()

@@ -12,6 +12,7 @@ from nodelab import Lab, docker, wait_until
 from orch import images
 from orch.runner.events import LogLine, Recorder
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
 from orch.runner.runs import lifecycle, retry
 from orch.runner.runs.lifecycle import RunnerContext
@@ -47,7 +48,9 @@ def test_a_failure_and_a_lost_container_are_tried_again_and_the_checkpoint_is_th
             "retry": {"on_events": ["error", "interruption"], "duration": "1h"},
         }
     )
-    row = lifecycle.submit(place, task, lab.fleet(*pair), image=images.resolve("orch/mpi"), base=tmp_path)
+    row = lifecycle.submit(
+        place, Submission(task, lab.fleet(*pair), image=images.resolve("orch/mpi"), base=tmp_path)
+    )
     ended: list[RunRow] = []
     thread = threading.Thread(target=lambda: ended.append(lifecycle.drive(place, row)))
     thread.start()

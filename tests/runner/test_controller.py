@@ -26,6 +26,7 @@ from support import Said, Started, code_of, fork_server, until
 from orch.runner.errors import NodeDiskFull
 from orch.runner.events import Notice, Recorder
 from orch.runner.launch.run_plan import RunPlan
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger import controllers, patience
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
@@ -58,7 +59,9 @@ def place(tmp_path: Path, boxes: FolderLab, ledger_url: str) -> Iterator[RunnerC
 
 def submit(place: RunnerContext, boxes: FolderLab, name: str, *, wait: bool = True, **task: object) -> RunRow:
     given = Task.model_validate({"name": name, "nodes": 2, "shell": "sh", "stop_duration": 5, **task})
-    return lifecycle.submit(place, given, boxes.fleet(), image="none", base=place.dot.parent, wait=wait)
+    return lifecycle.submit(
+        place, Submission(given, boxes.fleet(), image="none", base=place.dot.parent), wait=wait
+    )
 
 
 def test_passes_begin_a_run_and_bring_it_to_its_end_but_only_where_it_was_submitted(
@@ -93,7 +96,9 @@ def test_runs_that_wait_for_another_machine_do_not_keep_a_controller_from_its_ow
     for index in range(3):
         given = {"name": f"other-{index}", "nodes": 1, "shell": "sh", "commands": ["true"]}
         task = Task.model_validate(given)
-        lifecycle.submit(elsewhere, task, others, image="none", base=elsewhere.dot.parent, wait=True)
+        lifecycle.submit(
+            elsewhere, Submission(task, others, image="none", base=elsewhere.dot.parent), wait=True
+        )
     submit(place, boxes, "own", nodes=1, commands=["true"])
     loop = Controller(place)
     thread = threading.Thread(target=loop.run)

@@ -15,6 +15,7 @@ from orch import images
 from orch.cli.runs.background import ENDED, drive_afresh, supervise
 from orch.runner.errors import RunFailed
 from orch.runner.events import Notice, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger import database, patience
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
@@ -42,7 +43,7 @@ def submit(place: RunnerContext, grace_s: float, **more: object) -> RunRow:
     )
     fleet = FleetState(name="lab", stack="lab", backend="local", nodes=(node,), unreachable_grace_s=grace_s)
     task = Task.model_validate({"name": "job", "commands": ["true"], **more})
-    return lifecycle.submit(place, task, fleet, image=images.resolve("orch/mpi"), base=place.dot)
+    return lifecycle.submit(place, Submission(task, fleet, image=images.resolve("orch/mpi"), base=place.dot))
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from stocked import stocked
 from orch import images
 from orch.runner.connect import open_connector
 from orch.runner.events import LogLine, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.status import NodeStatus, node_statuses
 from orch.runner.runs import lifecycle
@@ -44,10 +45,9 @@ def submit(place: RunnerContext, fleet: FleetState, image: str | None = None, **
     given = {"name": "job", "nodes": len(fleet.nodes), "stop_duration": 3, **task}
     return lifecycle.submit(
         place,
-        Task.model_validate(given),
-        fleet,
-        image=images.resolve(image or "orch/mpi"),
-        base=place.dot,
+        Submission(
+            Task.model_validate(given), fleet, image=images.resolve(image or "orch/mpi"), base=place.dot
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from orch import images
 from orch.runner.access.copying import PathMissing, RankSide, fetch, push
 from orch.runner.events import FilesProgress, LogLine, Notice, Recorder
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.launch.submission import Submission
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
@@ -49,7 +50,10 @@ def test_modes_are_kept_and_a_job_of_any_user_reads_what_is_its(
         **({"user": user} if user else {}),
     }
     row = lifecycle.submit(
-        place, Task.model_validate(task), lab.fleet(*pair), image=images.resolve("orch/mpi"), base=tmp_path
+        place,
+        Submission(
+            Task.model_validate(task), lab.fleet(*pair), image=images.resolve("orch/mpi"), base=tmp_path
+        ),
     )
     row = lifecycle.drive(place, row)
     recorder = place.processor
@@ -100,7 +104,9 @@ def test_a_job_changes_nothing_that_the_next_one_gets_and_its_outputs_come_back(
     assert isinstance(recorder, Recorder)
     for attempt in range(2):
         recorder.events.clear()
-        row = lifecycle.submit(place, task, lab.fleet(*pair), image=images.resolve("orch/mpi"), base=tmp_path)
+        row = lifecycle.submit(
+            place, Submission(task, lab.fleet(*pair), image=images.resolve("orch/mpi"), base=tmp_path)
+        )
         row = lifecycle.drive(place, row)
         lines = [event.text for event in recorder.events if isinstance(event, LogLine)]
         assert lines == ["/workflow", "/workflow", "mine", "new", "mine", ".git", "refused"]
@@ -119,7 +125,9 @@ def test_files_go_into_a_running_container_and_come_out_of_it(
 ) -> None:
     commands = ["mkdir /here; until [ -e /here/go/on ]; do sleep 0.1; done; cat /here/go/on"]
     task = Task.model_validate({"name": "copy", "commands": commands})
-    row = lifecycle.submit(place, task, lab.fleet(*pair), image=images.resolve("orch/mpi"), base=tmp_path)
+    row = lifecycle.submit(
+        place, Submission(task, lab.fleet(*pair), image=images.resolve("orch/mpi"), base=tmp_path)
+    )
     plan, context = plan_of(row), place.context(row)
     side = RankSide(place.connector, context.runtime(plan.ranks[0].node), plan, 0)
     driver = threading.Thread(target=lifecycle.drive, args=(place, row))

@@ -19,6 +19,7 @@ from orch.cli.runs import ps
 from orch.cli.runs.metrics import Watched
 from orch.runner.errors import LedgerUnusable
 from orch.runner.events import LogLine, Notice, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger import patience
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import Lease, RunRow
@@ -69,7 +70,9 @@ def running(place: RunnerContext, boxes: FolderLab, tmp_path: Path) -> Iterator[
     """A run whose ranks wait for a file, and who drives it: nobody looks until that does."""
     wait = f"while [ ! -e {tmp_path}/enough ]; do sleep 0.2; done; echo enough"
     given = {"name": "job", "nodes": 2, "commands": ["echo begun", wait], "shell": "sh"}
-    row = lifecycle.submit(place, Task.model_validate(given), boxes.fleet(), image="none", base=tmp_path)
+    row = lifecycle.submit(
+        place, Submission(Task.model_validate(given), boxes.fleet(), image="none", base=tmp_path)
+    )
     lease = place.ledger.take(row.id, "somebody")
     assert isinstance(lease, Lease)
     driver = Driver(place.context(row), row, lease, follow_logs=False)

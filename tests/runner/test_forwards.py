@@ -18,6 +18,7 @@ from orch.runner.access.forwards import LocalPorts, PortRequest, replaced, reque
 from orch.runner.errors import PortTaken
 from orch.runner.events import LogLine, PortForwarded, Recorder, RunChanged
 from orch.runner.launch.run_plan import RankPort, RunPlan, plan_of
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.runtimes import RUNTIMES
@@ -68,7 +69,7 @@ def of_kind(place: RunnerContext, kind: type) -> list:
 
 def submit(place: RunnerContext, fleet: FleetState, base: Path, **task: object) -> RunRow:
     given = Task.model_validate({"name": "job", **task})
-    return lifecycle.submit(place, given, fleet, image=images.resolve("orch/mpi"), base=base)
+    return lifecycle.submit(place, Submission(given, fleet, image=images.resolve("orch/mpi"), base=base))
 
 
 def attached(place: RunnerContext, row: RunRow, ports: LocalPorts, ended: list[RunRow]) -> threading.Thread:

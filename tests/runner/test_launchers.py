@@ -15,6 +15,7 @@ from stocked import stocked
 from orch import images
 from orch.images.build import build_once
 from orch.runner.events import LogLine, Notice, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
@@ -103,7 +104,7 @@ def test_mpirun_of_mpich_starts_processes_that_reach_each_other(
         }
     )
     image, pair = mpich
-    row = lifecycle.submit(place, task, lab.fleet(*pair), image=image, base=tmp_path)
+    row = lifecycle.submit(place, Submission(task, lab.fleet(*pair), image=image, base=tmp_path))
     row = lifecycle.drive(place, row)
     assert row.status == "done", lines(place)
     assert sorted(lines(place)) == [f"{rank} {rank // 2} 10 42 {rank}" for rank in range(4)]
@@ -133,7 +134,7 @@ def test_an_elastic_torchrun_goes_on_without_a_node_that_was_killed(
         }
     )
     fleet = lab.fleet(*nodes, grace_s=10)
-    row = lifecycle.submit(place, task, fleet, image=images.resolve("orch/job"), base=tmp_path)
+    row = lifecycle.submit(place, Submission(task, fleet, image=images.resolve("orch/job"), base=tmp_path))
     ended: list[RunRow] = []
     driver = Thread(target=lambda: ended.append(lifecycle.drive(place, row)))
     driver.start()

@@ -10,6 +10,7 @@ from nodelab import Lab, docker
 
 from orch import images
 from orch.runner.events import LogLine, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
@@ -26,7 +27,9 @@ def run(place: RunnerContext, lab: Lab, pair: Pair, tmp_path: Path) -> Run:
 
     def run(image: str = "orch/mpi", **task: object) -> RunRow:
         given = Task.model_validate({"name": "job", "nodes": 2, "stop_duration": 5, **task})
-        row = lifecycle.submit(place, given, lab.fleet(*pair), image=images.resolve(image), base=tmp_path)
+        row = lifecycle.submit(
+            place, Submission(given, lab.fleet(*pair), image=images.resolve(image), base=tmp_path)
+        )
         return lifecycle.drive(place, row)
 
     return run

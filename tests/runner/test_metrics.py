@@ -32,6 +32,7 @@ from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import HostUnreachable
 from orch.runner.events import Recorder
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.history import metric_samples
 from orch.runner.ledger.history.metric_samples import Sample
 from orch.runner.ledger.ledger import open_ledger
@@ -236,7 +237,7 @@ def test_what_a_run_uses_is_kept_while_somebody_sees_to_it_and_shown_after(
     monkeypatch.setattr(metric_samples, "DUE_S", 0.0)
     wait = f"until [ -e {tmp_path}/gate ]; do sleep 0.1; done"
     task = Task.model_validate({"name": "job", "nodes": 2, "shell": "sh", "commands": [wait]})
-    row = lifecycle.submit(runner, task, lab.fleet(), image="none", base=tmp_path)
+    row = lifecycle.submit(runner, Submission(task, lab.fleet(), image="none", base=tmp_path))
     runner.ledger.add_sample(row.id, 0, 2, "no reading")
     with ThreadPoolExecutor(2) as pool:
         driver = pool.submit(lifecycle.drive, runner, row)

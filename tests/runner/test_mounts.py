@@ -12,6 +12,7 @@ from nodelab import Lab
 from orch import images
 from orch.runner.errors import NodeUnfit
 from orch.runner.events import LogLine, Notice, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.commands import Command, as_root
 from orch.runner.preparation.init_steps import prepare, steps
@@ -47,7 +48,9 @@ class Node:
     def run(self, base: Path, command: str, **task: Any) -> RunRow:
         fleet = self.lab.fleet(self.state).model_copy(update={"mounts": self.mounts})
         wanted = Task.model_validate({"name": "job", "nodes": 1, "commands": [command], **task})
-        row = lifecycle.submit(self.place, wanted, fleet, image=images.resolve("orch/mpi"), base=base)
+        row = lifecycle.submit(
+            self.place, Submission(wanted, fleet, image=images.resolve("orch/mpi"), base=base)
+        )
         return lifecycle.drive(self.place, row)
 
     def told(self, kind: type[LogLine] | type[Notice]) -> list[str]:

@@ -15,6 +15,7 @@ from support import Folder
 from orch.runner.errors import BadRunName
 from orch.runner.events import Notice, Recorder
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_names import RunName
@@ -75,7 +76,9 @@ def test_a_name_that_is_none_is_refused_before_anything_happens(
 ) -> None:
     before = listing(tmp_path)
     with pytest.raises(BadRunName, match="cannot be the name of a run") as told:
-        lifecycle.submit(place, Task(commands=["true"]), FLEET, image="i", base=tmp_path, name=name)
+        lifecycle.submit(
+            place, Submission(Task(commands=["true"]), FLEET, image="i", base=tmp_path, name=name)
+        )
     assert (told.value.code, int(told.value.exit_code)) == ("ORCH115", 2)
     assert "\n" not in told.value.summary
     assert listing(tmp_path) == before

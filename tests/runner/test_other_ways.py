@@ -19,6 +19,7 @@ from orch.runner.connect import open_connector
 from orch.runner.errors import RunnerError
 from orch.runner.events import FilesProgress, LogLine, Notice, Recorder
 from orch.runner.launch.run_plan import plan_of
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.cordon import mark
@@ -52,7 +53,7 @@ def place(tmp_path: Path, boxes: FolderLab, ledger_url: str) -> Iterator[RunnerC
 def run(place: RunnerContext, boxes: FolderLab, tmp_path: Path) -> Callable[..., RunRow]:
     def run(**task: object) -> RunRow:
         given = Task.model_validate({"name": "job", "nodes": 2, **task})
-        row = lifecycle.submit(place, given, boxes.fleet(), image="none", base=tmp_path)
+        row = lifecycle.submit(place, Submission(given, boxes.fleet(), image="none", base=tmp_path))
         return lifecycle.drive(place, row)
 
     return run
@@ -110,7 +111,7 @@ def test_logs_statuses_and_cordons_come_from_such_nodes(
     task = Task.model_validate(
         {"name": "job", "nodes": 2, "commands": ["echo here", "sleep 600"], "shell": "sh"}
     )
-    row = lifecycle.submit(place, task, fleet, image="none", base=tmp_path)
+    row = lifecycle.submit(place, Submission(task, fleet, image="none", base=tmp_path))
 
     def statuses() -> list[str]:
         return [each.status for each in node_statuses(fleet, boxes.connector, runtimes=place.runtimes)]

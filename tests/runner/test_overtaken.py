@@ -12,6 +12,7 @@ from foldernodes import FolderLab, FolderRuntime
 
 from orch.runner.errors import HostUnreachable, NodesBusy
 from orch.runner.events import Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.database import open_engine
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.ledger.records import RunRow
@@ -54,7 +55,7 @@ def submit_two(place: RunnerContext, ledger_url: str, tmp_path: Path) -> Iterato
         def submit(runner: RunnerContext, name: str, **more: Any) -> RunRow:
             task = Task.model_validate({"name": name, "nodes": nodes, "shell": "sh", "commands": ["true"]})
             fleet = FolderLab(tmp_path / "boxes").fleet()
-            return lifecycle.submit(runner, task, fleet, image="none", base=tmp_path, **more)
+            return lifecycle.submit(runner, Submission(task, fleet, image="none", base=tmp_path, **more))
 
         ledger.somebody = lambda: submit(place, "soon")
         return submit(replace(place, ledger=ledger), "late", **more)

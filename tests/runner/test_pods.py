@@ -20,6 +20,7 @@ from orch.runner.errors import BadTask, ImageUnavailable
 from orch.runner.events import LogLine, Recorder, Silent
 from orch.runner.launch.pods import check_task_for_pods
 from orch.runner.launch.run_plan import RunPlan, plan_of
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.commands import Command
 from orch.runner.node.runtimes import RUNTIMES
@@ -57,11 +58,13 @@ def submit(
     given = {"name": "job", "nodes": len(nodes), "stop_duration": 3, **task}
     return lifecycle.submit(
         place,
-        Task.model_validate(given),
-        pods.fleet(*nodes),
-        image=images.resolve("orch/mpi"),
-        base=place.dot.parent,
-        cli_env=secrets or {},
+        Submission(
+            Task.model_validate(given),
+            pods.fleet(*nodes),
+            image=images.resolve("orch/mpi"),
+            base=place.dot.parent,
+            cli_env=secrets or {},
+        ),
     )
 
 
@@ -326,7 +329,7 @@ def test_torchrun_starts_all_processes_on_both_pods(
         }
     )
     fleet = pods.fleet(*nodes, image="orch/job")
-    row = lifecycle.submit(place, task, fleet, image=images.resolve("orch/job"), base=tmp_path)
+    row = lifecycle.submit(place, Submission(task, fleet, image=images.resolve("orch/job"), base=tmp_path))
     row = lifecycle.drive(place, row)
     docker("rm", "-f", "-v", *(node.name for node in nodes))
     assert row.status == "done", (row.message, lines(place), lines(place, 1))
@@ -481,7 +484,7 @@ def test_more_shared_memory_than_the_pod_has_is_refused(run: Run, two: Pair) -> 
 
 def test_another_image_than_the_pods_is_refused(place: RunnerContext, pods: PodLab, two: Pair) -> None:
     task = Task.model_validate({"name": "job", "nodes": 1, "commands": ["true"]})
-    row = lifecycle.submit(place, task, pods.fleet(two[0]), image="other/image:1", base=place.dot)
+    row = lifecycle.submit(place, Submission(task, pods.fleet(two[0]), image="other/image:1", base=place.dot))
     ended = lifecycle.drive(place, row)
     assert ended.status == "failed"
     own = images.resolve("orch/mpi")

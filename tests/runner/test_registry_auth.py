@@ -13,6 +13,7 @@ from nodelab import Lab, docker
 from registrylab import ADDRESS, APP, Registry, registry
 
 from orch.runner.events import LogLine, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
@@ -50,7 +51,7 @@ class Trial:
             {"name": name, "image": APP, "commands": ["echo pulled"], **(auth if password else {})}
         )
         place = replace(self.place, secrets=lambda names: dict.fromkeys(names, password or ""))
-        row = lifecycle.submit(place, task, self.fleet, image=APP, base=self.base)
+        row = lifecycle.submit(place, Submission(task, self.fleet, image=APP, base=self.base))
         return lifecycle.drive(place, row)
 
     def lines(self) -> list[str]:

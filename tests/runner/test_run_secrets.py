@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from orch.runner.errors import RunFailed
 from orch.runner.events import LogLine, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger import schema
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
@@ -66,7 +67,7 @@ def place(tmp_path: Path, boxes: FolderLab, store: Store, ledger_url: str) -> It
 def submitted(place: RunnerContext, fleet: FleetState, base: Path, **task: object) -> RunRow:
     given = Task.model_validate({"name": "job", "nodes": 2, "shell": "sh", **task})
     return lifecycle.submit(
-        place, given, fleet, image="none", base=base, cli_env={"CLI": "${{ secrets.token }}"}
+        place, Submission(given, fleet, image="none", base=base, cli_env={"CLI": "${{ secrets.token }}"})
     )
 
 

@@ -17,6 +17,7 @@ from orch import images
 from orch.runner.errors import BadTask, HostfileIncomplete, NodesBusy, RunConflict
 from orch.runner.events import LogLine, Notice, Recorder
 from orch.runner.launch.environment import fold
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.status import node_statuses
 from orch.runner.runs import lifecycle
@@ -69,12 +70,14 @@ def submit(
     given = {"name": "job", "nodes": 2, **task}
     return lifecycle.submit(
         place,
-        Task.model_validate(given),
-        fleet,
-        image=images.resolve(image),
-        base=base,
-        caller_env={"FROM_CALLER": "yes"},
-        cli_env={"FROM_CLI": "1"},
+        Submission(
+            Task.model_validate(given),
+            fleet,
+            image=images.resolve(image),
+            base=base,
+            caller_env={"FROM_CALLER": "yes"},
+            cli_env={"FROM_CLI": "1"},
+        ),
     )
 
 

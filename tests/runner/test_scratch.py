@@ -8,6 +8,7 @@ from nodelab import Lab
 
 from orch import images
 from orch.runner.events import LogLine, Notice, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.commands import Command
 from orch.runner.runs import lifecycle
@@ -32,7 +33,7 @@ def with_scratch(lab: Lab, pair: Pair, *each: NodeScratch) -> FleetState:
 
 def run(place: RunnerContext, fleet: FleetState, base: Path, **task: object) -> RunRow:
     asked = Task.model_validate({"name": "job", "nodes": 2, "commands": SHOWS, **task})
-    row = lifecycle.submit(place, asked, fleet, image=images.resolve("orch/mpi"), base=base)
+    row = lifecycle.submit(place, Submission(asked, fleet, image=images.resolve("orch/mpi"), base=base))
     return lifecycle.drive(place, row)
 
 

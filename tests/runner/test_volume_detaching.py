@@ -15,6 +15,7 @@ from orch.runner.errors import DetachPending, RunFailed, VolumeDetaching
 from orch.runner.events import Notice, Recorder
 from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.run_plan import RunPlan
+from orch.runner.launch.submission import Submission
 from orch.runner.launch.volumes import KnownVolume, Volumes
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node import volumes
@@ -277,7 +278,7 @@ def test_a_run_starts_once_the_disk_is_free(
     place = RunnerContext(
         tmp_path / ".orch", ledger, node.line, recorder, {"folder": FolderRuntime()}, volumes=node
     )
-    row = lifecycle.submit(place, TASK, node.fleet, image="none", base=tmp_path, volumes=KNOWN)
+    row = lifecycle.submit(place, Submission(TASK, node.fleet, image="none", base=tmp_path, volumes=KNOWN))
     assert lifecycle.drive(place, row).status == "done"
     ledger.close()
     told = [event.text for event in recorder.events if isinstance(event, Notice)]

@@ -14,6 +14,7 @@ from support import until
 from orch.cli.output.run import place_text, run_json, runs_table
 from orch.runner.errors import InLine
 from orch.runner.events import Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger import waiting_line
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
@@ -103,7 +104,9 @@ def place(tmp_path: Path, boxes: FolderLab, ledger_url: str) -> Iterator[RunnerC
 def submit(place: RunnerContext, boxes: FolderLab, tmp_path: Path) -> Callable[..., RunRow]:
     def submit(name: str, *, wait: bool = True, **task: object) -> RunRow:
         given = Task.model_validate({"name": name, "nodes": 2, "shell": "sh", "commands": ["true"], **task})
-        return lifecycle.submit(place, given, boxes.fleet(), image="none", base=tmp_path, wait=wait)
+        return lifecycle.submit(
+            place, Submission(given, boxes.fleet(), image="none", base=tmp_path), wait=wait
+        )
 
     return submit
 

@@ -14,6 +14,7 @@ import pytest
 from foldernodes import FolderLab, FolderRuntime
 from support import ORCH, Folder, Said
 
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
@@ -123,7 +124,7 @@ def test_a_secret_is_replaced_and_deleted(project: Folder) -> None:
             secrets=lambda names: dict.fromkeys(names, "x"),
         )
         needs_it = Task.model_validate(task)
-        lifecycle.submit(runner, needs_it, lab.fleet(), image="none", base=project.path)
+        lifecycle.submit(runner, Submission(needs_it, lab.fleet(), image="none", base=project.path))
         said = project.orch("secret", "delete", "passing")
         lifecycle.stop(runner, ledger.get("late"), abort=True)
     assert said.out == "secret passing: deleted\n"

@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadTask, LedgerUnusable
-from orch.runner.events import Notice
-from orch.runner.launch.compile import RepoName, RunRequest, compile_run
-from orch.runner.launch.launch_record import LaunchRecord, place_in
+from orch.runner.launch.compile import RunRequest, compile_run
+from orch.runner.launch.launch_record import place_in
 from orch.runner.launch.run_plan import StagedFile
-from orch.runner.launch.volumes import Volumes
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import ARRAY_LIMIT, ARRAY_TURN, RunRow, Waiting
 from orch.runner.ledger.run_folder import RunFolder, open_folder
 from orch.runner.ledger.run_names import RunName
 from orch.runner.placement.placement import place_task
 from orch.runner.runs.run_secrets import names_in
-from orch.runner.upload.repository import repository_of
+from orch.runner.runs.submit import announce, launch_record, write_registry_auth
+from orch.runner.upload.repository import Repository, repository_of
 from orch.runner.upload.snapshot import keep_files
-from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
-    from orch.spec.models import Task
 
 
-def submit_array(
-    runner: RunnerContext,
-    task: Task,
-    fleet: FleetState,
-    *,
-    image: str,
-    base: Path,
-    name: str | None,
-    stem: str,
-    run_args: Sequence[str],
-    cli_env: Mapping[str, str],
-    caller_env: Mapping[str, str],
-    volumes: Volumes,
-    makes_nodes: bool,
-    made: frozenset[str],
-) -> RunRow:
+def submit_array(runner: RunnerContext, submission: Submission) -> RunRow:
     """Write the members of an array into the ledger, all or none; its first member. They wait: who drives
-    them begins them one after the other. Arguments and errors are those of `submit`; also BadTask (ORCH118)
-    for a fleet whose pods are not counted before they begin."""
+    them begins them one after the other. Errors are those of `submit`; also BadTask (ORCH118) for a fleet
+    whose pods are not counted before they begin."""
+    task, fleet = submission.task, submission.fleet
     if task.array is None:
         raise TypeError("a task without an array")
     if fleet.queue is not None and task.array.at_once is not None:
@@ -57,79 +41,82 @@ def submit_array(
             path="array",
             code="ORCH118",
         )
-    requested = name if name is not None else task.name
-    array_name = RunName.generate(stem) if requested is None else RunName.parse(requested)
+    name, limit = submission.run_name(), task.array.at_once
     runner.secrets(names_in(task, fleet))
-    indexes, limit = task.array.indexes, task.array.at_once
-    seats = place_task(task, fleet)
-    token, messages, warnings = secrets.token_hex(8), list[str](), dict[str, None]()
-    folder: RunFolder | None = None
 
     def waiting(place: int) -> Waiting:
         first = limit is None or place < limit
         return Waiting(ARRAY_TURN if first else ARRAY_LIMIT, 0.0, None, 0)
 
-    def build(numbers: Mapping[int, int]) -> tuple[Mapping[int, str], Sequence[str]]:
-        nonlocal folder
-        files: tuple[StagedFile, ...] | None = None
-        plans: dict[int, str] = {}
-        number = numbers[indexes[0]]
-        try:
-            folder = open_folder(runner.dot, array_name, number)
-            for index, own in numbers.items():
-                member = array_name.member(index)
-                request = RunRequest(
-                    task=task,
-                    name=member,
-                    number=own,
-                    fleet=fleet,
-                    seats=seats,
-                    image=image,
-                    base=base,
-                    token=token,
-                    run_args=tuple(run_args),
-                    cli_env=cli_env,
-                    caller_env=caller_env,
-                    repo=RepoName(repository.id, repository.label) if repository else None,
-                    volumes=dataclasses.replace(volumes, for_waiting=True),
-                    made=made,
-                    array=place_in(indexes, number, index),
-                )
-                compiled = compile_run(request)
-                warnings.update(dict.fromkeys(compiled.warnings))
-                if files is None:
-                    kept, told = keep_files(runner.dot, compiled.plan, repository)
-                    files, messages[:] = kept.files, told
-                    record = LaunchRecord.of(request, makes_nodes=makes_nodes)
-                    if fleet.queue is not None:
-                        from orch.runner.runs.pods.requests import check_request
+    draft = _ArrayDraft(runner.dot, submission, name, task.array.indexes)
+    try:
+        with repository_of(runner.dot, submission.base, task) as draft.repository:
+            array = runner.ledger.arrays.create(
+                name,
+                fleet.name,
+                task.array.indexes,
+                draft.write,
+                waiting,
+                limit=limit,
+                priority=task.priority,
+            )
+    except BaseException:
+        draft.forget_secrets()
+        raise
+    announce(runner, draft.warnings, draft.messages)
+    return runner.ledger.by_id(array.id)
 
-                        check_request(record, fleet, kept, request.volumes)
-                    folder.write_array(record.model_dump_json())
-                    if task.registry_auth is not None:
-                        folder.write_registry_auth(task.registry_auth.username, task.registry_auth.password)
-                plans[index] = compiled.plan.model_copy(update={"files": files}).model_dump_json()
-                open_folder(runner.dot, member, own)
+
+class _ArrayDraft:
+    """The members of an array, until the ledger has taken all of them."""
+
+    def __init__(self, dot: Path, submission: Submission, name: RunName, indexes: Sequence[int]) -> None:
+        self._submission = replace(submission, volumes=replace(submission.volumes, for_waiting=True))
+        self._dot, self._name, self._indexes = dot, name, indexes
+        self._seats = place_task(submission.task, submission.fleet)
+        self._token = secrets.token_hex(8)
+        self._folder: RunFolder | None = None
+        self.repository: Repository | None = None
+        self.warnings: dict[str, None] = {}
+        self.messages: tuple[str, ...] = ()
+
+    def write(self, numbers: Mapping[int, int]) -> tuple[Mapping[int, str], Sequence[str]]:
+        """Write the folders of all members, and return the plan of each index as JSON and the names of the
+        nodes. `numbers`: the number of the run by its index."""
+        try:
+            self._folder = open_folder(self._dot, self._name, numbers[self._indexes[0]])
+            plans = self._plans(self._folder, numbers)
         except OSError as error:
             raise LedgerUnusable(
                 "the folder of an array cannot be written",
-                where=str(runner.dot / "runs" / array_name),
+                where=str(self._dot / "runs" / self._name),
                 detail=error.strerror or str(error),
             ) from error
-        return plans, [seat.node.name for seat in seats]
+        return plans, [seat.node.name for seat in self._seats]
 
-    try:
-        with repository_of(runner.dot, base, task) as repository:
-            array = runner.ledger.arrays.create(
-                array_name, fleet.name, indexes, build, waiting, limit=limit, priority=task.priority
-            )
-    except BaseException:
-        if folder is not None:
-            folder.forget_secrets()
-        raise
-    for warning in warnings:
-        runner.processor.handle(Notice(warning, "warning"))
-    for line in messages:
-        level, _, text = line.partition(": ")
-        runner.processor.handle(Notice(text, level))
-    return runner.ledger.by_id(array.id)
+    def _plans(self, folder: RunFolder, numbers: Mapping[int, int]) -> dict[int, str]:
+        files: tuple[StagedFile, ...] | None = None
+        plans: dict[int, str] = {}
+        for index, number in numbers.items():
+            request = self._request(index, number, numbers[self._indexes[0]])
+            compiled = compile_run(request)
+            self.warnings.update(dict.fromkeys(compiled.warnings))
+            if files is None:  # what all members take along, once
+                kept, self.messages = keep_files(self._dot, compiled.plan, self.repository)
+                files = kept.files
+                folder.write_array(launch_record(self._submission, request, kept).model_dump_json())
+                write_registry_auth(folder, self._submission.task)
+            plans[index] = compiled.plan.model_copy(update={"files": files}).model_dump_json()
+            open_folder(self._dot, self._name.member(index), number)
+        return plans
+
+    def _request(self, index: int, number: int, first: int) -> RunRequest:
+        member = self._name.member(index)
+        request = self._submission.request(
+            member, number, self._seats, token=self._token, repository=self.repository
+        )
+        return replace(request, array=place_in(self._indexes, first, index))
+
+    def forget_secrets(self) -> None:
+        if self._folder is not None:
+            self._folder.forget_secrets()

@@ -22,6 +22,7 @@ from orch.rehearsal.account import Endpoint, SimulationError
 from orch.rehearsal.nodes import repair, scope, stop
 from orch.rehearsal.runpod.account import RunpodCloud
 from orch.runner.events import LogLine, Recorder
+from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.runs import lifecycle
@@ -97,7 +98,7 @@ def test_a_task_runs_on_the_pods_of_a_cluster_and_they_go_with_it(backed: Lab, t
     place = RunnerContext(tmp_path / ".orch", ledger, connector, recorder)
     show = 'echo "$NODE_RANK $WORLD_SIZE $GIVEN ${RUNPOD_POD_ID:+is a pod} ${RUNPOD_API_KEY-without key}"'
     task = Task.model_validate({"name": "job", "nodes": 2, "commands": [show], "shell": "sh"})
-    row = lifecycle.drive(place, lifecycle.submit(place, task, fleet, image="x/y", base=tmp_path))
+    row = lifecycle.drive(place, lifecycle.submit(place, Submission(task, fleet, image="x/y", base=tmp_path)))
     connector.close()
     ledger.close()
     assert row.status == "done", row.message
