@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from orch.catalog.load import catalog
+from orch.components.cloud.planner import PlanContext
 from orch.components.crusoe import candidates as crusoe
 from orch.components.crusoe import planner as crusoe_planner
 from orch.components.crusoe.account import client as crusoe_client
@@ -71,7 +72,7 @@ def plan_on_crusoe(settings: CrusoeSettings) -> Steps:
     small = CrusoeImage("ubuntu22.04:20260801") if lookups.bastion_image else None
     image = CrusoeImage(lookups.image.replace(":latest", ":20260801"))
     facts = CrusoeFacts("p-1", image, small, room=place.room, reservations=None)
-    crusoe_planner.plan(fleet, place, facts, NEW, crusoe_planner.Context(settings, CATALOG, "abc123"))
+    crusoe_planner.CrusoePlanner(fleet, place, facts, NEW, PlanContext(settings, CATALOG, "abc123")).plan()
 
 
 def plan_on_lambda(settings: LambdaSettings) -> Steps:
@@ -84,7 +85,7 @@ def plan_on_lambda(settings: LambdaSettings) -> Steps:
     (place, *_) = lambda_.placed(fleet, settings, found, stock=stock, file_systems=())
     image = LambdaImage(f"image-{place.region}", "lambda-stack-24-04", "24.4.2")
     facts = LambdaFacts(image=image, storage_gib=2800, file_systems={}, ssh_from=(), room=place.room)
-    lambda_planner.plan(fleet, place, facts, NEW, lambda_planner.Context(settings, "abc123"))
+    lambda_planner.LambdaPlanner(fleet, place, facts, NEW, PlanContext(settings, CATALOG, "abc123")).plan()
 
 
 def plan_on_nebius(settings: NebiusSettings) -> Steps:
@@ -101,8 +102,8 @@ def plan_on_nebius(settings: NebiusSettings) -> Steps:
         bastion_type="cpu-e2_2vcpu-8gb",
         bastion_image=NebiusImage("computeimage-2", "driverless-v2", 10),
     )
-    context = nebius_planner.Context(settings, CATALOG, "abc123", {}, created=1_790_000_000)
-    nebius_planner.plan(fleet, place, facts, NEW, context)
+    context = PlanContext(settings, CATALOG, "abc123", {}, created=1_790_000_000)
+    nebius_planner.NebiusPlanner(fleet, place, facts, NEW, context).plan()
 
 
 def plan_on_runpod(settings: RunpodSettings) -> Steps:

@@ -29,7 +29,7 @@ from orch.components.aws.candidates import CloudCandidate, with_efa
 from orch.components.aws.capacity import Demand
 from orch.components.aws.plan import AwsPlan, Disk, ExistingNetwork, NewNetwork
 from orch.components.aws.storage.rules import open_to_servers, server_findings
-from orch.components.cloud.backend import place_reason
+from orch.components.cloud.candidates import place_reason
 from orch.components.cloud.cloudinit import (
     RUNS_INIT,
     File,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
+from orch.catalog.load import catalog
 from orch.components.base import Backend, Facts
-from orch.components.cloud.candidates import CloudCandidate
+from orch.components.cloud.candidates import CloudCandidate, moves, price_in
 from orch.components.cloud.evacuation import no_other_zone, not_split
 from orch.components.cloud.node_groups import (
     SPREADS,
@@ -30,8 +31,10 @@ from orch.components.cloud.node_groups import (
 )
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.plan import CloudPlan
+from orch.components.cloud.planner import AnyPlanner, PlanContext
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Deployment, PricedNodes, Queue, SharedNetworks
+from orch.components.init_steps import scripts
 from orch.components.node_count import all_there, live_indices, own_pins
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import PlanErrors
@@ -58,9 +61,11 @@ Plan = TypeVar("Plan", bound=CloudPlan)
 class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
     """A backend that rents machines.
 
-    `node_type`: the type of a node's resource. `image_pins`: pins of machine images, which orch.lock keeps.
+    `planner`: what plans its fleets, unless it overrides `plan`. `node_type`: the type of a node's resource.
+    `image_pins`: pins of machine images, which orch.lock keeps.
     """
 
+    planner: ClassVar[type[AnyPlanner] | None] = None
     node_type: ClassVar[str]
     image_pins: ClassVar[tuple[str, ...]]
 
@@ -79,6 +84,25 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
     @abstractmethod
     def cloud_error(self, text: str) -> CloudError | None:
         """The cloud's error in a message of its provider; None when there is none."""
+
+    def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: Facts) -> Plan:
+        if self.planner is None:
+            raise TypeError(f"{self.name} has no planner")
+        context = self.plan_context(request)
+        return self.planner(request.fleet, candidate, facts, self.prior(request), context).plan()
+
+    def plan_context(self, request: PlanRequest) -> PlanContext[Any]:
+        """Return what a plan is made of besides the fleet."""
+        return PlanContext(
+            self.settings_of(request),
+            catalog(),
+            request.scope,
+            request.tags,
+            scripts(request.fleet, request.folder),
+            request.indices,
+            request.other_groups or OtherGroups(),
+            request.created,
+        )
 
     def with_nodes(self, plan: Plan, names: Collection[str]) -> Plan:
         """The same plan with only the nodes of these names."""
@@ -322,32 +346,6 @@ class CloudBackend(Backend[CloudCandidate, Facts, Plan]):
         images = {key: value for key, value in pinned.items() if key in self.image_pins}
         rest = {key: value for key, value in previous.pins.items() if key not in self.image_pins}
         return replace(previous, pins=rest if request.consent.upgrade else {**images, **rest})
-
-
-def moves(candidate: CloudCandidate, previous: PriorState) -> bool:
-    """Whether the fleet moves to another zone: the network cannot change under running instances."""
-    return not (candidate.kept or candidate.additional) and "zone" in previous.pins
-
-
-def place_reason(candidate: CloudCandidate, previous: PriorState) -> Iterator[str]:
-    """The reasons of a plan for a stack that has a placement already."""
-    if candidate.kept:
-        yield "it stays where it is: the stack is there"
-        if any(node.machine is None for node in previous.nodes):
-            yield "host keys: new nodes make their own; those that run keep what an earlier version gave them"
-    elif moves(candidate, previous):
-        place = "{instance_type} in {zone}".format_map(previous.pins)
-        yield f"it moves: the file excludes {place}, where the fleet is; all of it is removed first"
-
-
-def price_in(backend: str, instance_type: str, region: str, spot: bool) -> float | None:
-    """The lowest price of a type in a region, None where no list has it."""
-    from orch.catalog.load import catalog
-
-    prices = catalog().lists[backend]
-    offers = next((offers for each, offers in prices.by_type if each.name == instance_type), ())
-    own = [each.spot_price if spot else each.price for each in offers if each.region == region]
-    return min((each for each in own if each is not None), default=None)
 
 
 def regions_of(fleet: Fleet, backend: str) -> tuple[str, ...]:

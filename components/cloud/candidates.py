@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from orch.catalog.records import Catalog, InstanceType, Offer
@@ -252,3 +252,29 @@ def with_required_fabric(
         )
         raise PlanErrors([Finding("ORCH223", "network.interconnect", summary, hint=hint)])
     return fast_matches
+
+
+def moves(candidate: CloudCandidate, previous: PriorState) -> bool:
+    """Whether the fleet moves to another zone: the network cannot change under running instances."""
+    return not (candidate.kept or candidate.additional) and "zone" in previous.pins
+
+
+def place_reason(candidate: CloudCandidate, previous: PriorState) -> Iterator[str]:
+    """The reasons of a plan for a stack that has a placement already."""
+    if candidate.kept:
+        yield "it stays where it is: the stack is there"
+        if any(node.machine is None for node in previous.nodes):
+            yield "host keys: new nodes make their own; those that run keep what an earlier version gave them"
+    elif moves(candidate, previous):
+        place = "{instance_type} in {zone}".format_map(previous.pins)
+        yield f"it moves: the file excludes {place}, where the fleet is; all of it is removed first"
+
+
+def price_in(backend: str, instance_type: str, region: str, spot: bool) -> float | None:
+    """The lowest price of a type in a region, None where no list has it."""
+    from orch.catalog.load import catalog
+
+    prices = catalog().lists[backend]
+    offers = next((offers for each, offers in prices.by_type if each.name == instance_type), ())
+    own = [each.spot_price if spot else each.price for each in offers if each.region == region]
+    return min((each for each in own if each is not None), default=None)

@@ -14,8 +14,8 @@ from orch.components.accounts import Account
 from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import Survey
-from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
+from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud_errors import CloudError
 from orch.components.crusoe.account import errors
 from orch.components.crusoe.account.client import CrusoeClient, open_login
@@ -23,9 +23,8 @@ from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Reserva
 from orch.components.crusoe.candidates import CrusoeCandidate, candidates, placed
 from orch.components.crusoe.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.crusoe.plan import CrusoePlan
-from orch.components.crusoe.planner import Context, needed_lookups, plan
+from orch.components.crusoe.planner import CrusoePlanner, needed_lookups
 from orch.components.explain import Explained, Traits
-from orch.components.init_steps import scripts
 from orch.components.node_count import node_indices
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.models import Fleet
@@ -39,6 +38,7 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.crusoe"
     explained: ClassVar[Explained] = EXPLAINED
+    planner: ClassVar[type[AnyPlanner] | None] = CrusoePlanner
     node_type: ClassVar[str] = INSTANCE
     image_pins: ClassVar[tuple[str, ...]] = ("image", "image_of", "bastion_image")
 
@@ -95,19 +95,6 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
         changed = any(node.reservation != request.fleet.reservation for node in prior.nodes)
         reservations = self._reservations(request) if lookups.quota or changed else None
         return replace(self._client(request).facts(lookups), room=place.room, reservations=reservations)
-
-    def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: CrusoeFacts) -> CrusoePlan:
-        context = Context(
-            self.settings_of(request),
-            load_catalog(),
-            request.scope,
-            scripts(request.fleet, request.folder),
-            request.indices,
-            request.other_groups or OtherGroups(),
-            request.created,
-        )
-        place = cast("CrusoeCandidate", candidate)
-        return plan(request.fleet, place, facts, self.prior(request), context)
 
     def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
         """All nodes are of one type, where they began."""

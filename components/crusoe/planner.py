@@ -5,78 +5,47 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
-from orch.catalog.fabrics import Fabric
-from orch.catalog.records import Catalog
-from orch.components import file_systems
-from orch.components.cloud.backend import place_reason, price_in
+from orch.components.cloud.candidates import price_in
 from orch.components.cloud.cloudinit import (
     RUNS_INIT,
-    bastion_config,
     ended_by_time,
     filled,
-    first_boot_findings,
-    first_boot_pins,
     node_config,
     node_files,
     prepared,
 )
 from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.plan import Bastion, plan_fields
-from orch.components.cloud.sizing import budget_findings, disk_gb, fingerprint, nvidia, user_data_findings
-from orch.components.cloud.ssh_access import (
-    PRIVATE,
-    WORLD,
-    AccessMethod,
-    access_findings,
-    network_of,
-    way_in,
-)
+from orch.components.cloud.plan import Bastion
+from orch.components.cloud.planner import Planner
+from orch.components.cloud.sizing import disk_gb, nvidia
+from orch.components.cloud.ssh_access import WORLD, AccessMethod, access_findings, network_of, way_in
 from orch.components.crusoe import explain as told
-from orch.components.crusoe.account.facts import CrusoeFacts, Lookups
+from orch.components.crusoe.account.facts import CrusoeFacts, Image, Lookups
 from orch.components.crusoe.candidates import CrusoeCandidate, machines
 from orch.components.crusoe.plan import BASTION_IMAGE, BASTION_TYPE, CrusoePlan, Network
 from orch.components.crusoe.startup import MOST, startup_script
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
-from orch.components.idleness import IdleRule, idle_rule
-from orch.components.lifetime import Lifetime, lifetime
-from orch.components.node_count import all_there, count_words, folded, live_indices, node_indices
+from orch.components.idleness import IdleRule
+from orch.components.lifetime import Lifetime
+from orch.components.node_count import all_there
 from orch.components.request import PriorState
 from orch.runner.preparation.init_steps import steps
 from orch.spec.diagnostics import Severity
-from orch.spec.findings import Finding, settle
+from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 from orch.spec.models.backends.crusoe import CrusoeSettings
 from orch.spec.models.blocks import Network as NetworkBlock
+from orch.spec.models.ssh import Jump
 from orch.spec.suggest import few
-from orch.templates import ShellText, render
+from orch.templates import render
 
 PREPARE = "/usr/local/sbin/orch-prepare"
-OFF = ShellText("systemctl poweroff")
 # What a host key and the client's take in a script, when it is planned.
 _KEY = "x" * 400
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a plan is made of besides the fleet.
-
-    `scripts`: the text of `init[].file`, by path; `scope`: six hex digits that tell one project's names from
-    another's, used for a new stack only. `indices`: the nodes to plan, None: as many as the file asks for;
-    `other_groups`: the fleet's other nodes; `created`: when the fleet was, in seconds since the epoch.
-    """
-
-    settings: CrusoeSettings
-    catalog: Catalog
-    scope: str
-    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
-    indices: tuple[int, ...] | None = None
-    other_groups: OtherGroups[CrusoePlan, CrusoeFacts] = field(
-        default_factory=OtherGroups["CrusoePlan", CrusoeFacts]
-    )
-    created: int = 0
 
 
 def needed_lookups(
@@ -109,109 +78,126 @@ def _image_of(fleet: Fleet, candidate: CrusoeCandidate) -> str:
     return written or f"{machines()[candidate.type.name].image}:latest"
 
 
-def plan(
-    fleet: Fleet, candidate: CrusoeCandidate, facts: CrusoeFacts, previous: PriorState, context: Context
-) -> CrusoePlan:
-    """The whole fleet at one candidate.
+class CrusoePlanner(Planner[CrusoeCandidate, CrusoeFacts, CrusoePlan, CrusoeSettings]):
+    """Plan a fleet on Crusoe. Errors: ORCH213, 223-238, 281, 313, 321-323."""
 
-    Raises PlanErrors with all that is wrong: ORCH213, 223-238, 281, 313, 321-323.
-    """
-    indices = node_indices(fleet, previous) if context.indices is None else context.indices
-    live = live_indices(previous) if candidate.kept else frozenset[int]()
-    new = len(set(indices) - live)
-    scope = previous.pins.get("scope", context.scope)
-    settings, block = context.settings, network_of(fleet)
-    access = way_in(block, settings)
-    whole = fleet.gang == "all-or-nothing"
-    machine = machines()[candidate.type.name]
-    bastion = _bastion(access, facts, candidate.region)
-    fixed = (bastion.price or 0.0) if bastion else 0.0
-    data = None if machine.nvme else disk_gb(fleet)
-    idle, ending = idle_rule(fleet), lifetime(fleet, context.created)
-    cloud_init = node_init(fleet, candidate, context.scripts, idle, ending)
-    boot = first_boot_pins(fleet, context.scripts, idle, ending.stamp if ending else "")
-    warnings = settle(
-        [
-            *access_findings("Crusoe", block, access, all_public=True),
-            *_given_findings(block, facts, candidate.region),
-            *_image_findings(fleet, candidate, facts, previous),
-            *_fabric_findings(fleet, candidate),
-            *_reservation_findings(fleet, candidate, facts, new),
-            *_quota_findings(candidate, facts, new, context.other_groups),
-            *user_data_findings("Crusoe", _script_size(cloud_init), MOST),
-            *first_boot_findings(previous, boot, len(live)),
-            *budget_findings(
-                fleet,
-                candidate.price,
-                fixed,
-                candidate.price_of,
-                backend="crusoe",
-                nodes=len(indices),
-                other_nodes=context.other_groups.prices,
-                later=context.other_groups.later,
-            ),
-        ]
-    )
-    if facts.image is None:
-        raise AssertionError("an image that is missing is an error")
-    given = next((each for each in facts.subnets if each.location == candidate.region), None)
-    network = Network(given.id if given else None, given.network if given else None, access.sources)
-    layout = fingerprint(
-        candidate.type.name, candidate.region, candidate.network_id, facts.image, data, fleet.reservation
-    )
-    fields = plan_fields(
-        fleet,
-        candidate,
-        scope=scope,
-        indices=indices,
-        interconnect="infiniband" if candidate.infiniband else "ethernet",
-        bastion=bastion,
-        bastion_init=bastion_config(fleet.name, PRIVATE, ending.script(OFF) if ending else None)
-        if bastion
-        else "",
-        cloud_init=cloud_init,
-        layout=layout,
-        layout_unchanged=previous.pins.get("layout") == layout,
-        idle=idle,
-        lifetime=ending,
-        fixed=fixed,
-    )
-    fast: Fabric | None = fields["fabric"]
-    by_topology = fleet.topology == "rank-ordered" and candidate.infiniband is not None
-    jumps = (block.proxy_jump or ()) if access.kind == "given" else ()
-    return CrusoePlan(
-        **fields,
-        project=facts.project,
-        ib_network=candidate.network_id or None,
-        network=network,
-        access=access.kind,
-        public=True,
-        jumps=jumps,
-        image=facts.image.name,
-        bastion_image=facts.bastion_image.name if bastion and facts.bastion_image else None,
-        disk_gib=data,
-        reservation=fleet.reservation,
-        rank_by_topology=by_topology,
-        whole=whole,
-        unpriced=tuple(told.unpriced(candidate.price, bastion, data)),
-        pins=_pins(fleet, candidate, facts)
-        | boot
-        | file_systems.mounted(fleet.mounts)
-        | {"scope": scope, "indices": folded(indices), "layout": layout},
-        reasons=(
-            count_words(fleet, len(indices), candidate.words),
-            *place_reason(candidate, previous),
-            *told.ending_reasons(fleet, idle, ending),
-            *told.fabric_reasons(candidate, facts, new),
-            *told.network_reasons(network, access, bastion, jumps=len(jumps)),
-            *told.capacity_reasons(fleet, candidate, facts, new, whole=whole),
-            *told.image_reasons(facts, previous),
-            *told.disk_reasons(data),
-            *told.rank_reasons(fleet, by_topology=by_topology),
-            *(fast.words() if fast else ()),
-        ),
-        warnings=warnings,
-    )
+    backend = "crusoe"
+    title = "Crusoe"
+    most_user_data = MOST
+
+    @cached_property
+    def access(self) -> AccessMethod:
+        return way_in(self.block, self.settings)
+
+    @cached_property
+    def bastion(self) -> Bastion | None:
+        """A small machine without GPUs."""
+        image = self.facts.bastion_image
+        if self.access.kind != "bastion" or image is None:
+            return None
+        price = price_in("crusoe", BASTION_TYPE, self.candidate.region, False)
+        return Bastion(BASTION_TYPE, image.name, True, self.access.cidrs or (WORLD,), price)
+
+    @cached_property
+    def image(self) -> Image:
+        if self.facts.image is None:
+            raise AssertionError("an image that is missing is an error")
+        return self.facts.image
+
+    @cached_property
+    def network(self) -> Network:
+        region = self.candidate.region
+        given = next((each for each in self.facts.subnets if each.location == region), None)
+        return Network(given.id if given else None, given.network if given else None, self.access.sources)
+
+    @cached_property
+    def interconnect(self) -> str:
+        return "infiniband" if self.candidate.infiniband else "ethernet"
+
+    @cached_property
+    def rank_by_topology(self) -> bool:
+        return self.fleet.topology == "rank-ordered" and self.candidate.infiniband is not None
+
+    @cached_property
+    def cloud_init(self) -> str:
+        return node_init(self.fleet, self.candidate, self.context.scripts, self.idle, self.ending)
+
+    @cached_property
+    def user_data_size(self) -> int:
+        text = filled(self.cloud_init, name="node", host_key=_KEY, host_key_public=_KEY, authorized_key=_KEY)
+        return len(startup_script(text))
+
+    @cached_property
+    def data_gib(self) -> int | None:
+        """The size of a node's data disk; None where it has disks of its own."""
+        return None if machines()[self.candidate.type.name].nvme else disk_gb(self.fleet)
+
+    @cached_property
+    def layout_parts(self) -> tuple[object, ...]:
+        place = self.candidate
+        return (
+            place.type.name,
+            place.region,
+            place.network_id,
+            self.image,
+            self.data_gib,
+            self.fleet.reservation,
+        )
+
+    def findings(self) -> Iterator[Finding]:
+        fleet, candidate, facts = self.fleet, self.candidate, self.facts
+        yield from access_findings("Crusoe", self.block, self.access, all_public=True)
+        yield from _given_findings(self.block, facts, candidate.region)
+        yield from _image_findings(fleet, candidate, facts, self.previous)
+        yield from _fabric_findings(fleet, candidate)
+        yield from _reservation_findings(fleet, candidate, facts, self.new)
+        yield from _quota_findings(candidate, facts, self.new, self.context.other_groups)
+
+    def unpriced(self) -> Iterable[str]:
+        return told.unpriced(self.price, self.bastion, self.data_gib)
+
+    def own_pins(self) -> dict[str, str]:
+        bastion, network = self.facts.bastion_image, self.candidate.network_id
+        return {
+            "project": self.facts.project,
+            "spot": "false",
+            "image": self.image.name,
+            "image_of": _image_of(self.fleet, self.candidate),
+            **({"ib_network": network} if network else {}),
+            **({"bastion_image": bastion.name} if bastion else {}),
+        }
+
+    def own_reasons(self) -> Iterator[str]:
+        fleet, candidate, facts = self.fleet, self.candidate, self.facts
+        yield from told.ending_reasons(fleet, self.idle, self.ending)
+        yield from told.fabric_reasons(candidate, facts, self.new)
+        yield from told.network_reasons(self.network, self.access, self.bastion, jumps=len(self.jumps))
+        yield from told.capacity_reasons(fleet, candidate, facts, self.new, whole=self.whole)
+        yield from told.image_reasons(facts, self.previous)
+        yield from told.disk_reasons(self.data_gib)
+        yield from told.rank_reasons(fleet, by_topology=self.rank_by_topology)
+
+    @cached_property
+    def jumps(self) -> tuple[Jump, ...]:
+        return (self.block.proxy_jump or ()) if self.access.kind == "given" else ()
+
+    def record(self, fields: dict[str, Any]) -> CrusoePlan:
+        bastion = self.facts.bastion_image
+        return CrusoePlan(
+            **fields,
+            project=self.facts.project,
+            ib_network=self.candidate.network_id or None,
+            network=self.network,
+            access=self.access.kind,
+            public=True,
+            jumps=self.jumps,
+            image=self.image.name,
+            bastion_image=bastion.name if self.bastion and bastion else None,
+            disk_gib=self.data_gib,
+            reservation=self.fleet.reservation,
+            rank_by_topology=self.rank_by_topology,
+            whole=self.whole,
+        )
 
 
 def node_init(
@@ -238,26 +224,13 @@ def node_init(
     )
     files = [
         *node_files(PREPARE, sshd="AllowTcpForwarding yes\n"),
-        *prepared(PREPARE, prepare, init, cloud=None, idle=idle.script(OFF) if idle else None),
-        *ended_by_time(ending.script(OFF) if ending else None),
+        *prepared(PREPARE, prepare, init, cloud=None, idle=idle.script(CrusoePlanner.off) if idle else None),
+        *ended_by_time(ending.script(CrusoePlanner.off) if ending else None),
     ]
     return node_config(fleet, files, host_key="given")
 
 
-def _script_size(config: str) -> int:
-    text = filled(config, name="node", host_key=_KEY, host_key_public=_KEY, authorized_key=_KEY)
-    return len(startup_script(text))
-
-
 # What is found out
-
-
-def _bastion(access: AccessMethod, facts: CrusoeFacts, region: str) -> Bastion | None:
-    """A small machine without GPUs."""
-    if access.kind != "bastion" or facts.bastion_image is None:
-        return None
-    price = price_in("crusoe", BASTION_TYPE, region, False)
-    return Bastion(BASTION_TYPE, facts.bastion_image.name, True, access.cidrs or (WORLD,), price)
 
 
 def _given_findings(block: NetworkBlock, facts: CrusoeFacts, region: str) -> Iterator[Finding]:
@@ -401,19 +374,3 @@ def _quota_findings(
             f"this needs {needed} more",
             hint="ask Crusoe's support for more, or ask for fewer nodes",
         )
-
-
-def _pins(fleet: Fleet, candidate: CrusoeCandidate, facts: CrusoeFacts) -> dict[str, str]:
-    assert facts.image is not None
-    return {
-        "backend": "crusoe",
-        "project": facts.project,
-        "region": candidate.region,
-        "zone": candidate.zone,
-        "instance_type": candidate.type.name,
-        "spot": "false",
-        "image": facts.image.name,
-        "image_of": _image_of(fleet, candidate),
-        **({"ib_network": candidate.network_id} if candidate.network_id else {}),
-        **({"bastion_image": facts.bastion_image.name} if facts.bastion_image else {}),
-    }

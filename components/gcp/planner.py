@@ -12,7 +12,7 @@ from orch.catalog.fabrics import fabric
 from orch.catalog.gcp.machines import Shape, gcp_image
 from orch.catalog.records import Catalog
 from orch.components import file_systems
-from orch.components.cloud.backend import place_reason
+from orch.components.cloud.candidates import place_reason
 from orch.components.cloud.cloudinit import (
     bastion_config,
     first_boot_findings,

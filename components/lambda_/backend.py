@@ -14,12 +14,11 @@ from orch.components.accounts import Account
 from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import MarkedResource, Survey
-from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
+from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud.rest.client import account_of_key
 from orch.components.cloud_errors import CloudError
 from orch.components.explain import Explained, Traits
-from orch.components.init_steps import scripts
 from orch.components.lambda_ import clusters
 from orch.components.lambda_.account import errors
 from orch.components.lambda_.account.client import FILE_SYSTEM, GONE_S, KEY, LambdaClient, open_login
@@ -29,7 +28,7 @@ from orch.components.lambda_.candidates import LambdaCandidate, candidates, moun
 from orch.components.lambda_.clusters import Member
 from orch.components.lambda_.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.lambda_.plan import LambdaPlan
-from orch.components.lambda_.planner import Context, needed_lookups, plan
+from orch.components.lambda_.planner import LambdaPlanner, needed_lookups
 from orch.components.request import PlanRequest
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
@@ -43,6 +42,7 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.lambda_"
     explained: ClassVar[Explained] = EXPLAINED
+    planner: ClassVar[type[AnyPlanner] | None] = LambdaPlanner
     node_type: ClassVar[str] = INSTANCE
     image_pins: ClassVar[tuple[str, ...]] = ("image", "image_of", "image_region")
 
@@ -105,18 +105,6 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
             storage = known.storage_gib
         facts = self._client(request).facts(lookups)
         return replace(facts, storage_gib=storage, room=place.room)
-
-    def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: LambdaFacts) -> LambdaPlan:
-        context = Context(
-            self.settings_of(request),
-            request.scope,
-            scripts(request.fleet, request.folder),
-            request.indices,
-            request.tags,
-            request.other_groups or OtherGroups(),
-        )
-        place = cast("LambdaCandidate", candidate)
-        return plan(request.fleet, place, facts, self.prior(request), context)
 
     def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
         """All nodes are of one type, where they began."""

@@ -6,31 +6,22 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from orch.components import file_systems
-from orch.components.cloud.backend import place_reason
-from orch.components.cloud.cloudinit import (
-    RUNS_INIT,
-    first_boot_findings,
-    first_boot_pins,
-    node_config,
-    node_files,
-    prepared,
-)
-from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.plan import plan_fields
-from orch.components.cloud.sizing import budget_findings, fingerprint, nvidia, user_data_findings
-from orch.components.cloud.ssh_access import WORLD, AccessMethod, network_of, source_findings
+from orch.components.cloud.cloudinit import RUNS_INIT, node_config, node_files, prepared
+from orch.components.cloud.planner import Planner
+from orch.components.cloud.sizing import fingerprint, nvidia
+from orch.components.cloud.ssh_access import WORLD, AccessMethod, source_findings
 from orch.components.lambda_ import explain as told
-from orch.components.lambda_.account.facts import LambdaFacts, Lookups
+from orch.components.lambda_.account.facts import Image, LambdaFacts, Lookups
 from orch.components.lambda_.candidates import LambdaCandidate, mounted, tag_findings
 from orch.components.lambda_.plan import IMAGE_FAMILY, NO_FIREWALL, LambdaPlan
-from orch.components.node_count import count_words, folded, live_indices, node_indices
 from orch.components.request import PriorState
 from orch.runner.preparation.init_steps import steps
 from orch.spec.diagnostics import Severity
-from orch.spec.findings import Finding, settle
+from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 from orch.spec.models.backends.lambda_ import LambdaSettings
 from orch.spec.models.blocks import Network as NetworkBlock
@@ -45,25 +36,6 @@ TAGS = "tags"
 
 _KEYS_SIZE = 2_000
 """What a host key and the client's take, when a script is planned."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a plan is made of besides the fleet.
-
-    `scripts`: the text of `init[].file`, by path; `scope`: six hex digits that tell one project's names from
-    another's, used for a new stack only. `indices`: the nodes to plan, None: as many as the file asks for;
-    `tags` are the project's; `other_groups`: the fleet's other nodes.
-    """
-
-    settings: LambdaSettings
-    scope: str
-    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
-    indices: tuple[int, ...] | None = None
-    tags: Mapping[str, str] = field(default_factory=dict[str, str])
-    other_groups: OtherGroups[LambdaPlan, LambdaFacts] = field(
-        default_factory=OtherGroups["LambdaPlan", LambdaFacts]
-    )
 
 
 def needed_lookups(fleet: Fleet, candidate: LambdaCandidate, previous: PriorState) -> Lookups:
@@ -91,101 +63,129 @@ def _image_of(fleet: Fleet) -> str:
     return written or IMAGE_FAMILY
 
 
-def plan(
-    fleet: Fleet, candidate: LambdaCandidate, facts: LambdaFacts, previous: PriorState, context: Context
-) -> LambdaPlan:
-    """The whole fleet at one candidate.
+class LambdaPlanner(Planner[LambdaCandidate, LambdaFacts, LambdaPlan, LambdaSettings]):
+    """Plan a fleet on Lambda. Errors: ORCH213, 223-235, 281."""
 
-    Raises PlanErrors with all that is wrong: ORCH213, 223-235, 281.
-    """
-    indices = node_indices(fleet, previous) if context.indices is None else context.indices
-    live = live_indices(previous) if candidate.kept else frozenset[int]()
-    new = len(set(indices) - live)
-    scope = previous.pins.get("scope", context.scope)
-    settings, block = context.settings, network_of(fleet)
-    access = _way_in(block, settings)
-    ssh_from = () if candidate.region in NO_FIREWALL else access.sources
-    whole = fleet.gang == "all-or-nothing"
-    made = file_systems.created(fleet)
-    inherited = {**context.tags, **settings.tags}
-    tags = {**fleet.tags, **inherited}
-    cloud_init = node_init(fleet, candidate, context.scripts)
-    boot = first_boot_pins(fleet, context.scripts)
-    warnings = settle(
-        [
-            *_access_findings(block, access, facts, candidate.region),
-            *_image_findings(fleet, candidate, facts, previous),
-            *_fabric_findings(fleet, candidate),
-            *_disk_findings(fleet, candidate, facts),
-            *user_data_findings("Lambda", len(cloud_init.encode()) + _KEYS_SIZE, MOST_USER_DATA),
-            *first_boot_findings(previous, boot, len(live)),
-            *_tag_findings(previous, tags, len(live)),
-            *tag_findings({key: (value, "backends") for key, value in inherited.items()}),
-            *budget_findings(
-                fleet,
-                candidate.price,
-                0.0,
-                candidate.price_of,
-                backend="lambda",
-                nodes=len(indices),
-                other_nodes=context.other_groups.prices,
-                later=context.other_groups.later,
-            ),
-        ]
-    )
-    if facts.image is None:
-        raise AssertionError("an image that is missing is an error")
-    attached = {
-        fleet.mounts[index].path: facts.file_systems[name].id for name, index in mounted(fleet).items()
-    }
-    layout = fingerprint(
-        candidate.type.name, candidate.region, facts.image.id, attached, sorted(each.path for each in made)
-    )
-    fields = plan_fields(
-        fleet,
-        candidate,
-        scope=scope,
-        indices=indices,
-        interconnect="ethernet",
-        bastion=None,
-        bastion_init="",
-        cloud_init=cloud_init,
-        layout=layout,
-        layout_unchanged=previous.pins.get("layout") == layout,
-        idle=None,
-        lifetime=None,
-        fixed=0.0,
-    )
-    return LambdaPlan(
-        **{**fields, "file_systems": made},
-        access="given" if access.kind == "given" else "direct",
-        ssh_from=ssh_from,
-        jumps=(block.proxy_jump or ()) if access.kind == "given" else (),
-        image=facts.image.id,
-        image_words=facts.image.words,
-        attached=attached,
-        disk_gib=facts.storage_gib or 0,
-        tags=tags,
-        whole=whole,
-        unpriced=(*(("nodes",) if candidate.price is None else ()), *file_systems.unpriced(made)),
-        pins=_pins(fleet, candidate, facts)
-        | boot
-        | file_systems.mounted(fleet.mounts)
-        | file_systems.pins(made, f"the region {candidate.region}")
-        | {"scope": scope, "indices": folded(indices), "layout": layout, TAGS: fingerprint(tags)},
-        reasons=(
-            count_words(fleet, len(indices), candidate.words),
-            *place_reason(candidate, previous),
-            *told.capacity_reasons(candidate, facts, new, whole=whole),
-            *told.network_reasons(
-                candidate.region, access, ssh_from, facts, jumps=len(block.proxy_jump or ())
-            ),
-            *told.image_reasons(facts, previous),
-            *(f"file system: {path} is {each}, in this region" for path, each in attached.items()),
-            *file_systems.reasons(made),
-        ),
-        warnings=warnings,
-    )
+    backend = "lambda"
+    title = "Lambda"
+    most_user_data = MOST_USER_DATA
+
+    @cached_property
+    def access(self) -> AccessMethod:
+        """Straight, for each instance has a public address; over given hops, where no network is named."""
+        cidrs = self.settings.ssh_cidrs if self.block.ssh_cidrs is None else self.block.ssh_cidrs
+        return AccessMethod("given" if self.block.proxy_jump and not cidrs else "direct", True, cidrs)
+
+    @cached_property
+    def ssh_from(self) -> tuple[str, ...]:
+        return () if self.candidate.region in NO_FIREWALL else self.access.sources
+
+    @cached_property
+    def inherited_tags(self) -> dict[str, str]:
+        return {**self.context.tags, **self.settings.tags}
+
+    @cached_property
+    def tags(self) -> dict[str, str]:
+        return {**self.fleet.tags, **self.inherited_tags}
+
+    @cached_property
+    def idle(self) -> None:
+        """None: instances do not end themselves."""
+
+    @cached_property
+    def ending(self) -> None:
+        """None: instances do not end themselves."""
+
+    @cached_property
+    def image(self) -> Image:
+        if self.facts.image is None:
+            raise AssertionError("an image that is missing is an error")
+        return self.facts.image
+
+    @cached_property
+    def attached(self) -> dict[str, str]:
+        """The path -> the id of each file system that is there already."""
+        fleet = self.fleet
+        return {
+            fleet.mounts[index].path: self.facts.file_systems[name].id
+            for name, index in mounted(fleet).items()
+        }
+
+    @cached_property
+    def created_file_systems(self) -> tuple[file_systems.FileSystem, ...]:
+        return file_systems.created(self.fleet)
+
+    @cached_property
+    def file_system_place(self) -> str:
+        return f"the region {self.candidate.region}"
+
+    @cached_property
+    def cloud_init(self) -> str:
+        return node_init(self.fleet, self.candidate, self.context.scripts)
+
+    @cached_property
+    def user_data_size(self) -> int:
+        return len(self.cloud_init.encode()) + _KEYS_SIZE
+
+    @cached_property
+    def layout_parts(self) -> tuple[object, ...]:
+        made = sorted(each.path for each in self.created_file_systems)
+        machine, region = self.candidate.type.name, self.candidate.region
+        return machine, region, self.image.id, self.attached, made
+
+    def findings(self) -> Iterator[Finding]:
+        fleet, candidate, facts = self.fleet, self.candidate, self.facts
+        yield from _access_findings(self.block, self.access, facts, candidate.region)
+        yield from _image_findings(fleet, candidate, facts, self.previous)
+        yield from _fabric_findings(fleet, candidate)
+        yield from _disk_findings(fleet, candidate, facts)
+
+    def size_findings(self) -> Iterator[Finding]:
+        yield from _tag_findings(self.previous, self.tags, len(self.live))
+        yield from tag_findings({key: (value, "backends") for key, value in self.inherited_tags.items()})
+
+    def unpriced(self) -> Iterator[str]:
+        if self.price is None:
+            yield "nodes"
+
+    def own_pins(self) -> dict[str, str]:
+        return {
+            "zone": self.candidate.region,
+            "spot": "false",
+            "image": self.image.id,
+            "image_of": _image_of(self.fleet),
+            "image_region": self.candidate.region,
+            TAGS: fingerprint(self.tags),
+        }
+
+    def own_reasons(self) -> Iterator[str]:
+        jumps = len(self.block.proxy_jump or ())
+        yield from told.capacity_reasons(self.candidate, self.facts, self.new, whole=self.whole)
+        yield from told.network_reasons(
+            self.candidate.region, self.access, self.ssh_from, self.facts, jumps=jumps
+        )
+        yield from told.image_reasons(self.facts, self.previous)
+        for path, each in self.attached.items():
+            yield f"file system: {path} is {each}, in this region"
+
+    def fabric_reasons(self) -> tuple[str, ...]:
+        """Nothing: instances have Ethernet alone, which `network_reasons` describes."""
+        return ()
+
+    def record(self, fields: dict[str, Any]) -> LambdaPlan:
+        given = self.access.kind == "given"
+        return LambdaPlan(
+            **fields,
+            access="given" if given else "direct",
+            ssh_from=self.ssh_from,
+            jumps=(self.block.proxy_jump or ()) if given else (),
+            image=self.image.id,
+            image_words=self.image.words,
+            attached=self.attached,
+            disk_gib=self.facts.storage_gib or 0,
+            tags=self.tags,
+            whole=self.whole,
+        )
 
 
 def node_init(fleet: Fleet, candidate: LambdaCandidate, scripts: Mapping[str, str]) -> str:
@@ -210,12 +210,6 @@ def node_init(fleet: Fleet, candidate: LambdaCandidate, scripts: Mapping[str, st
 
 
 # What is found out
-
-
-def _way_in(block: NetworkBlock, settings: LambdaSettings) -> AccessMethod:
-    """Straight, for each instance has a public address; over given hops, where no network is named."""
-    cidrs = settings.ssh_cidrs if block.ssh_cidrs is None else block.ssh_cidrs
-    return AccessMethod("given" if block.proxy_jump and not cidrs else "direct", True, cidrs)
 
 
 def _access_findings(
@@ -301,17 +295,3 @@ def _tag_findings(previous: PriorState, tags: Mapping[str, str], live: int) -> I
             hint="`orch fleet delete NAME -i N` and `orch up` make a node anew",
             severity=Severity.WARNING,
         )
-
-
-def _pins(fleet: Fleet, candidate: LambdaCandidate, facts: LambdaFacts) -> dict[str, str]:
-    assert facts.image is not None
-    return {
-        "backend": "lambda",
-        "region": candidate.region,
-        "zone": candidate.region,
-        "instance_type": candidate.type.name,
-        "spot": "false",
-        "image": facts.image.id,
-        "image_of": _image_of(fleet),
-        "image_region": candidate.region,
-    }

@@ -14,11 +14,10 @@ from orch.components.accounts import Account
 from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import Survey
-from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud_errors import CloudError
 from orch.components.explain import Explained, Traits
-from orch.components.init_steps import scripts
 from orch.components.nebius.account import errors, orphans
 from orch.components.nebius.account.client import NebiusClient, NebiusRefused
 from orch.components.nebius.account.facts import NebiusFacts, Stock
@@ -26,7 +25,7 @@ from orch.components.nebius.account.session import login_of, open_session
 from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics
 from orch.components.nebius.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.nebius.plan import NebiusPlan
-from orch.components.nebius.planner import Context, needed_lookups, plan
+from orch.components.nebius.planner import NebiusPlanner, needed_lookups
 from orch.components.node_count import node_indices
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.findings import Finding, PlanErrors
@@ -44,6 +43,7 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.nebius"
     explained: ClassVar[Explained] = EXPLAINED
+    planner: ClassVar[type[AnyPlanner] | None] = NebiusPlanner
     node_type: ClassVar[str] = INSTANCE
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
@@ -116,20 +116,6 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
         lookups = needed_lookups(request.fleet, self.settings_of(request), place, prior, request.indices)
         facts = self._client(request).facts(project, lookups)
         return facts if place.kept else replace(facts, stock=room_at(self._stock(request), place))
-
-    def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: NebiusFacts) -> NebiusPlan:
-        context = Context(
-            self.settings_of(request),
-            load_catalog(),
-            request.scope,
-            request.tags,
-            scripts(request.fleet, request.folder),
-            request.indices,
-            request.other_groups or OtherGroups(),
-            request.created,
-        )
-        place = cast("NebiusCandidate", candidate)
-        return plan(request.fleet, place, facts, self.prior(request), context)
 
     def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
         """All nodes are of one type, where they began."""

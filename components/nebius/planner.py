@@ -5,87 +5,54 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
-from orch.catalog.fabrics import Fabric
 from orch.catalog.records import Catalog
-from orch.components import file_systems
-from orch.components.cloud.backend import place_reason
 from orch.components.cloud.cloudinit import (
     RUNS_INIT,
-    bastion_config,
     ended_by_time,
-    first_boot_findings,
-    first_boot_pins,
     node_config,
     node_files,
     prepared,
     wrapped,
 )
 from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.plan import Bastion, plan_fields
-from orch.components.cloud.sizing import (
-    budget_findings,
-    disk_findings,
-    disk_gb,
-    fingerprint,
-    nvidia,
-    user_data_findings,
-)
-from orch.components.cloud.ssh_access import PRIVATE, WORLD, AccessMethod, access_findings, network_of, way_in
+from orch.components.cloud.plan import Bastion
+from orch.components.cloud.planner import Planner
+from orch.components.cloud.sizing import disk_findings, disk_gb, nvidia
+from orch.components.cloud.ssh_access import WORLD, AccessMethod, access_findings, network_of, way_in
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
-from orch.components.idleness import IdleRule, idle_rule
-from orch.components.lifetime import Lifetime, lifetime
+from orch.components.idleness import IdleRule
+from orch.components.lifetime import Lifetime
 from orch.components.nebius import explain as told
 from orch.components.nebius.account.facts import (
     CPU_IMAGE_FAMILY,
     IMAGE_FAMILY,
+    Image,
     Lookups,
     NebiusFacts,
 )
 from orch.components.nebius.candidates import NebiusCandidate, types_with_fabric
 from orch.components.nebius.plan import Disk, NebiusPlan, Network
-from orch.components.node_count import all_there, count_words, folded, live_indices, node_indices
+from orch.components.node_count import all_there
 from orch.components.request import PriorState
 from orch.runner.preparation.init_steps import steps
 from orch.spec.diagnostics import Severity
-from orch.spec.findings import Finding, settle
+from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 from orch.spec.models.backends.nebius import NebiusSettings
 from orch.spec.models.blocks import Network as NetworkBlock
-from orch.templates import ShellText, render
+from orch.templates import render
 
 # Source: nebius/api compute/v1/instance.proto, cloud_init_user_data.
 MOST_USER_DATA = 32_768
 # InfiniBand cards of a machine with eight GPUs. Source: skypilot provision/nebius/constants.py.
 CARDS = 8
 PREPARE = "/usr/local/sbin/orch-prepare"
-OFF = ShellText("systemctl poweroff")
 # What a machine's host key takes in its user data, which does not compress, with the client's.
 _KEYS_SIZE = 1024
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a plan is made of besides the fleet.
-
-    `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
-    one project's names from another's, used for a new stack only. `indices`: the nodes to plan, None: as many
-    as the file asks for; `other_groups`: the fleet's other nodes; `created`: when the fleet was, in seconds
-    since the epoch.
-    """
-
-    settings: NebiusSettings
-    catalog: Catalog
-    scope: str
-    tags: Mapping[str, str] = field(default_factory=dict[str, str])
-    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
-    indices: tuple[int, ...] | None = None
-    other_groups: OtherGroups[NebiusPlan, NebiusFacts] = field(
-        default_factory=OtherGroups["NebiusPlan", NebiusFacts]
-    )
-    created: int = 0
 
 
 def needed_lookups(
@@ -130,112 +97,114 @@ def _is_id(written: str | None) -> bool:
     return written is not None and written.startswith("computeimage-")
 
 
-def plan(
-    fleet: Fleet, candidate: NebiusCandidate, facts: NebiusFacts, previous: PriorState, context: Context
-) -> NebiusPlan:
-    """The whole fleet at one candidate.
+class NebiusPlanner(Planner[NebiusCandidate, NebiusFacts, NebiusPlan, NebiusSettings]):
+    """Plan a fleet on Nebius. Errors: ORCH205, 213, 220-232, 235, 281, 313."""
 
-    Raises PlanErrors with all that is wrong: ORCH205, 213, 220-232, 235, 281, 313.
-    """
-    indices = node_indices(fleet, previous) if context.indices is None else context.indices
-    live = live_indices(previous) if candidate.kept else frozenset[int]()
-    new = len(set(indices) - live)
-    scope = previous.pins.get("scope", context.scope)
-    settings, block = context.settings, network_of(fleet)
-    access = way_in(block, settings)
-    whole = fleet.gang == "all-or-nothing"
-    findings = [
-        *access_findings("Nebius", block, access),
-        *_given_findings(block, facts),
-        *_bastion_findings(access, facts, candidate.region),
-        *_image_findings(fleet, candidate, facts, previous),
-        *_fabric_findings(fleet, candidate, context.catalog),
-        *_quota_findings(candidate, facts, new, context.other_groups),
-        *disk_findings(fleet, facts.image.least_gb if facts.image else None),
-    ]
-    idle, ending = idle_rule(fleet), lifetime(fleet, context.created)
-    cloud_init = node_init(fleet, candidate, context.scripts, idle, ending)
-    findings += user_data_findings("Nebius", len(wrapped(cloud_init)) + _KEYS_SIZE, MOST_USER_DATA)
-    boot = first_boot_pins(fleet, context.scripts, idle, ending.stamp if ending else "")
-    findings += first_boot_findings(previous, boot, len(live))
-    bastion = _bastion_of(access, facts, candidate.region, context.catalog)
-    fixed = (bastion.price or 0.0) if bastion else 0.0
-    findings += budget_findings(
-        fleet,
-        candidate.price,
-        fixed,
-        candidate.price_of,
-        backend="nebius",
-        nodes=len(indices),
-        other_nodes=context.other_groups.prices,
-        later=context.other_groups.later,
-    )
-    warnings = settle(findings)
-    if facts.image is None:
-        raise AssertionError("an image that is missing is an error")
-    network = _network_plan(block, facts, access)
-    disk = Disk(disk_gb(fleet))
-    layout = fingerprint(
-        candidate.type.name,
-        candidate.zone,
-        facts.image.id,
-        candidate.spot,
-        access.public,
-        disk,
-        fleet.reservation,
-    )
-    by_topology = fleet.topology == "rank-ordered" and candidate.infiniband is not None
-    jumps = block.proxy_jump or ()
-    fields = plan_fields(
-        fleet,
-        candidate,
-        scope=scope,
-        indices=indices,
-        interconnect="infiniband" if candidate.infiniband else "ethernet",
-        bastion=bastion,
-        bastion_init=bastion_config(fleet.name, PRIVATE, ending.script(OFF) if ending else None)
-        if bastion
-        else "",
-        cloud_init=cloud_init,
-        layout=layout,
-        layout_unchanged=previous.pins.get("layout") == layout,
-        idle=idle,
-        lifetime=ending,
-        fixed=fixed,
-    )
-    fast: Fabric | None = fields["fabric"]
-    return NebiusPlan(
-        **fields,
-        project=facts.project,
-        infiniband=candidate.infiniband,
-        network=network,
-        access=access.kind,
-        public=access.public,
-        jumps=jumps if access.kind == "given" else (),
-        image=facts.image.id,
-        disk=disk,
-        reservation=fleet.reservation,
-        rank_by_topology=by_topology,
-        labels={**fleet.tags, **context.tags, **settings.tags, "orch-fleet": fleet.name},
-        whole=whole,
-        unpriced=tuple(told.unpriced(candidate.price, bastion, public=access.public)),
-        pins=_pins(fleet, candidate, facts)
-        | boot
-        | file_systems.mounted(fleet.mounts)
-        | {"scope": scope, "indices": folded(indices), "layout": layout},
-        reasons=(
-            count_words(fleet, len(indices), candidate.words),
-            *place_reason(candidate, previous),
-            *told.ending_reasons(idle, ending),
-            *told.fabric_reasons(candidate, facts, new),
-            *told.network_reasons(network, access, bastion, jumps=len(jumps)),
-            *told.capacity_reasons(fleet, candidate, whole=whole),
-            *told.image_reasons(facts, previous),
-            *told.rank_reasons(fleet, by_topology=by_topology),
-            *(fast.words() if fast else ()),
-        ),
-        warnings=warnings,
-    )
+    backend = "nebius"
+    title = "Nebius"
+    most_user_data = MOST_USER_DATA
+
+    @cached_property
+    def access(self) -> AccessMethod:
+        return way_in(self.block, self.settings)
+
+    @cached_property
+    def bastion(self) -> Bastion | None:
+        return _bastion_of(self.access, self.facts, self.candidate.region, self.context.catalog)
+
+    @cached_property
+    def image(self) -> Image:
+        if self.facts.image is None:
+            raise AssertionError("an image that is missing is an error")
+        return self.facts.image
+
+    @cached_property
+    def network(self) -> Network:
+        return _network_plan(self.block, self.facts, self.access)
+
+    @cached_property
+    def interconnect(self) -> str:
+        return "infiniband" if self.candidate.infiniband else "ethernet"
+
+    @cached_property
+    def rank_by_topology(self) -> bool:
+        return self.fleet.topology == "rank-ordered" and self.candidate.infiniband is not None
+
+    @cached_property
+    def cloud_init(self) -> str:
+        return node_init(self.fleet, self.candidate, self.context.scripts, self.idle, self.ending)
+
+    @cached_property
+    def user_data_size(self) -> int:
+        return len(wrapped(self.cloud_init)) + _KEYS_SIZE
+
+    @cached_property
+    def disk(self) -> Disk:
+        return Disk(disk_gb(self.fleet))
+
+    @cached_property
+    def layout_parts(self) -> tuple[object, ...]:
+        place, image = self.candidate, self.image.id
+        return (
+            place.type.name,
+            place.zone,
+            image,
+            place.spot,
+            self.access.public,
+            self.disk,
+            self.fleet.reservation,
+        )
+
+    def findings(self) -> Iterator[Finding]:
+        fleet, candidate, facts = self.fleet, self.candidate, self.facts
+        yield from access_findings("Nebius", self.block, self.access)
+        yield from _given_findings(self.block, facts)
+        yield from _bastion_findings(self.access, facts, candidate.region)
+        yield from _image_findings(fleet, candidate, facts, self.previous)
+        yield from _fabric_findings(fleet, candidate, self.context.catalog)
+        yield from _quota_findings(candidate, facts, self.new, self.context.other_groups)
+        yield from disk_findings(fleet, facts.image.least_gb if facts.image else None)
+
+    def unpriced(self) -> Iterable[str]:
+        return told.unpriced(self.price, self.bastion, public=self.access.public)
+
+    def own_pins(self) -> dict[str, str]:
+        facts = self.facts
+        return {
+            "project": facts.project,
+            "image": self.image.id,
+            "image_of": _family(self.fleet, self.candidate),
+            "image_region": self.candidate.region,
+            **({"bastion_type": facts.bastion_type} if facts.bastion_type else {}),
+            **({"bastion_image": facts.bastion_image.id} if facts.bastion_image else {}),
+        }
+
+    def own_reasons(self) -> Iterator[str]:
+        jumps = len(self.block.proxy_jump or ())
+        yield from told.ending_reasons(self.idle, self.ending)
+        yield from told.fabric_reasons(self.candidate, self.facts, self.new)
+        yield from told.network_reasons(self.network, self.access, self.bastion, jumps=jumps)
+        yield from told.capacity_reasons(self.fleet, self.candidate, whole=self.whole)
+        yield from told.image_reasons(self.facts, self.previous)
+        yield from told.rank_reasons(self.fleet, by_topology=self.rank_by_topology)
+
+    def record(self, fields: dict[str, Any]) -> NebiusPlan:
+        own = {**self.fleet.tags, **self.context.tags, **self.settings.tags, "orch-fleet": self.fleet.name}
+        return NebiusPlan(
+            **fields,
+            project=self.facts.project,
+            infiniband=self.candidate.infiniband,
+            network=self.network,
+            access=self.access.kind,
+            public=self.access.public,
+            jumps=(self.block.proxy_jump or ()) if self.access.kind == "given" else (),
+            image=self.image.id,
+            disk=self.disk,
+            reservation=self.fleet.reservation,
+            rank_by_topology=self.rank_by_topology,
+            labels=own,
+            whole=self.whole,
+        )
 
 
 def node_init(
@@ -262,8 +231,8 @@ def node_init(
     )
     files = [
         *node_files(PREPARE, sshd="AllowTcpForwarding yes\n"),
-        *prepared(PREPARE, prepare, init, cloud=None, idle=idle.script(OFF) if idle else None),
-        *ended_by_time(ending.script(OFF) if ending else None),
+        *prepared(PREPARE, prepare, init, cloud=None, idle=idle.script(NebiusPlanner.off) if idle else None),
+        *ended_by_time(ending.script(NebiusPlanner.off) if ending else None),
     ]
     return node_config(fleet, files, host_key="given")
 
@@ -327,26 +296,6 @@ def _quota_findings(
             f"this needs {before + needed} more",
             hint="ask for more in the console: Limits, Quotas; or use another region",
         )
-
-
-# Pieces
-
-
-def _pins(fleet: Fleet, candidate: NebiusCandidate, facts: NebiusFacts) -> dict[str, str]:
-    assert facts.image is not None
-    return {
-        "backend": "nebius",
-        "project": facts.project,
-        "region": candidate.region,
-        "zone": candidate.zone,
-        "instance_type": candidate.type.name,
-        "spot": "true" if candidate.spot else "false",
-        "image": facts.image.id,
-        "image_of": _family(fleet, candidate),
-        "image_region": candidate.region,
-        **({"bastion_type": facts.bastion_type} if facts.bastion_type else {}),
-        **({"bastion_image": facts.bastion_image.id} if facts.bastion_image else {}),
-    }
 
 
 # The network: what is given, what is made, and its bastion

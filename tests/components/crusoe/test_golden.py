@@ -18,10 +18,11 @@ import pytest
 import yaml
 
 from orch.catalog.load import catalog
+from orch.components.cloud.planner import PlanContext
 from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Image, Quota, Reservation, Subnet
 from orch.components.crusoe.candidates import CrusoeCandidate, candidates, machines, placed
 from orch.components.crusoe.plan import CrusoePlan
-from orch.components.crusoe.planner import Context, needed_lookups, plan
+from orch.components.crusoe.planner import CrusoePlanner, needed_lookups
 from orch.components.crusoe.startup import MOST, startup_script
 from orch.components.node_count import node_indices
 from orch.components.request import PriorState
@@ -106,8 +107,8 @@ class Case:
 
     def plan(self) -> CrusoePlan:
         place = self.place()
-        context = Context(self.settings, CATALOG, "abc123")
-        return plan(self.fleet, place, self.facts(place), self.previous, context)
+        context = PlanContext(self.settings, CATALOG, "abc123")
+        return CrusoePlanner(self.fleet, place, self.facts(place), self.previous, context).plan()
 
     def outcome(self) -> dict[str, Any]:
         """The plan, or what is wrong, as it is written down."""

@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 from orch.catalog.load import catalog
+from orch.components.cloud.planner import PlanContext
 from orch.components.lambda_.account.facts import FoundFileSystem, Image, LambdaFacts, TypeStock
 from orch.components.lambda_.candidates import MOST_SHORT, LambdaCandidate, candidates, placed
 from orch.components.lambda_.plan import LambdaPlan
-from orch.components.lambda_.planner import Context, needed_lookups, plan
+from orch.components.lambda_.planner import LambdaPlanner, needed_lookups
 from orch.components.request import PriorState
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
@@ -84,8 +85,8 @@ class Case:
 
     def plan(self) -> LambdaPlan:
         place = self.place()
-        context = Context(self.settings, "abc123")
-        return plan(self.fleet, place, self.facts(place), self.previous, context)
+        context = PlanContext(self.settings, CATALOG, "abc123")
+        return LambdaPlanner(self.fleet, place, self.facts(place), self.previous, context).plan()
 
     def outcome(self) -> dict[str, Any]:
         """The plan, or what is wrong, as it is written down."""

@@ -17,10 +17,11 @@ import pytest
 import yaml
 
 from orch.catalog.load import catalog
+from orch.components.cloud.planner import PlanContext
 from orch.components.nebius.account.facts import Allowance, Image, NebiusFacts, Subnet
 from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics
 from orch.components.nebius.plan import NebiusPlan
-from orch.components.nebius.planner import Context, needed_lookups, plan
+from orch.components.nebius.planner import NebiusPlanner, needed_lookups
 from orch.components.node_count import node_indices
 from orch.components.request import PriorState
 from orch.spec.findings import PlanErrors
@@ -91,8 +92,8 @@ class Case:
 
     def plan(self) -> NebiusPlan:
         place = self.place()
-        context = Context(self.settings, CATALOG, "abc123", {"team": "research"}, created=CREATED)
-        return plan(self.fleet, place, self.facts(place), self.previous, context)
+        context = PlanContext(self.settings, CATALOG, "abc123", {"team": "research"}, created=CREATED)
+        return NebiusPlanner(self.fleet, place, self.facts(place), self.previous, context).plan()
 
     def outcome(self) -> dict[str, Any]:
         """The plan, or what is wrong, as it is written down."""
