@@ -14,10 +14,11 @@ from typing import Any
 import yaml
 
 from orch.catalog.load import catalog
+from orch.components.cloud.planner import PlanContext
 from orch.components.gcp.account.facts import Allowance, GcpFacts, Image, Network, Reservation, Subnet
 from orch.components.gcp.candidates import CloudCandidate, candidates
 from orch.components.gcp.plan import GcpPlan
-from orch.components.gcp.planner import Context, plan
+from orch.components.gcp.planner import GcpPlanner
 from orch.components.request import PriorState
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
@@ -61,9 +62,10 @@ class Case:
         return Reservation(**{"project": "acme-ml", **given}) if given else None
 
     @property
-    def context(self) -> Context:
-        return Context(
-            self.settings, CATALOG, "abc123", {"team": "research"}, self.data.get("scripts", {}), self.network
+    def context(self) -> PlanContext[GcpSettings]:
+        scripts = self.data.get("scripts", {})
+        return PlanContext(
+            self.settings, CATALOG, "abc123", {"team": "research"}, scripts, network=self.network
         )
 
     def candidates(self) -> tuple[CloudCandidate, ...]:
@@ -79,7 +81,7 @@ class Case:
     def plan(self, chosen: CloudCandidate | None = None) -> GcpPlan:
         """At a candidate, by default the first one."""
         chosen = chosen or self.candidates()[0]
-        return plan(self.fleet, chosen, self.facts(chosen), self.previous, self.context)
+        return GcpPlanner(self.fleet, chosen, self.facts(chosen), self.previous, self.context).plan()
 
     def facts(self, chosen: CloudCandidate) -> GcpFacts:
         """A project without limits, but for what the case says."""

@@ -236,6 +236,22 @@ class Planner(ABC, Generic[Place, Facts, Plan, Settings]):
     def fabric(self) -> Fabric | None:
         return fabric(self.interconnect, self.candidate.type.name)
 
+    def machine_price(self, instance_type: str) -> float | None:
+        """US dollars an hour of another machine in the fleet's region, on demand; None if no list has it."""
+        wanted = (instance_type, self.candidate.region)
+        offers = self.context.catalog.lists[self.backend].offers
+        prices = [each.price for each in offers if (each.type.name, each.region) == wanted]
+        return min((each for each in prices if each is not None), default=None)
+
+    @cached_property
+    def known_host_keys(self) -> dict[str, tuple[str, str]]:
+        """The machine and the host key of each node that runs."""
+        return {
+            node.name: (node.machine, node.ssh.host_key)
+            for node in self.previous.nodes
+            if self.candidate.kept and node.machine is not None
+        }
+
     @cached_property
     def fixed(self) -> float:
         """US dollars an hour of what is no node."""

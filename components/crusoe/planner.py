@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from orch.components.cloud.candidates import price_in
 from orch.components.cloud.cloudinit import (
     RUNS_INIT,
     ended_by_time,
@@ -95,7 +94,7 @@ class CrusoePlanner(Planner[CrusoeCandidate, CrusoeFacts, CrusoePlan, CrusoeSett
         image = self.facts.bastion_image
         if self.access.kind != "bastion" or image is None:
             return None
-        price = price_in("crusoe", BASTION_TYPE, self.candidate.region, False)
+        price = self.machine_price(BASTION_TYPE)
         return Bastion(BASTION_TYPE, image.name, True, self.access.cidrs or (WORLD,), price)
 
     @cached_property

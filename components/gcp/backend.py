@@ -15,8 +15,9 @@ from orch.components.accounts import Account
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import MarkedResource, Survey
-from orch.components.cloud.node_groups import OtherGroups, may_spread
+from orch.components.cloud.node_groups import may_spread
 from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud.planner import AnyPlanner, PlanContext
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, SharedNetworks
 from orch.components.explain import Explained, Traits
@@ -28,9 +29,8 @@ from orch.components.gcp.candidates import candidates
 from orch.components.gcp.capacity import flex_start, max_wait_s
 from orch.components.gcp.explain import EXPLAINED, traits
 from orch.components.gcp.plan import GcpPlan, base_name
-from orch.components.gcp.planner import Context, node_os, plan
+from orch.components.gcp.planner import GcpPlanner, node_os
 from orch.components.gcp.userdata import node_scratch
-from orch.components.init_steps import scripts
 from orch.components.lifetime import is_over
 from orch.components.node_count import live_indices
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
@@ -54,6 +54,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     packages: ClassVar[tuple[str, ...]] = ("gcp:",)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.gcp"
     explained: ClassVar[Explained] = EXPLAINED
+    planner: ClassVar[type[AnyPlanner] | None] = GcpPlanner
     node_type: ClassVar[str] = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
@@ -85,19 +86,8 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         lookups = needed_lookups(request.fleet, settings, candidate, prior, indices=request.indices)
         return gather_facts.ask(self.session(request), lookups)
 
-    def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: GcpFacts) -> GcpPlan:
-        context = Context(
-            self.settings_of(request),
-            load_catalog(),
-            request.scope,
-            request.tags,
-            scripts(request.fleet, request.folder),
-            self._shared_networks(request),
-            request.indices,
-            request.other_groups or OtherGroups(),
-            request.created,
-        )
-        return plan(request.fleet, candidate, facts, self.prior(request), context)
+    def plan_context(self, request: PlanRequest) -> PlanContext[GcpSettings]:
+        return replace(super().plan_context(request), network=self._shared_networks(request))
 
     def group_with(self, group: GcpPlan, names: Collection[str]) -> GcpPlan:
         """Of a managed group, whole batches."""

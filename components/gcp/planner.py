@@ -5,41 +5,25 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
 
-from orch.catalog.fabrics import fabric
 from orch.catalog.gcp.machines import Shape, gcp_image
-from orch.catalog.records import Catalog
 from orch.components import file_systems
-from orch.components.cloud.candidates import place_reason
-from orch.components.cloud.cloudinit import (
-    bastion_config,
-    first_boot_findings,
-    first_boot_pins,
-    wrapped,
-)
-from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.plan import Bastion, Node
-from orch.components.cloud.sizing import (
-    blocks,
-    budget_findings,
-    disk_findings,
-    disk_gb,
-    fingerprint,
-    gpus,
-    key_findings,
-    nvidia,
-    user_data_findings,
-)
+from orch.components.cloud.cloudinit import bastion_config, wrapped
+from orch.components.cloud.plan import Bastion
+from orch.components.cloud.planner import Planner
+from orch.components.cloud.sizing import disk_findings, disk_gb, fingerprint, key_findings, nvidia
 from orch.components.gcp import capacity as capacities
 from orch.components.gcp import explain as told
 from orch.components.gcp import network as networks
 from orch.components.gcp import userdata
-from orch.components.gcp.account.facts import GcpFacts
+from orch.components.gcp.account.facts import GcpFacts, Image
 from orch.components.gcp.account.labels import label_findings, labels
 from orch.components.gcp.account.lookups import (
     BASTION_TYPE,
+    NetworkLookup,
     bastion_image,
     image_fabric,
     image_lookup,
@@ -49,215 +33,274 @@ from orch.components.gcp.account.lookups import (
 from orch.components.gcp.candidates import CloudCandidate, with_fabric
 from orch.components.gcp.capacity import Demand
 from orch.components.gcp.network_findings import address_findings, lock_findings, shared_findings
-from orch.components.gcp.plan import Access, Disk, GcpPlan, Networks, base_name
+from orch.components.gcp.plan import (
+    Access,
+    Disk,
+    GcpPlan,
+    ManagedGroup,
+    Networks,
+    Placement,
+    Scheduling,
+    base_name,
+)
 from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
-from orch.components.lifetime import lifetime
-from orch.components.node_count import count_words, folded, live_indices, node_indices
-from orch.components.request import PriorState
+from orch.components.idleness import IdleRule
 from orch.components.scratch import disk_scratch
-from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.gcp import GcpSettings
+from orch.spec.models.blocks import Scratch
 
 
-@dataclass(frozen=True)
-class Context:
-    """What a plan is made of besides the fleet.
+class GcpPlanner(Planner[CloudCandidate, GcpFacts, GcpPlan, GcpSettings]):
+    """Plan a fleet on GCP. Errors: ORCH200-231, 281, 310-323."""
 
-    `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
-    one project's names from another's, used for a new stack only.
-    `network`: what the stack of shared networks has decided. `indices`: the nodes to plan, None: as many as
-    the file asks for; `other_groups`: the fleet's other nodes; `created`: when the
-    fleet was, in seconds since the epoch.
-    """
+    backend = "gcp"
+    title = "GCP"
+    most_user_data = userdata.MOST_BYTES
 
-    settings: GcpSettings
-    catalog: Catalog
-    scope: str
-    tags: Mapping[str, str] = field(default_factory=dict[str, str])
-    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
-    network: PriorState = field(default_factory=PriorState)
-    indices: tuple[int, ...] | None = None
-    other_groups: OtherGroups[GcpPlan, GcpFacts] = field(default_factory=OtherGroups["GcpPlan", GcpFacts])
-    created: int = 0
+    @cached_property
+    def shape(self) -> Shape:
+        return shape_of(self.fleet, self.candidate)
 
+    @cached_property
+    def base(self) -> str:
+        """What names of cloud resources begin with."""
+        return base_name(self.fleet.name, self.scope)
 
-def plan(
-    fleet: Fleet, candidate: CloudCandidate, facts: GcpFacts, previous: PriorState, context: Context
-) -> GcpPlan:
-    """The whole fleet at one candidate.
+    @cached_property
+    def lookup(self) -> NetworkLookup:
+        return network_lookup(self.fleet, self.settings, self.candidate.region)
 
-    Raises PlanErrors with all that is wrong: ORCH200-231, 281, 310-323.
-    """
-    shape, indices = shape_of(fleet, candidate), context.indices
-    if indices is None:
-        indices = node_indices(fleet, previous)
-    live = live_indices(previous) if candidate.kept else frozenset[int]()
-    scope = previous.pins.get("scope", context.scope)
-    base = base_name(fleet.name, scope)
-    lookup = network_lookup(fleet, context.settings, candidate.region)
-    findings = [
-        *_place_findings(fleet, candidate, facts, shape),
-        *capacities.option_findings(fleet, candidate, shape),
-        *capacities.reservation_findings(fleet, facts, Demand(len(indices), len(set(indices) - live), 0)),
-        *cidr_findings(lookup),
-        *label_findings(fleet.tags),
-    ]
-    net_base = context.network.pins.get("base", f"orch-net-{lookup.shared}-{context.scope}")
-    decision = networks.decide_networks(lookup, candidate, shape, facts, base, net_base=net_base)
-    if not isinstance(decision, networks.NetworkDecision):
-        settle(
-            [*findings, *decision, *capacities.placement_findings(fleet, shape, Demand(len(indices), 0, 0))]
+    @cached_property
+    def decision(self) -> networks.NetworkDecision:
+        """The networks. Raises PlanErrors with all that is wrong so far."""
+        context = self.context
+        net_base = context.network.pins.get("base", f"orch-net-{self.lookup.shared}-{context.scope}")
+        decision = networks.decide_networks(
+            self.lookup, self.candidate, self.shape, self.facts, self.base, net_base=net_base
         )
-        raise AssertionError("networks without a decision have an error")
-    new_networks = sum(each.origin == "made" for each in decision.networks.vpcs)
-    demand = Demand(len(indices), len(set(indices) - live), 0 if live else new_networks)
-    findings += decision.findings
-    if "iap" in (decision.way.kind, decision.way.bastion):
-        findings += iap_key_findings(context.settings)
-    findings += shared_findings(decision.shared, context.network)
-    findings += lock_findings(decision.networks, file_systems.created(fleet))
-    findings += address_findings(lookup, decision.networks, demand.new)
-    findings += capacities.placement_findings(fleet, shape, demand)
-    findings += capacities.quota_findings(candidate, facts, demand, context.other_groups)
-    os = node_os(fleet, candidate)
-    idle, ending = capacities.idleness(fleet), lifetime(fleet, context.created)
-    findings += capacities.lifetime_findings(ending, facts)
-    cloud_init = userdata.node_init(
-        fleet,
-        shape,
-        gpus=nvidia(candidate.type),
-        os=os,
-        scripts=context.scripts,
-        idle=idle,
-        account=context.settings.vm_service_account is not None,
-    )
-    findings += _size_findings(cloud_init)
-    findings += key_findings(facts.attribute_refusal, demand.new, "compute.instances.getGuestAttributes")
-    boot = first_boot_pins(fleet, context.scripts, idle, ttl=ending.stamp if ending else "")
-    findings += first_boot_findings(previous, boot, len(live))
-    findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)
-    group = capacities.group(fleet, previous, base, live=len(live), nodes=demand.nodes)
-    findings += capacities.group_findings(group, demand)
-    scheduling = capacities.scheduling(fleet, candidate, facts)
-    placement = capacities.placement(fleet, shape, facts, base, grouped=group is not None)
-    bastion = _bastion(decision, lookup.ssh_cidrs, candidate, facts, context)
-    findings += _bastion_findings(decision, facts, candidate)
-    fixed = (bastion.price or 0.0) if bastion else 0.0
-    findings += budget_findings(
-        fleet,
-        candidate.price,
-        fixed,
-        candidate.price_of,
-        backend="gcp",
-        nodes=demand.nodes,
-        other_nodes=context.other_groups.prices,
-        later=context.other_groups.later,
-    )
-    new_file_systems = file_systems.created(fleet)
-    warnings = settle(findings)
-    if facts.image is None:
-        raise AssertionError("an image that is missing is an error")
-    disk = Disk(disk_gb(fleet), shape.boot)
-    layout = fingerprint(
-        candidate.type.name, candidate.zone, facts.image.link, scheduling, decision.interfaces,
-        decision.public, userdata.node_scratch(fleet, shape, os), disk, fleet.reservation, group is not None,
-    )  # fmt: skip
-    own_labels = labels(fleet.tags, context.tags, context.settings.tags, {"orch-fleet": fleet.name})
-    given_policy = capacities.given_policy(facts)
-    content = (layout, cloud_init, own_labels, placement, context.settings.vm_service_account)
-    content += (given_policy,) if given_policy else ()
-    content += (ending,) if ending else ()
-    fast = fabric(shape.fabric, candidate.type.name)
-    name, _, count = shape.accelerator.partition(":")
-    close = placement or facts.reservation
-    rank_by_host = fleet.topology == "rank-ordered" and shape.levels > 0 and close is not None
-    return GcpPlan(
-        fleet=fleet.name,
-        scope=scope,
-        project=facts.project,
-        region=candidate.region,
-        zone=candidate.zone,
-        instance_type=candidate.type.name,
-        spot=candidate.spot,
-        networks=decision.networks,
-        shared=decision.shared,
-        interfaces=decision.interfaces,
-        bastion=bastion,
-        access=Access(decision.way.kind, lookup.block.proxy_jump or ()),
-        public=decision.public,
-        placement_policy=placement,
-        given_policy=given_policy,
-        group=group,
-        reservation=_reservation(facts),
-        scheduling=scheduling,
-        template=f"{base}-{fingerprint(*content)[:8]}",
-        image=facts.image.link,
-        disk=disk,
-        accelerator=(name, int(count)) if name else None,
-        service_account=context.settings.vm_service_account,
-        nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
-        cloud_init=cloud_init,
-        confidential=bool(fleet.init or any(mount.options for mount in fleet.mounts)),
-        host_keys={
-            node.name: (node.machine, node.ssh.host_key)
-            for node in previous.nodes
-            if candidate.kept and node.machine is not None
-        },
-        bastion_init=bastion_config(fleet.name, _node_cidrs(decision)) if bastion else "",
-        labels=own_labels,
-        layout=layout,
-        layout_unchanged=previous.pins.get("layout") == layout,
-        placement=fleet.placement,
-        rank_by_host=rank_by_host,
-        interconnect=shape.fabric,
-        fabric=fast,
-        # Container-Optimized OS comes without NVIDIA's toolkit.
-        gpus=gpus(candidate.type) | ({"toolkit": False} if os == "cos" and candidate.type.gpu else {}),
-        cpus=candidate.type.vcpus,
-        memory_mib=candidate.type.memory_mib,
-        arch=candidate.type.arch,
-        blocks=blocks(fleet, candidate.type),
-        job_image=fleet.image,
-        env={key: value for key, value in fleet.env.items() if value is not None},
-        mounts=fleet_mounts(fleet.mounts),
-        file_systems=new_file_systems,
-        protect=fleet.protect,
-        idle=idle,
-        lifetime=ending,
-        scratch=disk_scratch(fleet, userdata.node_scratch(fleet, shape, os)),
-        price=candidate.price,
-        hourly=round((candidate.price or 0.0) * demand.nodes + fixed, 6),
-        unpriced=(
-            *told.unpriced(decision, candidate.price, bastion),
-            *file_systems.unpriced(new_file_systems),
-        ),
-        pins=_pins(fleet, candidate, facts, context)
-        | boot
-        | file_systems.mounted(fleet.mounts)
-        | file_systems.pins(new_file_systems, _network_words(decision.networks))
-        | {"scope": scope, "indices": folded(indices), "layout": layout}
-        | ({"batches": ",".join(str(each) for each in group.batches)} if group else {})
-        | ({"network": decision.shared.name} if decision.shared else {}),
-        reasons=(
-            count_words(fleet, demand.nodes, told.words(candidate, scheduling)),
-            *place_reason(candidate, previous),
-            *([ending.reason] if ending else []),
-            *networks.reasons(decision, shape, lookup),
-            *filter(None, [capacities.placement_reason(fleet, shape, facts, placement)]),
-            *told.capacity_reasons(fleet, group, scheduling, facts),
-            *told.image_reasons(facts, previous),
-            *told.account_reasons(context.settings.vm_service_account),
-            *told.software_reasons(shape),
-            *told.scratch_reasons(userdata.node_scratch(fleet, shape, os), shape),
-            *told.rank_reasons(fleet, shape, by_host=rank_by_host),
-            *file_systems.reasons(new_file_systems),
-            *(fast.words() if fast else ()),
-        ),
-        warnings=warnings,
-    )
+        if not isinstance(decision, networks.NetworkDecision):
+            alone = Demand(len(self.indices), 0, 0)
+            refused = capacities.placement_findings(self.fleet, self.shape, alone)
+            settle([*self.place_findings(), *decision, *refused])
+            raise AssertionError("networks without a decision have an error")
+        return decision
+
+    @cached_property
+    def demand(self) -> Demand:
+        made = sum(each.origin == "made" for each in self.decision.networks.vpcs)
+        return Demand(len(self.indices), self.new, 0 if self.live else made)
+
+    @cached_property
+    def os(self) -> str:
+        return node_os(self.fleet, self.candidate)
+
+    @cached_property
+    def idle(self) -> IdleRule | None:
+        return capacities.idleness(self.fleet)
+
+    @cached_property
+    def cloud_init(self) -> str:
+        return userdata.node_init(
+            self.fleet,
+            self.shape,
+            gpus=nvidia(self.candidate.type),
+            os=self.os,
+            scripts=self.context.scripts,
+            idle=self.idle,
+            account=self.settings.vm_service_account is not None,
+        )
+
+    @cached_property
+    def user_data_size(self) -> int:
+        return len(wrapped(self.cloud_init)) + 160  # about what the client's key takes, incompressible
+
+    @cached_property
+    def group(self) -> ManagedGroup | None:
+        """The managed group that makes the nodes, if any."""
+        count = len(self.indices)
+        return capacities.group(self.fleet, self.previous, self.base, live=len(self.live), nodes=count)
+
+    @cached_property
+    def scheduling(self) -> Scheduling:
+        return capacities.scheduling(self.fleet, self.candidate, self.facts)
+
+    @cached_property
+    def placement_policy(self) -> Placement | None:
+        grouped = self.group is not None
+        return capacities.placement(self.fleet, self.shape, self.facts, self.base, grouped=grouped)
+
+    @cached_property
+    def bastion(self) -> Bastion | None:
+        way, image = self.decision.way.bastion, self.facts.bastion_image
+        if way is None or image is None:
+            return None
+        price = self.machine_price(BASTION_TYPE)
+        cidrs = self.lookup.ssh_cidrs if way == "public" else ()
+        return Bastion(BASTION_TYPE, image.link, way == "public", cidrs, price)
+
+    @cached_property
+    def bastion_init(self) -> str:
+        """GCP itself ends the machines of a fleet whose time is over."""
+        return bastion_config(self.fleet.name, _node_cidrs(self.decision))
+
+    @cached_property
+    def image(self) -> Image:
+        if self.facts.image is None:
+            raise AssertionError("an image that is missing is an error")
+        return self.facts.image
+
+    @cached_property
+    def created_file_systems(self) -> tuple[file_systems.FileSystem, ...]:
+        return file_systems.created(self.fleet)
+
+    @cached_property
+    def file_system_place(self) -> str:
+        return _network_words(self.decision.networks)
+
+    @cached_property
+    def node_scratch(self) -> Scratch | None:
+        return userdata.node_scratch(self.fleet, self.shape, self.os)
+
+    @cached_property
+    def scratch(self) -> Mapping[str, str | bool] | None:
+        return disk_scratch(self.fleet, self.node_scratch)
+
+    @cached_property
+    def disk(self) -> Disk:
+        return Disk(disk_gb(self.fleet), self.shape.boot)
+
+    @cached_property
+    def interconnect(self) -> str:
+        return self.shape.fabric
+
+    @cached_property
+    def place_words(self) -> str:
+        return told.words(self.candidate, self.scheduling)
+
+    @cached_property
+    def layout_parts(self) -> tuple[object, ...]:
+        candidate, decision = self.candidate, self.decision
+        return (
+            candidate.type.name, candidate.zone, self.image.link, self.scheduling, decision.interfaces,
+            decision.public, self.node_scratch, self.disk, self.fleet.reservation, self.group is not None,
+        )  # fmt: skip
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        own = {"orch-fleet": self.fleet.name}
+        return labels(self.fleet.tags, self.context.tags, self.settings.tags, own)
+
+    @cached_property
+    def template(self) -> str:
+        """The name of the instance template: it changes with what the template holds."""
+        account, given = self.settings.vm_service_account, capacities.given_policy(self.facts)
+        content = (self.layout, self.cloud_init, self.labels, self.placement_policy, account)
+        content += (given,) if given else ()
+        content += (self.ending,) if self.ending else ()
+        return f"{self.base}-{fingerprint(*content)[:8]}"
+
+    @cached_property
+    def rank_by_host(self) -> bool:
+        close = self.placement_policy or self.facts.reservation
+        return self.fleet.topology == "rank-ordered" and self.shape.levels > 0 and close is not None
+
+    def place_findings(self) -> Iterator[Finding]:
+        """What is wrong before the networks are decided."""
+        fleet, candidate, facts = self.fleet, self.candidate, self.facts
+        yield from _place_findings(fleet, candidate, facts, self.shape)
+        yield from capacities.option_findings(fleet, candidate, self.shape)
+        yield from capacities.reservation_findings(fleet, facts, Demand(len(self.indices), self.new, 0))
+        yield from cidr_findings(self.lookup)
+        yield from label_findings(fleet.tags)
+
+    def findings(self) -> Iterator[Finding]:
+        decision, fleet = self.decision, self.fleet
+        yield from self.place_findings()
+        yield from decision.findings
+        if "iap" in (decision.way.kind, decision.way.bastion):
+            yield from iap_key_findings(self.settings)
+        yield from shared_findings(decision.shared, self.context.network)
+        yield from lock_findings(decision.networks, self.created_file_systems)
+        yield from address_findings(self.lookup, decision.networks, self.new)
+        yield from capacities.placement_findings(fleet, self.shape, self.demand)
+        others = self.context.other_groups
+        yield from capacities.quota_findings(self.candidate, self.facts, self.demand, others)
+        yield from capacities.lifetime_findings(self.ending, self.facts)
+
+    def key_findings(self) -> Iterator[Finding]:
+        return key_findings(self.facts.attribute_refusal, self.new, "compute.instances.getGuestAttributes")
+
+    def size_findings(self) -> Iterator[Finding]:
+        yield from disk_findings(self.fleet, self.facts.image.size_gb if self.facts.image else None)
+        yield from capacities.group_findings(self.group, self.demand)
+        yield from _bastion_findings(self.decision, self.facts, self.candidate)
+
+    def node_facts(self) -> dict[str, str | int | bool | None]:
+        """Container-Optimized OS comes without NVIDIA's toolkit."""
+        bare = self.os == "cos" and self.candidate.type.gpu is not None
+        return super().node_facts() | ({"toolkit": False} if bare else {})
+
+    def unpriced(self) -> Iterable[str]:
+        return told.unpriced(self.decision, self.price, self.bastion)
+
+    def own_pins(self) -> dict[str, str]:
+        pins = {"project": self.facts.project}
+        lookup = image_lookup(self.fleet, self.settings, self.candidate)
+        for pin, image, of in (
+            ("image", self.facts.image, lookup.of if lookup else None),
+            ("bastion_image", self.facts.bastion_image, bastion_image().of),
+        ):
+            if image is not None and of is not None:
+                pins |= {pin: image.link, f"{pin}_of": of}
+        if self.group:
+            pins["batches"] = ",".join(map(str, self.group.batches))
+        if self.decision.shared:
+            pins["network"] = self.decision.shared.name
+        return pins
+
+    def own_reasons(self) -> Iterator[str]:
+        fleet, shape, facts = self.fleet, self.shape, self.facts
+        if self.ending:
+            yield self.ending.reason
+        yield from networks.reasons(self.decision, shape, self.lookup)
+        placement = capacities.placement_reason(fleet, shape, facts, self.placement_policy)
+        yield from filter(None, [placement])
+        yield from told.capacity_reasons(fleet, self.group, self.scheduling, facts)
+        yield from told.image_reasons(facts, self.previous)
+        yield from told.account_reasons(self.settings.vm_service_account)
+        yield from told.software_reasons(shape)
+        yield from told.scratch_reasons(self.node_scratch, shape)
+        yield from told.rank_reasons(fleet, shape, by_host=self.rank_by_host)
+
+    def record(self, fields: dict[str, Any]) -> GcpPlan:
+        fleet, decision = self.fleet, self.decision
+        name, _, count = self.shape.accelerator.partition(":")
+        return GcpPlan(
+            **fields,
+            project=self.facts.project,
+            networks=decision.networks,
+            shared=decision.shared,
+            interfaces=decision.interfaces,
+            access=Access(decision.way.kind, self.lookup.block.proxy_jump or ()),
+            public=decision.public,
+            placement_policy=self.placement_policy,
+            given_policy=capacities.given_policy(self.facts),
+            group=self.group,
+            reservation=_reservation(self.facts),
+            scheduling=self.scheduling,
+            template=self.template,
+            image=self.image.link,
+            disk=self.disk,
+            accelerator=(name, int(count)) if name else None,
+            service_account=self.settings.vm_service_account,
+            confidential=bool(fleet.init or any(mount.options for mount in fleet.mounts)),
+            host_keys=self.known_host_keys,
+            labels=self.labels,
+            rank_by_host=self.rank_by_host,
+        )
 
 
 # What is found out
@@ -310,11 +353,6 @@ def _bastion_findings(
         )
 
 
-def _size_findings(cloud_init: str) -> Iterator[Finding]:
-    size = len(wrapped(cloud_init)) + 160  # about what the client's key takes, which does not compress
-    yield from user_data_findings("GCP", size, userdata.MOST_BYTES)
-
-
 # Pieces
 
 
@@ -342,44 +380,6 @@ def _reservation(facts: GcpFacts) -> str | None:
     )
 
 
-def _bastion(
-    decision: networks.NetworkDecision,
-    cidrs: tuple[str, ...],
-    candidate: CloudCandidate,
-    facts: GcpFacts,
-    context: Context,
-) -> Bastion | None:
-    if decision.way.bastion is None or facts.bastion_image is None:
-        return None
-    public = decision.way.bastion == "public"
-    prices = [
-        offer.price
-        for offer in context.catalog.lists["gcp"].offers
-        if (offer.type.name, offer.region) == (BASTION_TYPE, candidate.region) and offer.price is not None
-    ]
-    image = facts.bastion_image.link
-    return Bastion(BASTION_TYPE, image, public, cidrs if public else (), min(prices, default=None))
-
-
 def _network_words(networks: Networks) -> str:
     """The network of the nodes' first interface, with its project where that is another's."""
     return f"{networks.project}/{networks.first.name}" if networks.project else networks.first.name
-
-
-def _pins(fleet: Fleet, candidate: CloudCandidate, facts: GcpFacts, context: Context) -> dict[str, str]:
-    pins = {
-        "backend": "gcp",
-        "project": facts.project,
-        "region": candidate.region,
-        "zone": candidate.zone,
-        "instance_type": candidate.type.name,
-        "spot": "true" if candidate.spot else "false",
-    }
-    lookup = image_lookup(fleet, context.settings, candidate)
-    for pin, image, of in (
-        ("image", facts.image, lookup.of if lookup else None),
-        ("bastion_image", facts.bastion_image, bastion_image().of),
-    ):
-        if image is not None and of is not None:
-            pins |= {pin: image.link, f"{pin}_of": of}
-    return pins

@@ -110,7 +110,11 @@ class NebiusPlanner(Planner[NebiusCandidate, NebiusFacts, NebiusPlan, NebiusSett
 
     @cached_property
     def bastion(self) -> Bastion | None:
-        return _bastion_of(self.access, self.facts, self.candidate.region, self.context.catalog)
+        """The smallest machine without GPUs that the region has, with a public address."""
+        kind, image = self.facts.bastion_type, self.facts.bastion_image
+        if self.access.kind != "bastion" or kind is None or image is None:
+            return None
+        return Bastion(kind, image.id, True, self.access.cidrs or (WORLD,), self.machine_price(kind))
 
     @cached_property
     def image(self) -> Image:
@@ -334,19 +338,6 @@ def _network_plan(block: NetworkBlock, facts: NebiusFacts, access: AccessMethod)
         groups=facts.groups if block.security_groups else None,
         ssh_from=access.sources,
     )
-
-
-def _bastion_of(access: AccessMethod, facts: NebiusFacts, region: str, catalog: Catalog) -> Bastion | None:
-    """The smallest machine without GPUs that the region has, with a public address."""
-    if access.kind != "bastion" or facts.bastion_type is None or facts.bastion_image is None:
-        return None
-    prices = [
-        offer.price
-        for offer in catalog.lists["nebius"].offers
-        if (offer.type.name, offer.region) == (facts.bastion_type, region) and offer.price is not None
-    ]
-    cidrs = access.cidrs or (WORLD,)
-    return Bastion(facts.bastion_type, facts.bastion_image.id, True, cidrs, min(prices, default=None))
 
 
 def _bastion_findings(access: AccessMethod, facts: NebiusFacts, region: str) -> Iterator[Finding]:
