@@ -26,7 +26,8 @@ from orch.components.aws.account.facts import (
 )
 from orch.components.aws.candidates import CloudCandidate, candidates
 from orch.components.aws.plan import AwsPlan
-from orch.components.aws.planner import Context, plan
+from orch.components.aws.planner import AwsPlanner
+from orch.components.cloud.planner import PlanContext
 from orch.components.request import PriorState
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
@@ -66,8 +67,10 @@ class Case:
         return Reservation(**given) if given else None
 
     @property
-    def context(self) -> Context:
-        return Context(self.settings, CATALOG, "abc123", {"team": "research"}, self.data.get("scripts", {}))
+    def context(self) -> PlanContext[AwsSettings]:
+        return PlanContext(
+            self.settings, CATALOG, "abc123", {"team": "research"}, self.data.get("scripts", {})
+        )
 
     def candidates(self) -> tuple[CloudCandidate, ...]:
         return candidates(
@@ -77,7 +80,7 @@ class Case:
     def plan(self, chosen: CloudCandidate | None = None) -> AwsPlan:
         """At a candidate, by default the first one."""
         chosen = chosen or self.candidates()[0]
-        return plan(self.fleet, chosen, self.facts(chosen), self.previous, self.context)
+        return AwsPlanner(self.fleet, chosen, self.facts(chosen), self.previous, self.context).plan()
 
     def facts(self, chosen: CloudCandidate) -> AwsFacts:
         """An account without limits, but for what the case says."""

@@ -20,16 +20,15 @@ from orch.components.aws.candidates import candidates, in_written_zones, with_kn
 from orch.components.aws.explain import EXPLAINED, traits
 from orch.components.aws.network import in_network_of
 from orch.components.aws.plan import AwsPlan
-from orch.components.aws.planner import Context, plan
+from orch.components.aws.planner import AwsPlanner
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import MarkedResource, Survey
-from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.orphans import StackSnapshot
+from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue, Room
 from orch.components.explain import Explained, Traits
-from orch.components.init_steps import scripts
 from orch.components.request import PlanRequest, PriorState
 from orch.offers.match import aws_zone_name
 from orch.spec.errors import OrchError
@@ -55,6 +54,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
     rehearsal: ClassVar[str | None] = "orch.rehearsal.aws"
     tells_room: ClassVar[bool] = True
     explained: ClassVar[Explained] = EXPLAINED
+    planner: ClassVar[type[AnyPlanner] | None] = AwsPlanner
     node_type: ClassVar[str] = "aws:ec2/instance:Instance"
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
 
@@ -118,20 +118,6 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
 
     def _ask(self, request: PlanRequest, lookups: Lookups) -> AwsFacts:
         return gather_facts.ask(self.session(request), lookups, self.settings_of(request).endpoint_url)
-
-    def plan(self, request: PlanRequest, candidate: CloudCandidate, facts: AwsFacts) -> AwsPlan:
-        texts = scripts(request.fleet, request.folder)
-        context = Context(
-            self.settings_of(request),
-            load_catalog(),
-            request.scope,
-            request.tags,
-            texts,
-            request.indices,
-            request.other_groups or OtherGroups(),
-            request.created,
-        )
-        return plan(request.fleet, candidate, facts, self.prior(request), context)
 
     def group_with(self, group: AwsPlan, names: Collection[str]) -> AwsPlan:
         nodes = tuple(node for node in group.nodes if node.name in names)

@@ -6,12 +6,11 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 from orch.catalog.aws.machines import Nics, nics
-from orch.catalog.fabrics import fabric
-from orch.catalog.records import Catalog
 from orch.components import file_systems
 from orch.components.aws import capacity as capacities
 from orch.components.aws import explain as told
@@ -20,6 +19,7 @@ from orch.components.aws import nics as cards
 from orch.components.aws.account.facts import AwsFacts, Image
 from orch.components.aws.account.lookups import (
     BASTION_TYPE,
+    NetworkLookup,
     bastion_image,
     image_lookup,
     layout,
@@ -27,254 +27,303 @@ from orch.components.aws.account.lookups import (
 )
 from orch.components.aws.candidates import CloudCandidate, with_efa
 from orch.components.aws.capacity import Demand
-from orch.components.aws.plan import AwsPlan, Disk, ExistingNetwork, NewNetwork
+from orch.components.aws.nics import Interface
+from orch.components.aws.plan import AwsPlan, Capacity, Disk, ExistingNetwork, PlacementGroup
 from orch.components.aws.storage.rules import open_to_servers, server_findings
-from orch.components.cloud.candidates import place_reason
 from orch.components.cloud.cloudinit import (
     RUNS_INIT,
     File,
-    bastion_config,
     ended_by_time,
-    first_boot_findings,
-    first_boot_pins,
     node_config,
     node_files,
     prepared,
     scratch,
     wrapped,
 )
-from orch.components.cloud.node_groups import SPREADS, OtherGroups, may_spread, spreads
-from orch.components.cloud.plan import Bastion, Node
-from orch.components.cloud.sizing import (
-    blocks,
-    budget_findings,
-    disk_findings,
-    disk_gb,
-    fingerprint,
-    gpus,
-    key_findings,
-    nvidia,
-    user_data_findings,
-)
+from orch.components.cloud.node_groups import SPREADS, may_spread, spreads
+from orch.components.cloud.plan import Bastion
+from orch.components.cloud.planner import Planner
+from orch.components.cloud.sizing import disk_findings, disk_gb, key_findings, nvidia
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
-from orch.components.idleness import IdleRule, idle_rule
-from orch.components.lifetime import Lifetime, lifetime
-from orch.components.node_count import count_words, folded, live_indices, node_indices
+from orch.components.idleness import IdleRule
+from orch.components.lifetime import Lifetime
 from orch.components.request import PriorState
 from orch.components.scratch import disk_scratch
 from orch.runner.preparation.init_steps import steps
-from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
-from orch.templates import ShellText, render
+from orch.spec.models.blocks import Scratch
+from orch.templates import render
 
 # Source: EC2 user guide, "Run commands when you launch an EC2 instance with user data input".
 MOST_BYTES = 16_384
 EFA_INSTALLER = "1.43.2"
 # Linux gives EFA's libfabric huge pages of 2 MiB; the EFA installer reserves as many.
 HUGE_PAGES = 5128
-# The launch template makes an instance that is shut down from within a terminated one.
-OFF = ShellText("systemctl poweroff")
+_KEY_SIZE = 160
+"""Bytes of user data that the client's key takes, about, which does not compress."""
 
 
-@dataclass(frozen=True)
-class Context:
-    """What a plan is made of besides the fleet.
+class AwsPlanner(Planner[CloudCandidate, AwsFacts, AwsPlan, AwsSettings]):
+    """Plan a fleet on AWS. Errors: ORCH200-231, 281, 310-323."""
 
-    `tags` are the project's; `scripts` the text of `init[].file`, by path; `scope` six hex digits that tell
-    one project's names from another's, used for a new stack only.
-    `indices`: the nodes to plan, None: as many as the file asks for; `other_groups`: the fleet's other nodes;
-    `created`: when the fleet was, in seconds since the epoch.
-    """
+    backend = "aws"
+    title = "AWS"
+    most_user_data = MOST_BYTES
 
-    settings: AwsSettings
-    catalog: Catalog
-    scope: str
-    tags: Mapping[str, str] = field(default_factory=dict[str, str])
-    scripts: Mapping[str, str] = field(default_factory=dict[str, str])
-    indices: tuple[int, ...] | None = None
-    other_groups: OtherGroups[AwsPlan, AwsFacts] = field(default_factory=OtherGroups["AwsPlan", AwsFacts])
-    created: int = 0
+    @cached_property
+    def nics(self) -> Nics:
+        return nics()[self.candidate.type.name]
 
+    @cached_property
+    def interfaces(self) -> tuple[Interface, ...]:
+        return layout(self.fleet, self.candidate)
 
-def plan(
-    fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, previous: PriorState, context: Context
-) -> AwsPlan:
-    """The whole fleet at one candidate.
+    @cached_property
+    def demand(self) -> Demand:
+        return Demand(len(self.indices), self.new, len(self.interfaces))
 
-    Raises PlanErrors with all that is wrong: ORCH200-231, 281, 310-323.
-    """
-    each, indices = nics()[candidate.type.name], context.indices
-    if indices is None:
-        indices = node_indices(fleet, previous)
-    live = live_indices(previous) if candidate.kept else frozenset[int]()
-    interfaces = layout(fleet, candidate)
-    demand = Demand(len(indices), len(set(indices) - live), len(interfaces))
-    stays = candidate.kept or candidate.additional
-    spread = spreads(fleet, previous) if stays else may_spread(fleet)
-    scope = previous.pins.get("scope", context.scope)
-    base = f"orch-{fleet.name}-{scope}"
-    efa = sum(interface.kind != "interface" for interface in interfaces)
-    lookup = network_lookup(fleet, context.settings, candidate.region)
-    zone = facts.zone(candidate.zone)
-    findings = list(_card_findings(fleet, candidate, facts, each))
-    decision = networks.decide_network(lookup, candidate, facts, demand, base)
-    if not isinstance(decision, networks.NetworkDecision):
-        findings += [*decision, *_place_findings(fleet, candidate, facts, previous, bastion=False)]
-        settle([*findings, *capacities.reservation_findings(fleet, facts, demand)])
-        raise AssertionError("a network without a decision has an error")
-    block = facts.reservation is not None and facts.reservation.kind == "block"
-    nat_ips = 0 if stays else networks.elastic_ips(decision, demand)[1]
-    findings += _place_findings(fleet, candidate, facts, previous, bastion=decision.bastion is not None)
-    findings += decision.findings
-    findings += capacities.reservation_findings(fleet, facts, demand)
-    findings += capacities.quota_findings(candidate, facts, demand, context.other_groups, nat_ips)
-    idle, ending = idle_rule(fleet), lifetime(fleet, context.created)
-    cloud_init = node_init(
-        fleet,
-        each,
-        gpus=nvidia(candidate.type),
-        efa=efa,
-        scripts=context.scripts,
-        ssm=decision.access.way == "ssm",
-        idle=idle,
-        ending=ending,
-    )
-    if demand.new:
-        findings += _size_findings(cloud_init)
-    findings += key_findings(facts.console_refusal, demand.new, "ec2:GetConsoleOutput", Severity.WARNING)
-    # The one key of ours that EC2 does not let an instance read: such a launch fails.
-    tags_readable = "_index" not in _tags(fleet, context)
-    moment = "" if ending is None else "on" if tags_readable else ending.stamp
-    boot = first_boot_pins(fleet, context.scripts, idle, moment)
-    findings += first_boot_findings(previous, boot, len(live))
-    findings += disk_findings(fleet, facts.image.size_gb if facts.image else None)
-    group = capacities.placement_group(fleet, facts, each, base)
-    capacity = capacities.capacity(fleet, candidate, facts, demand)
-    bastion = _bastion(lookup.ssh_cidrs, decision, candidate, facts, context)
-    price = None if block else candidate.price
-    fixed = (bastion.price or 0.0) if bastion else 0.0
-    if not block:
-        findings += budget_findings(
-            fleet,
-            price,
-            fixed,
-            candidate.price_of,
-            backend="aws",
-            nodes=demand.nodes,
-            other_nodes=context.other_groups.prices,
-            later=context.other_groups.later,
+    @cached_property
+    def stays(self) -> bool:
+        return self.candidate.kept or self.candidate.additional
+
+    @cached_property
+    def spread(self) -> bool:
+        """Whether the fleet may get nodes in other zones."""
+        return spreads(self.fleet, self.previous) if self.stays else may_spread(self.fleet)
+
+    @cached_property
+    def base(self) -> str:
+        """What names of cloud resources begin with."""
+        return f"orch-{self.fleet.name}-{self.scope}"
+
+    @cached_property
+    def efa(self) -> int:
+        return sum(interface.kind != "interface" for interface in self.interfaces)
+
+    @cached_property
+    def interconnect(self) -> str:
+        return "efa" if self.efa else "ethernet"
+
+    @cached_property
+    def prepaid(self) -> bool:
+        """Whether the nodes are of a capacity block, which is paid in advance."""
+        return self.facts.reservation is not None and self.facts.reservation.kind == "block"
+
+    @cached_property
+    def price(self) -> float | None:
+        return None if self.prepaid else self.candidate.price
+
+    @cached_property
+    def place_words(self) -> str:
+        return told.words(self.candidate, block=self.prepaid)
+
+    @cached_property
+    def lookup(self) -> NetworkLookup:
+        return network_lookup(self.fleet, self.settings, self.candidate.region)
+
+    @cached_property
+    def decision(self) -> networks.NetworkDecision:
+        """The network. Raises PlanErrors with all that is wrong so far."""
+        decision = networks.decide_network(self.lookup, self.candidate, self.facts, self.demand, self.base)
+        if not isinstance(decision, networks.NetworkDecision):
+            reserved = capacities.reservation_findings(self.fleet, self.facts, self.demand)
+            settle([*self.card_findings(), *decision, *self.place_findings(bastion=False), *reserved])
+            raise AssertionError("a network without a decision has an error")
+        return decision
+
+    @cached_property
+    def cloud_init(self) -> str:
+        return node_init(
+            self.fleet,
+            self.nics,
+            gpus=nvidia(self.candidate.type),
+            efa=self.efa,
+            scripts=self.context.scripts,
+            ssm=self.decision.access.way == "ssm",
+            idle=self.idle,
+            ending=self.ending,
         )
-    new_file_systems = file_systems.created(fleet)
-    servers = (decision.groups, decision.network, facts.subnets, new_file_systems)
-    findings += server_findings(*servers)
-    warnings = settle(findings)
-    image = facts.image
-    if zone is None or image is None:
-        raise AssertionError("a place or an image that is missing is an error")
-    disk = _disk(fleet, image, context.settings)
-    layout_fingerprint = fingerprint(
-        candidate.type.name,
-        candidate.zone,
-        image.id,
-        capacity.market,
-        interfaces,
-        decision.addresses.kind,
-        scratch(fleet, each.disks),
-        disk,
-    )
-    fast = fabric("efa" if efa else "ethernet", candidate.type.name)
-    return AwsPlan(
-        fleet=fleet.name,
-        scope=scope,
-        region=candidate.region,
-        zone=candidate.zone,
-        zone_name=zone.name,
-        instance_type=candidate.type.name,
-        spot=candidate.spot,
-        network=decision.network,
-        groups=open_to_servers(*servers),
-        bastion=bastion,
-        access=decision.access,
-        addresses=decision.addresses,
-        group=group,
-        capacity=capacity,
-        interfaces=interfaces,
-        image=image.id,
-        disk=disk,
-        profile=context.settings.iam_instance_profile,
-        ssm=decision.profile_for,
-        nodes=tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
-        cloud_init=cloud_init,
-        confidential=bool(fleet.init or any(mount.options for mount in fleet.mounts)),
-        host_keys={
-            node.name: (node.machine, node.ssh.host_key)
-            for node in previous.nodes
-            if candidate.kept and node.machine is not None
-        },
-        tags_readable=tags_readable,
-        bastion_init=bastion_config(
-            fleet.name,
-            _bastion_leads(decision.network, spread=spread),
-            ttl=ending.script(OFF) if ending else None,
+
+    @cached_property
+    def user_data_size(self) -> int:
+        """None is sent where no node is new."""
+        return len(wrapped(self.cloud_init)) + _KEY_SIZE if self.new else 0
+
+    @cached_property
+    def tags(self) -> dict[str, str]:
+        own = {"orch:fleet": self.fleet.name}
+        return {**self.fleet.tags, **self.context.tags, **self.settings.tags, **own}
+
+    @cached_property
+    def tags_readable(self) -> bool:
+        """The one key of ours that EC2 does not let an instance read: such a launch fails."""
+        return "_index" not in self.tags
+
+    @cached_property
+    def ending_stamp(self) -> str:
+        """A node that reads its tags finds a later moment there."""
+        if self.ending is None:
+            return ""
+        return "on" if self.tags_readable else self.ending.stamp
+
+    @cached_property
+    def group(self) -> PlacementGroup | None:
+        return capacities.placement_group(self.fleet, self.facts, self.nics, self.base)
+
+    @cached_property
+    def capacity(self) -> Capacity:
+        return capacities.capacity(self.fleet, self.candidate, self.facts, self.demand)
+
+    @cached_property
+    def bastion(self) -> Bastion | None:
+        image = self.facts.bastion_image
+        if self.decision.bastion is None or image is None:
+            return None
+        public = self.decision.bastion == "public"
+        cidrs = self.lookup.ssh_cidrs if public else ()
+        return Bastion(BASTION_TYPE, image.id, public, cidrs, self.machine_price(BASTION_TYPE))
+
+    @cached_property
+    def bastion_leads_to(self) -> Sequence[str]:
+        """The networks of nodes, also of those that other node groups may get."""
+        network = self.decision.network
+        if isinstance(network, ExistingNetwork):
+            return [network.cidr]
+        return [network.nodes_cidr, *(networks.MORE if self.spread else ())]
+
+    @cached_property
+    def created_file_systems(self) -> tuple[file_systems.FileSystem, ...]:
+        return file_systems.created(self.fleet)
+
+    @cached_property
+    def file_system_place(self) -> str:
+        network = self.decision.network
+        return network.vpc if isinstance(network, ExistingNetwork) else "the fleet's own"
+
+    @cached_property
+    def image(self) -> Image:
+        if self.facts.image is None:
+            raise AssertionError("an image that is missing is an error")
+        return self.facts.image
+
+    @cached_property
+    def disk(self) -> Disk:
+        return Disk(self.image.root_device, disk_gb(self.fleet), self.settings.kms_key)
+
+    @cached_property
+    def node_scratch(self) -> Scratch | None:
+        return scratch(self.fleet, self.nics.disks)
+
+    @cached_property
+    def scratch(self) -> Mapping[str, str | bool] | None:
+        return disk_scratch(self.fleet, self.node_scratch)
+
+    @cached_property
+    def layout_parts(self) -> tuple[object, ...]:
+        return (
+            self.candidate.type.name,
+            self.candidate.zone,
+            self.image.id,
+            self.capacity.market,
+            self.interfaces,
+            self.decision.addresses.kind,
+            self.node_scratch,
+            self.disk,
         )
-        if bastion
-        else "",
-        tags=_tags(fleet, context),
-        layout=layout_fingerprint,
-        layout_unchanged=previous.pins.get("layout") == layout_fingerprint,
-        placement=fleet.placement,
-        rank_by_topology=fleet.topology == "rank-ordered" and each.levels > 0,
-        interconnect="efa" if efa else "ethernet",
-        fabric=fast,
-        gpus=gpus(candidate.type),
-        cpus=candidate.type.vcpus,
-        memory_mib=candidate.type.memory_mib,
-        arch=candidate.type.arch,
-        blocks=blocks(fleet, candidate.type),
-        job_image=fleet.image,
-        env={key: value for key, value in fleet.env.items() if value is not None},
-        mounts=fleet_mounts(fleet.mounts),
-        file_systems=new_file_systems,
-        protect=fleet.protect,
-        idle=idle,
-        lifetime=ending,
-        scratch=disk_scratch(fleet, scratch(fleet, each.disks)),
-        price=price,
-        hourly=round((price or 0.0) * demand.nodes + fixed, 6),
-        unpriced=(
-            *told.unpriced(decision, price, bastion, block=block),
-            *file_systems.unpriced(new_file_systems),
-        ),
-        starts=facts.reservation.start if facts.reservation else None,
-        ends=facts.reservation.end if facts.reservation else None,
-        pins=_pins(fleet, candidate, facts, context)
-        | boot
-        | file_systems.mounted(fleet.mounts)
-        | file_systems.pins(
-            new_file_systems,
-            decision.network.vpc if isinstance(decision.network, ExistingNetwork) else "the fleet's own",
+
+    def place_findings(self, *, bastion: bool) -> Iterator[Finding]:
+        return _place_findings(self.fleet, self.candidate, self.facts, self.previous, bastion=bastion)
+
+    def card_findings(self) -> Iterator[Finding]:
+        return _card_findings(self.fleet, self.candidate, self.facts, self.nics)
+
+    def findings(self) -> Iterator[Finding]:
+        decision, facts, demand = self.decision, self.facts, self.demand
+        yield from self.card_findings()
+        yield from self.place_findings(bastion=decision.bastion is not None)
+        yield from decision.findings
+        yield from capacities.reservation_findings(self.fleet, facts, demand)
+        nat_ips = 0 if self.stays else networks.elastic_ips(decision, demand)[1]
+        others = self.context.other_groups
+        yield from capacities.quota_findings(self.candidate, facts, demand, others, nat_ips)
+
+    def key_findings(self) -> Iterator[Finding]:
+        refusal = self.facts.console_refusal
+        return key_findings(refusal, self.new, "ec2:GetConsoleOutput", Severity.WARNING)
+
+    def size_findings(self) -> Iterator[Finding]:
+        return disk_findings(self.fleet, self.facts.image.size_gb if self.facts.image else None)
+
+    def budget_findings(self) -> Iterable[Finding]:
+        return () if self.prepaid else super().budget_findings()
+
+    @cached_property
+    def servers(self) -> tuple[Any, ...]:
+        """What decides who may reach the servers of file systems."""
+        decision = self.decision
+        return decision.groups, decision.network, self.facts.subnets, self.created_file_systems
+
+    def last_findings(self) -> Iterable[Finding]:
+        return server_findings(*self.servers)
+
+    def unpriced(self) -> Iterable[str]:
+        return told.unpriced(self.decision, self.price, self.bastion, block=self.prepaid)
+
+    def own_pins(self) -> dict[str, str]:
+        pins: dict[str, str] = {SPREADS: "true"} if self.spread else {}
+        lookup = image_lookup(self.fleet, self.settings, self.candidate)
+        for pin, image, of in (
+            ("image", self.facts.image, lookup.of if lookup else None),
+            ("bastion_image", self.facts.bastion_image, bastion_image(self.candidate).of),
+        ):
+            if image is not None and of is not None:
+                pins |= {pin: image.id, f"{pin}_name": image.name, f"{pin}_of": of}
+                pins[f"{pin}_region"] = self.candidate.region
+        return pins
+
+    def own_reasons(self) -> Iterator[str]:
+        fleet, facts = self.fleet, self.facts
+        yield from cards.words(self.nics, self.interfaces)
+        group = capacities.group_reason(fleet, facts, self.nics, self.group)
+        yield from filter(None, [group])
+        yield from told.capacity_reasons(self.capacity.reserved_nodes, facts, self.candidate)
+        if self.ending:
+            yield self.ending.reason
+        yield from networks.reasons(self.lookup, self.decision, self.demand)
+        yield from told.image_reasons(facts, self.previous)
+        yield from told.scratch_reasons(fleet, self.nics)
+        yield from told.rank_reasons(fleet, self.nics)
+
+    def record(self, fields: dict[str, Any]) -> AwsPlan:
+        fleet, facts, decision = self.fleet, self.facts, self.decision
+        zone = facts.zone(self.candidate.zone)
+        if zone is None:
+            raise AssertionError("a place that is missing is an error")
+        return AwsPlan(
+            **fields,
+            zone_name=zone.name,
+            network=decision.network,
+            groups=open_to_servers(*self.servers),
+            access=decision.access,
+            addresses=decision.addresses,
+            group=self.group,
+            capacity=self.capacity,
+            interfaces=self.interfaces,
+            image=self.image.id,
+            disk=self.disk,
+            profile=self.settings.iam_instance_profile,
+            ssm=decision.profile_for,
+            confidential=bool(fleet.init or any(mount.options for mount in fleet.mounts)),
+            host_keys=self.known_host_keys,
+            tags_readable=self.tags_readable,
+            tags=self.tags,
+            rank_by_topology=fleet.topology == "rank-ordered" and self.nics.levels > 0,
+            starts=facts.reservation.start if facts.reservation else None,
+            ends=facts.reservation.end if facts.reservation else None,
         )
-        | {"scope": scope, "indices": folded(indices), "layout": layout_fingerprint}
-        | ({SPREADS: "true"} if spread else {}),
-        reasons=(
-            count_words(fleet, demand.nodes, told.words(candidate, block=block)),
-            *place_reason(candidate, previous),
-            *cards.words(each, interfaces),
-            *filter(None, [capacities.group_reason(fleet, facts, each, group)]),
-            *told.capacity_reasons(capacity.reserved_nodes, facts, candidate),
-            *([ending.reason] if ending else []),
-            *networks.reasons(lookup, decision, demand),
-            *told.image_reasons(facts, previous),
-            *told.scratch_reasons(fleet, each),
-            *told.rank_reasons(fleet, each),
-            *file_systems.reasons(new_file_systems),
-            *(fast.words() if fast else ()),
-        ),
-        warnings=warnings,
-    )
 
 
 # What is found out
@@ -367,77 +416,10 @@ def node_init(
             init,
             cloud="aws",
             ssm=ssm,
-            idle=idle.script(OFF) if idle else None,
+            idle=idle.script(AwsPlanner.off) if idle else None,
         ),
-        *ended_by_time(ending.script(OFF) if ending else None),
+        *ended_by_time(ending.script(AwsPlanner.off) if ending else None),
     ]
     if efa:
         files.append(File("/etc/sysctl.d/90-orch.conf", f"vm.nr_hugepages = {HUGE_PAGES}\n"))
     return node_config(fleet, files)
-
-
-def _size_findings(cloud_init: str) -> Iterator[Finding]:
-    key = "k" * 160  # about what the client's key takes, which does not compress
-    size = len(wrapped(cloud_init)) + len(key)
-    yield from user_data_findings("AWS", size, MOST_BYTES)
-
-
-# Pieces
-
-
-def _disk(fleet: Fleet, image: Image, settings: AwsSettings) -> Disk:
-    return Disk(image.root_device, disk_gb(fleet), settings.kms_key)
-
-
-def _bastion(
-    cidrs: tuple[str, ...],
-    decision: networks.NetworkDecision,
-    candidate: CloudCandidate,
-    facts: AwsFacts,
-    context: Context,
-) -> Bastion | None:
-    if decision.bastion is None or facts.bastion_image is None:
-        return None
-    public = decision.bastion == "public"
-    prices = [
-        offer.price
-        for offer in context.catalog.lists["aws"].offers
-        if (offer.type.name, offer.region) == (BASTION_TYPE, candidate.region) and offer.price is not None
-    ]
-    image = facts.bastion_image.id
-    return Bastion(BASTION_TYPE, image, public, cidrs if public else (), min(prices, default=None))
-
-
-def _bastion_leads(network: NewNetwork | ExistingNetwork, *, spread: bool) -> list[str]:
-    """The networks of nodes, also of those that other node groups may get."""
-    if isinstance(network, ExistingNetwork):
-        return [network.cidr]
-    return [network.nodes_cidr, *(networks.MORE if spread else ())]
-
-
-def _tags(fleet: Fleet, context: Context) -> dict[str, str]:
-    return {**fleet.tags, **context.tags, **context.settings.tags, "orch:fleet": fleet.name}
-
-
-def _pins(
-    fleet: Fleet,
-    candidate: CloudCandidate,
-    facts: AwsFacts,
-    context: Context,
-) -> dict[str, str]:
-    pins = {
-        "backend": "aws",
-        "region": candidate.region,
-        "zone": candidate.zone,
-        "instance_type": candidate.type.name,
-        "spot": "true" if candidate.spot else "false",
-    }
-    lookup = image_lookup(fleet, context.settings, candidate)
-    for pin, image, of in (
-        ("image", facts.image, lookup.of if lookup else None),
-        ("bastion_image", facts.bastion_image, bastion_image(candidate).of),
-    ):
-        if image is not None and of is not None:
-            pins |= {pin: image.id, f"{pin}_name": image.name, f"{pin}_of": of}
-            pins[f"{pin}_region"] = candidate.region
-    return pins

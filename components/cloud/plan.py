@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from orch.catalog.fabrics import Fabric, fabric
+from orch.catalog.fabrics import Fabric
 from orch.catalog.records import Arch
-from orch.components.cloud.sizing import blocks, gpus
 from orch.components.file_systems import FileSystem
 from orch.components.idleness import IdleRule
 from orch.components.lifetime import Lifetime
-from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.findings import Finding
-from orch.spec.models import Fleet
 from orch.spec.state import FleetMount
 
 if TYPE_CHECKING:
-    from orch.components.cloud.candidates import CloudCandidate
+    pass
 
 
 @dataclass(frozen=True)
@@ -111,59 +108,3 @@ class CloudPlan(ABC):
         """The nodes of all groups, in order of their index."""
         nodes = (node for group in self.node_groups for node in group.nodes)
         return tuple(sorted(nodes, key=lambda node: node.index))
-
-
-def plan_fields(
-    fleet: Fleet,
-    candidate: CloudCandidate,
-    *,
-    scope: str,
-    indices: Sequence[int],
-    interconnect: str,
-    bastion: Bastion | None,
-    bastion_init: str,
-    cloud_init: str,
-    layout: str,
-    layout_unchanged: bool,
-    idle: IdleRule | None,
-    lifetime: Lifetime | None,
-    fixed: float,
-) -> dict[str, Any]:
-    """What the plan of a fleet of machines of one type in one place says on every cloud: all of CloudPlan but
-    its pins, reasons, warnings and what has no price.
-
-    `fixed`: US dollars an hour of what is no node.
-    """
-    each = candidate.type
-    return {
-        "fleet": fleet.name,
-        "scope": scope,
-        "region": candidate.region,
-        "zone": candidate.zone,
-        "instance_type": each.name,
-        "spot": candidate.spot,
-        "nodes": tuple(Node(index, f"{fleet.name}-{index}") for index in indices),
-        "bastion": bastion,
-        "bastion_init": bastion_init,
-        "cloud_init": cloud_init,
-        "layout": layout,
-        "layout_unchanged": layout_unchanged,
-        "placement": fleet.placement,
-        "interconnect": interconnect,
-        "fabric": fabric(interconnect, each.name),
-        "gpus": gpus(each),
-        "cpus": each.vcpus,
-        "memory_mib": each.memory_mib,
-        "arch": each.arch,
-        "blocks": blocks(fleet, each),
-        "job_image": fleet.image,
-        "env": {key: value for key, value in fleet.env.items() if value is not None},
-        "mounts": fleet_mounts(fleet.mounts),
-        "file_systems": (),
-        "protect": fleet.protect,
-        "idle": idle,
-        "lifetime": lifetime,
-        "scratch": None,
-        "price": candidate.price,
-        "hourly": round((candidate.price or 0.0) * len(indices) + fixed, 6),
-    }
