@@ -190,26 +190,27 @@ def submit_task(
         raise
     try:
         with at_its_property(document):
-            return submit(
-                runner,
-                Submission(
-                    task,
-                    with_variables(stacks[fleet.stack], fleet),
-                    image=resolved,
-                    base=document.directory,
-                    name=name,
-                    stem=_stem(document.file),
-                    run_args=tuple(arguments),
-                    cli_env=variables,
-                    caller_env=dict(os.environ),
-                    volumes=_volumes(project, runner, task),
-                    dev=dev,
-                    makes_nodes=makes_nodes and task.creation_policy != "reuse",
-                    made=room.made,
-                ),
-                wait=wait,
-                why_silent=partial(why_silent, project, stacks[fleet.stack]),
+            submission = Submission(
+                task,
+                with_variables(stacks[fleet.stack], fleet),
+                image=resolved,
+                base=document.directory,
+                name=name,
+                stem=_stem(document.file),
+                run_args=tuple(arguments),
+                cli_env=variables,
+                caller_env=dict(os.environ),
+                volumes=_volumes(project, runner, task),
+                dev=dev,
+                makes_nodes=makes_nodes and task.creation_policy != "reuse",
+                made=room.made,
             )
+            if task.array is not None:
+                from orch.runner.runs.arrays.submit import submit_array
+
+                return submit_array(runner, submission)
+            silent = partial(why_silent, project, stacks[fleet.stack])
+            return submit(runner, submission, wait=wait, why_silent=silent)
     except VolumeMisfit as error:
         raise _as_diagnostic(error, project, document) from error
 

@@ -61,16 +61,12 @@ def submit(
 
     A task that is tried again on `no-capacity`, and whose nodes are not free, waits in line for them; `wait`:
     any task does. `why_silent`: with it a run is refused whose nodes do not answer, but for those that were
-    just made. Of a task with `array` the first member is returned; all wait, whether nodes are free or not.
+    just made. A task with `array` goes to `submit_array`.
 
     Raises BadRunName, NameTaken, HostUnreachable, RunConflict (another run uses a volume), NodeCordoned,
     NodeUnfit, NoFit, BadTask, HostfileIncomplete or LedgerUnusable, and what `runner.secrets` raises.
     """
     task, fleet = submission.task, submission.fleet
-    if task.array is not None:
-        from orch.runner.runs.arrays.submit import submit_array
-
-        return submit_array(runner, replace(submission, task=waiting_for_nodes(task)))
     if wait or fleet.queue is not None:
         task = waiting_for_nodes(task)
     if submission.examines:  # spares, too

@@ -17,8 +17,8 @@ from orch.runner.errors import UnknownRun
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import ArrayKey, Waiting
-from orch.runner.runs import lifecycle
 from orch.runner.runs.arrays.choose import fold_waiting, folded
+from orch.runner.runs.arrays.submit import submit_array
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.grammar.schedule import parse_array
 from orch.spec.loader.load import load_paths
@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> RunnerContext:
 def array(place: RunnerContext) -> ArrayKey:
     """Of five members the first is done, the second failed, the third waits in line."""
     task = Task.model_validate({"name": "sweep", "array": "1-5%2", "commands": ["true"]})
-    row = lifecycle.submit(place, Submission(task, fleet(node(0)), image="none", base=place.dot.parent))
+    row = submit_array(place, Submission(task, fleet(node(0)), image="none", base=place.dot.parent))
     assert row.array is not None
     leases = list(place.ledger.arrays.take(row.array, "me").values())
     for lease, status in zip(leases, ("done", "failed"), strict=False):

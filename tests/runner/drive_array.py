@@ -20,7 +20,8 @@ from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.runs.arrays.drive import ArrayDriver
-from orch.runner.runs.lifecycle import RunnerContext, submit
+from orch.runner.runs.arrays.submit import submit_array
+from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
 
 
@@ -42,7 +43,7 @@ def submit_and_die(dot: str, url: str, boxes: str, statements: str) -> None:
 
     event.listen(place.ledger._engine, "before_cursor_execute", count)
     task = Task.model_validate({"name": "sweep", "array": "1-5%2", "shell": "sh", "commands": ["true"]})
-    submit(place, Submission(task, FolderLab(Path(boxes)).fleet(), image="none", base=Path(dot).parent))
+    submit_array(place, Submission(task, FolderLab(Path(boxes)).fleet(), image="none", base=Path(dot).parent))
 
 
 def drive(dot: str, url: str, name: str) -> None:

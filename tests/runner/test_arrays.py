@@ -30,6 +30,7 @@ from orch.runner.runs import attempts, controller, lifecycle
 from orch.runner.runs.arrays import drive
 from orch.runner.runs.arrays.choose import choose
 from orch.runner.runs.arrays.drive import ArrayDriver
+from orch.runner.runs.arrays.submit import submit_array
 from orch.runner.runs.arrays.turns import turns
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.controller import Controller
@@ -72,7 +73,7 @@ def submit(
 ) -> ArrayKey:
     given = {"name": "sweep", "array": array, "shell": "sh", "commands": list(commands), "stop_duration": 5}
     read = Task.model_validate({**given, **task})
-    row = lifecycle.submit(place, Submission(read, on, image="none", base=place.dot.parent))
+    row = submit_array(place, Submission(read, on, image="none", base=place.dot.parent))
     assert row.array is not None
     return row.array
 

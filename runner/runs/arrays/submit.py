@@ -18,7 +18,7 @@ from orch.runner.ledger.run_folder import RunFolder, open_folder
 from orch.runner.ledger.run_names import RunName
 from orch.runner.placement.placement import place_task
 from orch.runner.runs.run_secrets import names_in
-from orch.runner.runs.submit import announce, launch_record, write_registry_auth
+from orch.runner.runs.submit import announce, launch_record, waiting_for_nodes, write_registry_auth
 from orch.runner.upload.repository import Repository, repository_of
 from orch.runner.upload.snapshot import keep_files
 
@@ -30,6 +30,7 @@ def submit_array(runner: RunnerContext, submission: Submission) -> RunRow:
     """Write the members of an array into the ledger, all or none; its first member. They wait: who drives
     them begins them one after the other. Errors are those of `submit`; also BadTask (ORCH118) for a fleet
     whose pods are not counted before they begin."""
+    submission = replace(submission, task=waiting_for_nodes(submission.task))
     task, fleet = submission.task, submission.fleet
     if task.array is None:
         raise TypeError("a task without an array")
