@@ -204,6 +204,7 @@ CODES = {
     "ORCH346": "The engine refused or was killed",
     "ORCH347": "Resources of the fleet failed",
     "ORCH348": "The fleet or volume is protected",
+    "ORCH349": "Every recorded resource is gone at once",
     "ORCH350": "Somebody else changes the fleet",
     "ORCH351": "The state cannot be read",
     "ORCH352": "A newer orch wrote the state",
@@ -318,10 +319,10 @@ CODES = {
     "ORCH456": "Something of the cluster is not checked or not used",
     "ORCH457": "Pods lack the networks of their fabric",
     "ORCH458": "The cluster does not answer",
-    "ORCH459": "The fleet is on another cluster",
+    "ORCH459": "The stack belongs to another account or cluster",
     "ORCH460": "The kubeconfig or its context is not there",
 }
 
-EXIT_CODES = {"ORCH459": ExitCode.CONFIG, "ORCH458": ExitCode.HOSTS}
+EXIT_CODES = {"ORCH459": ExitCode.CONFLICT, "ORCH458": ExitCode.HOSTS}
 """Of errors that providers tell the engine, which passes on their words alone: where all failed resources
 have the same one, nothing was tried, and the command ends with its exit code."""

@@ -28,6 +28,7 @@ from orch.stacks.provisioning.shared_networks import (
     release,
     shared_by,
 )
+from orch.stacks.pulumi.accounts import require_own
 from orch.stacks.pulumi.changes import PropertyDrift, changes, find_drift, matches_record, name_of
 from orch.stacks.pulumi.leases import lease_finding, refuse_leased
 from orch.stacks.pulumi.lock_holders import delete_stale_marks
@@ -58,6 +59,7 @@ def preview(
     files = request.files(project)
     repair_files(project, request.name)
     stack = StackState(project, request.name)
+    require_own(stack)
     if (ended := over_since(stack, request.fleet)) is not None:
         return _over(request.name, ended)
     leased = (*lease_finding(stack), *other_fleets(stack, request.fleet, listener))
@@ -109,11 +111,13 @@ def up(
         stack, compiled = plan.prepared.stack, plan.prepared.compiled
         skip_refresh = plan.prepared.as_recorded
         refuse_leased(stack)
+        require_own(stack)
     else:
         stack, skip_refresh = StackState(project, request.name), False
         if (ended := over_since(stack, request.fleet)) is not None:
             return _over(request.name, ended)
         refuse_leased(stack)
+        require_own(stack)
         if not request.approvals.another:
             refuse_other_fleets(other_fleets(stack, request.fleet, listener))
         # Before planning: what a killed call left counts against quotas and capacity.
@@ -170,6 +174,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
         raise not_up(project, name, removing=True)
     project.prepare()
     refuse_leased(stack)
+    require_own(stack)
     before = stack.hourly
     refuse_protected(stack)
     recover(stack, listener, removing=True)
@@ -232,6 +237,7 @@ def remove_nodes(
         )
     project.prepare()
     refuse_leased(stack)
+    require_own(stack)
     before = stack.hourly
     refuse_protected(stack)
     recover(stack, listener)
@@ -273,6 +279,7 @@ def remove_bastion(project: Project, name: str, listener: Listener) -> None:
     require_up(stack)
     project.prepare()
     refuse_leased(stack)
+    require_own(stack)
     refuse_protected(stack)
     recover(stack, listener)
     urns = bastion_machine(stack.recorded, bastion_of(name))
@@ -295,6 +302,7 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[PropertyDrif
     require_up(stack)
     project.prepare()
     repair_files(project, name)
+    require_own(stack)
     ended = ended_nodes_if_told(stack)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--preview-only"]
@@ -313,6 +321,7 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDr
     require_up(stack)
     project.prepare()
     refuse_leased(stack)
+    require_own(stack)
     recover(stack, listener)
     ended = ended_nodes_if_told(stack)
     run = EngineCall(listener, planning=True)

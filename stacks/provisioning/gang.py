@@ -109,9 +109,10 @@ class Gang:
         call = EngineCall(self.listener, planning=False, events=list(earlier))
         if self.guard is not None:
             self.guard.begin()
+        makes = {compiled.pins["backend"]} if "backend" in compiled.pins else set[str]()
         try:
             if compiled.shared is not None:
-                bring_shared(self.stack, compiled.shared, call)
+                bring_shared(self.stack, compiled.shared, call, makes=makes)
             for step in (*compiled.before, compiled):
                 call = EngineCall(self.listener, planning=False, isolated=step.isolated, events=call.events)
                 # A refresh takes no target that the stack does not have yet.
@@ -125,8 +126,9 @@ class Gang:
                 if self.request.only and (made_of := templates(self.stack)):
                     # First and alone: with what stands on them, all nodes would be targets.
                     named = [word for urn in made_of for word in ("--target", urn)]
-                    engine(self.stack, [*up_arguments(step, skip_refresh=True), *named], call, code)
-                engine(self.stack, words, call, code)
+                    first = [*up_arguments(step, skip_refresh=True), *named]
+                    engine(self.stack, first, call, code, makes=makes)
+                engine(self.stack, words, call, code, makes=makes)
                 skip_refresh = False
                 if step.queue is not None:
                     self._wait(step.queue)

@@ -4,6 +4,7 @@ removed with the last. It is locked, and recovered after a kill, like a fleet's 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from functools import partial
 
 from orch.components.deployment import SHARED, SharedNetworks
@@ -41,8 +42,11 @@ def preview_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall) -
     engine(fleet.sibling(shared.stack), ["preview"], run, shared_program(shared))
 
 
-def bring_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall) -> None:
-    """Bring the shared stack up for a fleet. Raises StackError."""
+def bring_shared(
+    fleet: StackState, shared: SharedNetworks, run: EngineCall, *, makes: Collection[str] = ()
+) -> None:
+    """Bring the shared stack up for a fleet, on the backends that it `makes` networks on. Raises
+    StackError."""
     stack, is_recorded = fleet.sibling(shared.stack), shared.stack in shared_by(fleet.recorded)
     # The tag stands for a fleet that has no other record yet: its own `down` finds the shared stack by it,
     # and the `down` of other fleets keeps that.
@@ -55,12 +59,12 @@ def bring_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall) -> 
         recover(stack, run.listener)
         words = ["up", "--yes", "--skip-preview"]
         try:
-            engine(stack, words, run, shared_program(shared))
+            engine(stack, words, run, shared_program(shared), makes=makes)
         except EngineFailed:
             if stack.exists:
                 raise
             # The last fleet that used it has just removed it.
-            engine(stack, words, run, shared_program(shared))
+            engine(stack, words, run, shared_program(shared), makes=makes)
 
     when_free(stack, run.listener, bring)
 
