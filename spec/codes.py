@@ -324,5 +324,5 @@ CODES = {
 }
 
 EXIT_CODES = {"ORCH459": ExitCode.CONFLICT, "ORCH458": ExitCode.HOSTS}
-"""Of errors that providers tell the engine, which passes on their words alone: where all failed resources
-have the same one, nothing was tried, and the command ends with its exit code."""
+"""Exit codes of errors by which nothing was tried: of a plan whose errors all have the same code, and of
+resources that all failed with it, for the engine passes on the words of providers alone."""

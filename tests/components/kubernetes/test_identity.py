@@ -9,6 +9,7 @@ import pytest
 from kubernetes_cases import Case
 
 from orch.components.kubernetes.plan import KubernetesPlan
+from orch.spec.errors import ExitCode
 from orch.spec.findings import PlanErrors
 
 CLUSTER = {"nodes": [{"name": "gpu", "count": 2, "allocatable": {"nvidia.com/gpu": "8"}}]}
@@ -54,6 +55,7 @@ def test_a_fleet_whose_cluster_is_unknown_gets_one_once_it_is_known(monkeypatch:
 def test_a_fleet_is_refused_on_another_cluster(context: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PlanErrors) as told:
         planned("aaaa", {**PINS, "cluster": "8d3f"}, monkeypatch, context)
+    assert told.value.exit_code is ExitCode.CONFLICT
     (found,) = told.value.findings
     assert (found.code, found.path) == ("ORCH459", "backends")
     assert found.summary == f"fleet train is on another cluster than context {context} leads to now"
