@@ -158,7 +158,9 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
         return RunpodVolumes()
 
     def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
-        return Account(account_of_key(self.entry(settings), session(self.name), open_login, KEY))
+        own, login = self.entry(settings), session(self.name)
+        found = account_of_key(own, login, open_login, KEY)
+        return replace(found, id=RunpodClient(login or open_login(own)).user())
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         from orch.components.runpod.volumes import of_project

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote_plus, urlsplit
 
 from orch import __version__
+from orch.components.accounts import CREDS, Account, selected_in_rehearsal
 from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
 
 if TYPE_CHECKING:
@@ -64,14 +65,15 @@ def check_login(cloud: str, *, url: str, variable: str, usual: str, key: str, hi
 
 def account_of_key(
     settings: Any, session: object | None, open_login: Callable[[Any], object], variable: str
-) -> str:
-    """`Backend.account` of a cloud that tells nobody's identity: where the API key comes from that
-    `open_login` takes. `session`: a rehearsal's, which needs none. Raises what `open_login` raises."""
+) -> Account:
+    """Return the account of the API key that `open_login` takes, without an id. `session`: a rehearsal's,
+    which needs no key. Raises what `open_login` raises."""
     if session is not None:
-        return f"{settings.title} account"
+        return Account(f"{settings.title} account", selected_by=selected_in_rehearsal())
     open_login(settings)
     source = "of orch.yml" if settings.creds is not None else f"in {variable}"
-    return f"{settings.title} account of the API key {source}"
+    selected = CREDS if settings.creds is not None else variable
+    return Account(f"{settings.title} account of the API key {source}", selected_by=selected)
 
 
 class RestClient(ABC):
@@ -169,11 +171,15 @@ class RestClient(ABC):
     def read(self, what: str, path: str, query: Mapping[str, Any] | None = None) -> Row:
         """A read, tried again while the cloud does not answer, and longer while it asks to wait. Raises
         `refused`."""
+        return self.retried(lambda: self.call(what, "GET", path, query=query))
+
+    def retried(self, ask: Callable[[], Row]) -> Row:
+        """Return the answer of a call that changes nothing, which is tried again as `read` is."""
         end = time.monotonic() + RATE_PAUSES * self._pause_s
         attempt = 0
         while True:
             try:
-                return self.call(what, "GET", path, query=query)
+                return ask()
             except CategoryRefused as refused:
                 again = {"rate": time.monotonic() < end, "transient": attempt < READS - 1}
                 if not again.get(refused.category):
@@ -192,7 +198,7 @@ class RestClient(ABC):
         hint = f"see that this is the address of {self.title}'s API{other}, and try again later"
         return self.refused(what, "transient", detail, status=status, where=self._url, hint=hint)
 
-    def part(self, what: str, answer: Row, key: str, kind: type[Part]) -> Part:
+    def part(self, what: str, answer: Row, key: str, kind: type[Part] | tuple[type[Part], ...]) -> Part:
         """What an answer has under a key. Raises `refused` where it is nothing of this kind: another service
         answers at the address."""
         found = answer.get(key)

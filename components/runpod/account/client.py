@@ -113,8 +113,8 @@ class RunpodClient(RestClient):
             query = {**size, "cursor": cursor}
 
     def graphql(self, what: str, query: str) -> Row:
-        """What a query answers. GraphQL refuses with HTTP 200. Raises RunpodRefused."""
-        answer = self.call(what, "POST", "/graphql", body={"query": query})
+        """What a query answers, which changes nothing. GraphQL refuses with HTTP 200. Raises RunpodRefused."""
+        answer = self.retried(lambda: self.call(what, "POST", "/graphql", body={"query": query}))
         if errors := answer.get("errors"):
             detail = "; ".join(str(each.get("message")) for each in errors)
             raise RunpodRefused(what, category(200, detail), detail, status=200)
@@ -207,14 +207,24 @@ class RunpodClient(RestClient):
         rows = self.rows("ask for the data centers", "/v2/catalog/datacenters", "dataCenters")
         return {str(row["id"]): tuple(row.get("networkVolumeTypes") or ()) for row in rows}
 
+    def user(self) -> str:
+        """Return the id of the user, or of the team, that the key is of. Raises RunpodRefused.
+
+        REST v2 has no route for it. Source: GraphQL schema of RunPod, `myself: User`.
+        """
+        what = "ask whose the API key is"
+        myself = self.part(what, self.graphql(what, "query { myself { id } }"), "myself", dict)
+        return self.part(what, myself, "id", str)
+
     def money(self) -> Money:
         """Raises RunpodRefused."""
         query = "query { myself { clientBalance currentSpendPerHr spendLimit } }"
-        row = self.graphql("ask for the balance", query)["myself"]
-        limit = row["spendLimit"]
+        what = "ask for the balance"
+        row = self.part(what, self.graphql(what, query), "myself", dict)
+        limit = row.get("spendLimit")
         return Money(
-            float(row["clientBalance"]),
-            float(row["currentSpendPerHr"]),
+            float(self.part(what, row, "clientBalance", (int, float))),
+            float(self.part(what, row, "currentSpendPerHr", (int, float))),
             float("inf") if limit is None else float(limit),
         )
 
