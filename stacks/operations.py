@@ -59,7 +59,6 @@ def preview(
     files = request.files(project)
     repair_files(project, request.name)
     stack = StackState(project, request.name)
-    require_own(stack)
     if (ended := over_since(stack, request.fleet)) is not None:
         return _over(request.name, ended)
     leased = (*lease_finding(stack), *other_fleets(stack, request.fleet, listener))

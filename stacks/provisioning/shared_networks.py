@@ -12,6 +12,7 @@ from orch.stacks.errors import EngineFailed, Interrupted, StackError, StackLocke
 from orch.stacks.program import shared_program
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import PropertyDrift, find_drift
+from orch.stacks.pulumi.leases import StackFence
 from orch.stacks.pulumi.operation import EngineCall, Listener, engine, init, plain
 from orch.stacks.pulumi.recovery import recover, when_free
 from orch.stacks.state import StackExport, StackState, outputs, stacks, unfinished_pins
@@ -42,11 +43,8 @@ def preview_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall) -
     engine(fleet.sibling(shared.stack), ["preview"], run, shared_program(shared))
 
 
-def bring_shared(
-    fleet: StackState, shared: SharedNetworks, run: EngineCall, *, makes: Collection[str] = ()
-) -> None:
-    """Bring the shared stack up for a fleet, on the backends that it `makes` networks on. Raises
-    StackError."""
+def bring_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall, makes: Collection[str]) -> None:
+    """Bring the shared stack up for a fleet. `makes`: the backends of its networks. Raises StackError."""
     stack, is_recorded = fleet.sibling(shared.stack), shared.stack in shared_by(fleet.recorded)
     # The tag stands for a fleet that has no other record yet: its own `down` finds the shared stack by it,
     # and the `down` of other fleets keeps that.
@@ -57,14 +55,14 @@ def bring_shared(
 
     def bring() -> None:
         recover(stack, run.listener)
-        words = ["up", "--yes", "--skip-preview"]
+        words, fence = ["up", "--yes", "--skip-preview"], StackFence(stack)
         try:
-            engine(stack, words, run, shared_program(shared), makes=makes)
-        except EngineFailed:
+            engine(stack, words, run, fence.guarded(shared_program(shared), makes))
+        except EngineFailed as failed:
             if stack.exists:
-                raise
+                raise fence.refusal(failed) from failed
             # The last fleet that used it has just removed it.
-            engine(stack, words, run, shared_program(shared), makes=makes)
+            engine(stack, words, run, StackFence(stack).guarded(shared_program(shared), makes))
 
     when_free(stack, run.listener, bring)
 

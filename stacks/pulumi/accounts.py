@@ -10,7 +10,6 @@ records: if all of it is gone at once, that is not believed without `--forget`.
 
 from __future__ import annotations
 
-import inspect
 import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,7 +28,7 @@ from orch.stacks.pulumi.changes import gone, type_of
 from orch.stacks.pulumi.kinds import counted_kinds
 from orch.stacks.pulumi.locks import subject
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, engine
-from orch.stacks.pulumi.process import Event, Program
+from orch.stacks.pulumi.process import Event
 from orch.stacks.pulumi.tags import last_tags, read_tags, set_tag
 from orch.stacks.state import StackState
 
@@ -139,46 +138,12 @@ def require_surveyed(stack: StackState, survey: Survey) -> None:
         raise error
 
 
-class AccountFence:
-    """Records the accounts of the backends that an `up` creates resources on, while the engine holds the
-    stack and before anything is registered: of two first calls in two accounts one goes on.
-
-    `makes`: these backends; none for an operation that creates nothing."""
-
-    def __init__(self, stack: StackState, makes: Collection[str]) -> None:
-        self._stack, self._makes = stack, frozenset(makes)
-        self._error: OrchError | None = None
-
-    def guarded(self, code: Program | None) -> Program | None:
-        if code is None or not self._makes:
-            return code
-        inner = code
-
-        async def run() -> Any:
-            import pulumi
-
-            try:
-                record(self._stack, self._makes)
-            except OrchError as error:
-                self._error = error
-                raise pulumi.RunError(error.text()) from error
-            result = inner()
-            return await result if inspect.isawaitable(result) else result
-
-        return run
-
-    def require_passed(self) -> None:
-        """Raise why it stopped the operation, if it did."""
-        if self._error is not None:
-            raise self._error
-
-
 def record(stack: StackState, makes: Collection[str]) -> None:
-    """Record the accounts of backends on which something of a stack is, or is about to be.
+    """Record the accounts of backends that something of a stack `makes` resources on, or has some.
 
-    Entries of backends on which nothing is recorded any more are dropped. Raises OtherAccount, StackError,
-    and what asking raises."""
-    known = recorded_accounts(read_tags(stack))
+    The caller holds the stack, and has read its tags since. Entries of backends on which nothing is recorded
+    any more are dropped. Raises OtherAccount, StackError, and what asking raises."""
+    known = recorded_accounts(last_tags(stack))
     _compare(stack, known)
     standing = in_clouds(stack.resources)
     accounts = {name: own for name, own in known.items() if name in standing}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,29 +162,19 @@ def _is_ours(urn: str) -> bool:
 
 
 def engine(
-    stack: StackState,
-    words: list[str],
-    run: EngineCall,
-    code: Program | HeldWork | None = None,
-    *,
-    makes: Collection[str] = (),
+    stack: StackState, words: list[str], run: EngineCall, code: Program | HeldWork | None = None
 ) -> ProcessResult:
     """Run one engine operation on a stack, and create the stack if there is none; a preview creates none.
-
-    `makes`: the backends on which it may create something: their accounts are recorded with the stack.
 
     Raises StackLocked, Conflict (jobs run on hosts to be removed), OtherAccount, Interrupted, EngineFailed,
     StackError.
     """
-    from orch.stacks.pulumi.accounts import AccountFence, doubt_of, require_confirmed, require_own
+    from orch.stacks.pulumi.accounts import doubt_of, require_confirmed, require_own
 
-    fence = AccountFence(stack, makes)
-    if not isinstance(code, HeldWork):
-        if is_read_only(words):
-            require_own(stack)
-        else:
-            require_confirmed(stack, run.listener)
-            code = fence.guarded(code)
+    if is_read_only(words):
+        require_own(stack)
+    elif not isinstance(code, HeldWork):
+        require_confirmed(stack, run.listener)
     executable, project, name = engines.require(), stack.project, stack.name
     run.inspection.settings = project.policies
     if not project.rehearsal:
@@ -211,7 +201,6 @@ def engine(
             hint=going_on(name),
         )
     if result.code and not (run.isolated and run.node_errors()):
-        fence.require_passed()
         raise _failure(project, name, words[0], run, result)
     if is_read_only(words) and (doubt := doubt_of(stack, run.events)) is not None:
         run.listener(Note(f"warning: {doubt.summary}: {doubt.hint}"))

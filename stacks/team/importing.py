@@ -214,7 +214,7 @@ def _write(rebuilt: Rebuilt, listener: Listener) -> None:
             code=THERE,
         )
     write_private(settings_file(stack.project, stack.name), rebuilt.settings)
-    # Before the resources: a call that was killed between the two has no stack without its account.
+    # Before the resources: a call that was killed between the two leaves none without their account.
     accounts.record(stack, {each.backend for each in rebuilt.found})
     plain(stack, ["stack", "import"], stdin=json.dumps(rebuilt.whole))
     release(stack, OWNER, listener)

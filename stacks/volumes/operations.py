@@ -24,7 +24,7 @@ from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.policies import of_volume
 from orch.stacks.pulumi.accounts import require_confirmed, require_own
 from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
-from orch.stacks.pulumi.leases import LeaseFence, lease_finding, refuse_leased
+from orch.stacks.pulumi.leases import StackFence, lease_finding, refuse_leased
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.saved_plans.guard import Guard
@@ -74,10 +74,10 @@ def preview_volume(
     project.prepare()
     stack = stack_of(project, volume.name)
     repair_files(project, stack.name)
+    leased = lease_finding(stack)
     require_own(stack)
     plan = _planned(stack, volume, scope)
     run = EngineCall(listener, planning=True, observer=recorder)
-    leased = lease_finding(stack)
     listener(Activity(f"the engine compares the volume {volume.name} with its disk"))
     words = recorder.words if recorder is not None else ()
     engine(stack, ["preview", *words], run, volume_program(plan))
@@ -112,13 +112,13 @@ def up_volume(
     words, code = ["up", "--yes", "--skip-preview"], volume_program(plan)
     if guard is not None:
         words, code = guard.guarded(words, code)
-    lease = LeaseFence(stack)
+    fence = StackFence(stack)
     try:
         with logged(project, "up", f"volume {volume.name}", listener) as outcome:
-            engine(stack, words, run, lease.guarded(code), makes={volume.backend})
+            engine(stack, words, run, fence.guarded(code, {volume.backend}))
             outcome.made(changes(run.events))
     except EngineFailed as failed:
-        if (refusal := lease.refusal(failed)) is not failed:
+        if (refusal := fence.refusal(failed)) is not failed:
             raise refusal from failed
         if guard is not None and (refusal := guard.refusal(failed)) is not failed:
             raise refusal from failed
