@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from strangers import HTML, PORTAL, answering, serving
@@ -12,11 +13,19 @@ from strangers import HTML, PORTAL, answering, serving
 from orch.components import registry
 from orch.components.accounts import REHEARSED, Account
 from orch.components.cloud_errors import CloudRefused
+from orch.components.gcp.account import gather_facts as gcp
+from orch.components.nebius.account.client import DISK, NebiusClient
+from orch.components.nebius.account.session import login_of, open_session, selected_by
+from orch.components.nebius.plugin import NebiusHandler
 from orch.components.runpod.account.client import Login
+from orch.rehearsal.nebius.account import NebiusCloud
+from orch.rehearsal.nebius.service import Session as NebiusSession
+from orch.rehearsal.nebius.service import sdk_at
 from orch.rehearsal.project import rehearse
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.crusoe import CrusoeSettings
+from orch.spec.models.backends.gcp import GcpSettings
 from orch.spec.models.backends.lambda_ import LambdaSettings
 from orch.spec.models.backends.nebius import NebiusSettings
 from orch.stacks.project import find
@@ -32,6 +41,9 @@ VARIABLES = (
     "AWS_SESSION_TOKEN",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "CRUSOE_ACCESS_KEY_ID",
+    "GCLOUD_PROJECT",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_CLOUD_PROJECT",
     "CRUSOE_SECRET_KEY",
     "CRUSOE_DEFAULT_PROJECT",
     "LAMBDA_API_KEY",
@@ -77,7 +89,7 @@ def rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return ask
 
 
-@pytest.mark.parametrize("name", ["aws", "runpod"])
+@pytest.mark.parametrize("name", ["aws", "crusoe", "nebius", "runpod"])
 def test_another_account_has_another_identity_and_back_again_it_is_the_first(
     name: str, rehearsed: Callable[..., Account]
 ) -> None:
@@ -217,26 +229,91 @@ def test_who_answers_for_runpod_and_is_not_runpod_is_no_identity(
     assert (refused.value.code, refused.value.where) == ("ORCH358", url)
 
 
-def test_crusoe_is_told_by_project_and_the_id_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+# -- Crusoe, Nebius, GCP ----------------------------------------------------------------------------------
+
+
+def test_crusoe_is_known_by_its_project_whichever_key_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRUSOE_ACCESS_KEY_ID", "AKEY")
     monkeypatch.setenv("CRUSOE_SECRET_KEY", "c2VjcmV0")
-    settings = CrusoeSettings(project_id="p-1")
-    assert whom("crusoe", settings) == "Crusoe project p-1 with the access key AKEY"
+    monkeypatch.setenv("CRUSOE_DEFAULT_PROJECT", "p-2")
+    ours = found("crusoe", CrusoeSettings(project_id="p-1"))
+    words = "Crusoe project p-1 with the access key AKEY"
+    assert ours == Account(words, "p-1", "project_id of orch.yml")
+    theirs = found("crusoe", CrusoeSettings())
+    assert (theirs.id, theirs.selected_by) == ("p-2", "CRUSOE_DEFAULT_PROJECT=p-2")
+    monkeypatch.delenv("CRUSOE_DEFAULT_PROJECT")
     with pytest.raises(CloudRefused, match="no project of Crusoe"):
         whom("crusoe")
 
 
-def test_nebius_is_told_by_service_account_or_by_the_way_of_its_sdk(
-    monkeypatch: pytest.MonkeyPatch, pem: str
-) -> None:
+def test_what_selects_the_login_of_nebius(monkeypatch: pytest.MonkeyPatch, pem: str) -> None:
     account = {"type": "service_account", "service_account_id": "sa-1", "public_key_id": "pk-1"}
-    creds = {**account, "private_key_content": pem}
-    settings = NebiusSettings.model_validate({"creds": creds, "projects": ["project-a"]})
-    assert whom("nebius", settings) == "Nebius projects project-a as the service account sa-1"
-    assert whom("nebius") == "Nebius account by the profile in ~/.nebius/config.yaml"
+    settings = NebiusSettings.model_validate({"creds": {**account, "private_key_content": pem}})
+    assert login_of(open_session(settings)) == "as the service account sa-1"
+    assert selected_by(settings) == "creds of orch.yml"
+    assert selected_by(NebiusSettings()) == "the profile in ~/.nebius/config.yaml"
     monkeypatch.setenv("NEBIUS_IAM_TOKEN", "t")
-    assert whom("nebius") == "Nebius account by the token in NEBIUS_IAM_TOKEN"
-    assert whom("nebius", settings, session=object()) == "Nebius projects project-a"
+    assert selected_by(NebiusSettings()) == "NEBIUS_IAM_TOKEN"
+    assert login_of(open_session(NebiusSettings())) == "by the token in NEBIUS_IAM_TOKEN"
+
+
+@pytest.fixture
+def nebius(tmp_path: Path) -> tuple[NebiusCloud, Callable[..., str | None]]:
+    """A Nebius account, and its identity to a login with these projects in orch.yml."""
+    cloud = NebiusCloud.create(tmp_path / "nebius.db")
+
+    def ask(*projects: str) -> str | None:
+        return found("nebius", session=NebiusSession(sdk_at(cloud), projects)).id
+
+    return cloud, ask
+
+
+def test_a_project_of_a_further_region_leaves_the_identity_of_nebius_as_it_is(
+    nebius: tuple[NebiusCloud, Callable[..., str | None]],
+) -> None:
+    cloud, ask = nebius
+    tenant = cloud.tenant
+    assert ask() == ask("project-e00eu-north1") == ask("project-e00eu-north1", "project-e00us-central1")
+    assert ask() == tenant
+    with pytest.raises(CloudRefused, match="ask which tenant this is") as refused:
+        ask("project-e00of-another-tenant")
+    assert refused.value.code == "ORCH304"
+    assert "project-e00of-another-tenant" in str(refused.value.detail)
+
+
+def test_nothing_of_a_project_that_nebius_does_not_show_is_gone(
+    nebius: tuple[NebiusCloud, Callable[..., str | None]],
+) -> None:
+    client = NebiusClient(NebiusSession(sdk_at(nebius[0])))
+    handler = NebiusHandler(DISK, lambda: client, pause_s=0.01)
+    here, elsewhere = {"project": "project-e00eu-north1"}, {"project": "project-e00another"}
+    assert handler.read("computedisk-e00gone", here) is None
+    handler.delete("computedisk-e00gone", here)
+    assert (handler.read("computedisk-e00gone", elsewhere) or {})["observed"]["reachable"] is False
+    with pytest.raises(CloudRefused, match="tell what is gone of the project project-e00another"):
+        handler.delete("computedisk-e00gone", elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings", "selected"),
+    [
+        ({"GOOGLE_CLOUD_PROJECT": "acme"}, {"project_id": "lab"}, "project_id of orch.yml"),
+        (
+            {"GOOGLE_CLOUD_PROJECT": "acme"},
+            {"creds": {"type": "service_account", "data": "{}"}},
+            "creds of orch.yml",
+        ),
+        ({"GOOGLE_CLOUD_PROJECT": "acme", "GCLOUD_PROJECT": "k"}, {}, "GOOGLE_CLOUD_PROJECT=acme"),
+        ({"GOOGLE_APPLICATION_CREDENTIALS": "k.json"}, {}, "GOOGLE_APPLICATION_CREDENTIALS=k.json"),
+        ({}, {}, "the default credentials and project of gcloud"),
+    ],
+)
+def test_what_selected_the_project_of_gcp(
+    variables: dict[str, str], settings: dict[str, Any], selected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    assert gcp.selected_by(GcpSettings.model_validate(settings)) == selected
 
 
 @pytest.fixture(scope="module")

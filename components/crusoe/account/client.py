@@ -87,6 +87,11 @@ def signature(secret: str, method: str, path: str, query: str, stamp: str) -> st
     return urlsafe_b64encode(digest).decode().rstrip("=")
 
 
+def selected_by(settings: CrusoeSettings) -> str:
+    """Return the entry of orch.yml, or the variable, that selects the project of `open_login`."""
+    return "project_id of orch.yml" if settings.project_id else f"{PROJECT}={os.environ.get(PROJECT)}"
+
+
 def open_login(settings: CrusoeSettings) -> Login:
     """With the key of orch.yml, else of the environment. Raises CloudRefused where something is missing, or
     cannot be what it is meant to be."""

@@ -97,6 +97,10 @@ class ProjectClient:
                 return refused.detail
         return None
 
+    def number(self) -> str:
+        with translate_errors(f"ask which project {self.project} is"):
+            return str(self.client("ProjectsClient").get(project=self.project).id)
+
     def zones(self, region: str) -> tuple[str, ...]:
         with translate_errors(f"list the zones of {region}"):
             rows = list(self.client("ZonesClient").list(project=self.project))

@@ -6,12 +6,14 @@ The session comes from the caller, so a simulated cloud can answer in its place.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from orch.components.accounts import CREDS
 from orch.components.cloud_errors import CloudError
 from orch.components.gcp.account.client import ProjectClient, Session
 from orch.components.gcp.account.client_errors import CloudRefused, sdk, translate_errors
@@ -98,6 +100,30 @@ def open_session(settings: GcpSettings) -> Session:
             code="ORCH303",
         )
     return Credentials(credentials, str(settings.project_id or project))
+
+
+def selected_by(settings: GcpSettings) -> str:
+    """Return the entry of orch.yml, the variable or the program that selects the project of `open_session`.
+
+    Source: google-auth reference, `google.auth.default`: the order in which a project is looked for.
+    """
+    if settings.project_id:
+        return "project_id of orch.yml"
+    if isinstance(settings.creds, GcpServiceAccountCreds):
+        return CREDS
+    for variable in ("GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS"):
+        if value := os.environ.get(variable):
+            return f"{variable}={value}"
+    return "the default credentials and project of gcloud"
+
+
+def number(session: Session) -> str:
+    """Return the number that Compute Engine gives the project, which no other project ever has.
+
+    The call needs `compute.projects.get`, which quotas are read by as well. Source: Compute Engine API,
+    Project, `id`. Raises CloudRefused.
+    """
+    return ProjectClient(session).number()
 
 
 def _key(creds: GcpServiceAccountCreds) -> dict[str, Any]:

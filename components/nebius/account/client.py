@@ -128,6 +128,7 @@ class NebiusClient:
         self._session, self._try_s, self._first_s = session, try_s, first_s
         self._answered = False
         self._clients: dict[tuple[str, str], Any] = {}
+        self._seen = frozenset[str]()
 
     # -- calls --------------------------------------------------------------------------------------------
 
@@ -200,19 +201,47 @@ class NebiusClient:
 
         Raises NebiusRefused.
         """
-        rows: dict[str, list[Row]] = {}
+        return {region: str(row["id"]) for region, row in self._chosen().items()}
+
+    def identity(self) -> str:
+        """Return the id of the tenant whose projects are used; of several, all of them.
+
+        A project of a further region leaves it as it is. Raises NebiusRefused, also without a project.
+        """
+        found = sorted({str(row["parent_id"]) for row in self._chosen().values()})
+        if not found:
+            named = f" named {', '.join(self._session.projects)}" if self._session.projects else ""
+            message = f"these credentials see no project{named}"
+            raise NebiusRefused("ask which tenant this is", "permission", message)
+        return "+".join(found)
+
+    def require_project(self, project: str) -> None:
+        """Raise NebiusRefused if these credentials do not see a project: to them, nothing of it is there."""
+        what = f"tell what is gone of the project {project}"
+        if not self._seen:
+            self._seen = frozenset(str(row["metadata"]["id"]) for row in self._all_projects())
+        if project not in self._seen:
+            raise NebiusRefused(what, "permission", "these credentials do not see it")
+
+    def _all_projects(self) -> Iterator[Row]:
         for tenant in self._items("list the tenants", "iam.v2", "TenantService", {}):
             where = {"parent_id": tenant["metadata"]["id"]}
             for project in self._items("list the projects", "iam.v2", "ProjectService", where):
-                rows.setdefault(project["spec"]["region"], []).append(project["metadata"])
-        chosen: dict[str, str] = {}
+                project["metadata"].setdefault("parent_id", tenant["metadata"]["id"])
+                yield project
+
+    def _chosen(self) -> dict[str, Row]:
+        rows: dict[str, list[Row]] = {}
+        for project in self._all_projects():
+            rows.setdefault(project["spec"]["region"], []).append(project["metadata"])
+        chosen: dict[str, Row] = {}
         for region, known in rows.items():
             listed = [each for each in known if {each["id"], each.get("name")} & set(self._session.projects)]
             usable = listed if self._session.projects else known
             default = [each for each in usable if str(each.get("name", "")).startswith("default-project")]
             picked = usable if len(usable) == 1 else default
             if picked:
-                chosen[region] = str(picked[0]["id"])
+                chosen[region] = picked[0]
         return chosen
 
     def tenant(self) -> str:

@@ -113,7 +113,7 @@ class RunpodClient(RestClient):
             query = {**size, "cursor": cursor}
 
     def graphql(self, what: str, query: str) -> Row:
-        """What a query answers, which changes nothing. GraphQL refuses with HTTP 200. Raises RunpodRefused."""
+        """What a query answers: it changes nothing. GraphQL refuses with HTTP 200. Raises RunpodRefused."""
         answer = self.retried(lambda: self.call(what, "POST", "/graphql", body={"query": query}))
         if errors := answer.get("errors"):
             detail = "; ".join(str(each.get("message")) for each in errors)
