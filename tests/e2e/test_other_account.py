@@ -6,6 +6,10 @@ Both simulated accounts tell what they have; the files of the state are compared
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from support import Said
 from orch.components.accounts import REHEARSED
 from orch.rehearsal.scenario import Knobs
 from orch.stacks.provisioning.nodes_with_runs import give_up
+from orch.stacks.pulumi import install as engines
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("engine", "forked_providers")]
 
@@ -224,3 +229,30 @@ def test_a_first_up_that_was_killed_is_gone_on_with_in_its_own_account_alone(tmp
     # Of two first calls in two accounts, the second one finds the record of the first.
     refused(there, "up", "p5.yml", "--yes")
     assert there.down().code == 0
+
+
+def test_a_rebuilt_state_and_pulumi_by_hand_know_the_account(tmp_path: Path) -> None:
+    there = made(Rehearsed, tmp_path, nodes=1)
+    assert there.up().code == 0
+    own = accounts(there, "p5")
+    for file in there.stacks.glob("p5*"):
+        file.unlink()
+    said = there.orch("state", "import", "p5.yml", "--yes", "--rehearse")
+    assert said.code == 0, said.err
+    assert accounts(there, "p5") == own
+    refused(there, "down", "p5", "--yes")
+
+    assert there.orch("init").code == 0
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    lines = there.orch("engine", "env", "--rehearse", env=environment).out.splitlines()
+    pairs = (shlex.split(line.removeprefix("export "))[0].partition("=") for line in lines)
+    environment = {**os.environ, **{name: value for name, _, value in pairs}}
+    words = [str(engines.require().command), "preview", "--stack", "p5", "--non-interactive"]
+    for env, is_own in (({}, True), (OTHER, False)):
+        state = contents(there)
+        done = subprocess.run(
+            words, cwd=tmp_path, env={**environment, **env}, check=False, capture_output=True, timeout=300
+        )
+        text = (done.stdout + done.stderr).decode()
+        assert (done.returncode == 0, "ORCH459" not in text) == (is_own, is_own), text
+        assert contents(there) == state

@@ -25,6 +25,8 @@ from orch.stacks.pulumi.accounts import (
     require_own_if_told,
     require_surveyed,
 )
+from orch.stacks.pulumi.operation import plain
+from orch.stacks.pulumi.tags import read_tags, set_tag
 from orch.stacks.state import StackState
 
 OWN = {"lambda": {"id": "own", "words": "Lambda account own"}}
@@ -180,3 +182,26 @@ def test_a_look_that_lists_nothing_of_a_stack_says_nothing_of_leftovers(tmp_path
     known = stack(tmp_path / "b", NODE, present=Account("own", "own"), tag=OWN)
     require_own(known)
     require_surveyed(known, Survey())
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_state_that_moves_or_gets_a_new_key_takes_the_record_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE", raising=False)
+    folder = Folder(tmp_path / "project")
+    folder.path.mkdir()
+    folder.write("orch.yml", "project: tests\n")
+    project = find(folder.path)
+    project.prepare()
+    there = StackState(project, "lab")
+    plain(there, ["stack", "init"])
+    set_tag(there, TAG, json.dumps(OWN))
+    said = folder.orch("state", "move", "--to", f"file://{tmp_path / 'moved'}", "--yes")
+    assert said.code == 0, said.err
+    moved = StackState(find(folder.path), "lab")
+    assert moved.project.local_state == tmp_path / "moved"
+    assert recorded_accounts(read_tags(moved)) == recorded_accounts({TAG: json.dumps(OWN)})
+    said = folder.orch("rotate", "passphrase", "--yes")
+    assert said.code == 0, said.err
+    assert recorded_accounts(read_tags(moved)) == recorded_accounts({TAG: json.dumps(OWN)})
