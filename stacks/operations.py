@@ -116,7 +116,6 @@ def up(
         if (ended := over_since(stack, request.fleet)) is not None:
             return _over(request.name, ended)
         refuse_leased(stack)
-        require_own(stack)
         if not request.approvals.another:
             refuse_other_fleets(other_fleets(stack, request.fleet, listener))
         # Before planning: what a killed call left counts against quotas and capacity.
@@ -278,7 +277,6 @@ def remove_bastion(project: Project, name: str, listener: Listener) -> None:
     require_up(stack)
     project.prepare()
     refuse_leased(stack)
-    require_own(stack)
     refuse_protected(stack)
     recover(stack, listener)
     urns = bastion_machine(stack.recorded, bastion_of(name))
@@ -301,7 +299,6 @@ def drift(project: Project, name: str, listener: Listener) -> tuple[PropertyDrif
     require_up(stack)
     project.prepare()
     repair_files(project, name)
-    require_own(stack)
     ended = ended_nodes_if_told(stack)
     run = EngineCall(listener, planning=True)
     words = ["refresh", "--preview-only"]

@@ -20,6 +20,8 @@ from typing import Any
 from orch.components import registry
 from orch.components.accounts import Account
 from orch.components.cloud.marked import Survey
+from orch.components.deployment import SHARED
+from orch.components.volumes import STACK as VOLUME
 from orch.spec.errors import OrchError
 from orch.spec.models.backends import title
 from orch.stacks.errors import OtherAccount
@@ -139,7 +141,7 @@ def require_surveyed(stack: StackState, survey: Survey) -> None:
 
 
 def record(stack: StackState, makes: Collection[str]) -> None:
-    """Record the accounts of backends that something of a stack `makes` resources on, or has some.
+    """Record the accounts of the backends on which a stack has resources, or an operation `makes` some.
 
     The caller holds the stack, and has read its tags since. Entries of backends on which nothing is recorded
     any more are dropped. Raises OtherAccount, StackError, and what asking raises."""
@@ -148,9 +150,11 @@ def record(stack: StackState, makes: Collection[str]) -> None:
     standing = in_clouds(stack.resources)
     accounts = {name: own for name, own in known.items() if name in standing}
     for name in sorted(makes):
-        own = present_account(stack.project, name)
-        if own is not None and own.id is not None and name not in accounts:
-            accounts[name] = known.get(name) or RecordedAccount(own.id, own.words)
+        own, before = present_account(stack.project, name), known.get(name)
+        if own is not None and own.id is not None and (before is None or before.id != own.id):
+            accounts[name] = RecordedAccount(own.id, own.words)
+        elif before is not None:
+            accounts[name] = before
     write(stack, accounts, known)
     stack.confirmed |= set(makes)
 
@@ -182,7 +186,9 @@ def _compare(stack: StackState, known: Mapping[str, RecordedAccount]) -> None:
         if used and name not in used:
             continue
         present = present_account(stack.project, name)
-        if present is not None and present.id is not None and present.id != own.id:
+        if present is None or present.id is None:
+            continue  # one that tells no account any more is compared by what is there
+        if present.id != own.id:
             raise _foreign(stack, own, present)
         stack.confirmed.add(name)
 
@@ -223,8 +229,9 @@ def _foreign(stack: StackState, own: RecordedAccount, present: Account) -> Other
 
 
 def _all_gone(stack: StackState, backend: str, present: Account, types: Sequence[str]) -> OtherAccount:
-    name, volume = stack.name, stack.name.partition("volume.")[2]
-    forget = f"orch volume delete {volume} --forget" if volume else f"orch refresh {name} --forget"
+    name, volume = stack.name, stack.name.partition(VOLUME)[2]
+    fleet = "FLEET" if name.startswith(SHARED) else name
+    forget = f"orch volume delete {volume} --forget" if volume else f"orch refresh {fleet} --forget"
     why = "has no call that tells its account" if present.id is None else "and its account is not recorded"
     return OtherAccount(
         f"all that the {subject(name)} records on {title(backend)} is gone at once; a key of another account "

@@ -171,6 +171,12 @@ def test_it_is_believed_where_nobody_logs_in_or_the_account_is_the_recorded_one(
     assert doubt_of(there, refreshed(lost=(NODE,))) is None
 
 
+def test_a_cloud_that_tells_no_account_any_more_is_compared_by_what_is_there(tmp_path: Path) -> None:
+    there = stack(tmp_path, NODE, present=Account("a key"), tag=OWN)
+    require_own(there)
+    assert doubt_of(there, refreshed(lost=(NODE,))) is not None
+
+
 def test_a_look_that_lists_nothing_of_a_stack_says_nothing_of_leftovers(tmp_path: Path) -> None:
     def marked(id_: str) -> MarkedResource:
         return MarkedResource("lambda", "tests/lab/abcdef", "instance", id_, "lab-0")
