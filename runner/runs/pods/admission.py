@@ -21,7 +21,8 @@ from orch.runner.runs.run_secrets import filled_login
 from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
 
 if TYPE_CHECKING:
-    from orch.runner.kubernetes.client import KubernetesClient
+    from orch.runner.kubernetes.identity import difference
+from orch.runner.kubernetes.client import KubernetesClient
     from orch.runner.kubernetes.gangs.documents import GangPod
     from orch.runner.kubernetes.gangs.gangs import Gangs
     from orch.runner.launch.launch_record import LaunchRecord
@@ -206,10 +207,10 @@ def _require_own_cluster(queue: PodQueue) -> None:
     if queue.cluster is None or (*where, queue.cluster) in _COMPARED:
         return
     found = _CLIENTS[where].identity()
-    if found is not None and found != queue.cluster:
+    if (detail := difference(queue.cluster, found)) is not None:
         raise PodsRefused(
             "the fleet is on another cluster than its kubeconfig leads to now",
-            detail=f"the namespace kube-system has the UID {found}, that of the fleet's {queue.cluster}",
+            detail=detail,
             hint="have the kubeconfig lead to the fleet's cluster again",
             reason="creating_container_error",
             code="ORCH459",
