@@ -1,8 +1,8 @@
 """The identity of a cluster, whatever leads to it, as a text that is recorded and compared.
 
-`UID+server/DIGEST`: the UID of its namespace kube-system, which is created once and never deleted, and a digest
-of the address and the authority of its API server. A user who may not read the UID has the second alone; older
-records have the first alone.
+`UID+server/DIGEST`: the UID of its namespace kube-system, which is created once and never deleted, and a
+digest of the address and the authority of its API server. A user who may not read the UID has the second
+alone; older records have the first alone.
 Source: Kubernetes SIG Multicluster, KEP-2149, on `cluster.clusterset.k8s.io`.
 """
 
@@ -37,8 +37,8 @@ def difference(known: str, found: str) -> str | None:
         return words if known_uid != uid else None
     if known_server and server and known_server != server:
         return (
-            "its server has another address or certificate authority than the fleet's had, and the UID of the "
-            "namespace kube-system, which would tell, may not be read"
+            "its server has another address or certificate authority than the fleet's had, and the UID of "
+            "the namespace kube-system, which would tell, may not be read"
         )
     return None
 

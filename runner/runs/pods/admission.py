@@ -21,8 +21,7 @@ from orch.runner.runs.run_secrets import filled_login
 from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
 
 if TYPE_CHECKING:
-    from orch.runner.kubernetes.identity import difference
-from orch.runner.kubernetes.client import KubernetesClient
+    from orch.runner.kubernetes.client import KubernetesClient
     from orch.runner.kubernetes.gangs.documents import GangPod
     from orch.runner.kubernetes.gangs.gangs import Gangs
     from orch.runner.launch.launch_record import LaunchRecord
@@ -206,6 +205,8 @@ def _require_own_cluster(queue: PodQueue) -> None:
     where = (queue.kubeconfig, queue.context)
     if queue.cluster is None or (*where, queue.cluster) in _COMPARED:
         return
+    from orch.runner.kubernetes.identity import difference
+
     found = _CLIENTS[where].identity()
     if (detail := difference(queue.cluster, found)) is not None:
         raise PodsRefused(
