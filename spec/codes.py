@@ -188,6 +188,7 @@ CODES = {
     "ORCH311": "The quota has too few Elastic IPs",
     "ORCH312": "The quota has too few network interfaces",
     "ORCH313": "A quota is used up",
+    "ORCH314": "A quota is not checked",
     "ORCH320": "No network of this machine is free",
     "ORCH321": "The reservation is smaller than the fleet",
     "ORCH322": "The reservation is not there",

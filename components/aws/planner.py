@@ -45,6 +45,7 @@ from orch.components.cloud.cloudinit import (
 )
 from orch.components.cloud.node_groups import SPREADS, OtherGroups, may_spread, spreads
 from orch.components.cloud.plan import Bastion, Node
+from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.sizing import (
     blocks,
     budget_findings,
@@ -131,6 +132,7 @@ def plan(
     findings += decision.findings
     findings += capacities.reservation_findings(fleet, facts, demand)
     findings += capacities.quota_findings(candidate, facts, demand, context.other_groups, nat_ips)
+    findings += unread_findings(facts.unread)
     idle, ending = idle_rule(fleet), lifetime(fleet, context.created)
     cloud_init = node_init(
         fleet,

@@ -25,6 +25,7 @@ from orch.components.cloud.cloudinit import (
 )
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.plan import Bastion, plan_fields
+from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.sizing import budget_findings, disk_gb, fingerprint, nvidia, user_data_findings
 from orch.components.cloud.ssh_access import (
     PRIVATE,
@@ -138,6 +139,7 @@ def plan(
             *_fabric_findings(fleet, candidate),
             *_reservation_findings(fleet, candidate, facts, new),
             *_quota_findings(candidate, facts, new, context.other_groups),
+            *unread_findings(facts.unread),
             *user_data_findings("Crusoe", _script_size(cloud_init), MOST),
             *first_boot_findings(previous, boot, len(live)),
             *budget_findings(

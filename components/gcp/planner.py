@@ -21,6 +21,7 @@ from orch.components.cloud.cloudinit import (
 )
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.plan import Bastion, Node
+from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.sizing import (
     blocks,
     budget_findings,
@@ -122,6 +123,7 @@ def plan(
     findings += address_findings(lookup, decision.networks, demand.new)
     findings += capacities.placement_findings(fleet, shape, demand)
     findings += capacities.quota_findings(candidate, facts, demand, context.other_groups)
+    findings += unread_findings(facts.unread)
     os = node_os(fleet, candidate)
     idle, ending = capacities.idleness(fleet), lifetime(fleet, context.created)
     findings += capacities.lifetime_findings(ending, facts)

@@ -25,6 +25,7 @@ from orch.components.cloud.cloudinit import (
 )
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.plan import Bastion, plan_fields
+from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.sizing import (
     budget_findings,
     disk_findings,
@@ -151,6 +152,7 @@ def plan(
         *_image_findings(fleet, candidate, facts, previous),
         *_fabric_findings(fleet, candidate, context.catalog),
         *_quota_findings(candidate, facts, new, context.other_groups),
+        *unread_findings(facts.unread),
         *disk_findings(fleet, facts.image.least_gb if facts.image else None),
     ]
     idle, ending = idle_rule(fleet), lifetime(fleet, context.created)

@@ -21,6 +21,7 @@ from orch.components.aws.account.client import RegionClient, Session
 from orch.components.aws.account.client_errors import CloudRefused, pages, translate_errors
 from orch.components.aws.account.existing import instances_of
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
+from orch.components.aws.account.guarded import guarded
 from orch.components.aws.account.lookups import Lookups
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.deployment import Room
@@ -60,9 +61,8 @@ def open_session(settings: AwsSettings) -> Session:
             )
         boto_session = boto3.Session(profile_name=profile(settings), region_name=region)
         if isinstance(creds, AwsDefaultCreds) and creds.role_arn:
-            answer = boto_session.client("sts", region_name=home(boto_session)).assume_role(
-                RoleArn=creds.role_arn, RoleSessionName="orch"
-            )
+            sts = guarded(boto_session.client("sts", region_name=home(boto_session)))
+            answer = sts.assume_role(RoleArn=creds.role_arn, RoleSessionName="orch")
             credentials = answer["Credentials"]
             return boto3.Session(
                 region_name=region,

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote_plus, urlsplit
 
 from orch import __version__
 from orch.components.accounts import CREDS, Account, selected_in_rehearsal
 from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
+from orch.spec.cursors import follow
 
 if TYPE_CHECKING:
     import httpx
@@ -30,6 +31,9 @@ RATE_PAUSES = 30
 
 MOST_PAUSE_S = 15.0
 """The longest pause before a read is tried again."""
+
+OF_ANYBODY: tuple[Category, ...] = ("credentials", "permission", "rate")
+"""Refusals that are believed by their status alone: gateways before an API send them in their own words."""
 
 _KEY = re.compile(r"[!-~]+")
 
@@ -121,6 +125,11 @@ class RestClient(ABC):
         of it."""
 
     @abstractmethod
+    def is_own(self, status: int, problem: Mapping[str, Any]) -> bool:
+        """Whether the body of a refusal is a document as this cloud's API sends it: a proxy, a captive portal
+        and a load balancer have others. `problem`: as for `category`."""
+
+    @abstractmethod
     def detail(self, problem: Mapping[str, Any]) -> str:
         """What people read of a refusal; empty where it says nothing."""
 
@@ -154,11 +163,15 @@ class RestClient(ABC):
         if answer.is_success:
             return self._document(what, answer) if answer.content else {}
         problem = _problem(answer)
-        detail = self.detail(problem) or f"HTTP {answer.status_code}"
+        own = self.is_own(answer.status_code, problem)
+        detail = (self.detail(problem) if own else "") or f"HTTP {answer.status_code}"
         after = answer.headers.get("Retry-After", "")
         meaning = self.category(answer.status_code, problem, detail)
-        # That something is gone is believed of the API alone: whoever else answers knows nothing of it.
-        if meaning == "transient" or (not problem and meaning in ("gone", "invalid")):
+        # Whoever else answers knows nothing of the account: neither what is gone, nor what has no room.
+        if not own and meaning not in OF_ANYBODY:
+            detail = f"{detail}, and the answer is none of {self.title}'s API"
+            raise self.no_answer(what, detail, status=answer.status_code)
+        if meaning == "transient":
             raise self.no_answer(what, detail, status=answer.status_code)
         raise self.refused(
             what,
@@ -191,6 +204,17 @@ class RestClient(ABC):
     def rows(self, what: str, path: str, key: str, query: Mapping[str, Any] | None = None) -> list[Row]:
         """What a read lists under a key. Raises `refused`."""
         return self.part(what, self.read(what, path, query), key, list)
+
+    def pages(
+        self, what: str, path: str, query: Mapping[str, Any], parameter: str, cursor_of: Callable[[Row], Any]
+    ) -> Iterator[Row]:
+        """Yield the pages of a list. `parameter`: of the query, with the cursor that `cursor_of` finds on the
+        page before. Raises `refused`, also for a list that does not end."""
+        return follow(
+            lambda cursor: self.read(what, path, {**query, **({parameter: cursor} if cursor else {})}),
+            cursor_of,
+            lambda why: self.no_answer(what, why),
+        )
 
     def no_answer(self, what: str, detail: str, *, status: int | None = None) -> CategoryRefused:
         """That nothing came, or what the API does not answer."""

@@ -18,6 +18,7 @@ from orch.components.cloud_errors import CloudError
 from orch.components.gcp.account.client import ProjectClient, Session
 from orch.components.gcp.account.client_errors import CloudRefused, sdk, translate_errors
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
+from orch.components.gcp.account.guarded import Guarded, document
 from orch.components.gcp.account.lookups import Lookups
 from orch.components.gcp.userdata import SHOWN
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
@@ -54,7 +55,7 @@ class Credentials:
         self.project = project
 
     def client(self, name: str) -> Any:
-        return getattr(sdk("google.cloud.compute_v1"), name)(credentials=self._credentials)
+        return Guarded(getattr(sdk("google.cloud.compute_v1"), name)(credentials=self._credentials))
 
     def http(self) -> Any:
         return sdk("google.auth.transport.requests").AuthorizedSession(self._credentials)
@@ -74,7 +75,7 @@ class Credentials:
             if known:
                 return str(known)
             answer = self.http().get(USER_INFO, timeout=10)
-            return str(answer.json().get("email") or "") or None if answer.ok else None
+            return str(document(answer).get("email") or "") or None if answer.ok else None
 
 
 def open_session(settings: GcpSettings) -> Session:

@@ -96,6 +96,12 @@ class RunpodClient(RestClient):
     def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
         return category(status, detail)
 
+    def is_own(self, status: int, problem: Mapping[str, Any]) -> bool:
+        """An ErrorResponse, of GraphQL a list of errors. Source: api-reference-v2/openapi.json."""
+        if problem.get("status") == status and isinstance(problem.get("detail"), str):
+            return isinstance(problem.get("title"), str)
+        return isinstance(problem.get("errors"), list) and "title" not in problem
+
     def detail(self, problem: Mapping[str, Any]) -> str:
         """The detail, and each line of what is wrong with the body."""
         detail = problem.get("detail") or problem.get("title")
@@ -103,14 +109,8 @@ class RunpodClient(RestClient):
 
     def _items(self, what: str, path: str, items: str) -> Iterator[Row]:
         size: Row = {"limit": PAGE} if path == POD.path else {}
-        query = size
-        while True:
-            answer = self.read(what, path, query)
-            yield from self.part(what, answer, items, list)
-            cursor = (answer.get("pagination") or {}).get("nextCursor")
-            if not cursor:
-                return
-            query = {**size, "cursor": cursor}
+        for page in self.pages(what, path, size, "cursor", _cursor):
+            yield from self.part(what, page, items, list)
 
     def graphql(self, what: str, query: str) -> Row:
         """What a query answers: it changes nothing. GraphQL refuses with HTTP 200. Raises RunpodRefused."""
@@ -239,3 +239,9 @@ class RunpodClient(RestClient):
         query = "query { gpuTypes(input: {cluster: true}) { id clusterPrice } }"
         rows = self.graphql("ask for the prices of clusters", query)["gpuTypes"]
         return {row["id"]: float(row["clusterPrice"]) for row in rows if row.get("clusterPrice")}
+
+
+def _cursor(page: Row) -> Any:
+    """The cursor of the next page."""
+    pagination = page.get("pagination")
+    return pagination.get("nextCursor") if isinstance(pagination, dict) else None

@@ -207,11 +207,13 @@ def _require_own_cluster(queue: PodQueue) -> None:
     where = (queue.kubeconfig, queue.context)
     if queue.cluster is None or (*where, queue.cluster) in _COMPARED:
         return
+    from orch.runner.kubernetes.identity import difference
+
     found = _CLIENTS[where].identity()
-    if found is not None and found != queue.cluster:
+    if (detail := difference(queue.cluster, found)) is not None:
         error = PodsRefused(
             "the fleet is on another cluster than its kubeconfig leads to now",
-            detail=f"the namespace kube-system has the UID {found}, that of the fleet's {queue.cluster}",
+            detail=detail,
             hint="have the kubeconfig lead to the fleet's cluster again",
             reason="creating_container_error",
             code="ORCH459",

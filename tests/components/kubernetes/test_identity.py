@@ -68,6 +68,20 @@ def test_the_same_cluster_serves_by_a_context_of_another_name(monkeypatch: pytes
     assert made.pins["context"] == "renamed"
 
 
+def test_what_one_user_may_not_read_is_kept_and_what_another_may_is_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = planned("server/12", {}, monkeypatch)
+    assert (made.cluster_identifier, made.pins["cluster"]) == ("kube-system/server/12", "server/12")
+    admin = planned("8d3f+server/12", dict(made.pins), monkeypatch)
+    assert (admin.cluster_identifier, admin.pins["cluster"]) == ("kube-system/server/12", "8d3f+server/12")
+    assert planned("server/12", dict(admin.pins), monkeypatch).pins["cluster"] == "8d3f+server/12"
+    # By the UID it is the same cluster, whatever address leads there.
+    assert planned("8d3f+server/99", dict(admin.pins), monkeypatch).pins["cluster"] == "8d3f+server/12"
+    with pytest.raises(PlanErrors, match="another cluster"):
+        planned("server/99", dict(admin.pins), monkeypatch)
+
+
 def test_pins_of_another_backend_are_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned("8d3f", {"backend": "aws", "cluster": "x"}, monkeypatch)
     assert made.pins["cluster"] == "8d3f"

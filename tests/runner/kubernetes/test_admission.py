@@ -55,6 +55,14 @@ def test_pods_are_not_asked_for_on_another_cluster(server: KubeServer) -> None:
     assert {call.path for call in server.calls} == {SYSTEM}
 
 
+def test_nor_where_only_the_address_of_the_server_can_be_compared(server: KubeServer) -> None:
+    server.answer = cluster(None)
+    with pytest.raises(PodsRefused, match="another cluster") as told:
+        begin(server, "here+server/0123456789abcdef")
+    assert told.value.code == "ORCH459"
+    assert "another address or certificate authority" in str(told.value.detail)
+
+
 @pytest.mark.parametrize(
     ("known", "found", "asked"), [("here", "here", 1), ("here", None, 1), (None, "there", 0)]
 )
