@@ -42,6 +42,13 @@ Verbose = Annotated[
     typer.Option("--verbose", "-v", help="Every property that changes, also what only follows."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Remove nodes also while runs are on them.")]
+Forget = Annotated[
+    bool,
+    typer.Option(
+        "--forget",
+        help="Drop resources from the record although all of a cloud's are gone at once (ORCH349).",
+    ),
+]
 Owner = Annotated[
     str | None,
     typer.Option("--owner", metavar="NAME", help="Who changes it, as leases name them; default USER@HOST."),
@@ -108,9 +115,15 @@ MOST_OWNER = 120
 
 
 def project_at(
-    path: Path | str | None = None, *, rehearse: bool = False, owner: str | None = None
+    path: Path | str | None = None,
+    *,
+    rehearse: bool = False,
+    owner: str | None = None,
+    forget: bool = False,
 ) -> Project:
-    """The project of a path (default: here). `owner`: who changes its stacks. Raises ProjectError."""
+    """The project of a path (default: here). `owner`: who changes its stacks; `forget`: see `Forget`.
+
+    Raises ProjectError."""
     from dataclasses import replace
 
     from orch.stacks.project import find
@@ -125,6 +138,7 @@ def project_at(
                 f"an owner is one line of at most {MOST_OWNER} characters", param_hint="--owner"
             )
         project = replace(project, owner=owner.strip())
+    project = replace(project, forget=forget)
     if not rehearse:
         return project
     from orch.rehearsal.project import rehearse as begin

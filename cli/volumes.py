@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse, Yes, project_at
+from orch.cli.context import Forget, Json, Rehearse, Yes, project_at
 from orch.cli.errors import print_json, say, tell
 from orch.cli.fleets.volumes import delete, protected_error
 from orch.cli.output.volumes import SCHEMA
@@ -81,6 +81,7 @@ def volume_delete(
     yes: Yes = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
+    forget: Forget = False,
 ) -> None:
     """Delete a volume and all that is on it. A protected one asks for its name."""
     from orch.cli.errors import UsageError, end
@@ -94,7 +95,7 @@ def volume_delete(
         volume_of,
     )
 
-    project = project_at(rehearse=rehearse)
+    project = project_at(rehearse=rehearse, forget=forget)
     stack = stack_of(project, name)
     if not stack.exists:
         raise no_such_volume(project, name)

@@ -3,7 +3,14 @@ resource is believed to be gone."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+
+REHEARSED = "ORCH_REHEARSE_ACCOUNT"
+"""The variable that selects another simulated account of each cloud in a rehearsal, by a name."""
+
+CREDS = "creds of orch.yml"
+"""`selected_by` of credentials that the project's file has."""
 
 
 @dataclass(frozen=True)
@@ -19,3 +26,10 @@ class Account:
     words: str
     id: str | None = None
     selected_by: str = "the default credentials"
+
+
+def selected_in_rehearsal() -> str:
+    """Return `Account.selected_by` of a simulated account."""
+    if name := os.environ.get(REHEARSED):
+        return f"{REHEARSED}={name}"
+    return f"the rehearsal ({REHEARSED} is not set)"

@@ -213,17 +213,28 @@ def ended_nodes(
 
     Raises what asking the backend raises.
     """
+    asked = may_have_ended(previous)
+    if not asked.nodes or asked.backend is None:
+        return frozenset()
+    return _known(asked.backend).ended_nodes(asked, settings, session)
+
+
+def may_have_ended(previous: PriorState) -> PriorState:
+    """Return the same with those recorded nodes alone that may end themselves; none where nodes do not."""
     over = is_over(previous.pins, time.time())
     least = 0 if over else recorded_minimum(previous.pins)  # of which none ends itself
-    nodes = tuple(node for node in previous.nodes if node.index >= least)
-    if not nodes or previous.backend is None or not (over or may_end(previous.pins)):
-        return frozenset()
-    return _known(previous.backend).ended_nodes(replace(previous, nodes=nodes), settings, session)
+    ends = previous.backend is not None and (over or may_end(previous.pins))
+    return replace(previous, nodes=tuple(node for node in previous.nodes if ends and node.index >= least))
 
 
 def account(name: str, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account | None:
     """Return the account that a backend acts in (`Backend.account`). Raises what asking raises."""
     return _known(name).account(settings, session)
+
+
+def compares_account(name: str) -> bool:
+    """See `Backend.compares_account`."""
+    return _known(name).compares_account
 
 
 def candidates_of(request: PlanRequest) -> tuple[Candidate, ...]:

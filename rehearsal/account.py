@@ -7,6 +7,7 @@ Each cloud defines its calls and the errors it refuses them with.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import sqlite3
@@ -155,6 +156,7 @@ class SimulatedAccount(ABC):
         self.store = _opened(path)
         with self.store.transaction():
             self.seed: str = self.store.meta("seed")
+            self.other: str = self.store.meta("other") or ""
             cloud = self.store.meta("cloud") or "aws"
         if cloud != self.name:
             self.store.close()
@@ -163,8 +165,11 @@ class SimulatedAccount(ABC):
             )
 
     @classmethod
-    def create(cls: type[A], path: Path | str, *, seed: str = "0", knobs: Knobs | None = None) -> A:
-        """A new, empty account. `seed` decides its ids."""
+    def create(
+        cls: type[A], path: Path | str, *, seed: str = "0", knobs: Knobs | None = None, other: str = ""
+    ) -> A:
+        """Create an empty account. `seed` decides its ids; `other` names an account that is not the first
+        one of a rehearsal: its identity and its ids are others."""
         target = Path(path)
         if target.is_dir():
             raise SimulationError(
@@ -177,7 +182,8 @@ class SimulatedAccount(ABC):
         store = Store(staged, create=True)
         with store.transaction():
             store.put_meta("cloud", cls.name)
-            store.put_meta("seed", seed)
+            store.put_meta("seed", f"{seed}{other}")
+            store.put_meta("other", other)
             store.put_meta("knobs", (knobs or Knobs()).model_dump(mode="json"))
         store.close()  # ends the journal: the file alone is the account
         staged.chmod(0o600)
@@ -187,6 +193,15 @@ class SimulatedAccount(ABC):
     @property
     def path(self) -> Path:
         return self.store.path
+
+    def identity(self, first: str) -> str:
+        """Return an identity of this account: `first` itself for the first one of a rehearsal; for another
+        account the same with other digits."""
+        if not self.other:
+            return first
+        number = int.from_bytes(hashlib.sha256(f"{self.other} {first}".encode()).digest(), "big")
+        digits = iter(str(number))
+        return "".join(next(digits) if each.isdigit() else each for each in first)
 
     # -- how a cloud refuses ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ run beside those (`stacks/pulumi/shims.py`), and import nothing of this package.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ import yaml
 from pydantic import ValidationError
 
 from orch.catalog.shortages import FILE
+from orch.components.accounts import REHEARSED
 from orch.components.registry import AnyBackend, backend
 from orch.rehearsal.account import Endpoint, SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
     from orch.rehearsal.gcp.account import GcpCloud
     from orch.spec.state import FleetState, NodeState
 
+_NAME = re.compile(r"[a-z0-9]{1,20}")
+"""Name of a simulated account that is not the first one."""
+
 NOBODY = "echo 'a simulated instance, and no local node stands for it' >&2; exit 1"
 """The proxy command for an instance without a local node: no connection to a real machine is tried."""
 
@@ -49,11 +54,13 @@ class RehearsalProject(Project):
     """A project whose state and clouds are those of a rehearsal.
 
     `seed` and `nodes` are of accounts that are made from now on; `nodes` puts a local node behind each
-    instance that carries SSH keys, unless the knobs file says otherwise.
+    instance that carries SSH keys, unless the knobs file says otherwise. `other`: the name of the accounts
+    that are used in the place of the first ones.
     """
 
     seed: str = "0"
     nodes: bool = True
+    other: str = ""
 
     @property
     def dot(self) -> Path:
@@ -65,13 +72,13 @@ class RehearsalProject(Project):
         return self.account_of("aws")
 
     def account_of(self, cloud: str) -> Path:
-        return self.dot / f"{cloud}.db"
+        return self.dot / (f"{cloud}@{self.other}.db" if self.other else f"{cloud}.db")
 
     def cloud(self, name: str) -> SimulatedAccount:
         """The account of a cloud, created at first use. Raises ProjectError for invalid knobs."""
         path, account = self.account_of(name), _hooks(name).account
         if not path.is_file():
-            account.create(path, seed=self.seed, knobs=_knobs(self)).store.close()
+            account.create(path, seed=self.seed, knobs=_knobs(self), other=self.other).store.close()
         return account(path)
 
     @property
@@ -207,7 +214,8 @@ def _at_local_node(node: NodeState, endpoint: Endpoint) -> NodeState:
 def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehearsal:
     """The rehearsal of a project, created at the first call.
 
-    A new account takes its knobs from `.orch/rehearsal/knobs.yml` where there is one. Raises ProjectError.
+    A new account takes its knobs from `.orch/rehearsal/knobs.yml` where there is one. ORCH_REHEARSE_ACCOUNT
+    selects other accounts. Raises ProjectError.
     """
     values: dict[str, Any] = {field.name: getattr(project, field.name) for field in fields(Project)}
     folder = project.rehearsal_folder
@@ -216,7 +224,7 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
         "secrets_provider": None,
         "ledger_url": f"sqlite:///{folder / 'ledger.db'}",
     }
-    rehearsal = RehearsalProject(**values, seed=seed, nodes=nodes)
+    rehearsal = RehearsalProject(**values, seed=seed, nodes=nodes, other=_other_account())
     rehearsal.prepare()
     _ignore(project.root / ".orch")
     _put_shims(rehearsal)
@@ -241,10 +249,12 @@ def forget(project: Project) -> None:
     """End a rehearsal: its nodes, its accounts and its state."""
     folder = project.rehearsal_folder
     for name in clouds():
-        if (folder / f"{name}.db").is_file():
+        for file in (folder / f"{name}.db", *folder.glob(f"{name}@*.db")):
+            if not file.is_file():
+                continue
             from orch.rehearsal.nodes import remove_disks, remove_volumes, stop
 
-            cloud = _hooks(name).account(folder / f"{name}.db")
+            cloud = _hooks(name).account(file)
             for instance in cloud.endpoints():
                 stop(cloud, instance)
             remove_disks(cloud)
@@ -253,6 +263,19 @@ def forget(project: Project) -> None:
     for name, package in servers().items():
         import_module(f"{package}.hooks").forget(folder / name)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _other_account() -> str:
+    """Return the name of the accounts that the environment selects; empty for the first ones."""
+    name = os.environ.get(REHEARSED, "")
+    if name and not _NAME.fullmatch(name):
+        raise ProjectError(
+            "the name of the simulated account is not valid",
+            detail=f"{REHEARSED} is {name!r}",
+            hint=f"use up to 20 lower-case letters and digits, or unset {REHEARSED}",
+            code="ORCH302",
+        )
+    return name
 
 
 def _put_shims(project: RehearsalProject) -> None:

@@ -188,6 +188,7 @@ CODES = {
     "ORCH311": "The quota has too few Elastic IPs",
     "ORCH312": "The quota has too few network interfaces",
     "ORCH313": "A quota is used up",
+    "ORCH314": "A quota is not checked",
     "ORCH320": "No network of this machine is free",
     "ORCH321": "The reservation is smaller than the fleet",
     "ORCH322": "The reservation is not there",
@@ -204,6 +205,7 @@ CODES = {
     "ORCH346": "The engine refused or was killed",
     "ORCH347": "Resources of the fleet failed",
     "ORCH348": "The fleet or volume is protected",
+    "ORCH349": "Every recorded resource is gone at once",
     "ORCH350": "Somebody else changes the fleet",
     "ORCH351": "The state cannot be read",
     "ORCH352": "A newer orch wrote the state",
@@ -318,10 +320,10 @@ CODES = {
     "ORCH456": "Something of the cluster is not checked or not used",
     "ORCH457": "Pods lack the networks of their fabric",
     "ORCH458": "The cluster does not answer",
-    "ORCH459": "The fleet is on another cluster",
+    "ORCH459": "The stack belongs to another account or cluster",
     "ORCH460": "The kubeconfig or its context is not there",
 }
 
-EXIT_CODES = {"ORCH459": ExitCode.CONFIG, "ORCH458": ExitCode.HOSTS}
-"""Of errors that providers tell the engine, which passes on their words alone: where all failed resources
-have the same one, nothing was tried, and the command ends with its exit code."""
+EXIT_CODES = {"ORCH459": ExitCode.CONFLICT, "ORCH458": ExitCode.HOSTS}
+"""Exit codes of errors by which nothing was tried: of a plan whose errors all have the same code, and of
+resources that all failed with it, for the engine passes on the words of providers alone."""

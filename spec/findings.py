@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orch.spec.codes import EXIT_CODES
 from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import ExitCode, OrchError
 
@@ -65,6 +66,8 @@ class PlanErrors(PlanError):
         errors = [each for each in self.findings if each.severity is Severity.ERROR]
         if all(int(each.code.removeprefix("ORCH")) in _POLICY for each in errors):
             self.exit_code = ExitCode.POLICY
+        elif len(codes := {each.code for each in errors}) == 1:
+            self.exit_code = EXIT_CODES.get(codes.pop(), self.exit_code)
 
     def placed(self, document: Document) -> InvalidConfiguration:
         """All of them as diagnostics with their places in the file."""

@@ -50,6 +50,10 @@ class Conflict(StackError):
     exit_code = ExitCode.CONFLICT
 
 
+class OtherAccount(Conflict):
+    """The credentials lead to another account than the stack's, or to one that has nothing of the stack."""
+
+
 class StackLocked(Conflict):
     """Another process holds the stack's lock."""
 

@@ -28,6 +28,7 @@ from orch.stacks.provisioning.shared_networks import (
     release,
     shared_by,
 )
+from orch.stacks.pulumi.accounts import require_own
 from orch.stacks.pulumi.changes import PropertyDrift, changes, find_drift, matches_record, name_of
 from orch.stacks.pulumi.leases import lease_finding, refuse_leased
 from orch.stacks.pulumi.lock_holders import delete_stale_marks
@@ -109,6 +110,7 @@ def up(
         stack, compiled = plan.prepared.stack, plan.prepared.compiled
         skip_refresh = plan.prepared.as_recorded
         refuse_leased(stack)
+        require_own(stack)
     else:
         stack, skip_refresh = StackState(project, request.name), False
         if (ended := over_since(stack, request.fleet)) is not None:
@@ -170,6 +172,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
         raise not_up(project, name, removing=True)
     project.prepare()
     refuse_leased(stack)
+    require_own(stack)
     before = stack.hourly
     refuse_protected(stack)
     recover(stack, listener, removing=True)
@@ -232,6 +235,7 @@ def remove_nodes(
         )
     project.prepare()
     refuse_leased(stack)
+    require_own(stack)
     before = stack.hourly
     refuse_protected(stack)
     recover(stack, listener)
@@ -313,6 +317,7 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDr
     require_up(stack)
     project.prepare()
     refuse_leased(stack)
+    require_own(stack)
     recover(stack, listener)
     ended = ended_nodes_if_told(stack)
     run = EngineCall(listener, planning=True)

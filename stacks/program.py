@@ -32,6 +32,7 @@ from orch.stacks.errors import NoSuchFleet
 from orch.stacks.fleets import find_fleet
 from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, find, scope_of
+from orch.stacks.pulumi.accounts import require_own
 from orch.stacks.pulumi.process import without_source_positions
 from orch.stacks.pulumi.shims import PROJECT_HOOK
 from orch.stacks.secrets.values import backends_with_secrets, with_secrets
@@ -130,6 +131,7 @@ def main(root: Path | str = ".") -> None:
         try:
             project = project_of_environment(folder)
             recorded = StackState(project, fleet.name)
+            require_own(recorded)
             previous = replace(
                 PriorState.of_outputs(outputs),
                 locked=read_lock(project.lock_file, fleet.name),

@@ -24,6 +24,7 @@ from orch.stacks.team.passphrase import make as make_passphrase
 from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
 
 if TYPE_CHECKING:
+    from orch.components.accounts import Account
     from orch.policies.settings import Settings as PolicySettings
     from orch.spec.models.backends.base import BackendSettings
     from orch.spec.models.project import Policy, ProjectSettings
@@ -55,6 +56,8 @@ class Project:
     saved_plan_s: int = 24 * 3600
     # Existing hosts may leave a fleet although jobs run on them.
     force: bool = False
+    # Resources may leave the record although all of a backend's are gone at once.
+    forget: bool = False
     # Who changes stacks, as leases name them.
     owner: str = field(default_factory=here)
     # What the engine finds in its environment beside what every call has.
@@ -66,6 +69,11 @@ class Project:
         from orch.policies.settings import Settings
 
         return Settings(self.policy_levels, self.policy_packs)
+
+    @cached_property
+    def accounts(self) -> dict[str, tuple[float, Account | None]]:
+        """The accounts that backends act in, each with when it was asked; see `pulumi/accounts.py`."""
+        return {}
 
     @property
     def dot(self) -> Path:

@@ -31,6 +31,7 @@ from orch.stacks.lockfile import read_lock
 from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.evacuated import evacuated_zones
 from orch.stacks.provisioning.node_accounts import spent_by
+from orch.stacks.pulumi.accounts import require_own
 from orch.stacks.records import parse_time
 from orch.stacks.saved_plans.record import Decisions
 from orch.stacks.secrets.values import backends_with_secrets, with_secrets
@@ -140,7 +141,8 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
 def plan_request(stack: StackState, request: FleetRequest) -> PlanRequest:
     """What is to be planned: a fleet, with its stack's recorded decisions.
 
-    Raises Conflict (a newer orch's state), and what asking for nodes that ended raises."""
+    Raises Conflict (a newer orch's state), OtherAccount, and what asking for nodes that ended raises."""
+    require_own(stack)
     project, decided = stack.project, request.decided
     previous = replace(
         PriorState.of_outputs(stack.outputs),
@@ -240,11 +242,16 @@ def over_since(stack: StackState, fleet: Fleet) -> int | None:
 
 
 def ended_nodes(stack: StackState) -> frozenset[str]:
-    """The fleet's recorded nodes that ended themselves. Raises what asking the cloud raises."""
+    """The fleet's recorded nodes that ended themselves. Raises OtherAccount, and what asking the cloud
+    raises."""
     previous, existing = PriorState.of_outputs(stack.outputs), stack.node_names
     nodes = tuple(node for node in previous.nodes if node.name in existing)
+    asked = registry.may_have_ended(replace(previous, nodes=nodes))
+    if not asked.nodes:
+        return frozenset()
+    require_own(stack)
     return registry.ended_nodes(
-        replace(previous, nodes=nodes),
+        asked,
         backends_with_secrets(stack.project, [previous.backend or ""]),
         stack.project.session,
     )

@@ -81,6 +81,8 @@ class StackState:
         self._read: tuple[StackExport | None] | None = None
         self.tags_read: Mapping[str, str] | None = None
         """The tags as they were last read, None since what may have changed them."""
+        self.confirmed: set[str] = set()
+        """Backends whose present account has what the stack records there; see `pulumi/accounts.py`."""
         self._siblings: dict[str, StackState] = {name: self}
 
     @property

@@ -17,6 +17,7 @@ from typing import Any
 from orch.catalog.errors import RefreshFailed
 from orch.catalog.records import Fetched, InstanceType, Offer
 from orch.catalog.sdks import require_sdk
+from orch.spec.cursors import Cursors
 
 SOURCE = "AWS Price List and EC2 APIs"
 NOTE = "On-demand Linux, shared tenancy; spot prices of that moment."
@@ -147,8 +148,14 @@ def _hourly(product: Any) -> float | None:
 
 
 def _items(pages: Any, key: str) -> Iterator[Any]:
+    cursors = Cursors(_endless)
     for page in pages:
         yield from page.get(key, ())
+        cursors.next(page.get("NextToken"))
+
+
+def _endless(why: str) -> RefreshFailed:
+    return RefreshFailed("AWS answers with a list that does not end", detail=why)
 
 
 def _boto3() -> tuple[Any, Any]:
@@ -177,6 +184,10 @@ def _as_refresh_errors() -> Generator[None, None, None]:
             "AWS refused the credentials" if refused else "AWS refused a request for prices",
             detail=f"{error.operation_name}: {details.get('Code')}: {details.get('Message')}",
             hint="reading prices needs pricing:GetProducts and ec2:Describe*" if refused else None,
+        ) from error
+    except importlib.import_module("botocore.parsers").ResponseParserError as error:
+        raise RefreshFailed(
+            "AWS cannot be reached: something else answers at its address", detail=str(error)
         ) from error
     except (errors.ConnectionError, errors.HTTPClientError) as error:
         raise RefreshFailed(

@@ -19,6 +19,7 @@ from orch.catalog.errors import RefreshFailed
 from orch.catalog.records import Fetched, InstanceType, Offer
 from orch.catalog.sdks import require_sdk
 from orch.catalog.shortages import Shortage
+from orch.spec.cursors import follow
 
 SOURCE = "Nebius's Calculator and Platform APIs"
 NOTE = "On demand and preemptible, with vCPUs and memory, without disks and addresses."
@@ -86,14 +87,15 @@ class _Api:
         return message_to_dict(answer, preserving_proto_field_name=True)
 
     def items(self, package: str, service: str, body: Mapping[str, Any]) -> Iterator[Row]:
-        token = ""
-        while True:
+        def ask(token: str) -> Row:
             query = {**body, "page_size": PAGE, **({"page_token": token} if token else {})}
-            answer = self.call(package, service, "list", query)
-            yield from answer.get("items", ())
-            token = answer.get("next_page_token", "")
-            if not token:
-                return
+            return self.call(package, service, "list", query)
+
+        def endless(why: str) -> RefreshFailed:
+            return RefreshFailed(f"Nebius answers {service} with a list that does not end", detail=why)
+
+        for page in follow(ask, lambda page: page.get("next_page_token"), endless):
+            yield from page.get("items", ())
 
 
 def _offers(api: _Api, region: str, project: str, types: Sequence[InstanceType]) -> Iterator[Offer]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from orch.cli.context import (
     FileOrName,
     Force,
+    Forget,
     Indices,
     Json,
     Owner,
@@ -38,15 +39,16 @@ def down(
     as_json: Json = False,
     rehearse: Rehearse = False,
     owner: Owner = None,
+    forget: Forget = False,
 ) -> None:
     """Remove a fleet: its nodes, its networks, its state. Existing hosts are left as they were found.
 
     Nodes that runs are on stay, and the runs are named, unless --force is given. Fleets go before those that
     they depend on. Volumes of the file go last; those that are protected stay.
     """
-    source = FleetFile(target, rehearse=rehearse, owner=owner) if is_file(target) else None
+    source = FleetFile(target, rehearse=rehearse, owner=owner, forget=forget) if is_file(target) else None
     if source is None:
-        fleets = [(project_at(rehearse=rehearse, owner=owner), target)]
+        fleets = [(project_at(rehearse=rehearse, owner=owner, forget=forget), target)]
     else:
         from orch.stacks.waves import in_waves
 
@@ -111,23 +113,33 @@ def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False)
     _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
 
 
-def refresh(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False) -> None:
+def refresh(
+    target: FileOrName, as_json: Json = False, rehearse: Rehearse = False, forget: Forget = False
+) -> None:
     """Update the state with what is really there. `up` does this by itself."""
     from orch.stacks import operations
 
-    _show_drift(target, operations.refresh, as_json=as_json, code=ExitCode.OK, rehearse=rehearse)
+    _show_drift(
+        target, operations.refresh, as_json=as_json, code=ExitCode.OK, rehearse=rehearse, forget=forget
+    )
 
 
 def _show_drift(
-    target: str, operation: Any, *, as_json: bool, code: ExitCode, rehearse: bool = False
+    target: str,
+    operation: Any,
+    *,
+    as_json: bool,
+    code: ExitCode,
+    rehearse: bool = False,
+    forget: bool = False,
 ) -> None:
-    source = FleetFile(target, rehearse=rehearse) if is_file(target) else None
+    source = FleetFile(target, rehearse=rehearse, forget=forget) if is_file(target) else None
     looks: list[tuple[str, Callable[[], bool]]] = []
     record = code == ExitCode.OK
     for each in source.volumes() if source else ():
         look = partial(volumes.drift, [each], as_json=as_json, record=record)
         looks.append((f"volume {each[2].name}", look))
-    for project, name in fleets_of(source) if source else fleets_at(target, rehearse=rehearse):
+    for project, name in fleets_of(source) if source else fleets_at(target, rehearse=rehearse, forget=forget):
         look = partial(_drift_of, project, name, operation, as_json=as_json)
         looks.append((f"fleet {name}", look))
     found = [_looked(title, look, go_on=os.path.isdir(target)) for title, look in looks]

@@ -26,7 +26,7 @@ class FleetFile:
 
     `launch`: document types that the verb acts on, whose missing variables are errors. `mixed`: the caller
     acts on the file's other documents, so no note tells that they are left out. `environ`: variables for the
-    file, by default this process's own. `owner`: who changes its stacks.
+    file, by default this process's own. `owner`: who changes its stacks. `forget`: see `cli.context.Forget`.
     """
 
     file: str
@@ -36,6 +36,7 @@ class FleetFile:
     environ: Mapping[str, str] | None = None
     owner: str | None = None
     profile: str | None = None
+    forget: bool = False
     _read: list[tuple[Project, tuple[Document, ...]]] = field(
         default_factory=list["tuple[Project, tuple[Document, ...]]"], init=False, repr=False, compare=False
     )
@@ -51,7 +52,7 @@ class FleetFile:
         if self._read:
             return self._read[0]
         path = None if self.file == "-" else self.file
-        project = project_at(path, rehearse=self.rehearse, owner=self.owner)
+        project = project_at(path, rehearse=self.rehearse, owner=self.owner, forget=self.forget)
         backends = [each.type for each in project.backends]
         documents = load(
             self.file, launch=self.launch, environ=self.environ, backends=backends, profile=self.profile
@@ -115,11 +116,11 @@ def is_file(target: str) -> bool:
     return os.path.exists(target) or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"
 
 
-def fleets_at(target: str, *, rehearse: bool) -> list[tuple[Project, str]]:
+def fleets_at(target: str, *, rehearse: bool, forget: bool = False) -> list[tuple[Project, str]]:
     """A file's fleets, or the one fleet of a name in the project here."""
     if is_file(target):
-        return fleets_of(FleetFile(target, rehearse=rehearse))
-    return [(project_at(rehearse=rehearse), target)]
+        return fleets_of(FleetFile(target, rehearse=rehearse, forget=forget))
+    return [(project_at(rehearse=rehearse, forget=forget), target)]
 
 
 def stacks_of(target: str, *, rehearse: bool, owner: str | None = None) -> list[tuple[Project, str]]:

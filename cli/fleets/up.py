@@ -16,6 +16,7 @@ import typer
 from orch.cli.context import (
     ALSO,
     Force,
+    Forget,
     Json,
     NewKeys,
     Owner,
@@ -139,6 +140,7 @@ def up(
         bool,
         typer.Option("--no-check", help="Do not check the nodes of a wave before the next one begins."),
     ] = False,
+    forget: Forget = False,
     trace: TraceOption = False,
 ) -> None:
     """Bring up the fleets of a file: what is missing is created, what differs is changed.
@@ -169,7 +171,9 @@ def up(
 
         def documents(target: str) -> tuple[Project, tuple[Document, ...]]:
             launch = ("fleet", "volume")
-            return FleetFile(target, launch=launch, rehearse=rehearse, mixed=True, owner=owner).read()
+            return FleetFile(
+                target, launch=launch, rehearse=rehearse, mixed=True, owner=owner, forget=forget
+            ).read()
 
         seconds = None if lease is None else lease_seconds(lease, "--lease")
         means = ApplyMeans(force, as_json, rehearse, result, seconds, check=not no_check)
@@ -185,7 +189,7 @@ def up(
     if parallel > 1 and not yes:
         raise typer.BadParameter("nobody can be asked of several at once: add --yes", param_hint="--parallel")
     bring_up(
-        FleetFile(file, launch=("fleet", "volume"), rehearse=rehearse, owner=owner),
+        FleetFile(file, launch=("fleet", "volume"), rehearse=rehearse, owner=owner, forget=forget),
         Approvals(
             accept_drift,
             upgrade,

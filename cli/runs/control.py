@@ -34,14 +34,15 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
     Then it removes fleets whose `ttl` is over, what is left of nodes that ended themselves, and what killed
     calls left, examines nodes whose `health.interval` is over, and replaces those that failed where their
     fleet has `auto_replace`. For cron and CI. Exits with 0 when all runs could be looked at, else with the
-    code of the first that could not; with 7 when a node that was to be replaced is not, and does not wait for
-    runs to end.
+    code of the first that could not; with 9 when the credentials are those of another account than a fleet's
+    that it was to change; with 7 when a node that was to be replaced is not, and does not wait for runs to
+    end.
     """
     with open_runner(None, as_json=as_json, rehearse=rehearse) as (project, runner):
         from orch.cli.output.progress import watching
         from orch.cli.output.run import SCHEMA
         from orch.runner.runs.lifecycle import reconcile_once
-        from orch.spec.errors import ExitCode
+        from orch.stacks.errors import OtherAccount
         from orch.stacks.health.healing import NotReplaced
         from orch.stacks.provisioning.leftovers import sweep
 
@@ -78,10 +79,11 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
         if each.error is not None:
             tell(each.error.text())
     failed = next((each.error for each in passes if each.error is not None), None)
-    if failed is not None:
-        end(failed.exit_code)
-    if any(isinstance(each, NotReplaced) for each in news):
-        end(ExitCode.HOSTS)
+    foreign = next((each.error for each in swept if isinstance(each.error, OtherAccount)), None)
+    if (first := failed or foreign) is not None:
+        end(first.exit_code)
+    if left := [each.exit_code for each in news if isinstance(each, NotReplaced)]:
+        end(max(left))
 
 
 def record_nodes(project: Project, ledger: Ledger) -> Sequence[str]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
 from orch.components.accounts import Account
-from orch.components.aws.account import errors, gather_facts, marked, orphans
-from orch.components.aws.account.client import RegionClient
+from orch.components.aws.account import errors, gather_facts, identity, marked, orphans
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
 from orch.components.aws.account.gather_facts import find_room
 from orch.components.aws.account.lookups import Lookups, needed_lookups
@@ -215,12 +214,7 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         return frozenset(machines[each].name for each in ended)
 
     def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
-        own: AwsSettings = self.entry(settings)
-        given = session(self.name)
-        region = own.regions[0] if own.regions else gather_facts.HOME
-        number, arn = RegionClient(given or self.open_session(own), region, own.endpoint_url).caller()
-        profile = None if given is not None else gather_facts.profile(own)
-        return Account(f"AWS account {number} as {arn}" + (f" (profile {profile})" if profile else ""))
+        return identity.account(self.entry(settings), session(self.name))
 
     def _named_zones(self, request: PlanRequest) -> Mapping[str, Sequence[Zone]]:
         """The zones of each region of which the file writes a zone by its name (`us-east-1a`)."""

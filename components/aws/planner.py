@@ -43,6 +43,7 @@ from orch.components.cloud.cloudinit import (
 from orch.components.cloud.node_groups import SPREADS, may_spread, spreads
 from orch.components.cloud.plan import Bastion
 from orch.components.cloud.planner import Planner
+from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.sizing import disk_findings, disk_gb, key_findings, nvidia
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
 from orch.components.idleness import IdleRule
@@ -249,6 +250,7 @@ class AwsPlanner(Planner[CloudCandidate, AwsFacts, AwsPlan, AwsSettings]):
         nat_ips = 0 if self.stays else networks.elastic_ips(decision, demand)[1]
         others = self.context.other_groups
         yield from capacities.quota_findings(self.candidate, facts, demand, others, nat_ips)
+        yield from unread_findings(facts.unread)
 
     def key_findings(self) -> Iterator[Finding]:
         refusal = self.facts.console_refusal

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.accounts import Account
+from orch.components.accounts import Account, selected_in_rehearsal
 from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import Survey
@@ -18,7 +18,7 @@ from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_n
 from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud_errors import CloudError
 from orch.components.crusoe.account import errors
-from orch.components.crusoe.account.client import CrusoeClient, open_login
+from orch.components.crusoe.account.client import CrusoeClient, open_login, selected_by
 from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Reservation
 from orch.components.crusoe.candidates import CrusoeCandidate, candidates, placed
 from orch.components.crusoe.explain import EXPLAINED, INSTANCE, PACKAGE, traits
@@ -117,8 +117,12 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
         return frozenset(nodes[each] for each in CrusoeClient(login).ended(nodes.keys()))
 
     def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
-        login = session(self.name) or self.open_session(self.entry(settings))
-        return Account(f"Crusoe project {login.project} with the access key {login.access_key}")
+        """By the project, whose id no other project of Crusoe has: another key sees it, or is refused."""
+        own: CrusoeSettings = self.entry(settings)
+        given = session(self.name)
+        login = given or self.open_session(own)
+        words = f"Crusoe project {login.project} with the access key {login.access_key}"
+        return Account(words, login.project, selected_by(own) if given is None else selected_in_rehearsal())
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         return survey_named(self.name, project, CrusoeClient(self.asked_by(state)).removable(self.price))

@@ -20,6 +20,7 @@ from orch.components.cloud.cloudinit import (
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.plan import Bastion
 from orch.components.cloud.planner import Planner
+from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.sizing import disk_gb, nvidia
 from orch.components.cloud.ssh_access import WORLD, AccessMethod, access_findings, network_of, way_in
 from orch.components.crusoe import explain as told
@@ -151,6 +152,7 @@ class CrusoePlanner(Planner[CrusoeCandidate, CrusoeFacts, CrusoePlan, CrusoeSett
         yield from _fabric_findings(fleet, candidate)
         yield from _reservation_findings(fleet, candidate, facts, self.new)
         yield from _quota_findings(candidate, facts, self.new, self.context.other_groups)
+        yield from unread_findings(facts.unread)
 
     def unpriced(self) -> Iterable[str]:
         return told.unpriced(self.price, self.bastion, self.data_gib)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.accounts import Account
+from orch.components.accounts import Account, selected_in_rehearsal
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import MarkedResource, Survey
@@ -130,9 +130,13 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         return errors.read(text)
 
     def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
-        given = session(self.name) or self.open_session(self.entry(settings))
-        caller = given.email() or "a login of which Google tells no e-mail"
-        return Account(f"GCP project {given.project} as {caller}")
+        own: GcpSettings = self.entry(settings)
+        given = session(self.name)
+        project = given or self.open_session(own)
+        caller = project.email() or "a login of which Google tells no e-mail"
+        selected = gather_facts.selected_by(own) if given is None else selected_in_rehearsal()
+        words = f"GCP project {project.project} as {caller}"
+        return Account(words, gather_facts.number(project), selected)
 
     def tunnel_environment(self, settings: BackendSettings) -> Mapping[str, str]:
         from orch.components.gcp.fleet_state import tunnel_environment

@@ -14,6 +14,7 @@ from orch.components import file_systems
 from orch.components.cloud.cloudinit import bastion_config, wrapped
 from orch.components.cloud.plan import Bastion
 from orch.components.cloud.planner import Planner
+from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.sizing import disk_findings, disk_gb, fingerprint, key_findings, nvidia
 from orch.components.gcp import capacity as capacities
 from orch.components.gcp import explain as told
@@ -228,6 +229,7 @@ class GcpPlanner(Planner[CloudCandidate, GcpFacts, GcpPlan, GcpSettings]):
         yield from capacities.placement_findings(fleet, self.shape, self.demand)
         others = self.context.other_groups
         yield from capacities.quota_findings(self.candidate, self.facts, self.demand, others)
+        yield from unread_findings(self.facts.unread)
         yield from capacities.lifetime_findings(self.ending, self.facts)
 
     def key_findings(self) -> Iterator[Finding]:

@@ -44,6 +44,7 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     explained: ClassVar[Explained] = EXPLAINED
     rehearsal_server: ClassVar[str | None] = "orch.rehearsal.kubernetes"
+    compares_account: ClassVar[bool] = True
 
     def _login(self, request: PlanRequest, context: str | None) -> tuple[Path | None, str | None]:
         """The file of a kubeconfig and the context of it; in a rehearsal its own cluster."""

@@ -19,7 +19,7 @@ LONGEST_NAME = 63
 """Of an object whose name becomes the value of a label. Source: Kubernetes, "Object Names and IDs"."""
 
 CLUSTER_ID = "kube-system/"
-"""What a provider's `cluster_identifier` begins with where the UID of that namespace follows."""
+"""Prefix of a provider's `cluster_identifier` that is followed by the identity of its cluster."""
 OTHER_CLUSTER = (
     "have the kubeconfig lead to the fleet's cluster again; where that is gone for good, "
     "`orch down {} --force` forgets what the fleet had there"

@@ -34,6 +34,7 @@ from orch.components.kubernetes.plan import (
 )
 from orch.components.kubernetes.queueing import given_queue, own_queue, queueing_of
 from orch.components.request import PriorState
+from orch.runner.kubernetes.identity import difference, joined
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, PlanErrors, settle
 from orch.spec.models import Fleet
@@ -182,7 +183,7 @@ def _cluster(
     previous: PriorState,
     context: Context,
 ) -> tuple[str | None, str]:
-    """Which cluster the fleet is on, None where that cannot be told, and what the provider calls it.
+    """Which cluster the fleet is on, None in a rehearsal, and what the provider calls it.
 
     A stack keeps what its provider was made with: the official plugin makes all objects anew by another word.
     Raises PlanErrors (ORCH459) where the fleet is on another one than this.
@@ -190,11 +191,10 @@ def _cluster(
     decided = previous.pins or previous.unfinished
     pins = decided if decided.get("backend") == "kubernetes" else {}
     known, found = pins.get("cluster"), facts.identity
-    if known is not None and found is not None and known != found:
+    if known is not None and found is not None and (detail := difference(known, found)) is not None:
         summary = f"fleet {fleet.name} is on another cluster than {_context_words(candidate)} leads to now"
-        detail = f"the namespace kube-system had the UID {known} when it was made, and has {found} here"
         raise PlanErrors([Finding("ORCH459", "backends", summary, detail, OTHER_CLUSTER.format(fleet.name))])
-    cluster = found or known
+    cluster = joined(known, found)
     named = context.login.get("context") or "current"
     if pins:
         return cluster, pins.get("cluster_identifier", named)

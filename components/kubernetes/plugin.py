@@ -38,6 +38,7 @@ from orch.runner.kubernetes.errors import (
     ManagedByOthers,
     NotFound,
 )
+from orch.runner.kubernetes.identity import difference
 from orch.spec.quantities import quantity
 
 PACKAGE = "kubernetes"
@@ -323,13 +324,13 @@ class KubernetesProvider(HandlerProvider):
                 except KubernetesError as error:
                     raise _unread(error) from error
                 known = self._identifier.removeprefix(CLUSTER_ID)
-                if found is not None and found != known:
+                if (detail := difference(known, found)) is not None:
                     # With --force what is on a cluster that is gone for good leaves the record.
                     error = LeftBehind if os.environ.get(FORCED) == "1" else ProviderError
                     self._other = error(
                         "the fleet is on another cluster than the kubeconfig leads to now",
                         where=self._client.login.where,
-                        detail=f"the namespace kube-system has the UID {found}, that of the fleet's {known}",
+                        detail=detail,
                         hint=OTHER_CLUSTER.format("NAME"),
                         code="ORCH459",
                     )

@@ -117,7 +117,8 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
         return errors.ERRORS.read(text)
 
     def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
-        return Account(account_of_key(self.entry(settings), session(self.name), open_login, KEY))
+        """Without an id: Lambda's API has no call that tells whose a key is."""
+        return account_of_key(self.entry(settings), session(self.name), open_login, KEY)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         client = _connected(self.asked_by(state))

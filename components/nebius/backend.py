@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from orch.catalog.load import catalog as load_catalog
-from orch.components.accounts import Account
+from orch.components.accounts import Account, selected_in_rehearsal
 from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import Survey
@@ -21,7 +21,7 @@ from orch.components.explain import Explained, Traits
 from orch.components.nebius.account import errors, orphans
 from orch.components.nebius.account.client import NebiusClient, NebiusRefused
 from orch.components.nebius.account.facts import NebiusFacts, Stock
-from orch.components.nebius.account.session import login_of, open_session
+from orch.components.nebius.account.session import login_of, open_session, selected_by
 from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics
 from orch.components.nebius.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.nebius.plan import NebiusPlan
@@ -140,9 +140,12 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
     def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
         own: NebiusSettings = self.entry(settings)
         words = f"Nebius projects {', '.join(own.projects)}" if own.projects else "Nebius account"
-        if session(self.name) is not None:
-            return Account(words)
-        return Account(f"{words} {login_of(self.open_session(own))}")
+        given = session(self.name)
+        tenant = NebiusClient(given or self.open_session(own)).identity()
+        words = f"{words} of the tenant {tenant}"
+        if given is not None:
+            return Account(words, tenant, selected_in_rehearsal())
+        return Account(f"{words} {login_of(self.open_session(own))}", tenant, selected_by(own))
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         return orphans.survey(NebiusClient(self.asked_by(state)), project, self.price)

@@ -21,6 +21,7 @@ from orch.components.cloud.cloudinit import (
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.plan import Bastion
 from orch.components.cloud.planner import Planner
+from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.sizing import disk_findings, disk_gb, nvidia
 from orch.components.cloud.ssh_access import WORLD, AccessMethod, access_findings, network_of, way_in
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
@@ -167,6 +168,7 @@ class NebiusPlanner(Planner[NebiusCandidate, NebiusFacts, NebiusPlan, NebiusSett
         yield from _image_findings(fleet, candidate, facts, self.previous)
         yield from _fabric_findings(fleet, candidate, self.context.catalog)
         yield from _quota_findings(candidate, facts, self.new, self.context.other_groups)
+        yield from unread_findings(facts.unread)
         yield from disk_findings(fleet, facts.image.least_gb if facts.image else None)
 
     def unpriced(self) -> Iterable[str]:

@@ -80,6 +80,8 @@ class NebiusHandler:
     def read(self, resource_id: str, state: State) -> State | None:
         try:
             found = self._client().get(self._kind, resource_id)
+            if found is None:
+                self._require_project(state)
         except NebiusRefused as refused:
             return {OBSERVED: {"reachable": False, "reason": refused.summary}}
         if found is None or (found.get("status") or {}).get("state") == "DELETING":
@@ -98,7 +100,15 @@ class NebiusHandler:
         return {OBSERVED: {}}
 
     def delete(self, resource_id: str, state: State) -> None:
+        if self._client().get(self._kind, resource_id) is None:
+            self._require_project(state)
         self._client().remove(self._kind, resource_id, for_s=AGAIN_S, pause_s=self._pause_s)
+
+    def _require_project(self, state: State) -> None:
+        """Raise NebiusRefused if what is not found may be in a project that these credentials do not see. The
+        parent of a rule is its group, which is asked for by itself."""
+        if str(state.get("project", "")).startswith("project-"):
+            self._client().require_project(state["project"])
 
     def _own(self, inputs: Inputs) -> str | None:
         """The id of what is there by this name. Raises ProviderError where it is not of this stack."""

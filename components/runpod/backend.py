@@ -14,12 +14,22 @@ from orch.components.accounts import Account
 from orch.components.base import Backend
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.orphans import StackSnapshot, delete_named, survey_named
+from orch.components.cloud.quotas import if_readable
 from orch.components.cloud.rest.client import account_of_key
 from orch.components.deployment import Deployment, PricedNodes
 from orch.components.explain import Explained, Traits
 from orch.components.request import CloudAnswer, PlanRequest
 from orch.components.runpod.account import errors
-from orch.components.runpod.account.client import CLUSTER, KEY, POD, VOLUME, Login, RunpodClient, open_login
+from orch.components.runpod.account.client import (
+    CLUSTER,
+    KEY,
+    POD,
+    VOLUME,
+    Login,
+    Money,
+    RunpodClient,
+    open_login,
+)
 from orch.components.runpod.account.facts import RunpodFacts
 from orch.components.runpod.candidates import (
     RunpodCandidate,
@@ -109,7 +119,13 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
         if recorded_groups(request.previous):
             rows = [row for kind in (POD, CLUSTER) for row in client.all(kind)]
             there = frozenset(str(row["name"]) for row in rows)
-        return RunpodFacts(request.once((self.name, "money"), client.money), there)
+
+        def ask() -> tuple[Money | None, tuple[str, ...]]:
+            unread: list[str] = []
+            return if_readable(unread, client.money), tuple(unread)
+
+        known, unread = request.once((self.name, "money"), ask)
+        return RunpodFacts(known, there, unread)
 
     def plan(self, request: PlanRequest, candidate: RunpodCandidate, facts: RunpodFacts) -> RunpodPlan:
         context = Context(request.scope, request.image, request.made_for, request.volumes)
@@ -158,7 +174,9 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
         return RunpodVolumes()
 
     def account(self, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account:
-        return Account(account_of_key(self.entry(settings), session(self.name), open_login, KEY))
+        own, login = self.entry(settings), session(self.name)
+        found = account_of_key(own, login, open_login, KEY)
+        return replace(found, id=RunpodClient(login or open_login(own)).user())
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
         from orch.components.runpod.volumes import of_project

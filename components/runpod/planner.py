@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from orch.catalog.fabrics import fabric
+from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.sizing import budget_findings, disk_gb, gpus
 from orch.components.node_count import folded, live_indices, no_node, node_indices
 from orch.components.request import NodeVolume, PriorState
@@ -66,6 +67,7 @@ def plan(
     cluster = fleet.placement == "cluster"
     findings = [
         *_money_findings(fleet, candidate, facts, new, most),
+        *unread_findings(facts.unread),
         *budget_findings(
             fleet,
             candidate.price,

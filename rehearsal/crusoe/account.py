@@ -43,7 +43,7 @@ class CrusoeCloud(HttpAccount):
 
     @property
     def project(self) -> str:
-        return PROJECT
+        return self.identity(PROJECT)
 
     @property
     def access_key(self) -> str:
@@ -68,7 +68,7 @@ class CrusoeCloud(HttpAccount):
     # -- calls --------------------------------------------------------------------------------------------
 
     def route_of(self, method: str, path: str) -> tuple[Route, str]:
-        return matching(method, path)
+        return matching(method, path, self.project)
 
     def check_caller(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:
         """Source: crusoecloud/client-go auth/v1/auth.go. The query is signed as it is sent."""

@@ -37,16 +37,21 @@ class NebiusCloud(SimulatedAccount):
             if not self.store.meta("tenant"):
                 self._found()
 
+    @property
+    def tenant(self) -> str:
+        return self.identity(TENANT)
+
     def _found(self) -> None:
         """What each account has at first: projects with their default networks, images, a key."""
-        self.store.put_meta("tenant", TENANT)
+        tenant, code = self.tenant, f"e00{self.other}"
+        self.store.put_meta("tenant", tenant)
         for region in regions():
-            project = f"project-e00{region}"
-            metadata = {"id": project, "parent_id": TENANT, "name": f"default-project-{region}"}
+            project = f"project-{code}{region}"
+            metadata = {"id": project, "parent_id": tenant, "name": f"default-project-{region}"}
             doc = {"metadata": metadata, "spec": {"region": region}, "status": {}}
-            self.store.put(project, "project", region, doc, f"{TENANT}/{metadata['name']}")
+            self.store.put(project, "project", region, doc, f"{tenant}/{metadata['name']}")
             request = Request(self, "nebius.vpc.v1.SubnetService", "Create", {"parent_id": project})
-            network, subnet = f"vpcnetwork-e00{region}", f"vpcsubnet-e00{region}"
+            network, subnet = f"vpcnetwork-{code}{region}", f"vpcsubnet-{code}{region}"
             ranges = [free_range(request, network, subnet)]
             for kind, each, name, spec, status in (
                 ("network", network, "default-network", {}, {"state": "READY"}),

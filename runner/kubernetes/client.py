@@ -37,8 +37,10 @@ from orch.runner.kubernetes.errors import (
     shortened,
     status_document,
 )
+from orch.runner.kubernetes.identity import identity_of
 from orch.runner.kubernetes.login import Credentials, Login, log_in
 from orch.runner.kubernetes.reach import CONNECT_S, connection_pools, unreachable
+from orch.spec.cursors import follow
 
 Doc = dict[str, Any]
 
@@ -120,31 +122,20 @@ class KubernetesClient:
         except NotFound:
             return None
 
-    def identity(self) -> str | None:
-        """Which cluster this is, whatever leads to it: the UID of its namespace kube-system, which is made
-        once and never deleted; None where it may not be read.
-
-        Source: Kubernetes SIG Multicluster, KEP-2149, on `cluster.clusterset.k8s.io`.
-        """
+    def identity(self) -> str:
+        """Return the identity of the cluster (`identity.py`), as far as this user may read it."""
         try:
             found = self.find(api_path("v1", "namespaces", name="kube-system"))
         except Forbidden:
-            return None
-        return str((found or {}).get("metadata", {}).get("uid") or "") or None
+            found = None
+        uid = str(((found or {}).get("metadata") or {}).get("uid") or "")
+        return identity_of(uid or None, self.login.cluster)
 
     def items(self, path: str, **query: str) -> list[Doc]:
         """All objects of a list, asked for 500 at a time; anew where it changed too much to be read on."""
         for anew in (False, True):
-            rows: list[Doc] = []
-            more: dict[str, str] = {}
             try:
-                while True:
-                    answer = self.get(path, **{"limit": str(PAGE), **query, **more})
-                    rows += answer.get("items") or []
-                    token = (answer.get("metadata") or {}).get("continue")
-                    if not token:
-                        return rows
-                    more = {"continue": str(token)}
+                return [row for page in self._pages(path, query) for row in page.get("items") or []]
             except Expired:
                 if anew:
                     raise
@@ -313,15 +304,26 @@ class KubernetesClient:
 
     def _listed(self, path: str, query: Mapping[str, str]) -> Doc:
         """A whole list, with the version that a watch goes on from: that of its first page."""
-        answer = self.get(path, **{"limit": str(PAGE), **query})
-        metadata = answer.get("metadata") or {}
-        rows = list(answer.get("items") or [])
-        token = metadata.get("continue")
-        while token:
-            page = self.get(path, **{"limit": str(PAGE), **query, "continue": str(token)})
-            rows += page.get("items") or []
-            token = (page.get("metadata") or {}).get("continue")
-        return {**answer, "items": rows, "metadata": {"resourceVersion": metadata.get("resourceVersion")}}
+        first, *others = self._pages(path, query)
+        rows = [row for page in (first, *others) for row in page.get("items") or []]
+        version = (first.get("metadata") or {}).get("resourceVersion")
+        return {**first, "items": rows, "metadata": {"resourceVersion": version}}
+
+    def _pages(self, path: str, query: Mapping[str, str]) -> Iterator[Doc]:
+        """The pages of a list. Raises KubernetesErrors, ServerError for one that does not end."""
+
+        def ask(token: str) -> Doc:
+            return self.get(path, **{"limit": str(PAGE), **query, **({"continue": token} if token else {})})
+
+        def endless(why: str) -> ServerError:
+            hint = "is `server` of the kubeconfig an API server of Kubernetes?"
+            asked = f"{why}, to GET {path}"
+            where = self.login.where
+            return ServerError(
+                "the cluster answers otherwise than its API", where=where, detail=asked, hint=hint
+            )
+
+        return follow(ask, lambda page: (page.get("metadata") or {}).get("continue"), endless)
 
     def _review(self, resource: str, kind: str, spec: Mapping[str, Any]) -> Doc:
         version = "authorization.k8s.io/v1"

@@ -18,6 +18,10 @@ from orch.spec.errors import ExitCode
 LONGEST_TEXT = 1200
 """Characters of a server's message that an error shows."""
 
+NO_PATH = "404 page not found"
+"""What an API server answers for a group or version that is not installed: the one refusal of its own that is
+no status document. Source: k8s.io/apiserver, pkg/endpoints/handlers and net/http, NotFoundHandler."""
+
 _DENIED_BY = re.compile(
     r'admission webhook "([^"]+)" denied the request(?: without explanation)?:? ?(.*)', re.S
 )
@@ -281,6 +285,13 @@ def refusal(asked: Asked, status: int, document: Mapping[str, Any]) -> ApiRefusa
         )
     if status == 403:
         return _forbidden(asked, message, words)
+    if status == 404 and document.get("kind") != "Status" and message != NO_PATH:
+        return ServerError(
+            "what answers is no API server of Kubernetes",
+            detail=f"to {asked.method} {asked.path} it says 404: {message}",
+            hint="is `server` of the kubeconfig its address, or does a proxy in between want a login?",
+            **words,
+        )
     if status == 404:
         if reason == "NotFound" and (document.get("details") or {}).get("name"):
             return NotFound(f"there is no {target}", detail=message, **words)

@@ -36,7 +36,8 @@ def with_slots(fleet: FleetState) -> FleetState:
 def access_of(queue: PodQueue, **pod: str | None) -> dict[str, str | None]:
     """The record of how a pod is reached, or one that is not there yet."""
     where = {"kubeconfig": queue.kubeconfig, "context": queue.context, "namespace": queue.namespace}
-    return {"kind": KIND, **where, "mark": queue.mark, **pod}
+    cluster = {"cluster": queue.cluster} if queue.cluster is not None else {}
+    return {"kind": KIND, **where, **cluster, "mark": queue.mark, **pod}
 
 
 def is_of_cluster(node: NodeState) -> bool:

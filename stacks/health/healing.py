@@ -24,10 +24,10 @@ from orch.runner.node.status import node_statuses
 from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.spares import held_back
 from orch.runner.runs.context import RunnerContext
-from orch.spec.errors import OrchError
+from orch.spec.errors import ExitCode, OrchError
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted
-from orch.stacks.errors import Interrupted
+from orch.stacks.errors import Interrupted, OtherAccount
 from orch.stacks.fleets import fleet_of
 from orch.stacks.health.protection import (
     REASON,
@@ -55,8 +55,11 @@ INTERRUPT_S = 30.0
 NO_GRACE_S = 300
 
 
+@dataclass(frozen=True)
 class NotReplaced(Notice):
     """A node that was to be replaced and is not, nor will be by itself: somebody has to see to it."""
+
+    exit_code: ExitCode = ExitCode.HOSTS
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ class Healer:
                     yield _at_work(name, other)
                     continue
                 detail = f": {error.detail}" if error.detail else ""
-                yield NotReplaced(f"node {name} is not replaced: {error.summary}{detail}", "warning")
+                code = error.exit_code if isinstance(error, OtherAccount) else ExitCode.HOSTS
+                yield NotReplaced(f"node {name} is not replaced: {error.summary}{detail}", "warning", code)
 
     def _heal_one(
         self, fleet: FleetState, node: NodeState, found: HealthPeriod, most: int

@@ -33,6 +33,7 @@ from orch.stacks.maintenance.replace import REPLACED, refuse_irreplaceable, repl
 from orch.stacks.maintenance.rollout import bring_up_rest, roll
 from orch.stacks.maintenance.spares import make_spares, remove_spares
 from orch.stacks.project import Project
+from orch.stacks.pulumi.accounts import require_confirmed, require_own_if_told
 from orch.stacks.pulumi.operation import Listener
 from orch.stacks.state import StackState
 
@@ -78,6 +79,11 @@ def planned_for(
     looks: dict[str, NodeLook] = {}
     for name, names in chosen.items():
         stack = StackState(project, name)
+        if verb == "replace":
+            require_confirmed(stack, listener)
+        elif verb != "drain":
+            # A machine is reached by its recorded address: a reboot needs no credentials.
+            require_own_if_told(stack)
         looks |= {each.name: each for each in look_at(stack, names, runner.connector)}
     in_order = [looks[node] for names in chosen.values() for node in names]
     if verb == "replace":

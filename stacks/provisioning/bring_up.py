@@ -21,7 +21,7 @@ from orch.stacks.errors import EngineFailed, NoCapacity, StackError
 from orch.stacks.provisioning.gang import Gang, events_except
 from orch.stacks.provisioning.policies import refuse_violations
 from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.leases import LeaseFence
+from orch.stacks.pulumi.leases import StackFence
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note
 from orch.stacks.pulumi.process import Event
 from orch.stacks.request import FleetRequest, compile_for, compile_there, plan_request
@@ -62,7 +62,7 @@ def bring_up(
     # Made while the record tells where the nodes are that may find no other place.
     unmoved = plan_request(stack, replace(request, leaving=frozenset())) if request.leaving else None
     before = {node: maker for node, maker in stack.makers.items() if node not in first.ended}
-    gang = Gang(stack, request, listener, before, first.answer, data, guard, LeaseFence(stack))
+    gang = Gang(stack, request, listener, before, first.answer, data, guard, StackFence(stack))
     if first.only is None and not first.elsewhere:
         call, failed = gang.apply(first, skip_refresh=skip_refresh)
         if failed is not None:

@@ -16,7 +16,7 @@ from orch.stacks.program import program
 from orch.stacks.provisioning.kept_data import unprotect
 from orch.stacks.provisioning.shared_networks import bring_shared, release, shared_by
 from orch.stacks.pulumi.changes import name_of, type_of
-from orch.stacks.pulumi.leases import LeaseFence
+from orch.stacks.pulumi.leases import StackFence
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine
 from orch.stacks.pulumi.process import Event, pause
 from orch.stacks.pulumi.recovery import delete_unrecorded, snapshot_of
@@ -42,7 +42,7 @@ class Gang:
 
     `before`: its existing nodes, each with the resource that made it. `classify`: what a cloud's error means.
     `data`: urns of the file systems that it had before. `guard` holds it to an approved plan;
-    `lease` keeps it from what another owner has leased meanwhile.
+    `fence` keeps it from what another owner has leased meanwhile, and from another account.
     """
 
     stack: StackState
@@ -52,7 +52,7 @@ class Gang:
     classify: Callable[[str], CloudAnswer | None] = lambda text: None
     data: frozenset[str] = frozenset()
     guard: Guard | None = None
-    lease: LeaseFence | None = None
+    fence: StackFence | None = None
 
     @property
     def kept_data(self) -> tuple[RecordedFileSystem, ...]:
@@ -109,9 +109,10 @@ class Gang:
         call = EngineCall(self.listener, planning=False, events=list(earlier))
         if self.guard is not None:
             self.guard.begin()
+        makes = {compiled.pins["backend"]} if "backend" in compiled.pins else set[str]()
         try:
             if compiled.shared is not None:
-                bring_shared(self.stack, compiled.shared, call)
+                bring_shared(self.stack, compiled.shared, call, makes)
             for step in (*compiled.before, compiled):
                 call = EngineCall(self.listener, planning=False, isolated=step.isolated, events=call.events)
                 # A refresh takes no target that the stack does not have yet.
@@ -120,8 +121,8 @@ class Gang:
                 words += targets(self.stack, self.request.only)
                 if self.guard is not None:
                     words, code = self.guard.guarded(words, code)
-                if self.lease is not None:
-                    code = self.lease.guarded(code)
+                if self.fence is not None:
+                    code = self.fence.guarded(code, makes)
                 if self.request.only and (made_of := templates(self.stack)):
                     # First and alone: with what stands on them, all nodes would be targets.
                     named = [word for urn in made_of for word in ("--target", urn)]
@@ -132,7 +133,7 @@ class Gang:
                     self._wait(step.queue)
                     self.listener(Activity("making the nodes that the queue gave"))
         except EngineFailed as failed:
-            if self.lease is not None and (refusal := self.lease.refusal(failed)) is not failed:
+            if self.fence is not None and (refusal := self.fence.refusal(failed)) is not failed:
                 raise refusal from failed
             if self.guard is not None and (refusal := self.guard.refusal(failed)) is not failed:
                 raise refusal from failed

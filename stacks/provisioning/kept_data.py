@@ -16,6 +16,7 @@ from orch.spec.findings import PlanErrors
 from orch.stacks.errors import EngineFailed, StackError
 from orch.stacks.program import program
 from orch.stacks.provisioning.shared_networks import preview_shared
+from orch.stacks.pulumi.accounts import require_confirmed
 from orch.stacks.pulumi.changes import changes
 from orch.stacks.pulumi.operation import EngineCall, engine, plain
 from orch.stacks.state import StackState
@@ -25,9 +26,11 @@ PROTECTED = ("it is protected", "marked for protection")
 
 
 def unprotect(stack: StackState, urns: Collection[str]) -> None:
-    """Let the engine delete these resources. Raises StackError, StackLocked."""
+    """Let the engine delete these resources. Raises StackError, StackLocked, OtherAccount."""
     protected = {each["urn"] for each in stack.resources if each.get("protect")}
-    for urn in sorted(protected & set(urns)):
+    if chosen := sorted(protected & set(urns)):
+        require_confirmed(stack, lambda _: None)
+    for urn in chosen:
         plain(stack, ["state", "unprotect", urn, "--yes"])
 
 

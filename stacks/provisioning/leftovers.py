@@ -36,6 +36,7 @@ from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.kept_data import is_protected
 from orch.stacks.provisioning.node_accounts import accounted
 from orch.stacks.provisioning.nodes_with_runs import remove_unused
+from orch.stacks.pulumi.accounts import require_own, require_surveyed
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.leases import lease_of, refuse_leased
 from orch.stacks.pulumi.locks import break_dead_locks, locks
@@ -91,9 +92,13 @@ def find_leftovers(project: Project) -> Found:
     Raises StackError where the state cannot be read. A cloud that does not answer is in the survey.
     """
     states = [StackState(project, name) for name in stacks(project)]
+    for each in states:
+        require_own(each)
     owners = _owners(states)
     state = replace(_merged(project, states), marks=frozenset(owners))
     survey = registry.survey(project.name, state)
+    for each in states:
+        require_surveyed(each, survey)
     looked = bool(state.settings) or any(_tells_where(each.type) for each in state.recorded)
     # Read again: what an `up` recorded while the clouds were asked is no leftover.
     for each in states:
@@ -215,6 +220,7 @@ def _delete_of_stack(
     stack: StackState, own: Leftovers, listener: Listener, done: Deleted, *, data: bool
 ) -> None:
     refuse_leased(stack)
+    require_own(stack)
     break_dead_locks(stack.project, stack.name)
     repair_files(stack.project, stack.name)
 

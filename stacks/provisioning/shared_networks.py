@@ -4,6 +4,7 @@ removed with the last. It is locked, and recovered after a kill, like a fleet's 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from functools import partial
 
 from orch.components.deployment import SHARED, SharedNetworks
@@ -11,6 +12,7 @@ from orch.stacks.errors import EngineFailed, Interrupted, StackError, StackLocke
 from orch.stacks.program import shared_program
 from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import PropertyDrift, find_drift
+from orch.stacks.pulumi.leases import StackFence
 from orch.stacks.pulumi.operation import EngineCall, Listener, engine, init, plain
 from orch.stacks.pulumi.recovery import recover, when_free
 from orch.stacks.state import StackExport, StackState, outputs, stacks, unfinished_pins
@@ -41,8 +43,8 @@ def preview_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall) -
     engine(fleet.sibling(shared.stack), ["preview"], run, shared_program(shared))
 
 
-def bring_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall) -> None:
-    """Bring the shared stack up for a fleet. Raises StackError."""
+def bring_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall, makes: Collection[str]) -> None:
+    """Bring the shared stack up for a fleet. `makes`: the backends of its networks. Raises StackError."""
     stack, is_recorded = fleet.sibling(shared.stack), shared.stack in shared_by(fleet.recorded)
     # The tag stands for a fleet that has no other record yet: its own `down` finds the shared stack by it,
     # and the `down` of other fleets keeps that.
@@ -53,14 +55,14 @@ def bring_shared(fleet: StackState, shared: SharedNetworks, run: EngineCall) -> 
 
     def bring() -> None:
         recover(stack, run.listener)
-        words = ["up", "--yes", "--skip-preview"]
+        words, fence = ["up", "--yes", "--skip-preview"], StackFence(stack)
         try:
-            engine(stack, words, run, shared_program(shared))
-        except EngineFailed:
+            engine(stack, words, run, fence.guarded(shared_program(shared), makes))
+        except EngineFailed as failed:
             if stack.exists:
-                raise
+                raise fence.refusal(failed) from failed
             # The last fleet that used it has just removed it.
-            engine(stack, words, run, shared_program(shared))
+            engine(stack, words, run, StackFence(stack).guarded(shared_program(shared), makes))
 
     when_free(stack, run.listener, bring)
 

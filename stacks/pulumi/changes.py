@@ -157,6 +157,11 @@ def matches_record(events: Iterable[Mapping[str, Any]]) -> bool:
     return True
 
 
+def gone(events: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the urns of the resources that a refresh found gone."""
+    return frozenset(data["urn"] for refreshing, data in _steps(events) if refreshing and not data.get("new"))
+
+
 def summary(changes: Iterable[Change]) -> dict[str, int]:
     """The number of changes of each operation; every operation is a key."""
     counts = {"create": 0, "update": 0, "replace": 0, "delete": 0, "same": 0}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from orch.spec.diagnostics import Severity
 from orch.spec.errors import OrchError
 from orch.spec.findings import Finding
 from orch.stacks.errors import Conflict
+from orch.stacks.pulumi.accounts import record
 from orch.stacks.pulumi.locks import break_dead_locks, subject
 from orch.stacks.pulumi.operation import Listener, while_held
 from orch.stacks.pulumi.process import Program
@@ -176,17 +177,19 @@ def lease_finding(stack: StackState) -> tuple[Finding, ...]:
     return (Finding(CODE, "name", summary, lease.words, error.hint, Severity.WARNING),)
 
 
-class LeaseFence:
-    """Looks at the lease once more while the engine holds the stack, before the first `up` of a call
-    registers anything: another owner may have taken it meanwhile."""
+class StackFence:
+    """Looks at the tags once more while the engine holds the stack, before an `up` of a call registers
+    anything: another owner may have taken the lease meanwhile, or another account have made the stack."""
 
     def __init__(self, stack: StackState) -> None:
         self._stack = stack
         self._error: OrchError | None = None
-        self._passed = False
+        self._passed: frozenset[str] | None = None
 
-    def guarded(self, code: Program) -> Program:
-        if self._passed:
+    def guarded(self, code: Program, makes: Collection[str]) -> Program:
+        """Return the program with that look before it. `makes`: the backends on which it may create
+        something, whose accounts are recorded with the stack."""
+        if self._passed is not None and self._passed.issuperset(makes):
             return code
 
         async def run() -> Any:
@@ -194,10 +197,11 @@ class LeaseFence:
 
             try:
                 refuse_leased(self._stack)
+                record(self._stack, makes)
             except OrchError as error:
                 self._error = error
                 raise pulumi.RunError(error.text()) from error
-            self._passed = True
+            self._passed = frozenset(makes)
             result = code()
             return await result if inspect.isawaitable(result) else result
 

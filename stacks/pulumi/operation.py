@@ -166,8 +166,15 @@ def engine(
 ) -> ProcessResult:
     """Run one engine operation on a stack, and create the stack if there is none; a preview creates none.
 
-    Raises StackLocked, Conflict (jobs run on hosts to be removed), Interrupted, EngineFailed, StackError.
+    Raises StackLocked, Conflict (jobs run on hosts to be removed), OtherAccount, Interrupted, EngineFailed,
+    StackError.
     """
+    from orch.stacks.pulumi.accounts import doubt_of, require_confirmed, require_own
+
+    if is_read_only(words):
+        require_own(stack)
+    elif not isinstance(code, HeldWork):
+        require_confirmed(stack, run.listener)
     executable, project, name = engines.require(), stack.project, stack.name
     run.inspection.settings = project.policies
     if not project.rehearsal:
@@ -195,6 +202,8 @@ def engine(
         )
     if result.code and not (run.isolated and run.node_errors()):
         raise _failure(project, name, words[0], run, result)
+    if is_read_only(words) and (doubt := doubt_of(stack, run.events)) is not None:
+        run.listener(Note(f"warning: {doubt.summary}: {doubt.hint}"))
     return result
 
 

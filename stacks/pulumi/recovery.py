@@ -15,6 +15,7 @@ from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.registry import backends_of, delete_orphans, may_have_orphans
 from orch.stacks.errors import StackLocked
 from orch.stacks.project import COMPRESSED, Project
+from orch.stacks.pulumi.accounts import require_confirmed, require_own
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import break_dead_locks, locks, stack_locked
 from orch.stacks.pulumi.operation import Listener, Note, plain, while_held
@@ -58,6 +59,8 @@ def recover(stack: StackState, listener: Listener, *, removing: bool = False) ->
         pending = (recorded or {}).get("pending_operations") or []
         if recorded is None or not (pending or (broken and recorded.get("resources"))):
             return
+        # What another account lists tells nothing of what the killed call had begun.
+        require_confirmed(stack, listener)
         whole = _delete_while_held(stack, None, listener)
         if not whole["deployment"].get("pending_operations"):
             return
@@ -83,6 +86,7 @@ def delete_unrecorded(stack: StackState, listener: Listener, before: StackSnapsh
 
 def _delete_while_held(stack: StackState, before: StackSnapshot | None, listener: Listener) -> dict[str, Any]:
     """Delete unrecorded resources of a stack while it is held; returns its exported state of that moment."""
+    require_own(stack)
 
     def clean(still_held: Callable[[], None]) -> tuple[dict[str, Any], tuple[str, ...]]:
         whole = export(stack)

@@ -39,8 +39,10 @@ def _read(stack: StackState) -> Mapping[str, str]:
 def set_tag(stack: StackState, name: str, value: str) -> None:
     """Raises StackError."""
     plain(stack, ["stack", "tag", "set", name, value])
+    stack.tags_read = None
 
 
 def remove_tag(stack: StackState, name: str) -> None:
     """Raises StackError."""
     plain(stack, ["stack", "tag", "rm", name])
+    stack.tags_read = None

@@ -36,6 +36,7 @@ from orch.stacks.errors import Conflict, NoSuchFleet, StackError
 from orch.stacks.program import program
 from orch.stacks.project import Project, ledger_scope, scope_of
 from orch.stacks.provisioning.gang import up_arguments
+from orch.stacks.pulumi import accounts
 from orch.stacks.pulumi.leases import release, take
 from orch.stacks.pulumi.locks import subject
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, engine, init, plain
@@ -213,6 +214,8 @@ def _write(rebuilt: Rebuilt, listener: Listener) -> None:
             code=THERE,
         )
     write_private(settings_file(stack.project, stack.name), rebuilt.settings)
+    # Before the resources: a call that was killed between the two leaves none without their account.
+    accounts.record(stack, {each.backend for each in rebuilt.found})
     plain(stack, ["stack", "import"], stdin=json.dumps(rebuilt.whole))
     release(stack, OWNER, listener)
 

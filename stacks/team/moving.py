@@ -20,6 +20,7 @@ from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, ProjectError
 from orch.stacks.project import Project
 from orch.stacks.provisioning.evacuated import avoid, evacuated_zones
+from orch.stacks.pulumi import accounts
 from orch.stacks.pulumi.leases import MOVED, lease_of, refuse_leased, release, take
 from orch.stacks.pulumi.locks import subject
 from orch.stacks.pulumi.operation import Activity, Listener
@@ -217,6 +218,7 @@ def _copy(stack: StackState, target: Project) -> str:
     require_equal(copied, clear)
     for zone in sorted(evacuated_zones(stack)):
         avoid(copied, zone)
+    accounts.copy(stack, copied)
     return counted(len(resources_of(clear)), "resource")
 
 

@@ -10,6 +10,8 @@ from orch.runner.node.volumes import VolumeAttacher
 from orch.spec.state import NodeState
 from orch.spec.volume_state import VolumeState
 from orch.stacks.project import Project
+from orch.stacks.pulumi.accounts import require_own
+from orch.stacks.volumes.state import stack_of
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
@@ -44,6 +46,7 @@ class ProjectVolumes:
         from orch.components.volumes import disks_of
         from orch.stacks.volumes.program import account_of
 
+        require_own(stack_of(self.project, volume.name))
         account = account_of(self.project, volume.backend)
         return disks_of(volume.backend).attach(account, volume, node, read_only=read_only).paths
 
@@ -52,6 +55,7 @@ class ProjectVolumes:
         from orch.components.volumes import disks_of
         from orch.stacks.volumes.program import account_of
 
+        require_own(stack_of(self.project, volume.name))
         disks_of(volume.backend).detach(account_of(self.project, volume.backend), volume, node)
 
 

@@ -22,8 +22,9 @@ from orch.stacks.fleets import known_fleets
 from orch.stacks.operations import ensure_images
 from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.policies import of_volume
+from orch.stacks.pulumi.accounts import require_confirmed, require_own
 from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
-from orch.stacks.pulumi.leases import LeaseFence, lease_finding, refuse_leased
+from orch.stacks.pulumi.leases import StackFence, lease_finding, refuse_leased
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.saved_plans.guard import Guard
@@ -73,9 +74,10 @@ def preview_volume(
     project.prepare()
     stack = stack_of(project, volume.name)
     repair_files(project, stack.name)
+    leased = lease_finding(stack)
+    require_own(stack)
     plan = _planned(stack, volume, scope)
     run = EngineCall(listener, planning=True, observer=recorder)
-    leased = lease_finding(stack)
     listener(Activity(f"the engine compares the volume {volume.name} with its disk"))
     words = recorder.words if recorder is not None else ()
     engine(stack, ["preview", *words], run, volume_program(plan))
@@ -96,6 +98,7 @@ def up_volume(
     project.prepare()
     stack = stack_of(project, volume.name)
     refuse_leased(stack)
+    require_own(stack)
     recover(stack, listener)
     plan = _planned(stack, volume, scope)
     before = _recorded(stack)
@@ -109,13 +112,13 @@ def up_volume(
     words, code = ["up", "--yes", "--skip-preview"], volume_program(plan)
     if guard is not None:
         words, code = guard.guarded(words, code)
-    lease = LeaseFence(stack)
+    fence = StackFence(stack)
     try:
         with logged(project, "up", f"volume {volume.name}", listener) as outcome:
-            engine(stack, words, run, lease.guarded(code))
+            engine(stack, words, run, fence.guarded(code, {volume.backend}))
             outcome.made(changes(run.events))
     except EngineFailed as failed:
-        if (refusal := lease.refusal(failed)) is not failed:
+        if (refusal := fence.refusal(failed)) is not failed:
             raise refusal from failed
         if guard is not None and (refusal := guard.refusal(failed)) is not failed:
             raise refusal from failed
@@ -141,7 +144,9 @@ def down_volume(project: Project, name: str, listener: Listener) -> VolumeOutcom
         raise no_such_volume(project, name)
     project.prepare()
     refuse_leased(stack)
+    require_own(stack)
     recover(stack, listener, removing=True)
+    require_confirmed(stack, listener)
     listener(Activity(f"deleting the volume {name}"))
     run, volume = EngineCall(listener, planning=False), _recorded(stack)
     with logged(project, "volume delete", f"volume {name}", listener) as outcome:
@@ -178,6 +183,7 @@ def drift_of_volume(
     if not is_recorded(stack):
         raise no_such_volume(project, name)
     project.prepare()
+    require_own(stack)
     if record:
         refuse_leased(stack)
         recover(stack, listener)
@@ -337,6 +343,7 @@ def require_unused(project: Project, name: str) -> None:
     volumes = volumes_of(state.backend)
     if state.external or not isinstance(volumes, DiskVolumes):
         return
+    require_own(stack)
     # Runs of other ledgers, and disks that a killed call has left attached.
     if machines := volumes.users(account_of(project, state.backend), state):
         raise Conflict(

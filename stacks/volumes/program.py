@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orch import __version__
 from orch.components.request import whole
-from orch.components.volumes import Account, VolumePlan, VolumeRequest, plan_volume
+from orch.components.volumes import STACK, Account, VolumePlan, VolumeRequest, plan_volume
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError
 from orch.spec.models import Volume
@@ -14,9 +14,10 @@ from orch.spec.state import SCHEMA
 from orch.spec.volume_state import VolumeState
 from orch.stacks.fleets import find_model
 from orch.stacks.project import Project, find, scope_of
+from orch.stacks.pulumi.accounts import require_own
 from orch.stacks.pulumi.process import Program, without_source_positions
 from orch.stacks.secrets.values import backends_with_secrets
-from orch.stacks.state import refuse_newer
+from orch.stacks.state import StackState, refuse_newer
 
 
 def account_of(project: Project, backend: str) -> Account:
@@ -57,6 +58,7 @@ def register_by_hand(root: Path, name: str, stack_name: str) -> None:
         recorded = refuse_newer(answer.get("outputs") or {}).get("volume")
         previous = VolumeState.model_validate(whole(recorded)) if recorded else None
         project = find(root)
+        require_own(StackState(project, f"{STACK}{name}"))
         request = VolumeRequest(
             volume,
             account_of(project, volume.backend),

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from lambda_lab import answering
+from strangers import answering
 from support import Folder, Said
 
 from orch.catalog.errors import RefreshFailed

@@ -241,8 +241,8 @@ def test_a_fleet_stays_with_its_cluster_whatever_the_kubeconfig_leads_to(
 
     with elsewhere():
         for words in (("preview", "bound.yml"), ("up", "bound.yml", "--yes"), ("drift", "bound.yml")):
-            assert "ORCH459" in refused(3, *words)
-        assert "ORCH459" in refused(3, "down", "bound", "--yes")
+            assert "ORCH459" in refused(9, *words)
+        assert "ORCH459" in refused(9, "down", "bound", "--yes")
     for words in (("preview", "bound.yml"), ("drift", "bound.yml"), ("down", "bound", "--yes")):
         assert "refuses connections" in refused(7, *words)
     assert ours(cluster, "bound") == made

@@ -19,7 +19,7 @@ OTHER = "lab (https://lab): ORCH459 the fleet is on another cluster than the kub
     ("told", "code"),
     [
         ([SILENT, SILENT], ExitCode.HOSTS),
-        ([OTHER], ExitCode.CONFIG),
+        ([OTHER], ExitCode.CONFLICT),
         ([SILENT, "the quota is used up"], ExitCode.PROVISION),
         ([], ExitCode.PROVISION),
     ],

@@ -21,7 +21,9 @@ from orch.components.aws.account.facts import (
     Vpc,
     Zone,
 )
+from orch.components.aws.account.guarded import guarded
 from orch.components.aws.account.lookups import ImageLookup, Lookups
+from orch.components.cloud.quotas import if_readable
 
 NO_INSTANCE = "i-00000000000000000"
 
@@ -41,7 +43,7 @@ def _client(session: Session, service: str, region: str, endpoint: str | None) -
         connect_timeout=5, read_timeout=30, retries={"max_attempts": 5, "mode": "standard"}
     )
     with translate_errors("log in"):
-        return session.client(service, region_name=region, config=settings, **more)
+        return guarded(session.client(service, region_name=region, config=settings, **more))
 
 
 class RegionClient:
@@ -56,7 +58,7 @@ class RegionClient:
         return _client(self._session, service, self.region, self._endpoint)
 
     def facts(self, lookups: Lookups) -> AwsFacts:
-        lookup = Lookup(self.client("ec2"))
+        lookup, unread = Lookup(self.client("ec2")), list[str]()
         vpc, subnets, groups = self._network(lookups, lookup)
         market: Market = "spot" if lookups.spot else "on-demand"
         quota, account = vcpu_quota(lookups.instance_type, market), self._account()
@@ -73,15 +75,16 @@ class RegionClient:
             subnets=subnets,
             groups=groups,
             reservation=self.reservation(lookups.reservation) if lookups.reservation else None,
-            vcpus=self._allowance(quota, usage.vcpus) if usage and quota else None,
-            addresses=self._addresses() if lookups.addresses else None,
-            interfaces=self._allowance(unit_quota("interface"), usage.interfaces) if usage else None,
+            vcpus=self._allowance(quota, usage.vcpus, unread) if usage and quota else None,
+            addresses=self._addresses(unread) if lookups.addresses else None,
+            interfaces=self._allowance(unit_quota("interface"), usage.interfaces, unread) if usage else None,
             cards=self._cards(lookups.instance_type),
             missing=tuple(lookup.missing),
             elsewhere=self._elsewhere(lookup.missing) if lookup.missing else {},
             ambiguous=lookup.ambiguous,
             in_other_vpc=lookup.in_other_vpc,
             console_refusal=self._console_refusal(),
+            unread=tuple(unread),
         )
 
     def _console_refusal(self) -> str | None:
@@ -266,7 +269,10 @@ class RegionClient:
         ]
         return Image(str(row["ImageId"]), str(row.get("Name", "")), device, max(sizes, default=0))
 
-    def _allowance(self, quota: QuotaRow, used: int | None) -> Allowance | None:
+    def _allowance(self, quota: QuotaRow, used: int | None, unread: list[str]) -> Allowance | None:
+        return if_readable(unread, lambda: self._quota(quota, used))
+
+    def _quota(self, quota: QuotaRow, used: int | None) -> Allowance | None:
         client = self.client("service-quotas")
         with translate_errors(f"read the quota {quota.code}"):
             try:
@@ -278,10 +284,10 @@ class RegionClient:
                 return None
         return Allowance(quota.code, quota.name, float(answer["Value"]), used)
 
-    def _addresses(self) -> Allowance | None:
+    def _addresses(self, unread: list[str]) -> Allowance | None:
         with translate_errors("count the Elastic IPs"):
             used = len(self.client("ec2").describe_addresses()["Addresses"])
-        return self._allowance(unit_quota("address"), used)
+        return self._allowance(unit_quota("address"), used, unread)
 
     def _cards(self, instance_type: str) -> tuple[int, int] | None:
         with translate_errors(f"ask about {instance_type}"):

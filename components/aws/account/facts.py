@@ -121,6 +121,8 @@ class AwsFacts:
     ambiguous: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     in_other_vpc: Mapping[str, str] = field(default_factory=dict[str, str])
     console_refusal: str | None = None
+    unread: tuple[str, ...] = ()
+    """Why quotas are not known that were asked for."""
 
     def zone(self, zone_id: str) -> Zone | None:
         return next((zone for zone in self.zones if zone.id == zone_id), None)

@@ -21,6 +21,7 @@ from orch.components.aws.account.client import RegionClient, Session
 from orch.components.aws.account.client_errors import CloudRefused, pages, translate_errors
 from orch.components.aws.account.existing import instances_of
 from orch.components.aws.account.facts import AwsFacts, Reservation, Zone
+from orch.components.aws.account.guarded import guarded
 from orch.components.aws.account.lookups import Lookups
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.deployment import Room
@@ -37,7 +38,8 @@ ENDED_BY_ITSELF = frozenset({"Client.InstanceInitiatedShutdown", "Server.SpotIns
 # Source: EC2 API, "Filter": the most values of one.
 FILTER_VALUES = 200
 
-# A region where every account can ask which others it has.
+# A region where every account can ask which others it has, by the prefix of a partition's regions.
+HOMES = {"us-gov-": "us-gov-west-1", "cn-": "cn-north-1", "eusc-": "eusc-de-east-1"}
 HOME = "us-east-1"
 
 
@@ -48,18 +50,22 @@ def open_session(settings: AwsSettings) -> Session:
     """
     boto3 = require_sdk("boto3", "AWS")
     creds = settings.creds
+    # boto3 reads AWS_DEFAULT_REGION alone, other SDKs AWS_REGION.
+    region = settings.regions[0] if settings.regions else os.environ.get("AWS_REGION") or None
     with translate_errors("log in"):
         if isinstance(creds, AccessKeyCreds):
-            return boto3.Session(aws_access_key_id=creds.access_key, aws_secret_access_key=creds.secret_key)
-        boto_session = boto3.Session(
-            profile_name=creds.profile if isinstance(creds, AwsDefaultCreds) else None
-        )
-        if isinstance(creds, AwsDefaultCreds) and creds.role_arn:
-            answer = boto_session.client("sts", region_name=HOME).assume_role(
-                RoleArn=creds.role_arn, RoleSessionName="orch"
+            return boto3.Session(
+                aws_access_key_id=creds.access_key,
+                aws_secret_access_key=creds.secret_key,
+                region_name=region,
             )
+        boto_session = boto3.Session(profile_name=profile(settings), region_name=region)
+        if isinstance(creds, AwsDefaultCreds) and creds.role_arn:
+            sts = guarded(boto_session.client("sts", region_name=home(boto_session)))
+            answer = sts.assume_role(RoleArn=creds.role_arn, RoleSessionName="orch")
             credentials = answer["Credentials"]
             return boto3.Session(
+                region_name=region,
                 aws_access_key_id=credentials["AccessKeyId"],
                 aws_secret_access_key=credentials["SecretAccessKey"],
                 aws_session_token=credentials["SessionToken"],
@@ -70,17 +76,24 @@ def open_session(settings: AwsSettings) -> Session:
 def profile(settings: AwsSettings) -> str | None:
     """The profile that a session of `open_session` logs in by; None where keys do that.
 
-    Source: boto3 guide, "Credentials": the order in which they are looked for. A profile of the environment
-    comes after keys in the environment.
+    Keys and tokens in the environment come before a profile of the environment, and AWS_PROFILE before
+    AWS_DEFAULT_PROFILE, as in the SDK for Go of the provider that creates the nodes; boto3 alone reads these
+    two variables the other way round.
     """
     creds = settings.creds
     if isinstance(creds, AccessKeyCreds):
         return None
     if creds is not None and creds.profile:
         return creds.profile
-    if os.environ.get("AWS_ACCESS_KEY_ID"):
+    if os.environ.get("AWS_ACCESS_KEY_ID") or os.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return None
     return os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
+
+
+def home(session: Session) -> str:
+    """Return a region of the session's partition that every account has enabled."""
+    region = getattr(session, "region_name", None) or ""
+    return next((each for prefix, each in HOMES.items() if region.startswith(prefix)), HOME)
 
 
 def ask(session: Session, lookups: Lookups, endpoint: str | None = None) -> AwsFacts:
@@ -118,7 +131,7 @@ def offered(
 def enabled(session: Session, endpoint: str | None) -> frozenset[str]:
     """The regions that the account may use."""
     with translate_errors("list the regions"):
-        answer = RegionClient(session, HOME, endpoint).client("ec2").describe_regions()
+        answer = RegionClient(session, home(session), endpoint).client("ec2").describe_regions()
     return frozenset(str(each["RegionName"]) for each in answer["Regions"])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from orch.components.aws.account.client import RegionClient, Session
 from orch.components.aws.account.client_errors import CloudRefused, pages, translate_errors
 from orch.components.aws.account.existing import instances_of
-from orch.components.aws.account.gather_facts import ENDED, FILTER_VALUES, HOME
+from orch.components.aws.account.gather_facts import ENDED, FILTER_VALUES, home
 from orch.components.aws.account.orphans import ENDED as NO_MORE
 from orch.components.aws.account.orphans import ORDER
 from orch.components.aws.storage.orphans import delete_elastic, delete_lustre
@@ -48,7 +48,7 @@ def survey(
         for found in threads.map(look, clients):
             whole = whole.joined(found)
     try:
-        iam = RegionClient(session, HOME, endpoint).client("iam")
+        iam = RegionClient(session, home(session), endpoint).client("iam")
         return whole.joined(survey_of(project, list(_roles(iam))))
     except CloudRefused as refused:
         return whole.refused(refused, rare=True)

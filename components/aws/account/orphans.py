@@ -64,7 +64,7 @@ def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
                     remove(ec2, list(existing))
                 yield from (f"{label} ({each})" for each, label in existing.items())
     if "" in snapshot.regions("aws"):
-        iam = RegionClient(session, gather_facts.HOME, settings.endpoint_url).client("iam")
+        iam = RegionClient(session, gather_facts.home(session), settings.endpoint_url).client("iam")
         yield from _roles(iam, snapshot)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote_plus, urlsplit
 
 from orch import __version__
+from orch.components.accounts import CREDS, Account, selected_in_rehearsal
 from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
+from orch.spec.cursors import follow
 
 if TYPE_CHECKING:
     import httpx
@@ -29,6 +31,9 @@ RATE_PAUSES = 30
 
 MOST_PAUSE_S = 15.0
 """The longest pause before a read is tried again."""
+
+OF_ANYBODY: tuple[Category, ...] = ("credentials", "permission", "rate")
+"""Refusals that are believed by their status alone: gateways before an API send them in their own words."""
 
 _KEY = re.compile(r"[!-~]+")
 
@@ -64,14 +69,15 @@ def check_login(cloud: str, *, url: str, variable: str, usual: str, key: str, hi
 
 def account_of_key(
     settings: Any, session: object | None, open_login: Callable[[Any], object], variable: str
-) -> str:
-    """`Backend.account` of a cloud that tells nobody's identity: where the API key comes from that
-    `open_login` takes. `session`: a rehearsal's, which needs none. Raises what `open_login` raises."""
+) -> Account:
+    """Return the account of the API key that `open_login` takes, without an id. `session`: a rehearsal's,
+    which needs no key. Raises what `open_login` raises."""
     if session is not None:
-        return f"{settings.title} account"
+        return Account(f"{settings.title} account", selected_by=selected_in_rehearsal())
     open_login(settings)
     source = "of orch.yml" if settings.creds is not None else f"in {variable}"
-    return f"{settings.title} account of the API key {source}"
+    selected = CREDS if settings.creds is not None else variable
+    return Account(f"{settings.title} account of the API key {source}", selected_by=selected)
 
 
 class RestClient(ABC):
@@ -119,6 +125,11 @@ class RestClient(ABC):
         of it."""
 
     @abstractmethod
+    def is_own(self, status: int, problem: Mapping[str, Any]) -> bool:
+        """Whether the body of a refusal is a document as this cloud's API sends it: a proxy, a captive portal
+        and a load balancer have others. `problem`: as for `category`."""
+
+    @abstractmethod
     def detail(self, problem: Mapping[str, Any]) -> str:
         """What people read of a refusal; empty where it says nothing."""
 
@@ -152,11 +163,15 @@ class RestClient(ABC):
         if answer.is_success:
             return self._document(what, answer) if answer.content else {}
         problem = _problem(answer)
-        detail = self.detail(problem) or f"HTTP {answer.status_code}"
+        own = self.is_own(answer.status_code, problem)
+        detail = (self.detail(problem) if own else "") or f"HTTP {answer.status_code}"
         after = answer.headers.get("Retry-After", "")
         meaning = self.category(answer.status_code, problem, detail)
-        # That something is gone is believed of the API alone: whoever else answers knows nothing of it.
-        if meaning == "transient" or (not problem and meaning in ("gone", "invalid")):
+        # Whoever else answers knows nothing of the account: neither what is gone, nor what has no room.
+        if not own and meaning not in OF_ANYBODY:
+            detail = f"{detail}, and the answer is none of {self.title}'s API"
+            raise self.no_answer(what, detail, status=answer.status_code)
+        if meaning == "transient":
             raise self.no_answer(what, detail, status=answer.status_code)
         raise self.refused(
             what,
@@ -169,11 +184,15 @@ class RestClient(ABC):
     def read(self, what: str, path: str, query: Mapping[str, Any] | None = None) -> Row:
         """A read, tried again while the cloud does not answer, and longer while it asks to wait. Raises
         `refused`."""
+        return self.retried(lambda: self.call(what, "GET", path, query=query))
+
+    def retried(self, ask: Callable[[], Row]) -> Row:
+        """Return the answer of a call that changes nothing, which is tried again as `read` is."""
         end = time.monotonic() + RATE_PAUSES * self._pause_s
         attempt = 0
         while True:
             try:
-                return self.call(what, "GET", path, query=query)
+                return ask()
             except CategoryRefused as refused:
                 again = {"rate": time.monotonic() < end, "transient": attempt < READS - 1}
                 if not again.get(refused.category):
@@ -186,13 +205,24 @@ class RestClient(ABC):
         """What a read lists under a key. Raises `refused`."""
         return self.part(what, self.read(what, path, query), key, list)
 
+    def pages(
+        self, what: str, path: str, query: Mapping[str, Any], parameter: str, cursor_of: Callable[[Row], Any]
+    ) -> Iterator[Row]:
+        """Yield the pages of a list. `parameter`: of the query, with the cursor that `cursor_of` finds on the
+        page before. Raises `refused`, also for a list that does not end."""
+        return follow(
+            lambda cursor: self.read(what, path, {**query, **({parameter: cursor} if cursor else {})}),
+            cursor_of,
+            lambda why: self.no_answer(what, why),
+        )
+
     def no_answer(self, what: str, detail: str, *, status: int | None = None) -> CategoryRefused:
         """That nothing came, or what the API does not answer."""
         other = f" ({self.endpoint} names another)" if self.endpoint else ""
         hint = f"see that this is the address of {self.title}'s API{other}, and try again later"
         return self.refused(what, "transient", detail, status=status, where=self._url, hint=hint)
 
-    def part(self, what: str, answer: Row, key: str, kind: type[Part]) -> Part:
+    def part(self, what: str, answer: Row, key: str, kind: type[Part] | tuple[type[Part], ...]) -> Part:
         """What an answer has under a key. Raises `refused` where it is nothing of this kind: another service
         answers at the address."""
         found = answer.get(key)

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from orch.components.cloud.marked import Price
 from orch.components.cloud.orphans import NamedResource
+from orch.components.cloud.quotas import if_readable
 from orch.components.cloud.rest.client import RestClient, Row
 from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
 from orch.components.crusoe.account.errors import HINTS, CrusoeRefused, category, plain
@@ -85,6 +86,11 @@ def signature(secret: str, method: str, path: str, query: str, stamp: str) -> st
     message = f"{path}\n{query}\n{method}\n{stamp}\n"
     digest = hmac.new(key, message.encode("ascii"), hashlib.sha256).digest()
     return urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def selected_by(settings: CrusoeSettings) -> str:
+    """Return the entry of orch.yml, or the variable, that selects the project of `open_login`."""
+    return "project_id of orch.yml" if settings.project_id else f"{PROJECT}={os.environ.get(PROJECT)}"
 
 
 def open_login(settings: CrusoeSettings) -> Login:
@@ -189,7 +195,15 @@ class CrusoeClient(RestClient):
         }
 
     def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
-        return category(status, detail)
+        # An operation that is not known is a 403 of Crusoe's own (`operation`).
+        return "transient" if status == 403 and not self.is_own(status, problem) else category(status, detail)
+
+    def is_own(self, status: int, problem: Mapping[str, Any]) -> bool:
+        """A document with a code and a message. Source: swagger.json, the responses of errors."""
+        code, message = problem.get("code"), problem.get("message")
+        if not isinstance(code, str) or not isinstance(message, str):
+            return False
+        return code == str(status) or not code.isdecimal()
 
     def detail(self, problem: Mapping[str, Any]) -> str:
         message = plain(str(problem.get("message") or ""))
@@ -206,14 +220,9 @@ class CrusoeClient(RestClient):
     def all(self, kind: Kind, query: Mapping[str, str] | None = None) -> Iterator[Row]:
         """All of a kind that are not about to go. Raises CrusoeRefused."""
         paged = {"limit": str(PAGE), **(query or {})} if kind is INSTANCE else dict(query or {})
-        while True:
-            what = f"list each {kind.words}"
-            answer = self.read(what, self._in_project(kind.path), paged)
-            yield from (row for row in self.part(what, answer, "items", list) if not _goes(row))
-            token = answer.get("next_token")
-            if not token:
-                return
-            paged["next_token"] = str(token)
+        what, path = f"list each {kind.words}", self._in_project(kind.path)
+        for page in self.pages(what, path, paged, "next_token", lambda page: page.get("next_token")):
+            yield from (row for row in self.part(what, page, "items", list) if not _goes(row))
 
     def named(self, kind: Kind, name: str) -> list[Row]:
         """All of a kind by a name, the oldest first: that names are unique is not documented. Raises
@@ -354,7 +363,7 @@ class CrusoeClient(RestClient):
 
     def facts(self, lookups: Lookups) -> CrusoeFacts:
         """What a plan has to know. Raises CrusoeRefused."""
-        missing: list[str] = []
+        missing, unread = list[str](), list[str]()
         images = self.rows("list the images", "/compute/images", "items")
         return CrusoeFacts(
             project=self.project,
@@ -362,7 +371,8 @@ class CrusoeClient(RestClient):
             bastion_image=_image(images, lookups.bastion_image, lookups.location),
             subnets=self._subnets(lookups, missing),
             missing=tuple(missing),
-            quota=self._quota(lookups) if lookups.quota else None,
+            quota=if_readable(unread, lambda: self._quota(lookups)) if lookups.quota else None,
+            unread=tuple(unread),
         )
 
     def _subnets(self, lookups: Lookups, missing: list[str]) -> tuple[Subnet, ...]:

@@ -108,4 +108,6 @@ class CrusoeFacts:
     missing: tuple[str, ...] = ()
     quota: Quota | None = None
     reservations: tuple[Reservation, ...] | None = None
+    unread: tuple[str, ...] = ()
+    """Why quotas are not known that were asked for."""
     room: int | None = None

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from orch.catalog.gcp.machines import gcp_quotas, network_quota
+from orch.components.cloud.quotas import if_readable
 from orch.components.cloud_errors import CloudError, CloudRefused
 from orch.components.gcp.account import errors
 from orch.components.gcp.account.client_errors import not_found, translate_errors
@@ -64,7 +65,8 @@ class ProjectClient:
         return self._clients[name]
 
     def facts(self, lookups: Lookups) -> GcpFacts:
-        missing: list[str] = []
+        missing, unread = list[str](), list[str]()
+        region, metric = lookups.region, lookups.metric
         networks = self._networks(lookups, missing)
         return GcpFacts(
             project=self.project,
@@ -78,11 +80,12 @@ class ProjectClient:
             reservation=self.reservation(lookups.reservation, (lookups.zone,))
             if lookups.reservation
             else None,
-            capacity=self._region_quota(lookups.region, lookups.metric) if lookups.metric else None,
-            network_quota=self._network_quota() if lookups.made_networks else None,
+            capacity=if_readable(unread, lambda: self._region_quota(region, metric)) if metric else None,
+            network_quota=if_readable(unread, self._network_quota) if lookups.made_networks else None,
             missing=tuple(missing),
             own=self._running(lookups.zone, lookups.own) if lookups.own else 0,
             attribute_refusal=self._attribute_refusal(lookups.zone),
+            unread=tuple(unread),
         )
 
     def _attribute_refusal(self, zone: str) -> str | None:
@@ -96,6 +99,10 @@ class ProjectClient:
             if refused.error is not None and refused.error.kind == "permission":
                 return refused.detail
         return None
+
+    def number(self) -> str:
+        with translate_errors(f"ask which project {self.project} is"):
+            return str(self.client("ProjectsClient").get(project=self.project).id)
 
     def zones(self, region: str) -> tuple[str, ...]:
         with translate_errors(f"list the zones of {region}"):

@@ -102,6 +102,8 @@ class GcpFacts:
     missing: tuple[str, ...] = ()
     own: int = 0
     attribute_refusal: str | None = None
+    unread: tuple[str, ...] = ()
+    """Why quotas are not known that were asked for."""
 
     def network(self, name: str) -> Network | None:
         return next((each for each in self.networks if each.name == name), None)

@@ -6,16 +6,19 @@ The session comes from the caller, so a simulated cloud can answer in its place.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from orch.components.accounts import CREDS
 from orch.components.cloud_errors import CloudError
 from orch.components.gcp.account.client import ProjectClient, Session
 from orch.components.gcp.account.client_errors import CloudRefused, sdk, translate_errors
 from orch.components.gcp.account.facts import GcpFacts, Member, Reservation
+from orch.components.gcp.account.guarded import Guarded, document
 from orch.components.gcp.account.lookups import Lookups
 from orch.components.gcp.userdata import SHOWN
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
@@ -52,7 +55,7 @@ class Credentials:
         self.project = project
 
     def client(self, name: str) -> Any:
-        return getattr(sdk("google.cloud.compute_v1"), name)(credentials=self._credentials)
+        return Guarded(getattr(sdk("google.cloud.compute_v1"), name)(credentials=self._credentials))
 
     def http(self) -> Any:
         return sdk("google.auth.transport.requests").AuthorizedSession(self._credentials)
@@ -72,7 +75,7 @@ class Credentials:
             if known:
                 return str(known)
             answer = self.http().get(USER_INFO, timeout=10)
-            return str(answer.json().get("email") or "") or None if answer.ok else None
+            return str(document(answer).get("email") or "") or None if answer.ok else None
 
 
 def open_session(settings: GcpSettings) -> Session:
@@ -98,6 +101,30 @@ def open_session(settings: GcpSettings) -> Session:
             code="ORCH303",
         )
     return Credentials(credentials, str(settings.project_id or project))
+
+
+def selected_by(settings: GcpSettings) -> str:
+    """Return the entry of orch.yml, the variable or the program that selects the project of `open_session`.
+
+    Source: google-auth reference, `google.auth.default`: the order in which a project is looked for.
+    """
+    if settings.project_id:
+        return "project_id of orch.yml"
+    if isinstance(settings.creds, GcpServiceAccountCreds):
+        return CREDS
+    for variable in ("GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS"):
+        if value := os.environ.get(variable):
+            return f"{variable}={value}"
+    return "the default credentials and project of gcloud"
+
+
+def number(session: Session) -> str:
+    """Return the number that Compute Engine gives the project, which no other project ever has.
+
+    The call needs `compute.projects.get`, which quotas are read by as well. Source: Compute Engine API,
+    Project, `id`. Raises CloudRefused.
+    """
+    return ProjectClient(session).number()
 
 
 def _key(creds: GcpServiceAccountCreds) -> dict[str, Any]:

@@ -9,13 +9,16 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 from orch.components.cloud.marked import MarkedResource, Price, Survey, project_of, survey_of, words_of
 from orch.components.gcp.account.client import Session, moment
 from orch.components.gcp.account.client_errors import CloudRefused, translate_errors
+from orch.components.gcp.account.guarded import document, endless, is_gone
 from orch.components.gcp.account.labels import LONGEST, label
 from orch.components.gcp.account.lookups import short
 from orch.components.gcp.account.orphans import FILESTORE_API, WAIT_S, path_of, raise_for, until
+from orch.spec.cursors import follow
 
 DISK, FILESTORE = "disk", "filestore"
 # Kind -> its client, and what a list over all zones or regions calls its rows; None for what is global.
@@ -128,13 +131,16 @@ def _resource(project: str, kind: str, row: Any, found: tuple[str, str], price: 
 
 
 def _filestores(session: Session, project: str, price: Price) -> Iterator[MarkedResource]:
-    http, page = session.http(), ""
+    http = session.http()
+
+    def ask(page: str) -> dict[str, Any]:
+        query = f"?{urlencode({'pageToken': page})}" if page else ""
+        answer = http.get(f"{FILESTORE_API}/projects/{project}/locations/-/instances{query}")
+        raise_for(answer)
+        return document(answer)
+
     with translate_errors(f"look for Filestores that bear marks of orch in {project}"):
-        while True:
-            query = f"?pageToken={page}" if page else ""
-            answer = http.get(f"{FILESTORE_API}/projects/{project}/locations/-/instances{query}")
-            raise_for(answer)
-            told = answer.json()
+        for told in follow(ask, lambda page: page.get("nextPageToken"), endless):
             for row in told.get("instances") or ():
                 labels = row.get("labels") or {}
                 if "orch-stack" in labels and row.get("state") != "DELETING":
@@ -154,9 +160,6 @@ def _filestores(session: Session, project: str, price: Price) -> Iterator[Marked
                         holds_data=True,
                         mounted_as=tuple(addresses),
                     )
-            page = told.get("nextPageToken") or ""
-            if not page:
-                return
 
 
 def delete_data(session: Session, resources: Sequence[MarkedResource]) -> Iterator[str]:
@@ -176,6 +179,6 @@ def _delete_disk(session: Session, path: str) -> None:
 def _delete_filestore(session: Session, path: str) -> None:
     http, url = session.http(), f"{FILESTORE_API}/{path}"
     answer = http.delete(url)
-    if answer.status_code != 404:
+    if not is_gone(answer):
         raise_for(answer)
-    until(lambda: http.get(url).status_code == 404)
+    until(lambda: is_gone(http.get(url)))

@@ -17,6 +17,7 @@ from orch.components.cloud.orphans import RecordedResource, StackSnapshot, retry
 from orch.components.gcp.account import errors, gather_facts
 from orch.components.gcp.account.client import ProjectClient
 from orch.components.gcp.account.client_errors import codes_of, not_found, sdk, translate_errors
+from orch.components.gcp.account.guarded import document, is_gone
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import short
 from orch.spec.models.backends import entry_of
@@ -121,25 +122,25 @@ def _filestores(
             continue
         with translate_errors(f"remove {each.name}, which a call that did not end had begun"):
             answer = http.get(url)
-            if answer.status_code == 404:
+            if is_gone(answer):
                 continue
             raise_for(answer)
-            found = answer.json()
+            found = document(answer)
             if found.get("labels", {}).get("orch-stack") not in marks.labels:
                 continue
             if found.get("state") == "CREATING":
                 snapshot.tell(
                     f"waiting until {each.name}, which was begun before, is there: then it is removed"
                 )
-            until(lambda url=url: http.get(url).json().get("state") != "CREATING")
+            until(lambda url=url: document(http.get(url)).get("state") != "CREATING")
             # It was waited for many minutes: what has its name now may be another.
-            if http.get(url).json().get("createTime") != found.get("createTime"):
+            if document(http.get(url)).get("createTime") != found.get("createTime"):
                 continue
             snapshot.still_held()
             deleted = http.delete(url)
-            if deleted.status_code != 404:
+            if not is_gone(deleted):
                 raise_for(deleted)
-            until(lambda url=url: http.get(url).status_code == 404)
+            until(lambda url=url: is_gone(http.get(url)))
         yield f"{each.name} ({path})"
 
 

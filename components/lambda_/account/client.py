@@ -127,6 +127,11 @@ class LambdaClient(RestClient):
     def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
         return category(status, str(_error(problem).get("code") or ""))
 
+    def is_own(self, status: int, problem: Mapping[str, Any]) -> bool:
+        """An error with a code of the form AREA/WORDS, and a message. Source: Lambda Cloud API, ApiError…"""
+        error = _error(problem)
+        return "/" in str(error.get("code") or "") and isinstance(error.get("message"), str)
+
     def detail(self, problem: Mapping[str, Any]) -> str:
         error = _error(problem)
         words = " ".join(str(error[part]) for part in ("message", "suggestion") if error.get(part))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
+from orch.components.cloud.quotas import if_readable
 from orch.components.cloud_errors import Category, CloudRefused
 from orch.components.nebius.account.errors import ERRORS, category
 from orch.components.nebius.account.facts import (
@@ -27,6 +28,7 @@ from orch.components.nebius.account.facts import (
     Stock,
     Subnet,
 )
+from orch.spec.cursors import follow
 
 # What the SDK logs is told again by the error that follows, or is of no use: fields that are old.
 for _name in ("nebius", "deprecation"):
@@ -128,6 +130,7 @@ class NebiusClient:
         self._session, self._try_s, self._first_s = session, try_s, first_s
         self._answered = False
         self._clients: dict[tuple[str, str], Any] = {}
+        self._seen = frozenset[str]()
 
     # -- calls --------------------------------------------------------------------------------------------
 
@@ -183,15 +186,18 @@ class NebiusClient:
             "auth_options": login,
         }
 
-    def _items(self, what: str, package: str, service: str, body: Mapping[str, Any]) -> Iterator[Row]:
-        token = ""
-        while True:
+    def _items(
+        self, what: str, package: str, service: str, body: Mapping[str, Any], method: str = "list"
+    ) -> Iterator[Row]:
+        def ask(token: str) -> Row:
             query = {**body, "page_size": PAGE, **({"page_token": token} if token else {})}
-            answer = self.call(what, Method(package, service, "list"), query)
-            yield from answer.get("items", ())
-            token = answer.get("next_page_token", "")
-            if not token:
-                return
+            return self.call(what, Method(package, service, method), query)
+
+        def endless(why: str) -> NebiusRefused:
+            return NebiusRefused(what, "transient", why)
+
+        for page in follow(ask, lambda page: page.get("next_page_token"), endless):
+            yield from page.get("items", ())
 
     # -- where --------------------------------------------------------------------------------------------
 
@@ -200,19 +206,47 @@ class NebiusClient:
 
         Raises NebiusRefused.
         """
-        rows: dict[str, list[Row]] = {}
+        return {region: str(row["id"]) for region, row in self._chosen().items()}
+
+    def identity(self) -> str:
+        """Return the id of the tenant whose projects are used; of several, all of them.
+
+        A project of a further region leaves it as it is. Raises NebiusRefused, also without a project.
+        """
+        found = sorted({str(row["parent_id"]) for row in self._chosen().values()})
+        if not found:
+            named = f" named {', '.join(self._session.projects)}" if self._session.projects else ""
+            message = f"these credentials see no project{named}"
+            raise NebiusRefused("ask which tenant this is", "permission", message)
+        return "+".join(found)
+
+    def require_project(self, project: str) -> None:
+        """Raise NebiusRefused if these credentials do not see a project: to them, nothing of it is there."""
+        what = f"tell what is gone of the project {project}"
+        if not self._seen:
+            self._seen = frozenset(str(row["metadata"]["id"]) for row in self._all_projects())
+        if project not in self._seen:
+            raise NebiusRefused(what, "permission", "these credentials do not see it")
+
+    def _all_projects(self) -> Iterator[Row]:
         for tenant in self._items("list the tenants", "iam.v2", "TenantService", {}):
             where = {"parent_id": tenant["metadata"]["id"]}
             for project in self._items("list the projects", "iam.v2", "ProjectService", where):
-                rows.setdefault(project["spec"]["region"], []).append(project["metadata"])
-        chosen: dict[str, str] = {}
+                project["metadata"].setdefault("parent_id", tenant["metadata"]["id"])
+                yield project
+
+    def _chosen(self) -> dict[str, Row]:
+        rows: dict[str, list[Row]] = {}
+        for project in self._all_projects():
+            rows.setdefault(project["spec"]["region"], []).append(project["metadata"])
+        chosen: dict[str, Row] = {}
         for region, known in rows.items():
             listed = [each for each in known if {each["id"], each.get("name")} & set(self._session.projects)]
             usable = listed if self._session.projects else known
             default = [each for each in usable if str(each.get("name", "")).startswith("default-project")]
             picked = usable if len(usable) == 1 else default
             if picked:
-                chosen[region] = str(picked[0]["id"])
+                chosen[region] = picked[0]
         return chosen
 
     def tenant(self) -> str:
@@ -240,7 +274,7 @@ class NebiusClient:
 
     def facts(self, project: str, lookups: Lookups) -> NebiusFacts:
         """What a plan in the region of a project has to know. Raises NebiusRefused."""
-        missing: list[str] = []
+        missing, unread = list[str](), list[str]()
         asked = lookups.quota or (lookups.bastion and lookups.bastion_type is None)
         platforms = list(self._platforms(project)) if asked else []
         bastion_image = None
@@ -252,9 +286,10 @@ class NebiusClient:
             subnets=self._subnets(project, lookups, missing),
             groups=tuple(self._given(SECURITY_GROUP, project, lookups.groups, missing)),
             missing=tuple(missing),
-            quota=self._quota(platforms, lookups) if lookups.quota else None,
+            quota=if_readable(unread, lambda: self._quota(platforms, lookups)) if lookups.quota else None,
             bastion_type=(lookups.bastion_type or _smallest(platforms)) if lookups.bastion else None,
             bastion_image=bastion_image,
+            unread=tuple(unread),
         )
 
     def _platforms(self, project: str) -> Iterator[Row]:
@@ -288,15 +323,17 @@ class NebiusClient:
                 rows.append(self.get(SUBNET, each) or {})
         elif lookups.network is not None:
             for network in self._given(NETWORK, project, (lookups.network,), missing):
-                what, method = "list the subnets", SUBNET.method("list_by_network")
-                rows += self.call(what, method, {"network_id": network, "page_size": PAGE}).get("items", ())
+                by_network = {"network_id": network}
+                rows += self._items(
+                    "list the subnets", "vpc.v1", "SubnetService", by_network, "list_by_network"
+                )
         return tuple(
             Subnet(row["metadata"]["id"], row["metadata"].get("name", ""), row["spec"]["network_id"])
             for row in rows
         )
 
     def _quota(self, platforms: Sequence[Row], lookups: Lookups) -> Allowance | None:
-        """The quota of the type's GPUs in the region; None where it has none, or where it may not be read."""
+        """The quota of the type's GPUs in the region; None where it has none. Raises NebiusRefused."""
         platform = lookups.instance_type.rpartition("_")[0]
         names = [
             row["spec"].get("gpu_count_quota_type")
@@ -309,7 +346,7 @@ class NebiusClient:
         try:
             row = self.call(f"ask for the quota {names[0]}", QUOTA.method("get_by_name"), body)
         except NebiusRefused as refused:
-            if refused.category in ("gone", "permission"):
+            if refused.category == "gone":
                 return None
             raise
         return Allowance(names[0], int(row["spec"].get("limit", 0)), int(row["status"].get("usage", 0)))

@@ -83,5 +83,7 @@ class NebiusFacts:
     missing: tuple[str, ...] = ()
     quota: Allowance | None = None
     stock: int | None = None
+    unread: tuple[str, ...] = ()
+    """Why quotas are not known that were asked for."""
     bastion_type: str | None = None
     bastion_image: Image | None = None

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from orch.components.accounts import CREDS
 from orch.components.cloud_errors import CloudRefused
 from orch.components.nebius.account.errors import HINTS
 from orch.spec.models.backends.credentials import NebiusServiceAccountCreds
@@ -84,6 +85,13 @@ def login_of(session: Session) -> str:
     if session.key:
         return f"as the service account {session.key['service_account_id']}"
     return f"by the token in {TOKEN}" if os.environ.get(TOKEN) else f"by the profile in {CONFIG}"
+
+
+def selected_by(settings: NebiusSettings) -> str:
+    """Return the entry of orch.yml, the variable or the file that selects the credentials."""
+    if settings.creds is not None:
+        return CREDS
+    return TOKEN if os.environ.get(TOKEN) else f"the profile in {CONFIG}"
 
 
 def _parts(creds: NebiusServiceAccountCreds) -> dict[str, str]:

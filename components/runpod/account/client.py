@@ -96,6 +96,12 @@ class RunpodClient(RestClient):
     def category(self, status: int, problem: Mapping[str, Any], detail: str) -> Category:
         return category(status, detail)
 
+    def is_own(self, status: int, problem: Mapping[str, Any]) -> bool:
+        """An ErrorResponse, of GraphQL a list of errors. Source: api-reference-v2/openapi.json."""
+        if problem.get("status") == status and isinstance(problem.get("detail"), str):
+            return isinstance(problem.get("title"), str)
+        return isinstance(problem.get("errors"), list) and "title" not in problem
+
     def detail(self, problem: Mapping[str, Any]) -> str:
         """The detail, and each line of what is wrong with the body."""
         detail = problem.get("detail") or problem.get("title")
@@ -103,18 +109,12 @@ class RunpodClient(RestClient):
 
     def _items(self, what: str, path: str, items: str) -> Iterator[Row]:
         size: Row = {"limit": PAGE} if path == POD.path else {}
-        query = size
-        while True:
-            answer = self.read(what, path, query)
-            yield from self.part(what, answer, items, list)
-            cursor = (answer.get("pagination") or {}).get("nextCursor")
-            if not cursor:
-                return
-            query = {**size, "cursor": cursor}
+        for page in self.pages(what, path, size, "cursor", _cursor):
+            yield from self.part(what, page, items, list)
 
     def graphql(self, what: str, query: str) -> Row:
-        """What a query answers. GraphQL refuses with HTTP 200. Raises RunpodRefused."""
-        answer = self.call(what, "POST", "/graphql", body={"query": query})
+        """What a query answers: it changes nothing. GraphQL refuses with HTTP 200. Raises RunpodRefused."""
+        answer = self.retried(lambda: self.call(what, "POST", "/graphql", body={"query": query}))
         if errors := answer.get("errors"):
             detail = "; ".join(str(each.get("message")) for each in errors)
             raise RunpodRefused(what, category(200, detail), detail, status=200)
@@ -207,14 +207,24 @@ class RunpodClient(RestClient):
         rows = self.rows("ask for the data centers", "/v2/catalog/datacenters", "dataCenters")
         return {str(row["id"]): tuple(row.get("networkVolumeTypes") or ()) for row in rows}
 
+    def user(self) -> str:
+        """Return the id of the user, or of the team, that the key is of. Raises RunpodRefused.
+
+        REST v2 has no route for it. Source: GraphQL schema of RunPod, `myself: User`.
+        """
+        what = "ask whose the API key is"
+        myself = self.part(what, self.graphql(what, "query { myself { id } }"), "myself", dict)
+        return self.part(what, myself, "id", str)
+
     def money(self) -> Money:
         """Raises RunpodRefused."""
         query = "query { myself { clientBalance currentSpendPerHr spendLimit } }"
-        row = self.graphql("ask for the balance", query)["myself"]
-        limit = row["spendLimit"]
+        what = "ask for the balance"
+        row = self.part(what, self.graphql(what, query), "myself", dict)
+        limit = row.get("spendLimit")
         return Money(
-            float(row["clientBalance"]),
-            float(row["currentSpendPerHr"]),
+            float(self.part(what, row, "clientBalance", (int, float))),
+            float(self.part(what, row, "currentSpendPerHr", (int, float))),
             float("inf") if limit is None else float(limit),
         )
 
@@ -229,3 +239,9 @@ class RunpodClient(RestClient):
         query = "query { gpuTypes(input: {cluster: true}) { id clusterPrice } }"
         rows = self.graphql("ask for the prices of clusters", query)["gpuTypes"]
         return {row["id"]: float(row["clusterPrice"]) for row in rows if row.get("clusterPrice")}
+
+
+def _cursor(page: Row) -> Any:
+    """The cursor of the next page."""
+    pagination = page.get("pagination")
+    return pagination.get("nextCursor") if isinstance(pagination, dict) else None

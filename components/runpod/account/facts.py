@@ -18,3 +18,5 @@ class RunpodFacts:
 
     money: Money | None = None
     there: frozenset[str] = frozenset()
+    unread: tuple[str, ...] = ()
+    """Why quotas are not known that were asked for."""

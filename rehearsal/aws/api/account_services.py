@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, stamp
+from orch.rehearsal.aws.api.actions import Request, action, stamp
 from orch.rehearsal.aws.api.compute.offerings import parameter
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.data.tables import Quota, quotas
@@ -13,8 +13,8 @@ from orch.rehearsal.store import Doc
 def get_caller_identity(request: Request) -> Doc:
     return {
         "UserId": "AIDAREHEARSAL0000001",
-        "Account": ACCOUNT,
-        "Arn": f"arn:aws:iam::{ACCOUNT}:user/rehearsal",
+        "Account": request.owner,
+        "Arn": f"arn:aws:iam::{request.owner}:user/rehearsal",
     }
 
 

@@ -37,6 +37,8 @@ class Account(Protocol):
 
     def quota(self, code: str) -> float: ...
 
+    def identity(self, first: str) -> str: ...
+
 
 @dataclass(frozen=True)
 class Request:
@@ -49,6 +51,11 @@ class Request:
     @property
     def store(self) -> Store:
         return self.cloud.store
+
+    @property
+    def owner(self) -> str:
+        """The id of the account."""
+        return self.cloud.identity(ACCOUNT)
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -81,7 +88,7 @@ class Request:
         return tag_list(tags)
 
     def arn(self, resource: str, service: str = "ec2") -> str:
-        return f"arn:aws:{service}:{self.region}:{ACCOUNT}:{resource}"
+        return f"arn:aws:{service}:{self.region}:{self.owner}:{resource}"
 
 
 Action = Callable[[Request], Doc]

@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, public, stamp, tag_list, tag_map
+from orch.rehearsal.aws.api.actions import Request, action, public, stamp, tag_list, tag_map
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.store import Doc
 
@@ -23,8 +23,8 @@ MANAGED = frozenset(
 """AWS managed policies of this account; add a line for each further one."""
 
 
-def _arn(kind: str, path: str, name: str) -> str:
-    return f"arn:aws:iam::{ACCOUNT}:{kind}{path}{name}"
+def _arn(owner: str, kind: str, path: str, name: str) -> str:
+    return f"arn:aws:iam::{owner}:{kind}{path}{name}"
 
 
 def _get(request: Request, kind: str, name: str) -> Doc:
@@ -64,7 +64,7 @@ def create_role(request: Request) -> Doc:
         "RoleName": name,
         "RoleId": "AROA" + request.cloud.new_id("x")[3:].upper()[:17],
         "Path": path,
-        "Arn": _arn("role", path, name),
+        "Arn": _arn(request.owner, "role", path, name),
         "CreateDate": stamp(request.cloud.now()),
         "AssumeRolePolicyDocument": _policy(request["AssumeRolePolicyDocument"]),
         "Description": request.get("Description", ""),
@@ -203,7 +203,7 @@ def create_instance_profile(request: Request) -> Doc:
         "InstanceProfileName": name,
         "InstanceProfileId": "AIPA" + request.cloud.new_id("x")[3:].upper()[:17],
         "Path": path,
-        "Arn": _arn("instance-profile", path, name),
+        "Arn": _arn(request.owner, "instance-profile", path, name),
         "CreateDate": stamp(request.cloud.now()),
         "Roles": [],
         "Tags": tag_list({tag["Key"]: tag.get("Value", "") for tag in request.get("Tags") or ()}),

@@ -32,7 +32,7 @@ class Eip:
             return None
         return {
             "allocationId": resource_id,
-            "arn": f"arn:aws:ec2:{api.region}:111122223333:elastic-ip/{resource_id}",
+            "arn": f"arn:aws:ec2:{api.region}:{api.owner}:elastic-ip/{resource_id}",
             "associationId": doc.get("AssociationId", ""),
             "domain": "vpc",
             "instance": doc.get("InstanceId", ""),

@@ -235,7 +235,7 @@ class LaunchTemplate:
         return {
             **defaults,
             **_properties(latest["LaunchTemplateData"]),
-            "arn": f"arn:aws:ec2:{api.region}:111122223333:launch-template/{resource_id}",
+            "arn": f"arn:aws:ec2:{api.region}:{api.owner}:launch-template/{resource_id}",
             "name": doc["LaunchTemplateName"],
             "description": latest.get("VersionDescription"),
             "defaultVersion": doc["DefaultVersionNumber"],
@@ -286,7 +286,7 @@ class KeyPair:
         if doc is None:
             return None
         return {
-            "arn": f"arn:aws:ec2:{api.region}:111122223333:key-pair/{resource_id}",
+            "arn": f"arn:aws:ec2:{api.region}:{api.owner}:key-pair/{resource_id}",
             "fingerprint": doc["KeyFingerprint"],
             "keyName": doc["KeyName"],
             "keyPairId": doc["KeyPairId"],

@@ -142,7 +142,7 @@ class Instance:
         placement = doc["Placement"]
         outputs: Props = {
             "ami": doc["ImageId"],
-            "arn": f"arn:aws:ec2:{api.region}:111122223333:instance/{resource_id}",
+            "arn": f"arn:aws:ec2:{api.region}:{api.owner}:instance/{resource_id}",
             "associatePublicIpAddress": bool(doc.get("PublicIpAddress")),
             "availabilityZone": placement["AvailabilityZone"],
             "cpuOptions": camel(doc["CpuOptions"]),

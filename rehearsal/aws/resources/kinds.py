@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from orch.rehearsal.aws.account import Cloud
+from orch.rehearsal.aws.api.actions import ACCOUNT
 from orch.rehearsal.aws.api.errors import THROTTLED, AwsError
 from orch.rehearsal.store import Doc
 
@@ -48,6 +49,11 @@ class Api:
     def __init__(self, cloud: Cloud, region: str) -> None:
         self.cloud = cloud
         self.region = region
+
+    @property
+    def owner(self) -> str:
+        """The id of the account."""
+        return self.cloud.identity(ACCOUNT)
 
     def __call__(self, action: str, /, *, service: str = "ec2", **params: Any) -> Doc:
         parameters = {key: value for key, value in params.items() if value is not None}

@@ -31,7 +31,7 @@ class Volume:
         if doc is None:
             return None
         return {
-            "arn": f"arn:aws:ec2:{api.region}:111122223333:volume/{resource_id}",
+            "arn": f"arn:aws:ec2:{api.region}:{api.owner}:volume/{resource_id}",
             "availabilityZone": doc["AvailabilityZone"],
             "createTime": doc.get("CreateTime", ""),
             "encrypted": doc["Encrypted"],

@@ -7,7 +7,7 @@ joins none. Source: crusoecloud/terraform-provider-crusoe examples/infiniband/ma
 from __future__ import annotations
 
 from orch.rehearsal.crusoe.api.errors import CrusoeError, bad_request, forbidden, over_quota
-from orch.rehearsal.crusoe.api.routes import ORGANIZATION, PROJECT, existing, route
+from orch.rehearsal.crusoe.api.routes import PROJECT, existing, organization, route
 from orch.rehearsal.crusoe.data.tables import (
     IMAGES,
     PLENTY,
@@ -91,7 +91,7 @@ def add_reservation(request: Request, name: str, type_name: str, location: str, 
         "product_line": kind.quota,
         "quantity": count * _gpus(kind),
         "locations": [location],
-        "projects": [PROJECT],
+        "projects": [request.account.identity(PROJECT)],
         "_type": kind.name,
     }
     request.store.put(name, "reservation", location, doc)
@@ -186,12 +186,19 @@ def quotas(request: Request) -> Answer:
 
 @route("GET", "/organizations/projects/{p}", "getProject")
 def project(request: Request) -> Answer:
-    return Answer(200, {"id": PROJECT, "name": "rehearsal", "organization_id": ORGANIZATION})
+    return Answer(
+        200,
+        {
+            "id": request.account.identity(PROJECT),
+            "name": "rehearsal",
+            "organization_id": organization(request),
+        },
+    )
 
 
 @route("GET", "/organizations/{id}/reservations", "listReservations")
 def reservations(request: Request) -> Answer:
-    if request.id != ORGANIZATION:
+    if request.id != organization(request):
         raise forbidden()
     rows = [{**doc, "used_quantity": _used(request, doc["id"])} for doc in request.each("reservation")]
     return Answer(200, {"items": rows})

@@ -23,12 +23,17 @@ route = Routes(
 """`{p}` of a path is the project."""
 
 
-def matching(method: str, path: str) -> tuple[Route, str]:
+def matching(method: str, path: str, project: str) -> tuple[Route, str]:
     """The route of a path, and the id in it. Raises CrusoeError, also for a project of somebody else."""
     found, parts = route.matching(method, path)
-    if parts.get("p", PROJECT) != PROJECT:
+    if parts.get("p", project) != project:
         raise forbidden()
     return found, parts.get("id", "")
+
+
+def organization(request: Request) -> str:
+    """The id of the organization that the project is of."""
+    return request.account.identity(ORGANIZATION)
 
 
 # -- resources ----------------------------------------------------------------------------------------------

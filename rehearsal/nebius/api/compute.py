@@ -262,7 +262,7 @@ def free(request: Request, preset: Preset, place: str, *, spot: bool) -> int | N
 @method("capacity.v1.ResourceAdviceService", "List")
 def advice(request: Request) -> Doc:
     """For each type on each fabric, and in each region without one, what may be had now."""
-    if request.parent != TENANT:
+    if request.parent != request.account.identity(TENANT):
         raise not_found(request.parent, service="capacity")
     rows: list[Doc] = []
     for preset in presets().values():
@@ -299,7 +299,7 @@ def _row(request: Request, preset: Preset, region: str, fabric: str) -> Doc:
     if preset.spot:
         status["preemptible"] = availability(spot=True)
     return {
-        "metadata": {"id": f"advice-{place}-{preset.type}", "parent_id": TENANT},
+        "metadata": {"id": f"advice-{place}-{preset.type}", "parent_id": request.account.identity(TENANT)},
         "spec": {"region": region, "fabric": fabric, "compute_instance": details},
         "status": status,
     }

@@ -41,7 +41,7 @@ def exchange(request: Request) -> Doc:
 
 @method("iam.v2.TenantService", "List")
 def tenants(request: Request) -> Doc:
-    return page(request, [{"metadata": {"id": TENANT, "name": "orch-rehearsal"}}])
+    return page(request, [{"metadata": {"id": request.account.identity(TENANT), "name": "orch-rehearsal"}}])
 
 
 @method("iam.v2.ProjectService", "List")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-TENANT = "tenant-e00orchrehearsal"
+TENANT = "tenant-e00orchrehearsal000000"
 IMAGE_FAMILIES: Mapping[str, int] = {"ubuntu24.04-cuda13.0": 40, "ubuntu24.04-driverless": 10}
 """Public image families, and the least size of a boot disk in GiB."""
 

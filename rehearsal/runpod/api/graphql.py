@@ -14,6 +14,9 @@ from orch.rehearsal.runpod.api.routes import route
 from orch.rehearsal.runpod.data.tables import gpus
 from orch.rehearsal.store import Doc
 
+USER = "user_2orchRehearsal0000000000"
+"""The user of the first account."""
+
 _FIELD = re.compile(r"\{\s*(\w+)")
 
 
@@ -24,7 +27,12 @@ def graphql(request: Request) -> Answer:
     name = found.group(1) if found else ""
     if name == "myself":
         balance, limit = money(request)
-        myself = {"clientBalance": balance, "currentSpendPerHr": spending(request), "spendLimit": limit}
+        myself = {
+            "id": request.account.identity(USER),
+            "clientBalance": balance,
+            "currentSpendPerHr": spending(request),
+            "spendLimit": limit,
+        }
         return Answer(200, {"data": {"myself": myself}})
     if name == "gpuTypes":
         rows = [

@@ -18,6 +18,7 @@ from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.placement.slots import access_of, is_of_cluster
 from orch.runner.runs.run_secrets import filled_login
+from orch.spec.codes import EXIT_CODES
 from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
 
 if TYPE_CHECKING:
@@ -95,7 +96,6 @@ def admitted(
         raise NoFit(f"fleet {fleet.name} takes no pods any more")
     name = gang_name(plan.run, queue.mark, plan.run_id, row.next_attempt)
     gangs = _gangs(queue)
-    _require_own_cluster(queue)
     look = gangs.look(name)
     if look.state == "gone" or not look.whole:
         login = filled_login(context.folder, record.image, context.secrets)
@@ -189,7 +189,8 @@ _COMPARED: set[tuple[str | None, str | None, str]] = set()
 
 
 def _gangs(queue: PodQueue) -> Gangs:
-    """The gangs of a queue, by a client that this process keeps."""
+    """The gangs of a queue, by a client that this process keeps. Raises PodsRefused on another cluster, where
+    every pod counts as gone."""
     from orch.runner.kubernetes.client import KubernetesClient
     from orch.runner.kubernetes.gangs.gangs import Gangs
 
@@ -197,7 +198,8 @@ def _gangs(queue: PodQueue) -> Gangs:
     with _OPENING:
         if where not in _CLIENTS:
             _CLIENTS[where] = KubernetesClient.open(*where)
-        return Gangs(_CLIENTS[where], queue)
+    _require_own_cluster(queue)
+    return Gangs(_CLIENTS[where], queue)
 
 
 def _require_own_cluster(queue: PodQueue) -> None:
@@ -205,15 +207,19 @@ def _require_own_cluster(queue: PodQueue) -> None:
     where = (queue.kubeconfig, queue.context)
     if queue.cluster is None or (*where, queue.cluster) in _COMPARED:
         return
+    from orch.runner.kubernetes.identity import difference
+
     found = _CLIENTS[where].identity()
-    if found is not None and found != queue.cluster:
-        raise PodsRefused(
+    if (detail := difference(queue.cluster, found)) is not None:
+        error = PodsRefused(
             "the fleet is on another cluster than its kubeconfig leads to now",
-            detail=f"the namespace kube-system has the UID {found}, that of the fleet's {queue.cluster}",
+            detail=detail,
             hint="have the kubeconfig lead to the fleet's cluster again",
             reason="creating_container_error",
             code="ORCH459",
         )
+        error.exit_code = EXIT_CODES["ORCH459"]
+        raise error
     _COMPARED.add((*where, queue.cluster))
 
 
@@ -227,6 +233,7 @@ def queue_of(node: NodeState) -> PodQueue:
         gang="job",
         pods=1,
         mark=str(told.get("mark") or ""),
+        cluster=told.get("cluster"),
     )
 
 

@@ -456,6 +456,8 @@ def test_whose_credentials_make_nodes_is_told_with_project_and_e_mail(
     credentials: object, answer: Answer | Exception, whom: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gather_facts.Credentials, "http", lambda self: Web(answer))
+    projects = SimpleNamespace(get=lambda project: SimpleNamespace(id=4711))
+    monkeypatch.setattr(gather_facts.Credentials, "client", lambda self, name: projects)
     session = gather_facts.Credentials(credentials, "acme-ml")
     assert GcpBackend().account([], lambda name: session).words == f"GCP project acme-ml as {whom}"
 

@@ -12,6 +12,7 @@ from kubeserver import Answer, Call, KubeServer, kube_server, status
 from orch.components.kubernetes.account.facts import ATTACHMENT_KIND, ATTACHMENTS
 from orch.components.kubernetes.account.gather_facts import gather_facts
 from orch.runner.kubernetes.client import KubernetesClient
+from orch.runner.kubernetes.identity import identity_of
 
 GROUP = f"{ATTACHMENTS}/v1"
 Doc = dict[str, Any]
@@ -106,10 +107,12 @@ def test_a_cluster_is_told_by_the_uid_of_its_system_namespace(
     def hidden(call: Call) -> Answer:
         return status(403, "Forbidden", "namespaces is forbidden") if call.path == system else usual(call)
 
-    for answer, identity in ((known, "8d3f"), (hidden, None)):
+    digest = identity_of(None, client.login.cluster)
+    assert digest.startswith("server/")
+    for answer, identity in ((known, f"8d3f+{digest}"), (hidden, digest)):
         server.answer = answer
         facts = gather_facts(client, "space")
-        # Without the right nothing is compared, and nothing is amiss.
+        # Without the right the address and the authority of the server tell, and nothing is amiss.
         assert (facts.identity, facts.unread) == (identity, ())
 
 

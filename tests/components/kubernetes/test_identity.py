@@ -9,6 +9,7 @@ import pytest
 from kubernetes_cases import Case
 
 from orch.components.kubernetes.plan import KubernetesPlan
+from orch.spec.errors import ExitCode
 from orch.spec.findings import PlanErrors
 
 CLUSTER = {"nodes": [{"name": "gpu", "count": 2, "allocatable": {"nvidia.com/gpu": "8"}}]}
@@ -54,6 +55,7 @@ def test_a_fleet_whose_cluster_is_unknown_gets_one_once_it_is_known(monkeypatch:
 def test_a_fleet_is_refused_on_another_cluster(context: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PlanErrors) as told:
         planned("aaaa", {**PINS, "cluster": "8d3f"}, monkeypatch, context)
+    assert told.value.exit_code is ExitCode.CONFLICT
     (found,) = told.value.findings
     assert (found.code, found.path) == ("ORCH459", "backends")
     assert found.summary == f"fleet train is on another cluster than context {context} leads to now"
@@ -64,6 +66,20 @@ def test_a_fleet_is_refused_on_another_cluster(context: str, monkeypatch: pytest
 def test_the_same_cluster_serves_by_a_context_of_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned("8d3f", {**PINS, "cluster": "8d3f"}, monkeypatch, "renamed")
     assert made.pins["context"] == "renamed"
+
+
+def test_what_one_user_may_not_read_is_kept_and_what_another_may_is_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = planned("server/12", {}, monkeypatch)
+    assert (made.cluster_identifier, made.pins["cluster"]) == ("kube-system/server/12", "server/12")
+    admin = planned("8d3f+server/12", dict(made.pins), monkeypatch)
+    assert (admin.cluster_identifier, admin.pins["cluster"]) == ("kube-system/server/12", "8d3f+server/12")
+    assert planned("server/12", dict(admin.pins), monkeypatch).pins["cluster"] == "8d3f+server/12"
+    # By the UID it is the same cluster, whatever address leads there.
+    assert planned("8d3f+server/99", dict(admin.pins), monkeypatch).pins["cluster"] == "8d3f+server/12"
+    with pytest.raises(PlanErrors, match="another cluster"):
+        planned("server/99", dict(admin.pins), monkeypatch)
 
 
 def test_pins_of_another_backend_are_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

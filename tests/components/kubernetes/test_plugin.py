@@ -248,6 +248,25 @@ def test_nothing_is_done_or_believed_on_another_cluster(what: str, monkeypatch: 
     assert (server.calls, server.asked) == ([], 1)
 
 
+@pytest.mark.parametrize(
+    ("identifier", "found"),
+    [
+        # The UID may not be read, as with most users: the address and the authority of the server tell.
+        ("kube-system/server/1234", "server/5678"),
+        ("kube-system/here+server/1234", "server/5678"),
+        ("kube-system/here+server/1234", "there+server/1234"),
+    ],
+)
+def test_a_user_who_may_not_read_the_uid_is_told_another_cluster_too(
+    identifier: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(FORCED, raising=False)
+    server = Elsewhere(found)
+    with pytest.raises(ProviderError) as told:
+        ask(provider_of(server, identifier), "delete", "orch-lab", queue())
+    assert (told.value.code, server.calls) == ("ORCH459", [])
+
+
 def test_with_force_what_is_on_a_cluster_that_is_gone_leaves_the_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -267,14 +286,15 @@ def test_with_force_what_is_on_a_cluster_that_is_gone_leaves_the_record(
     ("identifier", "uid", "asked"),
     [
         ("kube-system/here", "here", 1),
-        ("kube-system/here", None, 1),
+        ("kube-system/here", "server/1234", 1),
+        ("kube-system/here+server/1234", "here+server/5678", 1),
+        ("kube-system/here+server/1234", "server/1234", 1),
+        ("kube-system/server/1234", "there+server/1234", 1),
         # Of a stack whose provider was made by its context.
         ("lab", "there", 0),
     ],
 )
-def test_the_own_cluster_and_one_that_may_not_be_told_serve(
-    identifier: str, uid: str | None, asked: int
-) -> None:
+def test_the_own_cluster_and_one_that_may_not_be_told_serve(identifier: str, uid: str, asked: int) -> None:
     server = Elsewhere(uid)
     made = provider_of(server, identifier)
     ask(made, "create", queue())

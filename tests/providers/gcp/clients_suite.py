@@ -10,6 +10,7 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import compute_v1 as compute
 
+from orch.components.cloud_errors import CloudRefused
 from orch.components.gcp.backend import GcpBackend
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.hooks import Session, session
@@ -153,3 +154,14 @@ def test_the_caller_is_the_account_that_operations_name(made: Session) -> None:
     add_subnet(made)
     (operation, *_) = made.client("GlobalOperationsClient").list(project=made.project)
     assert GcpBackend().account([], lambda name: made).words == f"GCP project acme-ml as {operation.user}"
+
+
+def test_a_project_is_known_by_its_number_in_each_account(made: Session, tmp_path: Path) -> None:
+    other = GcpCloud.create(tmp_path / "gcp@dev.db", other="dev")
+    sessions = [made, session(other, "acme-ml"), session(made.cloud, "acme-ops"), made]
+    first, dev, ops, again = (GcpBackend().account([], lambda name, s=each: s).id for each in sessions)
+    assert first == str(made.client("ProjectsClient").get(project="acme-ml").id)
+    assert (len({first, dev, ops}), again) == (3, first)
+    made.cloud.turn(denied=("compute.projects.get",))
+    with pytest.raises(CloudRefused, match="ask which project acme-ml is"):
+        GcpBackend().account([], lambda name: made)

@@ -12,6 +12,7 @@ from kubeserver import Answer, Call, KubeServer, kube_server, status
 
 from orch.runner.errors import PodsRefused
 from orch.runner.runs.pods.admission import admitted
+from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState, PodQueue
 
 SYSTEM = "/api/v1/namespaces/kube-system"
@@ -50,8 +51,16 @@ def test_pods_are_not_asked_for_on_another_cluster(server: KubeServer) -> None:
     for _ in range(2):
         with pytest.raises(PodsRefused, match="another cluster") as told:
             begin(server, "here")
-        assert told.value.code == "ORCH459"
+        assert (told.value.code, told.value.exit_code) == ("ORCH459", ExitCode.CONFLICT)
     assert {call.path for call in server.calls} == {SYSTEM}
+
+
+def test_nor_where_only_the_address_of_the_server_can_be_compared(server: KubeServer) -> None:
+    server.answer = cluster(None)
+    with pytest.raises(PodsRefused, match="another cluster") as told:
+        begin(server, "here+server/0123456789abcdef")
+    assert told.value.code == "ORCH459"
+    assert "another address or certificate authority" in str(told.value.detail)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Fields, Request, action, before_each, path, public, select
+from orch.rehearsal.aws.api.actions import Fields, Request, action, before_each, path, public, select
 from orch.rehearsal.aws.api.compute.capacity import (
     capacity_left,
     instance_missing,
@@ -93,7 +93,7 @@ def describe_instances(request: Request) -> Doc:
             doc["_reservation"],
             {
                 "ReservationId": doc["_reservation"],
-                "OwnerId": ACCOUNT,
+                "OwnerId": request.owner,
                 "Groups": [],
                 "Instances": [],
             },

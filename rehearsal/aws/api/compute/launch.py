@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, public, stamp, tag_list
+from orch.rehearsal.aws.api.actions import Request, action, public, stamp, tag_list
 from orch.rehearsal.aws.api.compute.capacity import (
     ON_DEMAND,
     SPOT,
@@ -85,7 +85,7 @@ def run_instances(request: Request) -> Doc:
 def _response(request: Request, reservation_id: str, instances: Sequence[Doc]) -> Doc:
     return {
         "ReservationId": reservation_id,
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "Groups": [],
         "Instances": [public(doc) for doc in instances],
     }

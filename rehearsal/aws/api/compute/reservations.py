@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select, stamp
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select, stamp
 from orch.rehearsal.aws.api.compute.capacity import (
     ON_DEMAND,
     capacity_left,
@@ -48,7 +48,7 @@ def create_capacity_reservation(request: Request) -> Doc:
     doc: Doc = {
         "CapacityReservationId": reservation,
         "CapacityReservationArn": request.arn(f"capacity-reservation/{reservation}"),
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "InstanceType": kind.name,
         "InstancePlatform": request["InstancePlatform"],
         "AvailabilityZone": zone,
@@ -102,7 +102,7 @@ def add_capacity_block(
     doc: Doc = {
         "CapacityReservationId": reservation,
         "CapacityReservationArn": request.arn(f"capacity-reservation/{reservation}"),
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "InstanceType": known_type(kind).name,
         "InstancePlatform": "Linux/UNIX",
         "AvailabilityZone": name,

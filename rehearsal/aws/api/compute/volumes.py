@@ -45,7 +45,7 @@ def create_volume(request: Request) -> Doc:
         )
     volume = request.cloud.new_id("vol")
     now = request.cloud.now()
-    key = f"arn:aws:kms:{request.region}:111122223333:key/aws-ebs"
+    key = f"arn:aws:kms:{request.region}:{request.owner}:key/aws-ebs"
     doc: Doc = {
         "VolumeId": volume,
         "Size": size,

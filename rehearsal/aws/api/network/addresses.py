@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select, stamp
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select, stamp
 from orch.rehearsal.aws.api.compute.capacity import state_of
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest
@@ -58,7 +58,7 @@ def make_interface(
         "SubnetId": subnet["SubnetId"],
         "VpcId": subnet["VpcId"],
         "AvailabilityZone": subnet["AvailabilityZone"],
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "InterfaceType": kind,
         "Description": description,
         "Status": "in-use",
@@ -165,7 +165,7 @@ def attach_address(request: Request, address: Doc, interface: Doc, instance: str
     address |= {
         "AssociationId": association,
         "NetworkInterfaceId": interface["NetworkInterfaceId"],
-        "NetworkInterfaceOwnerId": ACCOUNT,
+        "NetworkInterfaceOwnerId": request.owner,
         "PrivateIpAddress": interface["PrivateIpAddress"],
     }
     if instance:
@@ -206,7 +206,7 @@ def _show(request: Request, interface: str, instance: str | None, address: Doc |
         association = {
             "AllocationId": address["AllocationId"],
             "AssociationId": address["AssociationId"],
-            "IpOwnerId": ACCOUNT,
+            "IpOwnerId": request.owner,
             "PublicIp": address["PublicIp"],
             "PublicDnsName": public_name(request, address["PublicIp"]),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select, stamp
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select, stamp
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
 from orch.rehearsal.store import Doc
@@ -62,7 +62,7 @@ def create_vpc_endpoint(request: Request) -> Doc:
         "PolicyDocument": request.get("PolicyDocument")
         or '{"Statement":[{"Action":"*","Effect":"Allow","Principal":"*","Resource":"*"}]}',
         "CreationTimestamp": stamp(request.cloud.now()),
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "Tags": request.tags_for("vpc-endpoint"),
     }
     request.add(endpoint, "vpc-endpoint", doc)

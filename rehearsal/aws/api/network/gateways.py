@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select, stamp
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select, stamp
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
 from orch.rehearsal.store import Doc
@@ -17,7 +17,7 @@ def create_internet_gateway(request: Request) -> Doc:
     gateway = request.cloud.new_id("igw")
     doc: Doc = {
         "InternetGatewayId": gateway,
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "Attachments": [],
         "Tags": request.tags_for("internet-gateway"),
     }

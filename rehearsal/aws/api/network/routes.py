@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.store import Doc
 
@@ -25,7 +25,7 @@ def create_route_table(request: Request) -> Doc:
     doc: Doc = {
         "RouteTableId": table,
         "VpcId": vpc["VpcId"],
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "Associations": [],
         "PropagatingVgws": [],
         "Routes": [

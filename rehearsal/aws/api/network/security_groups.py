@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError, missing
 from orch.rehearsal.store import Doc
 
@@ -29,7 +29,7 @@ def make_group(
         "GroupName": name,
         "Description": description,
         "VpcId": vpc_id,
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "SecurityGroupArn": request.arn(f"security-group/{group_id}"),
         "Tags": tags,
         "_default": default,
@@ -59,7 +59,7 @@ def rule(
     referenced = group_id
     doc: Doc = {
         "GroupId": group["GroupId"],
-        "GroupOwnerId": ACCOUNT,
+        "GroupOwnerId": request.owner,
         "IsEgress": egress,
         "IpProtocol": protocol,
         "FromPort": ports[0],
@@ -71,7 +71,7 @@ def rule(
     if referenced:
         doc["ReferencedGroupInfo"] = {
             "GroupId": referenced,
-            "UserId": ACCOUNT,
+            "UserId": request.owner,
             "VpcId": group["VpcId"],
         }
     if description:

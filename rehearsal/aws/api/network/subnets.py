@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, page, path, public, select
+from orch.rehearsal.aws.api.actions import Request, action, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.data.tables import regions
 from orch.rehearsal.store import Doc
@@ -40,7 +40,7 @@ def make_subnet(
         "SubnetId": subnet_id,
         "SubnetArn": request.arn(f"subnet/{subnet_id}"),
         "VpcId": vpc["VpcId"],
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "CidrBlock": cidr,
         "AvailabilityZone": zone[0],
         "AvailabilityZoneId": zone[1],

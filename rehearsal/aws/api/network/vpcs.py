@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, before_each, page, path, public, select
+from orch.rehearsal.aws.api.actions import Request, action, before_each, page, path, public, select
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.api.network.security_groups import make_group, rule
 from orch.rehearsal.aws.api.network.subnets import cidr_of, make_subnet
@@ -25,7 +25,7 @@ def default_vpc(request: Request) -> None:
         "internet-gateway",
         {
             "InternetGatewayId": gateway,
-            "OwnerId": ACCOUNT,
+            "OwnerId": request.owner,
             "Attachments": [{"State": "available", "VpcId": vpc["VpcId"]}],
             "Tags": [],
             "_default": True,
@@ -55,7 +55,7 @@ def _make_vpc(request: Request, cidr: str, *, default: bool = False, tags: list[
     rule(request, group, egress=False, protocol="-1", group_id=group["GroupId"])
     vpc: Doc = {
         "VpcId": vpc_id,
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "CidrBlock": cidr,
         "CidrBlockAssociationSet": [
             {
@@ -84,7 +84,7 @@ def _make_vpc(request: Request, cidr: str, *, default: bool = False, tags: list[
         {
             "RouteTableId": table_id,
             "VpcId": vpc_id,
-            "OwnerId": ACCOUNT,
+            "OwnerId": request.owner,
             "Associations": [
                 {
                     "Main": True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, public, stamp, tag_list, tag_map
+from orch.rehearsal.aws.api.actions import Request, action, public, stamp, tag_list, tag_map
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.api.network.addresses import make_interface, remove_interface
 from orch.rehearsal.aws.api.network.subnets import free_addresses
@@ -34,7 +34,7 @@ def create_file_system(request: Request) -> Doc:
         raise AwsError("BadRequest", "KmsKeyId requires Encrypted to be true.")
     identifier, now = request.cloud.new_id("fs"), request.cloud.now()
     doc: Doc = {
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "CreationToken": token,
         "FileSystemId": identifier,
         "FileSystemArn": request.arn(f"file-system/{identifier}", "elasticfilesystem"),
@@ -50,7 +50,7 @@ def create_file_system(request: Request) -> Doc:
     if rate is not None:
         doc["ProvisionedThroughputInMibps"] = rate
     if doc["Encrypted"]:
-        key = f"arn:aws:kms:{request.region}:{ACCOUNT}:key/aws-elasticfilesystem"
+        key = f"arn:aws:kms:{request.region}:{request.owner}:key/aws-elasticfilesystem"
         doc["KmsKeyId"] = request.get("KmsKeyId") or key
     request.add(identifier, FILE_SYSTEM, doc, token)
     return _shown(request, doc)
@@ -138,7 +138,7 @@ def create_mount_target(request: Request) -> Doc:
     )
     zone = next(each for each in regions()[request.region] if each.name == subnet["AvailabilityZone"])
     doc: Doc = {
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "MountTargetId": identifier,
         "FileSystemId": file_system["FileSystemId"],
         "SubnetId": subnet["SubnetId"],

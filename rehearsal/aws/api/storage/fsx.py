@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import ACCOUNT, Request, action, public, stamp, tag_list, tag_map
+from orch.rehearsal.aws.api.actions import Request, action, public, stamp, tag_list, tag_map
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.aws.api.network.addresses import make_interface, remove_interface
 from orch.rehearsal.aws.api.network.subnets import free_addresses
@@ -56,9 +56,9 @@ def create_file_system(request: Request) -> Doc:
         make_interface(request, subnet, groups, owner=identifier, kind="lustre")["NetworkInterfaceId"]
         for _ in range(SERVERS)
     ]
-    key = f"arn:aws:kms:{request.region}:{ACCOUNT}:key/aws-fsx"
+    key = f"arn:aws:kms:{request.region}:{request.owner}:key/aws-fsx"
     doc: Doc = {
-        "OwnerId": ACCOUNT,
+        "OwnerId": request.owner,
         "CreationTime": stamp(now),
         "FileSystemId": identifier,
         "FileSystemType": "LUSTRE",

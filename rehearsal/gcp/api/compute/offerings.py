@@ -22,7 +22,7 @@ def get_project(request: Request) -> Doc:
     metrics = [(metric, used_by_project(request, metric)) for metric in quotas()["project"]]
     return {
         "kind": "compute#project",
-        "id": number(request.project),
+        "id": request.cloud.identity(number(request.project)),
         "name": request.project,
         "selfLink": API + f"projects/{request.project}",
         "creationTimestamp": stamp(0),

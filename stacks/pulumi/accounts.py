@@ -1,0 +1,244 @@
+"""The account that a stack belongs to: recorded with it, and compared before its resources count as gone.
+
+A cloud answers "not found" to the key of another account as it does for what was deleted. So whoever believes
+such an answer first compares the account of the present credentials with that of the stack, which is a tag
+and lies beside any state. An `up` records it under the engine's lock, before it creates anything.
+
+A stack without a record (an older orch made it), or on a cloud that tells no account, is compared by what it
+records: if all of it is gone at once, that is not believed without `--forget`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from orch.components import registry
+from orch.components.accounts import Account
+from orch.components.cloud.marked import Survey
+from orch.components.deployment import SHARED
+from orch.components.volumes import STACK as VOLUME
+from orch.spec.errors import OrchError
+from orch.spec.models.backends import title
+from orch.stacks.errors import OtherAccount
+from orch.stacks.project import Project
+from orch.stacks.pulumi.changes import gone, type_of
+from orch.stacks.pulumi.kinds import counted_kinds
+from orch.stacks.pulumi.locks import subject
+from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, engine
+from orch.stacks.pulumi.process import Event
+from orch.stacks.pulumi.tags import last_tags, read_tags, set_tag
+from orch.stacks.state import StackState
+
+TAG = "orch:accounts"
+FOREIGN, GONE = "ORCH459", "ORCH349"
+
+FRESH_S = 60.0
+"""How long an answer counts: a controller runs for days, and credentials may change meanwhile."""
+
+_WAITING = (":index:Gang", ":index:Ready")
+"""How the types of resources end that wait for others: nothing in a cloud stands for them."""
+
+
+@dataclass(frozen=True)
+class RecordedAccount:
+    """The account that a stack has resources in, as its tag tells it."""
+
+    id: str
+    words: str
+
+
+def recorded_accounts(tags: Mapping[str, str]) -> dict[str, RecordedAccount]:
+    """Return the accounts of a stack by backend; {} for a tag that orch has not written."""
+    with suppress(ValueError, TypeError, AttributeError, KeyError):
+        entries = json.loads(tags.get(TAG, "{}")).items()
+        return {str(name): RecordedAccount(str(own["id"]), str(own["words"])) for name, own in entries}
+    return {}
+
+
+def in_clouds(resources: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Return what stands in clouds of the recorded resources: urn -> id by backend."""
+    found: dict[str, dict[str, str]] = {}
+    backends: dict[str, frozenset[str]] = {}
+    for each in resources:
+        kind = str(each["type"])
+        if not each.get("custom") or not each.get("id") or kind.startswith("pulumi:"):
+            continue
+        if kind not in backends:
+            backends[kind] = frozenset() if kind.endswith(_WAITING) else registry.backends_of([kind])
+        for name in backends[kind]:
+            found.setdefault(name, {})[str(each["urn"])] = str(each["id"])
+    return found
+
+
+def present_account(project: Project, backend: str) -> Account | None:
+    """Return the account of the present credentials. Raises what asking raises.
+
+    None if nobody logs in, and for a backend that compares where its fleets are by itself."""
+    if registry.compares_account(backend):
+        return None
+    asked = project.accounts.get(backend)
+    if asked is None or time.monotonic() - asked[0] > FRESH_S:
+        from orch.stacks.secrets.values import backends_with_secrets
+
+        found = registry.account(backend, backends_with_secrets(project, [backend]), project.session)
+        asked = project.accounts[backend] = (time.monotonic(), found)
+    return asked[1]
+
+
+def require_own(stack: StackState) -> None:
+    """Raise OtherAccount if the credentials lead to another account than the stack's.
+
+    Asks nobody about a stack without a record. Raises what asking raises."""
+    if stack.exists:
+        _compare(stack, recorded_accounts(last_tags(stack)))
+
+
+def require_own_if_told(stack: StackState) -> None:
+    """Do the same before work that needs no cloud: without credentials nothing is compared."""
+    try:
+        require_own(stack)
+    except OtherAccount:
+        raise
+    except OrchError:
+        return
+
+
+def require_confirmed(stack: StackState, listener: Listener) -> None:
+    """Raise OtherAccount unless the credentials lead to the stack's account, or something of it is there.
+
+    Of a stack without a record the engine looks what is there, and records nothing. Raises what asking
+    raises, StackError."""
+    require_own(stack)
+    if _unsure(stack):
+        listener(Activity(f"looking whether the {subject(stack.name)} is in the account of the credentials"))
+        look = EngineCall(lambda _: None, planning=True)
+        engine(stack, ["refresh", "--preview-only"], look)
+        if (error := _doubt(stack, gone(look.events))) is not None:
+            raise error
+
+
+def doubt_of(stack: StackState, events: Sequence[Event]) -> OtherAccount | None:
+    """Return why nobody may believe what a preview of a stack has found; None if something is there."""
+    try:
+        return _doubt(stack, gone(events)) if stack.exists else None
+    except OrchError:
+        return None  # without an answer, whoever changes the stack is told
+
+
+def require_surveyed(stack: StackState, survey: Survey) -> None:
+    """Raise OtherAccount if a look at a stack's clouds listed nothing of what the stack records there, and no
+    record tells whether this is its account."""
+    listed = {each.id for each in survey.resources}
+    standing = in_clouds(stack.resources)
+    lost = {urn for urns in standing.values() for urn, own in urns.items() if own not in listed}
+    if not survey.unseen and (error := _doubt(stack, lost)) is not None:
+        raise error
+
+
+def record(stack: StackState, makes: Collection[str]) -> None:
+    """Record the accounts of the backends on which a stack has resources, or an operation `makes` some.
+
+    The caller holds the stack, and has read its tags since. Entries of backends on which nothing is recorded
+    any more are dropped. Raises OtherAccount, StackError, and what asking raises."""
+    known = recorded_accounts(last_tags(stack))
+    _compare(stack, known)
+    standing = in_clouds(stack.resources)
+    accounts = {name: own for name, own in known.items() if name in standing}
+    for name in sorted(makes):
+        own, before = present_account(stack.project, name), known.get(name)
+        if own is not None and own.id is not None and (before is None or before.id != own.id):
+            accounts[name] = RecordedAccount(own.id, own.words)
+        elif before is not None:
+            accounts[name] = before
+    write(stack, accounts, known)
+    stack.confirmed |= set(makes)
+
+
+def write(
+    stack: StackState, accounts: Mapping[str, RecordedAccount], known: Mapping[str, RecordedAccount]
+) -> None:
+    """Write the accounts of a stack where they are not the `known` ones. Raises StackError."""
+    if accounts != known:
+        told = {name: {"id": own.id, "words": own.words} for name, own in sorted(accounts.items())}
+        set_tag(stack, TAG, json.dumps(told))
+
+
+def copy(source: StackState, target: StackState) -> None:
+    """Record with the copy of a stack which accounts it belongs to. Raises StackError."""
+    write(target, recorded_accounts(read_tags(source)), {})
+
+
+def _compare(stack: StackState, known: Mapping[str, RecordedAccount]) -> None:
+    """Raise OtherAccount if the record of a stack names another account than the present one.
+
+    Where nothing of its backends is recorded, as after a killed first `up`, all entries count."""
+    if not known:
+        return
+    types = [str(each["type"]) for each in stack.resources]
+    begun = (stack.recorded or {}).get("pending_operations") or ()
+    used = registry.backends_of([*types, *(str(each["resource"]["type"]) for each in begun)])
+    for name, own in known.items():
+        if used and name not in used:
+            continue
+        present = present_account(stack.project, name)
+        if present is None or present.id is None:
+            continue  # one that tells no account any more is compared by what is there
+        if present.id != own.id:
+            raise _foreign(stack, own, present)
+        stack.confirmed.add(name)
+
+
+def _unsure(stack: StackState) -> bool:
+    """Whether an account has still to be confirmed by what is there."""
+    names = in_clouds(stack.resources).keys() - stack.confirmed
+    return not stack.project.forget and any(
+        present_account(stack.project, name) is not None for name in sorted(names)
+    )
+
+
+def _doubt(stack: StackState, lost: Collection[str]) -> OtherAccount | None:
+    """Confirm the accounts where something of the stack is there; return the error where all of it is
+    gone."""
+    if stack.project.forget:
+        return None
+    for name, urns in in_clouds(stack.resources).items():
+        if name in stack.confirmed:
+            continue
+        if urns.keys() <= set(lost):
+            present = present_account(stack.project, name)
+            if present is not None:
+                return _all_gone(stack, name, present, [type_of(urn) for urn in urns])
+        stack.confirmed.add(name)
+    return None
+
+
+def _foreign(stack: StackState, own: RecordedAccount, present: Account) -> OtherAccount:
+    return OtherAccount(
+        f"the {subject(stack.name)} belongs to {own.words}, and the credentials lead to {present.words}",
+        detail=f"its account is {own.id}, the present one {present.id}, selected by {present.selected_by}; "
+        "nothing was changed",
+        hint=f"select the credentials of {own.id} in place of {present.selected_by}, and run the same "
+        "command again",
+        code=FOREIGN,
+    )
+
+
+def _all_gone(stack: StackState, backend: str, present: Account, types: Sequence[str]) -> OtherAccount:
+    name, volume = stack.name, stack.name.partition(VOLUME)[2]
+    fleet = "FLEET" if name.startswith(SHARED) else name
+    forget = f"orch volume delete {volume} --forget" if volume else f"orch refresh {fleet} --forget"
+    why = "has no call that tells its account" if present.id is None else "and its account is not recorded"
+    return OtherAccount(
+        f"all that the {subject(name)} records on {title(backend)} is gone at once; a key of another account "
+        "finds the same",
+        detail=f"gone: {counted_kinds(types)}; the credentials lead to {present.words}, selected by "
+        f"{present.selected_by}; {title(backend)} {why}; nothing was changed",
+        hint=f"use a key of the account that has them; if they were deleted there, `{forget}` drops them "
+        "from the record",
+        code=GONE,
+    )
