@@ -129,9 +129,9 @@ def own_project(project: Project) -> Project:
     from dataclasses import replace
 
     from orch.rehearsal.project import rehearse
-    from orch.stacks.project import find
+    from orch.stacks.project import project_in
 
-    return replace(rehearse(find(project.root)).project, owner=project.owner)
+    return replace(rehearse(project_in(project.root)).project, owner=project.owner)
 
 
 def _interrupt(signum: int, frame: object) -> None:

@@ -20,10 +20,11 @@ from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict, ProjectError
 from orch.stacks.project import Project
 from orch.stacks.provisioning.evacuated import avoid, evacuated_zones
-from orch.stacks.pulumi.leases import MOVED, lease_of, refuse_leased, release, take
+from orch.stacks.pulumi.leases import lease_of, refuse_leased, release, take
 from orch.stacks.pulumi.locks import subject
 from orch.stacks.pulumi.operation import Activity, Listener
 from orch.stacks.pulumi.recovery import recover
+from orch.stacks.roots import MOVED
 from orch.stacks.state import StackState, settings_file, stacks
 from orch.stacks.team.change_log import undertaken
 from orch.stacks.team.passphrase import is_given
