@@ -54,11 +54,10 @@ def print_json(data: dict[str, Any], *, indent: int | None = 2) -> None:
 
 
 def json_text(data: dict[str, Any], *, indent: int | None = 2) -> str:
-    """A JSON document of a verb, with the project that the command works in after its schema."""
+    """A JSON document of a verb, with the project that the command works in at its end."""
     if _commands.project is not None:
         name, folder = _commands.project
-        head = {"schema": data["schema"]} if "schema" in data else {}
-        data = {**head, "project": {"name": name, "folder": folder}, **data}
+        data = {**data, "project": {"name": name, "folder": folder}}
     return json.dumps(data, indent=indent, ensure_ascii=indent is None)
 
 
