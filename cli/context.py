@@ -118,7 +118,9 @@ def project_at(
     """
     from dataclasses import replace
 
+    from orch.spec.suggest import few
     from orch.stacks.project import find
+    from orch.stacks.roots import lost_stacks, rehearsals_below
     from orch.stacks.trust import open_to_all
 
     project = find(path)
@@ -126,6 +128,12 @@ def project_at(
         project_begins(project.name, str(project.root))
     if exposed := open_to_all(project.root, project.local_state):
         tell(f"warning: every user of this machine may change {exposed}; close it: `chmod o-w {exposed}`")
+    if lost := lost_stacks(project.root):
+        tell(
+            f"warning: {few(lost)}: their settings are in {project.dot}, their state is not, and there is no "
+            "orch.yml\n"
+            "  hint: if it said where the state is, put it back: without it `orch up` makes them anew"
+        )
     if owner is not None:
         if not owner.strip() or not owner.isprintable() or len(owner) > MOST_OWNER:
             raise typer.BadParameter(
@@ -135,7 +143,6 @@ def project_at(
     if not rehearse:
         return project
     from orch.rehearsal.project import rehearse as begin
-    from orch.stacks.roots import rehearsals_below
 
     rehearsal_begins()
     tell("rehearsal: the cloud is simulated, nothing is made there and nothing costs")

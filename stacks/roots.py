@@ -195,6 +195,16 @@ def recorded_stacks(dot: Path) -> Mapping[str, tuple[str, ...]]:
     return found
 
 
+def lost_stacks(root: Path) -> tuple[str, ...]:
+    """Stacks of a folder without an orch.yml that have the engine's settings there and no state: an orch.yml
+    that is gone may have said where it is."""
+    if (root / "orch.yml").exists():
+        return ()
+    files = (root / ".orch" / "config").glob("Pulumi.*.yaml")
+    known = {name for names in recorded_stacks(root / ".orch").values() for name in names}
+    return tuple(sorted({each.name[len("Pulumi.") : -len(".yaml")] for each in files} - known))
+
+
 def is_checkpoint(name: str) -> bool:
     """Whether a file of a state records a stack."""
     return name.endswith(tuple(f".json{compressed}" for compressed in ("", *COMPRESSED)))
@@ -219,18 +229,20 @@ def _stacks(dot: Path) -> tuple[str, ...] | None:
 def _two_projects(folder: str, claims: Claims) -> ProjectError:
     inner, outer = _without_dots(claims.inner), _without_dots(claims.outer)
     own = os.path.realpath(folder if os.path.isdir(folder) else os.path.dirname(os.path.abspath(folder)))
-    hints: list[str] = []
+    mistake = ""
     if inner.path.startswith(f"{outer.path.rstrip('/')}/"):
         own = inner.path
         mark = f"{outer.path.rstrip('/')}/{'orch.yml' if outer.settings else '.git'}"
-        hints.append(f"if {mark} is there by mistake: remove it")
-        hints.append(f"to make them one: first that, then `orch down` what is up, and remove {own}/orch.yml")
-    apart = f"to keep them apart: `orch init {shlex.quote(own)}` makes it a project of its own"
+        mistake = f"\nif {mark} is there by mistake: remove it"
+    hint = (
+        f"to keep them apart: `orch init {shlex.quote(own)}` makes it a project of its own\n"
+        f"to make them one: do that first, then `orch down` what is up in it, then remove {own}/orch.yml"
+    )
     return ProjectError(
         f"two projects claim this folder: {inner.path} and {outer.path}",
         where=os.path.abspath(folder),
         detail="\n".join(_words(each) for each in (inner, outer)),
-        hint="\n".join((apart, *hints)),
+        hint=hint + mistake,
         code="ORCH308",
     )
 

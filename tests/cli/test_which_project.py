@@ -155,6 +155,21 @@ def test_a_checkout_that_is_made_above_changes_nothing(tmp_path: Path) -> None:
     assert f"project lab ({mine.path})" in said.err
 
 
+def test_an_orch_yml_that_is_gone_and_said_where_the_state_is_is_missed(tmp_path: Path) -> None:
+    mine = Folder(tmp_path)
+    (tmp_path / "orch.yml").write_text(f"project: lab\nstate: file://{tmp_path}/shared\n")
+    settings = tmp_path / ".orch" / "config" / "Pulumi.big.yaml"
+    settings.parent.mkdir(parents=True, mode=0o700)
+    settings.write_text("encryptionsalt: v1:x\n")
+    assert "settings" not in mine.orch("fleet").err
+    (tmp_path / "orch.yml").unlink()
+    said = mine.orch("fleet")
+    assert said.code == 0
+    assert f"warning: big: their settings are in {tmp_path}/.orch, their state is not" in said.err
+    bring_up(mine, "big")
+    assert "settings" not in mine.orch("fleet").err
+
+
 def test_a_rehearsal_that_is_no_longer_its_own_project_is_told(lab: Folder) -> None:
     record_fleet(below(lab), "tried", rehearsed=True)
     said = below(lab).orch("fleet", "--rehearse")
