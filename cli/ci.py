@@ -297,7 +297,7 @@ def drift_issue(
     """Open, update, close and reopen the issue of each stack, by what has drifted."""
     from orch.ci.drift import read_drift, sync_issues
 
-    project = project_at(path)
+    project = project_at(path, tells=False)
     stacks = read_drift(files)
     service = _pipeline(forge).with_options(repo, None, None, None).forge(author)
     done: list[dict[str, object]] = []
@@ -436,7 +436,7 @@ def _plan_of(path: str) -> tuple[Project, str]:
     """The project of a path, and the marker of its plan."""
     from orch.ci.comments import plan_marker
 
-    project = project_at(path)
+    project = project_at(path, tells=False)
     return project, plan_marker(project.name, os.path.relpath(path, project.root))
 
 

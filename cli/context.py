@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from orch.cli import completion
-from orch.cli.errors import rehearsal_begins, tell
+from orch.cli.errors import project_begins, rehearsal_begins, tell
 
 if TYPE_CHECKING:
     from orch.stacks.project import Project
@@ -120,18 +121,32 @@ def project_at(
     rehearse: bool = False,
     owner: str | None = None,
     forget: bool = False,
+    tells: bool = True,
 ) -> Project:
-    """The project of a path (default: here). `owner`: who changes its stacks; `forget`: see `Forget`.
+    """The project of a path (default: here). Raises ProjectError.
 
-    Raises ProjectError."""
+    `owner`: who changes its stacks; `forget`: see `Forget`. `tells`: the command says which project it is, on
+    stderr where that is not the folder here, and in its JSON; False for what other programs read in a form of
+    their own.
+    """
     from dataclasses import replace
 
+    from orch.spec.suggest import few
     from orch.stacks.project import find
+    from orch.stacks.roots import lost_stacks, rehearsals_below
     from orch.stacks.trust import open_to_all
 
     project = find(path)
+    if tells:
+        project_begins(project.name, str(project.root))
     if exposed := open_to_all(project.root, project.local_state):
         tell(f"warning: every user of this machine may change {exposed}; close it: `chmod o-w {exposed}`")
+    if lost := lost_stacks(project.root):
+        tell(
+            f"warning: {few(lost)}: their settings are in {project.dot}, their state is not, and there is no "
+            "orch.yml\n"
+            "  hint: if it said where the state is, put it back: without it `orch up` makes them anew"
+        )
     if owner is not None:
         if not owner.strip() or not owner.isprintable() or len(owner) > MOST_OWNER:
             raise typer.BadParameter(
@@ -145,6 +160,11 @@ def project_at(
 
     rehearsal_begins()
     tell("rehearsal: the cloud is simulated, nothing is made there and nothing costs")
+    for folder in rehearsals_below("." if path is None else str(path), project.root):
+        tell(
+            f"note: {folder} has a rehearsal of its own, from when it was a project of its own\n"
+            f"  hint: `orch init {shlex.quote(str(folder))}` makes it one again"
+        )
     return begin(project).project
 
 

@@ -83,7 +83,7 @@ def engine_env(
     """
     from orch.stacks.pulumi import install as engines
 
-    project = project_at(folder, rehearse=rehearse)
+    project = project_at(folder, rehearse=rehearse, tells=False)
     project.prepare()
     for key, value in project.environment(engines.require()).items():
         print(f"export {key}={shlex.quote(value)}")

@@ -48,8 +48,17 @@ def worst(codes: Iterable[ExitCode]) -> ExitCode:
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def print_json(data: dict[str, Any]) -> None:
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+def print_json(data: dict[str, Any], *, indent: int | None = 2) -> None:
+    """Print a JSON document of a verb on stdout; see `json_text`."""
+    print(json_text(data, indent=indent), flush=True)
+
+
+def json_text(data: dict[str, Any], *, indent: int | None = 2) -> str:
+    """A JSON document of a verb, with the project that the command works in at its end."""
+    if _commands.project is not None:
+        name, folder = _commands.project
+        data = {**data, "project": {"name": name, "folder": folder}}
+    return json.dumps(data, indent=indent, ensure_ascii=indent is None)
 
 
 def end(code: int) -> NoReturn:
@@ -75,10 +84,13 @@ def say(text: str) -> None:
 
 @dataclass
 class _Commands:
-    """How commands in texts, as `orch unlock lab`, are completed: in a rehearsal they stay one."""
+    """Where the command works, and how commands in texts, as `orch unlock lab`, are completed: in a rehearsal
+    they stay one."""
 
     complete: Callable[[str], str] | None = None
     rehearsed: bool = False
+    # Name and root of the project that the command works in.
+    project: tuple[str, str] | None = None
 
 
 _commands = _Commands()
@@ -87,6 +99,15 @@ _commands = _Commands()
 def rehearsal_begins() -> None:
     """From now on commands in texts are those of a rehearsal."""
     _commands.rehearsed = True
+
+
+def project_begins(name: str, root: str) -> None:
+    """From now on the command works in this project. It is told, once, where that is not the folder here."""
+    if _commands.project == (name, root):
+        return
+    _commands.project = name, root
+    if os.path.realpath(root) != os.getcwd():
+        tell(f"project {name} ({root})")
 
 
 def _as_typed(text: str) -> str:
@@ -101,7 +122,7 @@ def run(app: Callable[[], object], rehearsed: Callable[[str], str] | None = None
     `rehearsed`: a text for people with its commands as a rehearsal has them.
     """
     code: object = 0
-    _commands.complete = rehearsed
+    _commands.complete, _commands.project = rehearsed, None
     mask_threads()
     try:
         code = app()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from orch.cli.context import ALSO, positional, project_at
-from orch.cli.errors import say, tell
+from orch.cli.errors import print_json, say, tell
 from orch.spec.errors import visible
 from orch.spec.grammar.values import render_size
 
@@ -81,11 +80,12 @@ def show(
 
     documents = diagnostics.load(file)
     configured = diagnostics.backend_settings(file, documents)
-    noted = project_at(None if file == "-" else file, rehearse=True).shortages if rehearse else None
-    known = recent(noted or user_folder() / FILE, time.time())
+    place = None if file == "-" else file
+    noted = project_at(place, rehearse=True, tells=False).shortages if rehearse else user_folder() / FILE
+    known = recent(noted, time.time())
     searches = search(documents, tuple(dict.fromkeys(each.type for each in configured)), shortages=known)
     if as_json:
-        print(json.dumps(offers_json(searches, limit or None, explain), indent=2, ensure_ascii=False))
+        print_json(offers_json(searches, limit or None, explain))
     else:
         _print(searches, SHOWN_OFFERS if limit is None else limit, explain)
     if warnings := [diagnostic for each in searches for diagnostic in each.diagnostics]:

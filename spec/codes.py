@@ -184,6 +184,7 @@ CODES = {
     "ORCH305": "Somebody else owns the project",
     "ORCH306": "The SDK of the cloud is not installed",
     "ORCH307": "A folder of this user cannot be written",
+    "ORCH308": "Two projects claim the folder",
     "ORCH310": "The quota has too few vCPUs",
     "ORCH311": "The quota has too few Elastic IPs",
     "ORCH312": "The quota has too few network interfaces",

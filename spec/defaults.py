@@ -17,6 +17,7 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import shown
 from orch.spec.loader.compose import parse
 from orch.spec.loader.text import Source, read
+from orch.spec.loader.ways import ways_up
 from orch.spec.loader.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
 from orch.spec.models import MODELS
 from orch.spec.models.backends import effective
@@ -248,14 +249,17 @@ def nearest_project_file(path: str, fence: Fence | None = None) -> str | None:
     """The `orch.yml` nearest upwards from a file or folder (`-`: here), or None.
 
     With a fence only folders inside it are searched, and a link that leads out of it is not followed."""
-    if fence is not None and path != "-" and not fence.holds(path):
+    if fence is None:
+        files = (os.path.join(folder, "orch.yml") for way in ways_up(path) for folder in way)
+        return next(filter(os.path.isfile, files), None)
+    if path != "-" and not fence.holds(path):
         return None
     start = os.getcwd() if path == "-" else os.path.abspath(path)
     folder = start if os.path.isdir(start) else os.path.dirname(start)
-    top = None if fence is None else os.path.abspath(fence.root)
-    while top is None or folder == top or folder.startswith(f"{top.rstrip('/')}/"):
+    top = os.path.abspath(fence.root)
+    while folder == top or folder.startswith(f"{top.rstrip('/')}/"):
         file = os.path.join(folder, "orch.yml")
-        if (fence is None or fence.holds(file)) and os.path.isfile(file):
+        if fence.holds(file) and os.path.isfile(file):
             return file
         above = os.path.dirname(folder)
         if above == folder:

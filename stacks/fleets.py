@@ -19,7 +19,7 @@ from orch.spec.models import Fleet, Volume
 from orch.spec.state import SCHEMA, Access, FleetState, NodeState
 from orch.spec.suggest import few, hint_for
 from orch.stacks.errors import NoSuchFleet, StackError
-from orch.stacks.project import Project, find, is_stack_name
+from orch.stacks.project import Project, is_stack_name, project_in
 from orch.stacks.records import is_spot_throughout
 from orch.stacks.secrets.identity import KeyNote, key_file, read_note, write_key
 from orch.stacks.state import StackState, deployment, outputs, secret_output, stacks
@@ -115,7 +115,7 @@ def not_up(project: Project, name: str, *, removing: bool = False) -> NoSuchFlee
 def _hint_of_other_mode(project: Project, name: str) -> str | None:
     """A hint when the fleet is up in the rehearsal instead of the real project, or the other way round."""
     if project.rehearsal:
-        other, hint = find(project.root), "it is up outside the rehearsal: leave `--rehearse` out"
+        other, hint = project_in(project.root), "it is up outside the rehearsal: leave `--rehearse` out"
         if other.local_state is None:
             return None  # no request to a state server for the sake of a hint
     else:

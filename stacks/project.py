@@ -19,6 +19,7 @@ from orch.runner.private import private_folder, stage_file, tighten, write_priva
 from orch.runner.processes import here
 from orch.stacks.errors import ProjectError
 from orch.stacks.pulumi.install import Engine, home, search_path
+from orch.stacks.roots import recorded_stacks, root_of
 from orch.stacks.team.passphrase import is_given as passphrase_is_given
 from orch.stacks.team.passphrase import make as make_passphrase
 from orch.stacks.trust import owner_of, require_trusted, require_trusted_data
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from orch.spec.models.backends.base import BackendSettings
     from orch.spec.models.project import Policy, ProjectSettings
     from orch.spec.state import FleetState, NodeState
-
-COMPRESSED = (".gz", ".zst")
-"""Suffixes of a state's file that the engine has compressed."""
 
 
 @dataclass(frozen=True)
@@ -213,21 +211,21 @@ class Project:
 def find(path: Path | str | None = None) -> Project:
     """The project of a file or folder (default: here).
 
-    Its root is the nearest folder upwards with an orch.yml, else the root of the git checkout, else the
-    folder itself. Raises ProjectError for an invalid orch.yml, and for another user's project.
+    `stacks/roots.py` says what its root is. Raises ProjectError where two folders claim to be that, for an
+    invalid orch.yml, and for another user's project.
     """
-    start = Path(path) if path is not None else Path.cwd()
-    start = start.expanduser().absolute()
+    start = Path.cwd() if path is None else Path(path).expanduser()
     try:
-        folder = start if start.is_dir() else start.parent
+        start.is_dir()
     except OSError as error:  # a name that no file can have
         raise ProjectError(
             "this folder cannot be looked at", where=str(start), detail=error.strerror or str(error)
         ) from error
-    chain = [folder, *folder.parents]
-    root = next((f for f in chain if (f / "orch.yml").is_file()), None)
-    if root is None:
-        root = next((f for f in chain if (f / ".git").exists()), folder)
+    return project_in(root_of(str(start)))
+
+
+def project_in(root: Path) -> Project:
+    """The project whose root a folder is. Raises as `find`."""
     require_trusted(root)
     _require_access(root / ".orch")
     project = _load(root)
@@ -310,11 +308,14 @@ def _ledger_url(root: Path, written: str) -> str:
 
 
 def _recorded_name(root: Path) -> str | None:
-    """The name under which the state began: a renamed folder keeps its fleets."""
+    """The name under which the state began: a renamed folder keeps its fleets, and so does one whose orch.yml
+    gave it another name and is gone."""
     try:
-        return (root / ".orch" / "project").read_text().strip() or None
+        name = (root / ".orch" / "project").read_text().strip() or None
     except OSError:
-        return None
+        name = None
+    up = recorded_stacks(root / ".orch")
+    return next(iter(up)) if len(up) == 1 else name
 
 
 def _chosen_name(settings: ProjectSettings) -> Path | None:
@@ -347,7 +348,7 @@ def ledger_scope(project: Project) -> str:
 
 def scope_of(project: Project) -> str:
     """Six hex digits that distinguish this project's resources from those of a project of the same name: in
-    another folder, on another machine, or with another state.
+    another folder, on another machine, or with another state. Links to a folder change nothing.
 
     The first `up` records them.
     """
@@ -355,5 +356,8 @@ def scope_of(project: Project) -> str:
         machine = Path("/etc/machine-id").read_text("ascii").strip()
     except OSError:
         machine = ""
-    words = f"{socket.gethostname()} {machine} {project.root} {project.state_url}"
+    root, state = os.path.realpath(project.root), project.state_url
+    if project.local_state is not None:
+        state = f"file://{os.path.realpath(project.local_state)}"
+    words = f"{socket.gethostname()} {machine} {root} {state}"
     return hashlib.sha256(words.encode()).hexdigest()[:6]

@@ -12,9 +12,10 @@ from orch.components.request import DATA_TYPES, RecordedFileSystem
 from orch.runner.private import private_folder, write_private
 from orch.spec.state import SCHEMA, WATCHED, FleetHealth, FleetSpares
 from orch.stacks.errors import Conflict, StackError
-from orch.stacks.project import COMPRESSED, Project, is_stack_name
+from orch.stacks.project import Project, is_stack_name
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.masking import UNKNOWN
+from orch.stacks.roots import COMPRESSED, is_checkpoint
 from orch.stacks.team.passphrase import is_lacking, not_ours
 
 StackExport = dict[str, Any]
@@ -236,9 +237,8 @@ def stacks(project: Project) -> list[str]:
     if project.local_state is None:
         return sorted(_remote_stacks(project))
     folder = project.local_state / ".pulumi" / "stacks" / project.name
-    suffixes = tuple(f".json{compressed}" for compressed in ("", *COMPRESSED))
     names = (file.name for file in folder.iterdir()) if folder.is_dir() else ()
-    return sorted({name.rpartition(".json")[0] for name in names if name.endswith(suffixes)})
+    return sorted({name.rpartition(".json")[0] for name in names if is_checkpoint(name)})
 
 
 def projects(project: Project) -> list[str]:

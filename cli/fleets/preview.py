@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from orch.cli.context import Allow, File, Json, NewKeys, Owner, Rehearse, Untrusted, Verbose, strangers
-from orch.cli.errors import coloured, end, print_json, say, tell, terminated_as_interrupted
+from orch.cli.errors import coloured, end, json_text, print_json, say, tell, terminated_as_interrupted
 from orch.cli.fleets import volumes
 from orch.cli.fleets.prune import told
 from orch.cli.fleets.targets import FleetFile
@@ -349,7 +348,7 @@ def _json(previews: Previews, code: ExitCode, *, whole: bool = False) -> str:
     target, done = previews.target, previews.done
     waves = {each.title: each.wave for each in previews.stacks}
     if not whole and not os.path.isdir(target):
-        return "".join(json.dumps(each.data, indent=2, ensure_ascii=False) + "\n" for each in done)
+        return "".join(f"{json_text(each.data)}\n" for each in done)
     data = {
         "schema": SCHEMA,
         "path": target,
@@ -366,7 +365,7 @@ def _json(previews: Previews, code: ExitCode, *, whole: bool = False) -> str:
         "undescribed": [each.as_json() for each in previews.undescribed],
         "exit_code": int(code),
     }
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    return f"{json_text(data)}\n"
 
 
 def _print(done: Sequence[Previewed]) -> None:

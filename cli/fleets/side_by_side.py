@@ -129,9 +129,9 @@ def own_project(project: Project) -> Project:
     from dataclasses import replace
 
     from orch.rehearsal.project import rehearse
-    from orch.stacks.project import find
+    from orch.stacks.project import project_in
 
-    own = rehearse(find(project.root)).project
+    own = rehearse(project_in(project.root)).project
     return replace(own, owner=project.owner, forget=project.forget)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.context import FileOrName, Json, NewKeys, Rehearse, project_at
-from orch.cli.errors import end, say
+from orch.cli.errors import end, print_json, say
 from orch.spec.errors import ExitCode
 from orch.spec.suggest import counted
 
@@ -47,7 +46,7 @@ def check(
     for name, survey in _surveys(target, "all" if accept_new_host_keys else "none", rehearse):
         any_failed = any_failed or survey.failed
         if as_json:
-            print(json.dumps(survey_json(survey), indent=2, ensure_ascii=False))
+            print_json(survey_json(survey))
             continue
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         for line in survey_lines(name, survey, width=shutil.get_terminal_size().columns, colour=colour):

@@ -3,7 +3,6 @@ terminal on one."""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -16,7 +15,7 @@ import typer
 
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse, project_at
-from orch.cli.errors import UsageError, end, say, tell
+from orch.cli.errors import UsageError, end, print_json, say, tell
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import Problem, parse_duration
 
@@ -120,7 +119,7 @@ def execute(
             if exit_code(now):
                 break
     if as_json:
-        print(json.dumps(answers_json(answered, rank_of, answers), indent=2, ensure_ascii=False))
+        print_json(answers_json(answered, rank_of, answers))
     if left := len(nodes) - len(answers):
         tell(
             f"stopped: it was not run on {left} of {len(nodes)} nodes, {nodes[len(answers)].name} is the next"

@@ -36,7 +36,7 @@ def inventory(
     """
     if everything and host is not None:
         raise typer.BadParameter("it does not go with --list", param_hint="--host")
-    project = project_at(rehearse=rehearse)
+    project = project_at(rehearse=rehearse, tells=False)
     groups = groups_of(project)
     hosts = {name: variables for _, members in groups.values() for name, variables in members.items()}
     if host is not None:

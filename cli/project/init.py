@@ -62,7 +62,7 @@ def init(
     With --state also `orch.yml` for a team, and tell what is up there already.
     """
     from orch.stacks.errors import ProjectError
-    from orch.stacks.project import find
+    from orch.stacks.project import find, project_in
     from orch.stacks.state import project_file
 
     settings = {"project": project, "state": state, "secrets_provider": secrets_provider, "ledger": ledger}
@@ -77,8 +77,8 @@ def init(
     if given:
         _write_settings(root, given)
     elif not (root / "orch.yml").exists():
-        # A folder inside another project becomes one of its own, unless it has runs or fleets already.
-        own = find(root) if (root / ".orch").is_dir() else None
+        # A folder inside another project becomes one of its own. What its `.orch` records stays its own.
+        own = project_in(root) if (root / ".orch").is_dir() else None
         _write(root / "orch.yml", _settings(own.name) if own else f"project: {_named_after(root)}\n")
     found = find(root)
     found.prepare()
@@ -93,7 +93,7 @@ def init(
 def _write_settings(root: Path, given: dict[str, str]) -> None:
     """Write settings into `orch.yml`, which may have others. Raises UsageError where one is there with
     another value, and where the project would lose sight of what is up."""
-    from orch.stacks.project import find
+    from orch.stacks.project import project_in
     from orch.stacks.state import stacks
     from orch.stacks.team.settings_file import change_settings, settings_in
 
@@ -112,7 +112,7 @@ def _write_settings(root: Path, given: dict[str, str]) -> None:
             "a state that others use needs the project's name", hint=f"add `--project {_named_after(root)}`"
         )
     if "state" in given and "state" not in present and (present or (root / ".orch").is_dir()):
-        up = stacks(find(root))
+        up = stacks(project_in(root))
         if up:
             raise UsageError(
                 f"what is up here, in this folder's own state, would be lost sight of: {', '.join(up)}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orch.cli.context import Json, Rehearse
-from orch.cli.errors import end, tell
+from orch.cli.errors import end, print_json, tell
 from orch.cli.runs.background import begins_elsewhere
 from orch.cli.runs.opening import open_runner
 from orch.cli.runs.ports import Address, address_of, cannot_listen
@@ -65,7 +65,7 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
         health = [
             {"text": each.text, "level": "warning" if each.level == "warning" else "info"} for each in news
         ]
-        print(json.dumps({"schema": SCHEMA, "runs": runs, "fleets": fleets, "health": health}))
+        print_json({"schema": SCHEMA, "runs": runs, "fleets": fleets, "health": health}, indent=None)
     else:
         for each, away in zip(passes, elsewhere, strict=True):
             if each.error is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import typer
 
 from orch.cli import completion
 from orch.cli.context import Json, Rehearse
-from orch.cli.errors import UsageError, coloured, say, tell
+from orch.cli.errors import UsageError, coloured, print_json, say, tell
 from orch.cli.runs.background import LOG, begins_elsewhere, why_undriven
 from orch.cli.runs.opening import open_runner
 
@@ -235,8 +234,8 @@ def _print_json(shown: Shown) -> None:
         for row in shown.rows
     ]
     controllers = controllers_json(shown.controllers)
-    print(
-        json.dumps({"schema": SCHEMA, "runs": runs, "left_out": shown.left_out, "controllers": controllers})
+    print_json(
+        {"schema": SCHEMA, "runs": runs, "left_out": shown.left_out, "controllers": controllers}, indent=None
     )
 
 

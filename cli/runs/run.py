@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import typer
 
 from orch.cli import completion
 from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, TraceOption, Variables
-from orch.cli.errors import UsageError, coloured, end, say, tell
+from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
 from orch.cli.output.ticking import still
 from orch.cli.output.tracing import span, traced
 from orch.cli.runs.background import drive_afresh, drive_behind, see_through, supervise
@@ -450,7 +449,7 @@ def _print_run(runner: RunnerContext, row: RunRow, forwards: Sequence[PortForwar
     from orch.runner.runs.outputs import outputs_left
 
     data = run_json(row, forwards, left=outputs_left(runner.ledger, row))
-    print(json.dumps({"schema": SCHEMA, **data}), flush=True)
+    print_json({"schema": SCHEMA, **data}, indent=None)
 
 
 def _code(row: RunRow) -> ExitCode:

@@ -26,12 +26,11 @@ from orch.stacks.pulumi.operation import Listener, while_held
 from orch.stacks.pulumi.process import Program
 from orch.stacks.pulumi.recovery import when_free
 from orch.stacks.pulumi.tags import read_tags, remove_tag, set_tag
+from orch.stacks.roots import MOVED
 from orch.stacks.state import StackState
 
 TAG = "orch:lease"
 CODE = "ORCH395"
-MOVED = "the move of the state to "
-"""How the owner of a lease begins that keeps stacks whose state has moved; the rest is its URL."""
 
 T = TypeVar("T")
 

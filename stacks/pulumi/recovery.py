@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.registry import backends_of, delete_orphans, may_have_orphans
 from orch.stacks.errors import StackLocked
-from orch.stacks.project import COMPRESSED, Project
+from orch.stacks.project import Project
 from orch.stacks.pulumi.accounts import require_confirmed, require_own
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import break_dead_locks, locks, stack_locked
 from orch.stacks.pulumi.operation import Listener, Note, plain, while_held
+from orch.stacks.roots import COMPRESSED
 from orch.stacks.secrets.values import backends_with_secrets
 from orch.stacks.state import StackExport, StackState
 

@@ -17,7 +17,7 @@ from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.suggest import hint_for
 from orch.stacks.errors import ProjectError
-from orch.stacks.project import Project, find
+from orch.stacks.project import Project, project_in
 from orch.stacks.state import StackState, in_plain_files, secret_output
 
 STACK = "orch.secrets"
@@ -38,7 +38,7 @@ class ProjectSecrets:
     """The secrets of one project. A rehearsal uses those of the project it rehearses."""
 
     def __init__(self, project: Project) -> None:
-        self.project = find(project.root) if project.rehearsal else project
+        self.project = project_in(project.root) if project.rehearsal else project
         self.stack = StackState(self.project, STACK)
         self._decrypted: tuple[object, Values] | None = None
 

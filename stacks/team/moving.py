@@ -25,6 +25,7 @@ from orch.stacks.pulumi.leases import MOVED, lease_of, refuse_leased, release, t
 from orch.stacks.pulumi.locks import subject
 from orch.stacks.pulumi.operation import Activity, Listener
 from orch.stacks.pulumi.recovery import recover
+from orch.stacks.roots import MOVED
 from orch.stacks.state import StackState, settings_file, stacks
 from orch.stacks.team.change_log import undertaken
 from orch.stacks.team.passphrase import is_given

@@ -249,7 +249,9 @@ def test_wrong_words(folder: Folder) -> None:
 
 def test_looking_makes_no_ledger(folder: Folder, project: Project) -> None:
     assert folder.orch("log").out == "no change is in the log\n"
-    assert folder.orch("log", "--json").json == {"schema": 1, "changes": [], "left_out": 0}
+    told = folder.orch("log", "--json").json
+    assert told["project"] == {"name": "tests", "folder": str(folder.path)}
+    assert (told["schema"], told["changes"], told["left_out"]) == (1, [], 0)
     assert project.local_ledger is not None
     assert not project.local_ledger.exists()
 
