@@ -108,15 +108,20 @@ MOST_OWNER = 120
 
 
 def project_at(
-    path: Path | str | None = None, *, rehearse: bool = False, owner: str | None = None
+    path: Path | str | None = None,
+    *,
+    rehearse: bool = False,
+    owner: str | None = None,
+    keyless: bool = False,
 ) -> Project:
-    """The project of a path (default: here). `owner`: who changes its stacks. Raises ProjectError."""
+    """Return the project of a path (default: here). `owner`: who changes its stacks; `keyless`: plans are
+    made without the key of its state. Raises ProjectError."""
     from dataclasses import replace
 
     from orch.stacks.project import find
     from orch.stacks.trust import open_to_all
 
-    project = find(path)
+    project = replace(find(path), keyless=keyless)
     if exposed := open_to_all(project.root, project.local_state):
         tell(f"warning: every user of this machine may change {exposed}; close it: `chmod o-w {exposed}`")
     if owner is not None:

@@ -276,6 +276,14 @@ def secret_output(
     Raises StackError."""
     from orch.stacks.pulumi.process import call
 
+    if project.keyless:
+        raise StackError(
+            f"{what} of {of or f'the fleet {stack}'} stays encrypted",
+            where=project.state_url,
+            detail="this plan is made without the key of the state (`--keyless`)",
+            hint="leave out --keyless where the key may be used",
+            code="ORCH354",
+        )
     engine = engines.require()
     result = call(
         engine,

@@ -142,6 +142,13 @@ def preview(
         typer.Option("--review", metavar="DIR", help="Write comment.md, review.html and review.json there."),
     ] = None,
     owner: Owner = None,
+    keyless: Annotated[
+        bool,
+        typer.Option(
+            "--keyless",
+            help="Plan without the key of the state: secrets count as unchanged, and no node is asked.",
+        ),
+    ] = False,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing.
 
@@ -190,7 +197,7 @@ def preview(
         strangers_files.preview(file, allowed, as_json=as_json)
         return
     as_review = as_markdown or as_html or review is not None
-    if as_review or out or expires or findings_format is not None or os.path.isdir(file):
+    if as_review or out or expires or keyless or findings_format is not None or os.path.isdir(file):
         from orch.cli.fleets.preview_all import Wanted
         from orch.cli.fleets.saved_plans import validity
 
@@ -206,6 +213,7 @@ def preview(
             expires_s=validity(expires, file, saves=saves),
             basis=saves or any(each.form in ("markdown", "html") for each in outputs),
             owner=owner,
+            keyless=keyless,
         )
         findings = Findings(findings_format.value, findings_out) if findings_format is not None else None
         end(_preview_all(file, wanted, outputs, findings, shown=not formats, exit_code=exit_code))

@@ -34,7 +34,7 @@ SCHEMA = 1
 class Wanted:
     """How stacks are previewed. `saves`: a saved plan is made of them, which is valid for `expires_s`
     seconds, None: as long as the project says; `basis`: what they stand on is told; `terms` are the saved
-    plan's.
+    plan's; `keyless`: no secret of the state is decrypted.
     """
 
     rehearse: bool = False
@@ -45,6 +45,7 @@ class Wanted:
     basis: bool = False
     terms: Terms | None = None
     owner: str | None = None
+    keyless: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,12 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError
 
-    project = project_at(None if target == "-" else target, rehearse=wanted.rehearse, owner=wanted.owner)
+    project = project_at(
+        None if target == "-" else target,
+        rehearse=wanted.rehearse,
+        owner=wanted.owner,
+        keyless=wanted.keyless,
+    )
     loaded = read(target, backends=[each.type for each in project.backends])
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))

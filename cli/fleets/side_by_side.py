@@ -131,7 +131,8 @@ def own_project(project: Project) -> Project:
     from orch.rehearsal.project import rehearse
     from orch.stacks.project import find
 
-    return replace(rehearse(find(project.root)).project, owner=project.owner)
+    own = rehearse(find(project.root)).project
+    return replace(own, owner=project.owner, keyless=project.keyless)
 
 
 def _interrupt(signum: int, frame: object) -> None:
