@@ -319,6 +319,8 @@ CODES = {
     "ORCH457": "Pods lack the networks of their fabric",
     "ORCH458": "The cluster does not answer",
     "ORCH459": "The fleet is on another cluster",
+    # plans of pipelines
+    "ORCH470": "The plan counts secrets as unchanged",
     "ORCH460": "The kubeconfig or its context is not there",
 }
 

@@ -205,6 +205,8 @@ def preview(
         if review is not None:
             outputs = [*review_in(review), *outputs]
         saves = any(each.form == "plan" for each in outputs)
+        if saves and keyless:
+            raise typer.BadParameter("a plan that is applied is made with the key", param_hint="--keyless")
         wanted = Wanted(
             rehearse,
             accept_new_host_keys,
