@@ -1,8 +1,9 @@
 """A preview without the key of the state: the engine plans on a copy of the stack that holds no secret.
 
-The engine decrypts all secrets of a stack before it plans, and a stack has one key for all of them. A caller
-that must not read client keys gives the engine a copy of the stack, in a folder that is deleted with the plan.
-There each secret is a placeholder under an empty passphrase, and inputs that hold a secret count as unchanged.
+The engine decrypts all secrets of a stack before it plans, and a stack has one key for all of them. A
+caller that must not read client keys gives the engine a copy of the stack, in a folder that is deleted with
+the plan. There each secret is a placeholder under an empty passphrase, and inputs that hold a secret count as
+unchanged.
 """
 
 from __future__ import annotations

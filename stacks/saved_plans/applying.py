@@ -165,8 +165,10 @@ def _guarded(guard: Guard, work: Callable[[], Made]) -> Made:
 
 
 def _require_own(stack: StackState, approved: Approved) -> None:
-    """Create the stack of a plan, if there is none. Raises Conflict when the plan was begun before, or is of a
-    stack that is gone, ProjectError when somebody without the key of the stack has written it."""
+    """Create the stack of a plan, if there is none.
+
+    Raises Conflict when the plan was begun before, or is of a stack that is gone, ProjectError when somebody
+    without the key of the stack has written it."""
     tags = read_tags(stack)
     refuse_leased(stack, tags)
     marks = Marks.of(tags)

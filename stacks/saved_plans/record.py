@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from orch.spec.install import UPGRADE
 from orch.spec.suggest import few
 from orch.stacks.errors import ProjectError
 from orch.stacks.pulumi.changes import Op
@@ -275,7 +276,7 @@ def read(path: Path) -> SavedPlan:
             path,
             "a newer orch wrote this plan",
             f"its schema is {schema}, this orch knows up to {SCHEMA}",
-            "upgrade orch: `pip install -U orch-fleet`; or make a new plan with this one",
+            f"{UPGRADE}; or make a new plan with this one",
         )
     seal = found.pop("digest", None)
     if seal != _digest(found):
