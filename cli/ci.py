@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from orch.stacks.project import Project
 
 SCHEMA = 1
+
+MOST_PULLS = 5
+"""Pull requests of one commit of a fork that get a comment: whoever pushes it may open any number of them."""
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -96,6 +100,19 @@ def init(
             "merge.",
         ),
     ] = False,
+    nightly_gc: Annotated[
+        bool,
+        typer.Option("--nightly-gc", help="Also run `orch gc --yes` each night, which nobody approves."),
+    ] = False,
+    package: Annotated[
+        str | None,
+        typer.Option(
+            "--package",
+            metavar="URL",
+            help="What jobs install in place of this orch: `git+https://…@COMMIT`, or a wheel with "
+            "`#sha256=DIGEST`.",
+        ),
+    ] = None,
     folder: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,10 +122,11 @@ def init(
 ) -> None:
     """Write workflows for this project: plans in pull requests, approved applies, drift, a nightly pass.
 
+    They install this orch from a wheel that is written beside them, and its dependencies by their hashes.
     Files that were changed are not overwritten without --force. What is left to set by hand, secrets,
     variables, roles and environments, is printed, and written beside.
     """
-    from orch.ci import workflows
+    from orch.ci import gathering, workflows
 
     kind = _kind(forge)
     if apply_before_merge and kind != "github":
@@ -120,23 +138,18 @@ def init(
     if not Path(path).is_dir():
         raise UsageError(f"there is no folder {path}", hint="give --path the folder of the project")
     project = project_at(path)
-    workflows.require_shared_state(project)
-    top = workflows.repository_of(project.root)
-    folders = [Path(each) for each in folder or ()] or list(workflows.folders_with_stacks(project.root))
+    gathering.require_shared_state(project)
+    top = gathering.repository_of(project.root)
+    folders = [Path(each) for each in folder or ()] or list(gathering.folders_with_stacks(project.root))
     for each in folders:
-        workflows.relative(each, top)
-    facts = workflows.gathered(
-        project,
-        _backends(project, folders),
-        folders,
-        top,
-        kind,
-        repo=repo,
-        branch=branch,
-        environment=environment,
-        runner=runner,
-        before_merge=apply_before_merge,
+        gathering.relative(each, top)
+    survey = gathering.Survey(
+        project, top, folders, _backends(project, folders), _files_read(project, top, folders)
     )
+    choices = gathering.Choices(
+        kind, repo, branch, environment, runner, package, apply_before_merge, nightly_gc
+    )
+    facts = gathering.gathered(survey, choices)
     files = workflows.files_of(facts)
     include = top / ".gitlab-ci.yml"
     if kind == "gitlab" and not include.exists():
@@ -309,6 +322,55 @@ def drift_issue(
         print_json({"schema": SCHEMA, "issues": done})
 
 
+@app.command("watched", epilog="Example: orch ci watched infra --by 'infra/**' --by '*'")
+def watched(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A file or folder that is planned.")],
+    *,
+    by: Annotated[
+        list[str] | None,
+        typer.Option("--by", metavar="PATTERN", help="What workflows watch; repeatable."),
+    ] = None,
+) -> None:
+    """Fail unless workflows watch each file that a plan of PATH reads: scripts, policy packs, kubeconfigs."""
+    from orch.ci.gathering import repository_of
+    from orch.ci.watched import require_watched
+
+    project = project_at(path)
+    found = _files_read(project, repository_of(project.root), [Path(path)])
+    require_watched(found, by or ())
+    say(f"{path}: all files that its plans read are watched")
+
+
+@app.command("environment", epilog="Example: orch ci environment production --branch main --reviewed")
+def environment(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The environment of this job.")],
+    *,
+    branch: Annotated[str, typer.Option("--branch", metavar="NAME", help="The one that may deploy to it.")],
+    reviewed: Annotated[
+        bool, typer.Option("--reviewed", help="Somebody has to approve a deployment.")
+    ] = False,
+    repo: Repo = None,
+    forge: OnForge = None,
+) -> None:
+    """Fail (4) unless an environment is protected: only one branch deploys to it, after an approval.
+
+    With ORCH_PROTECTED=branch in the environment no approval is asked for.
+    """
+    from orch.ci.github import GitHub
+    from orch.ci.protection import BY_BRANCH, of_gitlab, require_protected
+
+    pipeline = _pipeline(forge).with_options(repo, None, None, None)
+    if pipeline.kind == "github":
+        service = pipeline.forge()
+        assert isinstance(service, GitHub)
+        found = service.environment(name, branch)
+    else:
+        found = of_gitlab(name, os.environ.get("ORCH_ID_TOKEN", ""))
+    wanted = reviewed and os.environ.get("ORCH_PROTECTED") != BY_BRANCH
+    require_protected(found, branch, reviewed=wanted, where=pipeline.repo)
+    say(f"environment {name}: protected")
+
+
 @app.command("pull-request", epilog='Example: orch ci pull-request >> "$GITHUB_OUTPUT"')
 def pull_request(
     *,
@@ -381,7 +443,8 @@ def _post_findings(
         return
     if not pipeline.head:
         raise UsageError("which commit?", hint="give --head-sha: what a fork wrote is never asked for it")
-    pulls = [each for each in service.pulls() if each.head == pipeline.head and each.is_fork]
+    found = (each for each in service.pulls() if each.head == pipeline.head and each.is_fork)
+    pulls = list(islice(found, MOST_PULLS))
     if not pulls:
         tell(f"no open {service.noun} of a fork has the commit {pipeline.head[:12]}: nothing is posted")
     _post(service, pulls, body, pipeline, as_json=as_json)
@@ -506,6 +569,19 @@ def _kind(forge: str) -> Kind:
     if forge in ("github", "gitlab"):
         return forge
     raise UsageError(f"no forge is called {forge}", hint="write github or gitlab")
+
+
+def _files_read(project: Project, top: Path, folders: list[Path]) -> list[str]:
+    """The files of the repository that plans of folders read."""
+    from orch.ci.watched import files_read
+    from orch.cli.diagnostics import read
+    from orch.spec.loader.load import load_paths
+
+    settings = [each.type for each in project.backends]
+    documents = [each for folder in folders for each in read(str(folder), backends=settings).documents]
+    if (own := project.root / "orch.yml").is_file():
+        documents += load_paths([own]).documents
+    return list(files_read(top.resolve(), project.root, documents, project.policy_packs))
 
 
 def _backends(project: Project, folders: list[Path]) -> list[str]:

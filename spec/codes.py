@@ -321,6 +321,8 @@ CODES = {
     "ORCH459": "The fleet is on another cluster",
     # plans of pipelines
     "ORCH470": "The plan counts secrets as unchanged",
+    "ORCH471": "A program of a change runs after its approval",
+    "ORCH472": "The environment is not protected",
     "ORCH460": "The kubeconfig or its context is not there",
 }
 

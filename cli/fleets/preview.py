@@ -149,6 +149,15 @@ def preview(
             help="Plan without the key of the state: secrets count as unchanged, and no node is asked.",
         ),
     ] = False,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="COMMIT",
+            help="Run policy packs and kubeconfig plugins only as they are in this commit; others run after an "
+            "approval.",
+        ),
+    ] = None,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing.
 
@@ -197,7 +206,7 @@ def preview(
         strangers_files.preview(file, allowed, as_json=as_json)
         return
     as_review = as_markdown or as_html or review is not None
-    if as_review or out or expires or keyless or findings_format is not None or os.path.isdir(file):
+    if as_review or out or expires or keyless or base or findings_format is not None or os.path.isdir(file):
         from orch.cli.fleets.preview_all import Wanted
         from orch.cli.fleets.saved_plans import validity
 
@@ -216,6 +225,7 @@ def preview(
             basis=saves or any(each.form in ("markdown", "html") for each in outputs),
             owner=owner,
             keyless=keyless,
+            base=base,
         )
         findings = Findings(findings_format.value, findings_out) if findings_format is not None else None
         end(_preview_all(file, wanted, outputs, findings, shown=not formats, exit_code=exit_code))

@@ -132,7 +132,7 @@ def own_project(project: Project) -> Project:
     from orch.stacks.project import find
 
     own = rehearse(find(project.root)).project
-    return replace(own, owner=project.owner, keyless=project.keyless)
+    return replace(own, owner=project.owner, keyless=project.keyless, policy_packs=project.policy_packs)
 
 
 def _interrupt(signum: int, frame: object) -> None:
