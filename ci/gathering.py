@@ -10,8 +10,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from orch.ci.distribution import Package, named_package, own_package
+from orch.ci.facts import OF_PREVIEWS, Forge, PipelineFacts, beside, suffix
 from orch.ci.watched import patterns
-from orch.ci.workflows import OF_PREVIEWS, CannotWrite, Forge, PipelineFacts, beside, suffix
+from orch.ci.workflows import CannotWrite
 from orch.stacks.project import Project
 
 EXTRAS = {"aws", "gcp", "nebius", "runpod", "crusoe", "lambda", "kubernetes"}

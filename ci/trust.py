@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from orch.ci.workflows import PipelineFacts
+from orch.ci.facts import PipelineFacts
 
 Role = Literal["preview", "plan", "apply"]
 ROLES: tuple[Role, ...] = ("preview", "plan", "apply")
@@ -71,10 +70,10 @@ def aws_trust(facts: PipelineFacts, role: Role) -> str:
     """
     jobs, name = trusted(facts, role), issuer(facts)
     kind = "StringLike" if any("*" in each for each in jobs.subjects) else "StringEquals"
-    equals: dict[str, object] = {f"{name}:aud": AUDIENCE}
+    equals: dict[str, Any] = {f"{name}:aud": AUDIENCE}
     if jobs.workflows:
         equals[f"{name}:job_workflow_ref"] = list(jobs.workflows)
-    condition: dict[str, dict[str, object]] = {"StringEquals": equals}
+    condition: dict[str, dict[str, Any]] = {"StringEquals": equals}
     condition.setdefault(kind, {})[f"{name}:sub"] = list(jobs.subjects)
     provider = f"arn:aws:iam::ACCOUNT_ID:oidc-provider/{name}"
     return _policy(
@@ -88,9 +87,9 @@ def aws_trust(facts: PipelineFacts, role: Role) -> str:
 
 
 def aws_reads(facts: PipelineFacts, role: Role) -> str:
-    """The permissions of a role that reads: the state's objects, what plans ask of AWS, and for plans that are
-    applied the key of the state's secrets. It writes nothing."""
-    statements: list[dict[str, object]] = [
+    """The permissions of a role that reads: objects of the state, what plans ask of AWS, and for plans that
+    are applied the key of the state's secrets. None of them writes."""
+    statements: list[dict[str, Any]] = [
         {"Sid": "Cloud", "Effect": "Allow", "Action": list(READS), "Resource": "*"}
     ]
     state = urlsplit(facts.state)
@@ -122,7 +121,8 @@ def gcp_role(facts: PipelineFacts) -> str:
         environments = _listed((facts.environment, facts.nightly))
         return (
             f"assertion.sub == '{subject}' && assertion.ref_protected == 'true' ? "
-            f"(has(assertion.environment) && assertion.environment in {environments} ? 'apply' : 'plan') : 'preview'"
+            f"(has(assertion.environment) && assertion.environment in {environments} "
+            "? 'apply' : 'plan') : 'preview'"
         )
     found: list[str] = []
     for role in ROLES:
@@ -138,5 +138,5 @@ def _listed(words: Sequence[str]) -> str:
     return f"[{quoted}]"
 
 
-def _policy(*statements: dict[str, object]) -> str:
+def _policy(*statements: dict[str, Any]) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, indent=2) + "\n"

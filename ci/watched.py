@@ -66,7 +66,7 @@ def require_watched(read: Iterable[str], watched: Iterable[str]) -> None:
         raise Unwatched(
             "a plan reads files whose change would start no workflow",
             where=few(missing, 5),
-            hint="write the workflows again, `orch ci init` with the options of the first time, and commit them",
+            hint="write the workflows again, `orch ci init` with the same options, and commit them",
         )
 
 

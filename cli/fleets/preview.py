@@ -154,8 +154,8 @@ def preview(
         typer.Option(
             "--base",
             metavar="COMMIT",
-            help="Run policy packs and kubeconfig plugins only as they are in this commit; others run after an "
-            "approval.",
+            help="Run policy packs and kubeconfig plugins only as they are in this commit; others run after "
+            "an approval.",
         ),
     ] = None,
 ) -> None:

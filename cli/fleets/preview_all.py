@@ -36,8 +36,8 @@ SCHEMA = 1
 class Wanted:
     """How stacks are previewed. `saves`: a saved plan is made of them, which is valid for `expires_s`
     seconds, None: as long as the project says; `basis`: what they stand on is told; `terms` are the saved
-    plan's; `keyless`: no secret of the state is decrypted. `base`: a commit of Git, and `reviewed` what runs of
-    the project's programs: those that are as in it.
+    plan's; `keyless`: no secret of the state is decrypted. `base`: a commit of Git; `reviewed`: the project
+    with the programs that are as in it.
     """
 
     rehearse: bool = False
