@@ -171,8 +171,8 @@ MOST_ANNOTATIONS = 50
 @dataclass
 class GitHubServer(Server):
     """One repository. `logins`: token -> login; a login that ends with `[bot]` is an installation's, which
-    `GET /user` refuses. `readers`: tokens that may not write. `environments`: whether each has reviewers, and which
-    branches may deploy to it, None for all."""
+    `GET /user` refuses. `readers`: tokens that may not write. `environments`: whether each has reviewers, and
+    which branches may deploy to it, None for all."""
 
     repo: str = "acme/cluster"
     logins: dict[str, str] = field(default_factory=lambda: {"workflow": BOT, "person": "ada"})
