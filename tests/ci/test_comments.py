@@ -753,7 +753,7 @@ def test_without_the_library_one_line_says_what_to_install(folder: Folder, githu
     said = actions(github, folder, "comment", "--body-file", write(folder, BODY), PYTHONPATH=str(folder.path))
     assert said.code == 2
     assert "the library for GitHub is not installed" in said.err
-    assert "pip install 'orch-fleet[ci]'" in said.err
+    assert "pip install 'PyGithub" in said.err
 
 
 def test_stale_leaves_what_is_no_plan() -> None:
