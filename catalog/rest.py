@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orch.catalog.errors import NoSdk, RefreshFailed
+from orch.spec.install import install_hint
 
 _KEY = re.compile(r"[!-~]+")
 
@@ -23,7 +24,7 @@ def ask(title: str, extra: str, url: str, *, key: str, query: Mapping[str, str] 
         raise NoSdk(
             f"httpx is not installed, by which {title} is asked",
             detail=str(error),
-            hint=f"pip install 'orch-fleet[{extra}]'; in a checkout: pip install -e '.[{extra}]'",
+            hint=install_hint(extra),
             code="ORCH306",
         ) from error
     secret = os.environ.get(key)

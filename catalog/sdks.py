@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from orch.catalog.errors import NoSdk
+from orch.spec.install import install_hint
 
 
 def require_sdk(module: str, cloud: str) -> Any:
@@ -17,6 +18,6 @@ def require_sdk(module: str, cloud: str) -> Any:
         raise NoSdk(
             f"{cloud}'s SDK is not installed",
             detail=str(error),
-            hint=f"pip install 'orch-fleet[{extra}]'; in a checkout: pip install -e '.[{extra}]'",
+            hint=install_hint(extra),
             code="ORCH306",
         ) from error

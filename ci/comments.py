@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from orch.ci.findings import BadFindings, first_reason, objects_of
+from orch.ci.findings import BadFindings, cut, first_reason, objects_of
 from orch.ci.forge import Comment, Forge, ForgeBusy, Pull
 from orch.review.escape import escape, marked
 from orch.review.markdown import MOST_BYTES, size_of
@@ -89,7 +89,7 @@ def stale(body: str, reason: str, most: int = MOST_BYTES) -> str | None:
     top = [found, *(line for line in lines[1:2] if _COMMIT.fullmatch(line)), _STALE]
     rest = lines[len(top) - 1 :]
     at = next((at for at, line in enumerate(rest) if line.startswith("#")), None)
-    title = "the plan" if at is None else _cut(rest[at].lstrip("# "), _HEADING_BYTES)
+    title = "the plan" if at is None else cut(rest[at].lstrip("# "), _HEADING_BYTES)
     text = [line for number, line in enumerate(rest) if number != at]
     top += [
         f"### ~~{title}~~",
@@ -195,7 +195,7 @@ def _bounded(top: list[str], text: list[str], end: list[str], most: int) -> str:
     if size_of(whole) <= most:
         return "\n".join(whole).rstrip("\n") + "\n"
     at = next((at for at, line in enumerate(text[:5]) if line.startswith("#")), None)
-    head = [] if at is None else [_cut(text[at], _HEADING_BYTES)]
+    head = [] if at is None else [cut(text[at], _HEADING_BYTES)]
     rest = text if at is None else text[at + 1 :]
     note = [
         "",
@@ -231,11 +231,6 @@ def _closing(lines: list[str]) -> list[str]:
 def _same(one: str, other: str) -> bool:
     """Whether a forge's text is ours: they trim it, and some have line ends of their own."""
     return one.replace("\r\n", "\n").strip() == other.replace("\r\n", "\n").strip()
-
-
-def _cut(text: str, most: int) -> str:
-    data = text.encode()
-    return text if len(data) <= most else data[: most - 3].decode(errors="ignore") + "…"
 
 
 def _hexadecimal(commit: str) -> str:

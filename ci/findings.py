@@ -27,6 +27,12 @@ MOST_UNTRUSTED = 1 << 20
 
 MOST_JSON = 256 << 20
 
+MOST_ANNOTATIONS = 200
+"""Annotations of a check: four requests of GitHub's API, whose quota all jobs of a repository share."""
+
+MESSAGE_BYTES = 8_000
+"""Of an annotation; GitHub refuses a check with a message of more than 64 KB as a whole."""
+
 Line = Annotated[int, Field(ge=1, le=10_000_000)]
 Short = Annotated[str, Field(max_length=500)]
 Text = Annotated[str, Field(max_length=20_000)]
@@ -215,36 +221,52 @@ def objects_of(path: str, most: int = MOST_JSON) -> list[Mapping[str, Any]]:
 _LEVELS: dict[str, Level] = {"error": "failure", "warning": "warning", "note": "notice"}
 
 
+def cut(text: str, most: int) -> str:
+    """The beginning of a text in at most so many bytes of UTF-8."""
+    data = text.encode(errors="replace")
+    return text if len(data) <= most else data[: most - 3].decode(errors="ignore") + "…"
+
+
 def annotations_of(findings: Findings) -> list[Annotation]:
-    """Those at lines of files of the repository, errors first."""
+    """The first ones at lines of files of the repository, errors first; `summary_of` counts the others."""
     found: list[Annotation] = []
     for each in findings.all():
         path = inside(each.file)
         if path is None or each.line is None:
             continue
+        if len(found) == MOST_ANNOTATIONS:
+            break
         end = max(each.line, min(each.end_line or each.line, each.line + 100))
         message = "\n".join(
             part for part in (each.summary, each.detail, f"hint: {each.hint}" if each.hint else None) if part
         )
         found.append(
             Annotation(
-                path, each.line, end, _LEVELS[each.severity], each.code or "orch", message or "(no message)"
+                path,
+                each.line,
+                end,
+                _LEVELS[each.severity],
+                each.code or "orch",
+                cut(message, MESSAGE_BYTES) or "(no message)",
             )
         )
     return found
 
 
 def summary_of(findings: Findings) -> str:
-    """What has no line of a file, as Markdown."""
+    """What has no line of a file, and how many of those that have one are not shown there, as Markdown."""
+    all_ = list(findings.all())
+    hidden = sum(not (inside(each.file) is None or each.line is None) for each in all_) - MOST_ANNOTATIONS
+    counts = [f"{counted(hidden, 'more finding')} at lines of files, not shown there."] if hidden > 0 else []
     lines = [
         f"- **{each.severity}** {escape(each.code or '')} {escape(each.summary, 600)}"
         f"{f' ({escape(each.host, 200)})' if each.host else ''}"
-        for each in findings.all()
+        for each in all_
         if inside(each.file) is None or each.line is None
     ]
     shown = lines[:100]
     more = [f"- … {len(lines) - 100} more"] if len(lines) > 100 else []
-    return "\n".join([*shown, *more]) or "All findings are at lines of files."
+    return "\n".join([*counts, *shown, *more]) or "All findings are at lines of files."
 
 
 def findings_comment(findings: Findings, path: str, *, fork: bool) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from orch.spec.errors import ExitCode, OrchError
+from orch.spec.install import install_hint
 
 Level = Literal["failure", "warning", "notice"]
 Conclusion = Literal["success", "neutral", "failure", "action_required"]
@@ -155,7 +156,7 @@ def require_library(module: str, forge: str) -> Any:
         raise NoLibrary(
             f"the library for {forge} is not installed",
             detail=str(error),
-            hint="pip install 'orch-fleet[ci]'; in a checkout: pip install -e '.[ci]'",
+            hint=install_hint("ci"),
         ) from error
 
 

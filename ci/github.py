@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from orch.ci.findings import cut
 from orch.ci.forge import (
     Annotation,
     Check,
@@ -20,6 +22,7 @@ from orch.ci.forge import (
     refusal,
     require_library,
 )
+from orch.ci.protection import Environment, of_github
 
 if TYPE_CHECKING:
     from github import Github
@@ -32,8 +35,8 @@ ACTIONS = "github-actions[bot]"
 MOST_ANNOTATIONS = 50
 """In one request; those of later requests are appended. Source: REST API, "Update a check run"."""
 
-MOST_SUMMARY = 65_535
-"""Characters of a check's summary. Source: REST API, "Create a check run"."""
+MOST_SUMMARY = 65_000
+"""Bytes of a check's summary: the API takes 65,535 characters. Source: REST API, "Create a check run"."""
 
 _VERDICTS = ("APPROVED", "CHANGES_REQUESTED", "DISMISSED")
 """States of a review that take the place of an earlier one; a comment does not."""
@@ -169,13 +172,28 @@ class GitHub:
             )
         return found
 
+    def environment(self, name: str, branch: str) -> Environment:
+        """How an environment is protected. Raises ForgeError."""
+        with self._asking():
+            url = f"/repos/{self.repo}/environments/{quote(name, safe='')}"
+            try:
+                _, told = self._client.requester.requestJsonAndCheck("GET", url)
+            except self._error as error:
+                if getattr(error, "status", None) != 404:
+                    raise
+                return of_github(name, None, {}, branch)
+            _, policies = self._client.requester.requestJsonAndCheck(
+                "GET", f"{url}/deployment-branch-policies", parameters={"per_page": PER_PAGE}
+            )
+            return of_github(name, told, policies, branch)
+
     def post_check(self, check: Check) -> None:
         """As many requests as the annotations need: each has fifty, and later ones are appended."""
         annotations = [_annotation(each) for each in check.annotations]
         pages = [
             annotations[at : at + MOST_ANNOTATIONS] for at in range(0, len(annotations), MOST_ANNOTATIONS)
         ] or [[]]
-        output: dict[str, Any] = {"title": check.title, "summary": check.summary[:MOST_SUMMARY]}
+        output: dict[str, Any] = {"title": check.title, "summary": cut(check.summary, MOST_SUMMARY)}
         more: dict[str, Any] = {"details_url": check.details_url} if check.details_url else {}
         whole: dict[str, Any] = {"status": "completed", "conclusion": check.conclusion}
         begun: dict[str, Any] = {"status": "in_progress"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,21 +11,27 @@ import typer
 
 from orch.cli.context import Json, project_at
 from orch.cli.errors import UsageError, print_json, say, tell
+from orch.cli.workflows import OnForge, Repo, environment, init, pipeline_of, watched
 
 if TYPE_CHECKING:
     from orch.ci.comments import Footing
     from orch.ci.findings import Findings
     from orch.ci.forge import Forge, Pull
-    from orch.ci.pipeline import Kind, Pipeline
+    from orch.ci.pipeline import Pipeline
     from orch.stacks.project import Project
 
 SCHEMA = 1
 
-app = typer.Typer(no_args_is_help=True)
+MOST_PULLS = 5
+"""Pull requests of one commit of a fork that get a comment: whoever pushes it may open any number of them."""
 
-Repo = Annotated[
-    str | None, typer.Option("--repo", metavar="OWNER/NAME", help="The repository; default: the pipeline's.")
-]
+app = typer.Typer(no_args_is_help=True)
+app.command("init", epilog="Example: orch ci init github")(init)
+app.command("watched", epilog="Example: orch ci watched infra --by 'infra/**' --by '*'")(watched)
+app.command("environment", epilog="Example: orch ci environment production --branch main --reviewed")(
+    environment
+)
+
 Number = Annotated[
     int | None,
     typer.Option("--pr", metavar="NUMBER", min=1, help="The pull or merge request; default: the pipeline's."),
@@ -42,10 +49,6 @@ Author = Annotated[
     typer.Option(
         "--author", metavar="LOGIN", help="The login of the token's owner, where the API does not tell it."
     ),
-]
-OnForge = Annotated[
-    str | None,
-    typer.Option("--forge", metavar="github|gitlab", help="Where to; default: what the pipeline runs on."),
 ]
 FindingsFiles = Annotated[
     list[str] | None,
@@ -66,87 +69,6 @@ Stranger = Annotated[
 FolderPath = Annotated[
     str | None, typer.Option("--path", metavar="PATH", help="The file or folder that was previewed.")
 ]
-
-
-@app.command("init", epilog="Example: orch ci init github")
-def init(
-    forge: Annotated[str, typer.Argument(metavar="github|gitlab", help="What the repository is on.")],
-    *,
-    path: Annotated[str, typer.Option("--path", metavar="DIR", help="The project; default here.")] = ".",
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that were changed.")] = False,
-    repo: Annotated[
-        str | None,
-        typer.Option("--repo", metavar="OWNER/NAME", help="The repository; default: the remote `origin`."),
-    ] = None,
-    branch: Annotated[
-        str | None,
-        typer.Option("--branch", metavar="NAME", help="What is applied; default: the default branch."),
-    ] = None,
-    environment: Annotated[
-        str, typer.Option("--environment", metavar="NAME", help="The environment whose reviewers approve.")
-    ] = "production",
-    runner: Annotated[
-        str, typer.Option("--runner", metavar="LABEL", help="What jobs with access run on.")
-    ] = "ubuntu-latest",
-    apply_before_merge: Annotated[
-        bool,
-        typer.Option(
-            "--apply-before-merge",
-            help="On GitHub: the comment `/orch apply` applies a pull request, whose leases last until its "
-            "merge.",
-        ),
-    ] = False,
-    folder: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--folder", metavar="DIR", help="A folder with fleets; default: all that have some. Repeatable."
-        ),
-    ] = None,
-) -> None:
-    """Write workflows for this project: plans in pull requests, approved applies, drift, a nightly pass.
-
-    Files that were changed are not overwritten without --force. What is left to set by hand, secrets,
-    variables, roles and environments, is printed, and written beside.
-    """
-    from orch.ci import workflows
-
-    kind = _kind(forge)
-    if apply_before_merge and kind != "github":
-        raise UsageError(
-            "on GitLab no comment starts a job",
-            hint="leave out --apply-before-merge; a manual job with `orch up --plan plan.json --owner NAME "
-            "--lease 24h` does the same",
-        )
-    if not Path(path).is_dir():
-        raise UsageError(f"there is no folder {path}", hint="give --path the folder of the project")
-    project = project_at(path)
-    workflows.require_shared_state(project)
-    top = workflows.repository_of(project.root)
-    folders = [Path(each) for each in folder or ()] or list(workflows.folders_with_stacks(project.root))
-    for each in folders:
-        workflows.relative(each, top)
-    facts = workflows.gathered(
-        project,
-        _backends(project, folders),
-        folders,
-        top,
-        kind,
-        repo=repo,
-        branch=branch,
-        environment=environment,
-        runner=runner,
-        before_merge=apply_before_merge,
-    )
-    files = workflows.files_of(facts)
-    include = top / ".gitlab-ci.yml"
-    if kind == "gitlab" and not include.exists():
-        files[include.name] = f"include:\n  - local: {workflows.gitlab_file(facts)}\n"
-    written = workflows.write_files(top, files, force=force)
-    for each in files:
-        say(f"{'written' if each in written else 'there already'}: {each}")
-    say(workflows.setup(facts).rstrip())
-    if kind == "gitlab" and include.name not in files:
-        say(f"In .gitlab-ci.yml, below `include:`, there must be: `- local: {workflows.gitlab_file(facts)}`")
 
 
 @app.command("comment", epilog="Example: orch ci comment --body-file comment.md")
@@ -213,7 +135,7 @@ def comment(
             "say what to post" if not given else f"{given[0]} does not go with {given[1]}",
             hint="give --body-file, --findings, --stale or --result, one of them",
         )
-    pipeline = _pipeline(forge).with_options(repo, number, head_sha, base_sha)
+    pipeline = pipeline_of(forge).with_options(repo, number, head_sha, base_sha)
     service = pipeline.forge(author)
     if stale is not None:
         _strike(service, pipeline, stale, path, check_name, every=every, as_json=as_json)
@@ -247,7 +169,7 @@ def check(
 
     if not findings:
         raise UsageError("say what was found", hint="give --findings FILE")
-    pipeline = _pipeline(forge).with_options(repo, None, head_sha, None)
+    pipeline = pipeline_of(forge).with_options(repo, None, head_sha, None)
     if not pipeline.head:
         raise UsageError("which commit?", hint="give --head-sha, or run in a pipeline")
     read = read_findings(findings, untrusted=untrusted)
@@ -299,7 +221,7 @@ def drift_issue(
 
     project = project_at(path, tells=False)
     stacks = read_drift(files)
-    service = _pipeline(forge).with_options(repo, None, None, None).forge(author)
+    service = pipeline_of(forge).with_options(repo, None, None, None).forge(author)
     done: list[dict[str, object]] = []
     for stack, what, issue in sync_issues(service, project.name, stacks, label):
         done.append({"stack": f"{stack.kind}/{stack.name}", "issue": issue, "done": what})
@@ -334,7 +256,7 @@ def pull_request(
     """
     from orch.ci.github import GitHub
 
-    pipeline = _pipeline(forge).with_options(repo, number, head_sha, None)
+    pipeline = pipeline_of(forge).with_options(repo, number, head_sha, None)
     service = pipeline.forge(author)
     found: Pull | None = None
     if by is not None:
@@ -381,7 +303,8 @@ def _post_findings(
         return
     if not pipeline.head:
         raise UsageError("which commit?", hint="give --head-sha: what a fork wrote is never asked for it")
-    pulls = [each for each in service.pulls() if each.head == pipeline.head and each.is_fork]
+    found = (each for each in service.pulls() if each.head == pipeline.head and each.is_fork)
+    pulls = list(islice(found, MOST_PULLS))
     if not pulls:
         tell(f"no open {service.noun} of a fork has the commit {pipeline.head[:12]}: nothing is posted")
     _post(service, pulls, body, pipeline, as_json=as_json)
@@ -494,37 +417,3 @@ def _body(file: str, key: str | None) -> str:
             hint="post what `orch preview --markdown` writes, or give --key NAME",
         )
     return f"{marker(key)}\n{text}"
-
-
-def _pipeline(forge: str | None) -> Pipeline:
-    from orch.ci.pipeline import pipeline
-
-    return pipeline(os.environ, None if forge is None else _kind(forge))
-
-
-def _kind(forge: str) -> Kind:
-    if forge in ("github", "gitlab"):
-        return forge
-    raise UsageError(f"no forge is called {forge}", hint="write github or gitlab")
-
-
-def _backends(project: Project, folders: list[Path]) -> list[str]:
-    """Backends of all fleets, in the order of their names."""
-    from orch.cli.diagnostics import load
-    from orch.spec.models import Fleet, Volume
-    from orch.spec.models.backends import effective
-
-    settings = tuple(each.type for each in project.backends)
-    found: set[str] = set()
-    for folder in folders:
-        for document in load(str(folder), backends=settings):
-            model = document.model
-            if isinstance(model, Fleet):
-                found |= (
-                    {"ssh"}
-                    if model.ssh_config is not None
-                    else set(effective(model.written_backends, settings))
-                )
-            elif isinstance(model, Volume) and model.backend:
-                found.add(str(model.backend))
-    return sorted(found)

@@ -122,12 +122,13 @@ def project_at(
     owner: str | None = None,
     forget: bool = False,
     tells: bool = True,
+    keyless: bool = False,
 ) -> Project:
-    """The project of a path (default: here). Raises ProjectError.
+    """Return the project of a path (default: here). Raises ProjectError.
 
-    `owner`: who changes its stacks; `forget`: see `Forget`. `tells`: the command says which project it is, on
-    stderr where that is not the folder here, and in its JSON; False for what other programs read in a form of
-    their own.
+    `owner`: who changes its stacks; `forget`: see `Forget`; `keyless`: plans are made without the key of its
+    state. `tells`: the command says which project it is, on stderr where that is not the folder here, and in
+    its JSON; False for what other programs read in a form of their own.
     """
     from dataclasses import replace
 
@@ -136,7 +137,7 @@ def project_at(
     from orch.stacks.roots import lost_stacks, rehearsals_below
     from orch.stacks.trust import open_to_all
 
-    project = find(path)
+    project = replace(find(path), keyless=keyless)
     if tells:
         project_begins(project.name, str(project.root))
     if exposed := open_to_all(project.root, project.local_state):

@@ -130,7 +130,7 @@ def _engine() -> list[DoctorFinding]:
             "provider",
             "fail",
             "pulumi-resource-orch is not beside this Python",
-            "install orch again: pip install orch-fleet",
+            "install orch again, the way it was installed",
         )
     )
     return findings

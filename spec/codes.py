@@ -323,6 +323,10 @@ CODES = {
     "ORCH458": "The cluster does not answer",
     "ORCH459": "The stack belongs to another account or cluster",
     "ORCH460": "The kubeconfig or its context is not there",
+    # plans of pipelines
+    "ORCH470": "The plan counts secrets as unchanged",
+    "ORCH471": "A program of a change runs after its approval",
+    "ORCH472": "The environment is not protected",
 }
 
 EXIT_CODES = {"ORCH459": ExitCode.CONFLICT, "ORCH458": ExitCode.HOSTS}

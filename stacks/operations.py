@@ -28,6 +28,7 @@ from orch.stacks.provisioning.shared_networks import (
     release,
     shared_by,
 )
+from orch.stacks.pulumi import keyless
 from orch.stacks.pulumi.accounts import require_own
 from orch.stacks.pulumi.changes import PropertyDrift, changes, find_drift, matches_record, name_of
 from orch.stacks.pulumi.leases import lease_finding, refuse_leased
@@ -38,6 +39,7 @@ from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.records import bastion_machine
 from orch.stacks.request import FleetRequest, compile_for, ended_nodes_if_told, over_since
 from orch.stacks.saved_plans.guard import Guard
+from orch.stacks.saved_plans.marks import make_lineage
 from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.secrets.identity import delete_key
 from orch.stacks.state import StackExport, StackState
@@ -71,7 +73,8 @@ def preview(
     recorded = stack.recorded
     violations = compared(stack, request, compiled, run, words=recorder.words if recorder is not None else ())
     plan = with_policies(plan_of(request.name, before, compiled, run), violations)
-    plan = replace(plan, findings=(*plan.findings, *leased))
+    found = keyless.findings_of(request.fleet, plan.findings) if project.keyless else plan.findings
+    plan = replace(plan, findings=(*found, *leased))
     return replace(plan, prepared=PreparedPlan(stack, recorded, compiled, files, matches_record(run.events)))
 
 
@@ -145,6 +148,7 @@ def up(
     with accounted(stack, listener, tags, verb="up", ended=compiled.ended) as account:
         applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh, guard=guard)
         account.call = call
+    make_lineage(stack)
     _remove_clear_text(project, request.name, recorded, listener)
     if shared_before:
         release(stack, shared_before - shared_by(stack.recorded), call)

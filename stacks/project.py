@@ -58,6 +58,8 @@ class Project:
     forget: bool = False
     # Who changes stacks, as leases name them.
     owner: str = field(default_factory=here)
+    # Plans are made without the key of the state.
+    keyless: bool = False
     # What the engine finds in its environment beside what every call has.
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
 

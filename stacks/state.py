@@ -10,6 +10,7 @@ from typing import Any
 
 from orch.components.request import DATA_TYPES, RecordedFileSystem
 from orch.runner.private import private_folder, write_private
+from orch.spec.install import UPGRADE
 from orch.spec.state import SCHEMA, WATCHED, FleetHealth, FleetSpares
 from orch.stacks.errors import Conflict, StackError
 from orch.stacks.project import Project, is_stack_name
@@ -226,7 +227,7 @@ def refuse_newer(outputs: dict[str, Any]) -> dict[str, Any]:
         raise Conflict(
             f"this fleet's state was written by a newer orch: {writer.get('version')}",
             detail=f"its schema is {int(writer['schema'])}, this orch knows up to {SCHEMA}",
-            hint="upgrade orch: `pip install -U orch-fleet`",
+            hint=UPGRADE,
             code="ORCH352",
         )
     return outputs
@@ -278,6 +279,14 @@ def secret_output(
     Raises StackError."""
     from orch.stacks.pulumi.process import call
 
+    if project.keyless:
+        raise StackError(
+            f"{what} of {of or f'the fleet {stack}'} stays encrypted",
+            where=project.state_url,
+            detail="this plan is made without the key of the state (`--keyless`)",
+            hint="leave out --keyless where the key may be used",
+            code="ORCH354",
+        )
     engine = engines.require()
     result = call(
         engine,

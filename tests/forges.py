@@ -171,7 +171,8 @@ MOST_ANNOTATIONS = 50
 @dataclass
 class GitHubServer(Server):
     """One repository. `logins`: token -> login; a login that ends with `[bot]` is an installation's, which
-    `GET /user` refuses. `readers`: tokens that may not write."""
+    `GET /user` refuses. `readers`: tokens that may not write. `environments`: whether each has reviewers, and
+    which branches may deploy to it, None for all."""
 
     repo: str = "acme/cluster"
     logins: dict[str, str] = field(default_factory=lambda: {"workflow": BOT, "person": "ada"})
@@ -182,6 +183,7 @@ class GitHubServer(Server):
     checks: dict[int, Json] = field(default_factory=dict)
     reviews: dict[int, list[Json]] = field(default_factory=dict)
     permissions: dict[str, str] = field(default_factory=lambda: {"ada": "write"})
+    environments: dict[str, tuple[bool, list[str] | None]] = field(default_factory=dict)
     ids: int = 1000
     description: Description | None = GITHUB
 
@@ -237,12 +239,24 @@ class GitHubServer(Server):
         yield r"/pulls", "GET", self._pulls
         yield r"/commits/([0-9a-f]{40})/pulls", "GET", self._pulls_of
         yield r"/collaborators/([^/]+)/permission", "GET", self._permission
+        yield r"/environments/([^/]+)", "GET", self._environment
+        yield r"/environments/([^/]+)/deployment-branch-policies", "GET", self._branch_policies
         yield r"/check-runs", "POST", self._check
         yield r"/check-runs/(\d+)", "PATCH", self._edit_check
         yield r"/issues", "GET", self._issues
         yield r"/issues", "POST", self._issue
         yield r"/issues/(\d+)", "GET", self._one_issue
         yield r"/issues/(\d+)", "PATCH", self._edit_issue
+
+    def _environment(self, name: str, **_: Any) -> Answer:
+        if name not in self.environments:
+            raise Refused(404, {"message": "Not Found"})
+        return 200, self.shapes.environment(name, *self.environments[name])
+
+    def _branch_policies(self, name: str, **_: Any) -> Answer:
+        _, branches = self.environments[name]
+        rows = [{"id": at, "node_id": f"n{at}", "name": each} for at, each in enumerate(branches or ())]
+        return 200, {"total_count": len(rows), "branch_policies": rows}
 
     def _comments(self, number: int, **_: Any) -> Answer:
         if number not in self.pulls:

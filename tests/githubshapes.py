@@ -181,6 +181,29 @@ class Shapes:
             "user": {**self.user(login), "role_name": permission},
         }
 
+    def environment(self, name: str, reviewed: bool, branches: list[str] | None) -> Json:
+        reviewers = [{"type": "User", "reviewer": self.user("ada")}]
+        rules: list[Json] = [
+            *(
+                [{"id": 1, "node_id": "n1", "type": "required_reviewers", "reviewers": reviewers}]
+                if reviewed
+                else []
+            ),
+            *([{"id": 2, "node_id": "n2", "type": "branch_policy"}] if branches is not None else []),
+        ]
+        policy = {"protected_branches": False, "custom_branch_policies": True}
+        return {
+            "id": 9,
+            "node_id": "n9",
+            "name": name,
+            "url": f"{self.api}/repos/{self.repo}/environments/{name}",
+            "html_url": f"{SITE}/{self.repo}/deployments/activity_log?environments_filter={name}",
+            "created_at": WHEN,
+            "updated_at": WHEN,
+            "protection_rules": rules,
+            "deployment_branch_policy": None if branches is None else policy,
+        }
+
     def _side(self, repository: Json, branch: str, commit: str) -> Json:
         owner = repository["owner"]
         label = f"{owner['login']}:{branch}"

@@ -141,6 +141,22 @@ def preview(
         typer.Option("--review", metavar="DIR", help="Write comment.md, review.html and review.json there."),
     ] = None,
     owner: Owner = None,
+    keyless: Annotated[
+        bool,
+        typer.Option(
+            "--keyless",
+            help="Plan without the key of the state: secrets count as unchanged, and no node is asked.",
+        ),
+    ] = False,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="COMMIT",
+            help="Run policy packs and kubeconfig plugins only as they are in this commit; others run after "
+            "an approval.",
+        ),
+    ] = None,
 ) -> None:
     """Show what `up` would change, and why. Changes nothing.
 
@@ -189,7 +205,7 @@ def preview(
         strangers_files.preview(file, allowed, as_json=as_json)
         return
     as_review = as_markdown or as_html or review is not None
-    if as_review or out or expires or findings_format is not None or os.path.isdir(file):
+    if as_review or out or expires or keyless or base or findings_format is not None or os.path.isdir(file):
         from orch.cli.fleets.preview_all import Wanted
         from orch.cli.fleets.saved_plans import validity
 
@@ -197,6 +213,8 @@ def preview(
         if review is not None:
             outputs = [*review_in(review), *outputs]
         saves = any(each.form == "plan" for each in outputs)
+        if saves and keyless:
+            raise typer.BadParameter("a plan that is applied is made with the key", param_hint="--keyless")
         wanted = Wanted(
             rehearse,
             accept_new_host_keys,
@@ -205,6 +223,8 @@ def preview(
             expires_s=validity(expires, file, saves=saves),
             basis=saves or any(each.form in ("markdown", "html") for each in outputs),
             owner=owner,
+            keyless=keyless,
+            base=base,
         )
         findings = Findings(findings_format.value, findings_out) if findings_format is not None else None
         end(_preview_all(file, wanted, outputs, findings, shown=not formats, exit_code=exit_code))

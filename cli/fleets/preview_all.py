@@ -20,9 +20,11 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.waves import Stack, in_waves
 
 if TYPE_CHECKING:
+    from orch.ci.programs import Reviewed
     from orch.review.model import StackReview
     from orch.spec.diagnostics import Diagnostic
     from orch.spec.loader.load import Document, Loaded
+    from orch.spec.models import Fleet
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Progress
     from orch.stacks.saved_plans.record import StackPlan, Terms
@@ -34,7 +36,8 @@ SCHEMA = 1
 class Wanted:
     """How stacks are previewed. `saves`: a saved plan is made of them, which is valid for `expires_s`
     seconds, None: as long as the project says; `basis`: what they stand on is told; `terms` are the saved
-    plan's.
+    plan's; `keyless`: no secret of the state is decrypted. `base`: a commit of Git; `reviewed`: the project
+    with the programs that are as in it.
     """
 
     rehearse: bool = False
@@ -45,6 +48,9 @@ class Wanted:
     basis: bool = False
     terms: Terms | None = None
     owner: str | None = None
+    keyless: bool = False
+    base: str | None = None
+    reviewed: Reviewed | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,17 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError
 
-    project = project_at(None if target == "-" else target, rehearse=wanted.rehearse, owner=wanted.owner)
+    project = project_at(
+        None if target == "-" else target,
+        rehearse=wanted.rehearse,
+        owner=wanted.owner,
+        keyless=wanted.keyless,
+    )
+    if wanted.base is not None:
+        from orch.ci.programs import reviewed
+
+        wanted = replace(wanted, reviewed=reviewed(project, wanted.base))
+        project = wanted.reviewed.project if wanted.reviewed is not None else project
     loaded = read(target, backends=[each.type for each in project.backends])
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))
@@ -245,6 +261,13 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     document, fleet, notes = job.document, job.document.model, _Notes()
     if not isinstance(fleet, Fleet):
         raise TypeError(f"{job.name} is no fleet")
+    if (
+        (held := wanted.reviewed) is not None
+        and held.kubeconfig is not None
+        and _on_kubernetes(fleet, project)
+    ):
+        # No failure: the required check of a pull request would never let it be merged.
+        return replace(_failed(job, held.refusal(f"the fleet {fleet.name}")), code=ExitCode.OK)
     warnings = document.effective()
     file = document.file.absolute() if document.file.name != "<stdin>" else None
     approvals = Approvals(unseen="all" if wanted.accept_new_host_keys else "none")
@@ -261,7 +284,8 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
         saved = fleet_plan(project, request, plan, recorder, origin)
     occupants = on_nodes_that_go(project, plan, notes)
     plan = judged_with_runs(plan, project, request, occupants)
-    found = [*warnings, *(each.placed(document) for each in plan.findings)]
+    left_out = wanted.reviewed.findings if wanted.reviewed is not None else ()
+    found = [*warnings, *(each.placed(document) for each in (*plan.findings, *left_out))]
     violated = [finding_of(each).placed(document) for each in plan.policies]
     named = zip(violated, (each.rule.name for each in plan.policies), strict=True)
     data = plan_json(plan, document, occupants)
@@ -337,6 +361,12 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
     return Previewed(
         review, outcome_json(outcome), ExitCode.OK, shown, told, outcome.pending, saved, tuple(found)
     )
+
+
+def _on_kubernetes(fleet: Fleet, project: Project) -> bool:
+    from orch.spec.models.backends import effective
+
+    return "kubernetes" in effective(fleet.written_backends, tuple(each.type for each in project.backends))
 
 
 def _failed(job: Job, error: OrchError) -> Previewed:

@@ -152,7 +152,7 @@ class Job:
             self.document.directory.absolute(),
             replace(approvals, keys=keys),
             self.document.file.absolute(),
-            decided=self.approved.plan.decisions,
+            decided=self.approved.plan.trusted_decisions,
         )
 
 

@@ -132,7 +132,13 @@ def own_project(project: Project) -> Project:
     from orch.stacks.project import project_in
 
     own = rehearse(project_in(project.root)).project
-    return replace(own, owner=project.owner, forget=project.forget)
+    return replace(
+        own,
+        owner=project.owner,
+        forget=project.forget,
+        keyless=project.keyless,
+        policy_packs=project.policy_packs,
+    )
 
 
 def _interrupt(signum: int, frame: object) -> None:

@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orch.cli.errors import UsageError, tell
+from orch.spec.install import install_hint
 
 if TYPE_CHECKING:
     from orch.runner.events import Processor
@@ -51,7 +52,7 @@ def tracing(name: str, *, asked: bool = False) -> Iterator[None]:
         yield
         return
     if missing := missing_library():
-        hint = "pip install 'orch-fleet[traces]'"
+        hint = install_hint("traces")
         if asked:
             raise UsageError(f"OpenTelemetry is not installed: no {missing}", hint=hint)
         if outer is None:

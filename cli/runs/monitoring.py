@@ -16,6 +16,7 @@ from orch.cli.context import Rehearse
 from orch.cli.errors import UsageError, say, tell
 from orch.cli.runs.opening import open_runner
 from orch.cli.runs.ports import address_of, cannot_listen
+from orch.spec.install import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -131,7 +132,7 @@ def without_library(error: ModuleNotFoundError) -> UsageError:
     return UsageError(
         "the client library of Prometheus is not installed",
         detail=str(error),
-        hint="pip install 'orch-fleet[metrics]'",
+        hint=install_hint("metrics"),
     )
 
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from orch.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneFailed
+from orch.spec.install import install_hint
 
 if TYPE_CHECKING:
     from orch.rehearsal.kubernetes.api import Api
@@ -262,5 +263,5 @@ def main(words: Sequence[str]) -> None:
         import docker as _docker  # noqa: F401
         import wsproto as _wsproto  # noqa: F401
     except ImportError as error:
-        sys.exit(f"{error.name} is not installed: pip install 'orch-fleet[kubernetes]'")
+        sys.exit(f"{error.name} is not installed: {install_hint('kubernetes')}")
     serve(Path(words[0]).resolve())

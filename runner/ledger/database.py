@@ -33,6 +33,7 @@ from sqlalchemy.schema import CreateColumn
 from orch.runner.errors import LedgerReadOnly, LedgerUnusable, NewerLedger
 from orch.runner.ledger import schema
 from orch.runner.private import private_file, private_folder
+from orch.spec.install import install_hint
 
 # How long another process's transaction is waited for.
 PATIENCE_S = 20.0
@@ -62,7 +63,7 @@ def open_engine(url: str) -> tuple[Engine, str]:
             "the driver for this ledger is not installed",
             where=safe_url,
             detail=str(error),
-            hint="pip install 'orch-fleet[postgres]'",
+            hint=install_hint("postgres"),
         ) from error
     except (DBAPIError, OSError) as error:
         raise unusable(safe_url, error) from error

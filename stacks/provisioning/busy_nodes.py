@@ -183,10 +183,12 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
                 machines = _machines(stack, names)
                 # A run whose end nobody noticed would hold its nodes for ever, as one would whose node did
                 # not answer then.
-                reconcile_once(
-                    RunnerContext(project.dot, ledger, connector, volumes=project_volumes(project)),
-                    [*(row for row, _ in _on(ledger, name, machines)), *ledger.uncollected(name)],
-                )
+                # A plan without the key asks no node and writes no row.
+                if not project.keyless:
+                    reconcile_once(
+                        RunnerContext(project.dot, ledger, connector, volumes=project_volumes(project)),
+                        [*(row for row, _ in _on(ledger, name, machines)), *ledger.uncollected(name)],
+                    )
                 left = frozenset().union(*map(_containers, ledger.uncollected(name)))
                 for row, nodes in _on(ledger, name, machines):
                     gpus = _gpus(row)

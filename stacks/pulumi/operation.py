@@ -19,6 +19,7 @@ from orch.stacks.project import Project
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
 from orch.stacks.pulumi.inspection import Inspection
+from orch.stacks.pulumi.keyless import keeping, secret_inputs, without_drift_of_secrets, without_secrets
 from orch.stacks.pulumi.lock_holders import LockMark
 from orch.stacks.pulumi.locks import going_on, stack_locked, subject
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
@@ -179,6 +180,11 @@ def engine(
     run.inspection.settings = project.policies
     if not project.rehearsal:
         refuse_shims(project.environment(executable))
+    see: Callable[[Event], None] = run
+    if project.keyless and is_read_only(words) and stack.recorded is not None:
+        see = lambda event: run(without_drift_of_secrets(event))  # noqa: E731
+        if callable(code):
+            code = keeping(code, secret_inputs(stack.recorded))
     with _place(stack, words, executable) as (folder, environment), LockMark(project, name, words) as mark:
         try:
             result = call(
@@ -187,7 +193,7 @@ def engine(
                 folder=folder,
                 environment=environment,
                 program=code,
-                on_event=mark.writing_at_first(run),
+                on_event=mark.writing_at_first(see),
                 on_start=mark.engine_started,
                 umask=CALLERS if project.shares_files else PRIVATE,
             )
@@ -218,7 +224,8 @@ def _place(
     """
     project, name = stack.project, stack.name
     folder, environment = work_folder(project, name), project.environment(executable)
-    if stack.exists or words[0] != "preview":
+    copied = project.keyless and is_read_only(words)
+    if (stack.exists and not copied) or not is_read_only(words):
         if not stack.exists:
             init(stack)
         match_settings(stack)
@@ -235,6 +242,12 @@ def _place(
         result = call(executable, words, folder=place, environment=environment)
         if result.code:
             raise _refused(words, name, result)
+        if copied and stack.recorded is not None:
+            settings = (place / f"Pulumi.{name}.yaml").read_text("utf-8")
+            words, text = ["stack", "import", "--stack", name], without_secrets(stack.recorded, settings)
+            result = call(executable, words, folder=place, environment=environment, stdin=text)
+            if result.code:
+                raise _refused(words, name, result)
         yield place, environment
 
 

@@ -16,7 +16,7 @@ from orch.stacks.errors import Conflict, EngineFailed, ProjectError, StackLocked
 from orch.stacks.plan import Plan
 from orch.stacks.project import Project
 from orch.stacks.pulumi.leases import Leased, refuse_leased
-from orch.stacks.pulumi.operation import Listener, Note
+from orch.stacks.pulumi.operation import Listener, Note, init
 from orch.stacks.pulumi.tags import read_tags
 from orch.stacks.request import FleetRequest
 from orch.stacks.saved_plans.compare import differences, inputs_differ, notes, rows
@@ -165,16 +165,19 @@ def _guarded(guard: Guard, work: Callable[[], Made]) -> Made:
 
 
 def _require_own(stack: StackState, approved: Approved) -> None:
-    """Raises Conflict when the plan was begun before, or is of a stack that is gone, ProjectError when
-    somebody without the key of the stack has written it."""
+    """Create the stack of a plan, if there is none.
+
+    Raises Conflict when the plan was begun before, or is of a stack that is gone, ProjectError when somebody
+    without the key of the stack has written it."""
     tags = read_tags(stack)
     refuse_leased(stack, tags)
     marks = Marks.of(tags)
     plan = approved.plan
     refuse_used(stack, plan.id, marks)
-    if shown_lineage(marks.lineage) != plan.lineage:
+    # A plan without a lineage is of a stack that had none: if it has one now, the comparison refuses it.
+    if plan.lineage and shown_lineage(marks.lineage) != plan.lineage:
         raise _refused(approved, f"stack {stack.name}: as planned -> removed since, or another state")
-    if not plan.is_sealed(approved.origin.terms, marks.lineage or ""):
+    if not plan.is_sealed(approved.origin.terms, (marks.lineage or "") if plan.lineage else ""):
         raise ProjectError(
             f"the plan of the {plan.title} was edited",
             where=plan.where,
@@ -182,6 +185,9 @@ def _require_own(stack: StackState, approved: Approved) -> None:
             hint=AGAIN,
             code="ORCH392",
         )
+    # The engine's own plan is encrypted with the key of its stack.
+    if not stack.exists:
+        init(stack)
 
 
 def _require_equal(approved: Approved, now: StackPlan, listener: Listener) -> None:

@@ -78,7 +78,12 @@ def _short(digest: str | None) -> str:
 
 def _states(approved: StackPlan, now: StackPlan, own: frozenset[str]) -> Iterator[Difference]:
     if approved.lineage != now.lineage:
-        yield Difference(f"stack {approved.stack}", "as planned", "removed since, and made anew")
+        pair = (
+            ("as planned", "removed since, and made anew")
+            if approved.lineage
+            else ("not up", "brought up by another call since")
+        )
+        yield Difference(f"stack {approved.stack}", *pair)
     for name in sorted({*approved.states, *now.states} - own):
         before = approved.states.get(name, RecordedState(serial=None, resources={}))
         after = now.states.get(name, RecordedState(serial=None, resources={}))

@@ -19,7 +19,7 @@ from orch.stacks.project import Project, scope_of
 from orch.stacks.pulumi.changes import Change, PropertyDrift, name_of, summary
 from orch.stacks.pulumi.masking import HIDDEN, is_secret
 from orch.stacks.request import FleetRequest
-from orch.stacks.saved_plans.marks import lineage_of, serial_of, shown_lineage
+from orch.stacks.saved_plans.marks import read_marks, serial_of, shown_lineage
 from orch.stacks.saved_plans.record import (
     Commit,
     Decisions,
@@ -55,7 +55,7 @@ def fleet_plan(
     stack, compiled, recorded = StackState(project, request.name), None, None
     if plan.prepared is not None:
         stack, compiled, recorded = plan.prepared.stack, plan.prepared.compiled, plan.prepared.recorded
-    lineage = lineage_of(stack)
+    lineage = read_marks(stack).lineage
     states = {stack.name: state_of(stack, recorded)}
     if compiled is not None and compiled.shared is not None:
         shared = stack.sibling(compiled.shared.stack)
@@ -78,7 +78,7 @@ def fleet_plan(
         delta=plan.delta,
         unpriced=plan.unpriced,
         providers=recorder.providers,
-        operations=operations_of(plan.changes, recorder, lineage),
+        operations=operations_of(plan.changes, recorder, lineage or ""),
         drift=drift_of(plan.drift),
         problems=tuple(sorted({f"{each.node} ({each.code})" for each in plan.problems})),
         new_keys=tuple(
@@ -88,7 +88,7 @@ def fleet_plan(
         reasons=plan.reasons,
         summary=summary(plan.changes),
         pending=plan.pending or plan.unrecorded,
-    ).sealed(origin.terms, lineage)
+    ).sealed(origin.terms, lineage or "")
 
 
 def volume_plan(
@@ -96,7 +96,7 @@ def volume_plan(
 ) -> StackPlan:
     """The record of a volume's plan; `scope`: that of an approved one. Raises StackError."""
     stack = stack_of(project, outcome.name)
-    lineage = lineage_of(stack)
+    lineage = read_marks(stack).lineage
     before, after = outcome.was_monthly, outcome.monthly
     return StackPlan(
         kind="volume",
@@ -111,12 +111,12 @@ def volume_plan(
         delta=None if before is None or after is None else round(after - before, 6) + 0.0,
         per="month",
         providers=recorder.providers,
-        operations=operations_of(outcome.changes, recorder, lineage),
+        operations=operations_of(outcome.changes, recorder, lineage or ""),
         drift=drift_of(outcome.drift),
         reasons=outcome.reasons,
         summary=summary(outcome.changes),
         pending=outcome.pending,
-    ).sealed(origin.terms, lineage)
+    ).sealed(origin.terms, lineage or "")
 
 
 def decisions_of(project: Project, request: FleetRequest, compiled: Deployment | None) -> Decisions:

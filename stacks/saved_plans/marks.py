@@ -1,8 +1,9 @@
 """What a stack remembers of saved plans: tags of the engine, which lie beside the state, for every machine.
 
-`orch:lineage` is a random word that a stack gets with its first saved plan and keeps until it is removed. It
-is also the key of the seals of saved plans, and of their digests of inputs: who reads or writes a plan but
-not the state cannot make one, nor try out values.
+`orch:lineage` is a random word that a stack gets with an `up` and keeps until it is removed. It is also the
+key of the seals of saved plans, and of their digests of inputs: whoever reads or writes a plan but not the
+state cannot forge one, nor try out values. A stack that `up` has not made yet has no key: its plan has a
+seal without one, and `up --plan` takes no machine image from it.
 `orch:plans` tells what became of the last plans.
 """
 
@@ -16,8 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orch.stacks.errors import StackError
-from orch.stacks.pulumi.operation import init, plain
+from orch.stacks.pulumi.operation import plain
 from orch.stacks.pulumi.tags import read_tags, set_tag
 from orch.stacks.state import StackState
 
@@ -76,28 +76,18 @@ def write_marks(stack: StackState, value: str) -> None:
     set_tag(stack, PLANS_TAG, value)
 
 
-def lineage_of(stack: StackState) -> str:
-    """The stack's lineage, made where it has none, with an empty stack where there is none. Raises StackError
-    where this caller may not write it."""
-    if (found := read_marks(stack).lineage) is not None:
-        return found
-    try:
-        if not stack.exists:
-            init(stack)
-        set_tag(stack, LINEAGE_TAG, secrets.token_hex(16))
-    except StackError as error:
-        raise StackError(
-            f"no plan of {stack.name} can be saved: its stack cannot be marked",
-            detail=error.detail or error.summary,
-            hint="save one plan of it with credentials that may write the state; others need to read it only",
-            code="ORCH346",
-        ) from error
-    return read_marks(stack).lineage or ""  # of two processes, the last one wins
+def make_lineage(stack: StackState) -> None:
+    """Give a stack that is up its lineage, unless it has one: `up` does so, a plan writes nothing.
+
+    Raises StackError.
+    """
+    if LINEAGE_TAG not in read_tags(stack):
+        set_tag(stack, LINEAGE_TAG, secrets.token_hex(16))  # of two processes, the last one wins
 
 
 def shown_lineage(lineage: str | None) -> str:
-    """What a plan says of it: it leads nowhere."""
-    return hashlib.sha256(f"lineage {lineage}".encode()).hexdigest()[:16]
+    """What a plan says of a lineage, which nobody finds from it; "" for a stack without one."""
+    return "" if lineage is None else hashlib.sha256(f"lineage {lineage}".encode()).hexdigest()[:16]
 
 
 def serial_of(stack: StackState) -> int | None:

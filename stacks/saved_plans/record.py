@@ -2,7 +2,7 @@
 
 A digest over all of it finds a file that was cut short or edited by accident: who edits the file can make the
 digest anew. What each stack has beside it is a seal: an HMAC whose key lies at the state. A plan has
-decisions that are taken from it, such as a machine image, so only who may write the state may write a plan.
+decisions that are taken from it, such as a machine image, so only a reader of the state can write a plan.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from orch.spec.install import UPGRADE
 from orch.spec.suggest import few
 from orch.stacks.errors import ProjectError
 from orch.stacks.pulumi.changes import Op
@@ -120,7 +121,8 @@ class StackPlan(_Record):
     """The plan of one fleet or volume.
 
     `files`: digests of what it was read from, relative to the project's root, None for one that is missing.
-    `lineage`: a digest of the mark of its stack, which a stack that was removed and made anew lacks.
+    `lineage`: a digest of the mark of its stack, which a stack that was removed and made anew lacks; "" for a
+    stack without a mark.
     `states`: its stack, and the networks that it shares, by stack. `cost`: US dollars after it, None where it
     is not known. `problems`: hosts that are kept out, with the code.
     """
@@ -168,6 +170,12 @@ class StackPlan(_Record):
     def id(self) -> str:
         """Twelve hex digits by which its stack remembers it."""
         return self.seal[:12]
+
+    @property
+    def trusted_decisions(self) -> Decisions:
+        """What `up --plan` takes from it. A seal without the key of a stack proves nothing: images are looked
+        up again then, and compared."""
+        return self.decisions if self.lineage else self.decisions.model_copy(update={"images": {}})
 
     @property
     def stack(self) -> str:
@@ -268,7 +276,7 @@ def read(path: Path) -> SavedPlan:
             path,
             "a newer orch wrote this plan",
             f"its schema is {schema}, this orch knows up to {SCHEMA}",
-            "upgrade orch: `pip install -U orch-fleet`; or make a new plan with this one",
+            f"{UPGRADE}; or make a new plan with this one",
         )
     seal = found.pop("digest", None)
     if seal != _digest(found):

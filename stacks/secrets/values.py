@@ -102,7 +102,7 @@ def with_secrets(project: Project, fleet: Fleet) -> Fleet:
     """
     texts = [text for step in fleet.init for text in step.env.values() if text is not None]
     texts += [mount.options for mount in fleet.mounts if mount.options is not None]
-    if not any("${{" in text for text in texts):
+    if project.keyless or not any("${{" in text for text in texts):
         return fleet
     secrets = ProjectSecrets(project)
     values = secrets.values(secret_names(*texts) & set(secrets.set_at))

@@ -21,7 +21,7 @@ from orch.stacks.errors import Conflict, ProjectError
 from orch.stacks.project import Project
 from orch.stacks.provisioning.evacuated import avoid, evacuated_zones
 from orch.stacks.pulumi import accounts
-from orch.stacks.pulumi.leases import MOVED, lease_of, refuse_leased, release, take
+from orch.stacks.pulumi.leases import lease_of, refuse_leased, release, take
 from orch.stacks.pulumi.locks import subject
 from orch.stacks.pulumi.operation import Activity, Listener
 from orch.stacks.pulumi.recovery import recover

@@ -28,6 +28,7 @@ from orch.stacks.pulumi.leases import StackFence, lease_finding, refuse_leased
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine, plain
 from orch.stacks.pulumi.recovery import recover, repair_files
 from orch.stacks.saved_plans.guard import Guard
+from orch.stacks.saved_plans.marks import make_lineage
 from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.state import StackState
 from orch.stacks.team.change_log import logged
@@ -123,6 +124,7 @@ def up_volume(
         if guard is not None and (refusal := guard.refusal(failed)) is not failed:
             raise refusal from failed
         raise
+    make_lineage(stack)
     return _outcome(stack, plan, run, before)
 
 

@@ -309,7 +309,7 @@ def test_without_the_sdk_the_extra_to_install_is_named(tmp_path: Path) -> None:
     )
     assert done.returncode == 3
     assert done.stderr.startswith("error ORCH306: AWS's SDK is not installed\n")
-    assert "pip install 'orch-fleet[aws]'; in a checkout: pip install -e '.[aws]'" in done.stderr
+    assert "in a checkout: pip install -e '.[aws]'" in done.stderr
 
 
 def test_backends_without_a_refresh_are_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from orch.catalog.refresh import refresh
 from orch.components.aws.account import gather_facts as aws
 from orch.components.gcp.account import gather_facts as gcp
 from orch.spec.errors import ExitCode, OrchError
+from orch.spec.install import install_hint
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.gcp import GcpSettings
 
@@ -45,4 +46,6 @@ def test_the_missing_sdk_is_named_the_same_everywhere(
     told, extra = caught.value, cloud.lower()
     assert told.summary == f"{cloud}'s SDK is not installed"
     assert (told.code, told.exit_code) == ("ORCH306", ExitCode.CONFIG)
-    assert told.hint == f"pip install 'orch-fleet[{extra}]'; in a checkout: pip install -e '.[{extra}]'"
+    assert told.hint == install_hint(extra)
+    assert "orch-fleet" not in told.hint
+    assert f"'pulumi-{extra}" in told.hint

@@ -460,6 +460,52 @@ def test_a_check_has_all_annotations_fifty_at_a_time(github: GitHubServer, folde
     assert "no login (gpu1)" in check["output"]["summary"]
 
 
+def test_findings_of_a_stranger_take_few_requests_and_no_message_is_too_long(
+    github: GitHubServer, folder: Folder
+) -> None:
+    row = {"file": "infra/a.yml", "column": 1, "end_line": 3, "end_column": 5, "severity": "error"}
+    rows = [{**row, "line": number, "code": "X", "summary": f"n{number}"} for number in range(1, 7_001)]
+    rows[0]["summary"], rows[0]["hint"] = "\U0001f600" * 20_000, "\u00e9" * 20_000
+    text = json.dumps({"schema": 1, "diagnostics": rows}, ensure_ascii=False)
+    assert len(text.encode()) < 1 << 20
+    folder.write("found.json", text)
+    words = ("check", "--untrusted", "--name", "orch files of a fork", "--findings", "found.json")
+    said = actions(github, folder, *words)
+    assert said.code == 0, said.err
+    (check,) = github.checks.values()
+    shown = check["output"]["annotations"]
+    assert len(shown) == 200
+    assert len(github.calls) == 4
+    assert max(len(each["message"].encode()) for each in shown) <= 8_000
+    assert "6800 more findings at lines of files, not shown there." in check["output"]["summary"]
+    assert check["conclusion"] == "failure"
+
+
+@pytest.mark.parametrize(
+    ("environments", "mode", "ends"),
+    [
+        ({}, "", (4, "there is no such environment")),
+        ({"production": (False, None)}, "", (4, "each branch may deploy to it")),
+        ({"production": (True, ["main", "x/*"])}, "", (4, "other branches may deploy to it: x/*")),
+        ({"production": (False, ["main"])}, "", (4, "nobody has to approve a deployment")),
+        ({"production": (False, ["main"])}, "branch", (0, "")),
+        ({"production": (True, ["main"])}, "", (0, "")),
+    ],
+)
+def test_a_workflow_goes_on_in_an_environment_that_is_protected(
+    github: GitHubServer,
+    folder: Folder,
+    environments: dict[str, tuple[bool, list[str] | None]],
+    mode: str,
+    ends: tuple[int, str],
+) -> None:
+    (code, told), github.environments = ends, environments
+    words = ("environment", "production", "--branch", "main", "--reviewed")
+    said = actions(github, folder, *words, ORCH_PROTECTED=mode)
+    assert (said.code, told in said.err) == (code, True), said.err
+    assert github.writes() == []
+
+
 @pytest.mark.parametrize(
     ("data", "conclusion", "title"),
     [
@@ -707,7 +753,7 @@ def test_without_the_library_one_line_says_what_to_install(folder: Folder, githu
     said = actions(github, folder, "comment", "--body-file", write(folder, BODY), PYTHONPATH=str(folder.path))
     assert said.code == 2
     assert "the library for GitHub is not installed" in said.err
-    assert "pip install 'orch-fleet[ci]'" in said.err
+    assert "pip install 'PyGithub" in said.err
 
 
 def test_stale_leaves_what_is_no_plan() -> None:

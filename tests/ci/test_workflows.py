@@ -86,8 +86,23 @@ def test_the_pipeline_of_gitlab_passes_the_schema(tmp_path: Path, case: str) -> 
             assert need in jobs
     assert jobs[".orch-writes"]["interruptible"] is False
     assert "id_tokens" not in jobs[".orch-fork"]
+    assert (jobs["orch-nightly"]["variables"]["ORCH_DEPLOYS"], jobs[".orch-apply"]["variables"]) == (
+        "production-nightly",
+        {"ORCH_DEPLOYS": "production", "ORCH_REVIEWED": "--reviewed"},
+    )
+    assert "orch gc --yes" not in jobs["orch-nightly"]["script"]
+    for name in (".orch-preview", ".orch-plan"):
+        assert jobs[name]["artifacts"]["expire_in"] == "7 days"
+    login = jobs[".orch-login"]
+    text = "\n".join(map(str, [*login["before_script"], *login.get("after_script", [])]))
+    assert "CI_PROJECT_DIR" not in text
+    for cloud in ("aws", "gcp"):
+        if f'"$ORCH_TOKENS/{cloud}"' in text:
+            assert f'> "$ORCH_TOKENS/{cloud}")' in text
+            assert 'mkdir -m 0700 "$ORCH_TOKENS"' in login["before_script"]
+            assert login["after_script"] == ['rm -rf "$ORCH_TOKENS"']
     assert jobs[".orch-fork"]["extends"] == ".orch"
-    texts = [each.read_text() for each in (tmp_path / ".gitlab/orch").iterdir()]
+    texts = [each.read_text() for each in (tmp_path / ".gitlab/orch").iterdir() if each.suffix != ".whl"]
     assert any("gitlab.example.com" in each for each in texts) is (case != "local")
 
 
@@ -113,7 +128,7 @@ def test_each_job_has_the_rights_it_needs_and_no_more(tmp_path: Path) -> None:
         for job, each in workflow["jobs"].items()
     }
     assert all(workflow["permissions"] == {} for workflow in found.values())
-    reads, identity = ("contents", "read"), ("id-token", "write")
+    reads, identity, looks = ("contents", "read"), ("id-token", "write"), ("actions", "read")
     posts = {("pull-requests", "write"), ("checks", "write")}
     assert rights == {
         "preview/changes": {reads},
@@ -122,10 +137,10 @@ def test_each_job_has_the_rights_it_needs_and_no_more(tmp_path: Path) -> None:
         "preview/fork": {reads},
         "fork/post": {reads, ("actions", "read"), *posts},
         "apply/stale": {reads, *posts},
-        "apply/plan": {reads, identity},
-        "apply/apply": {reads, identity, ("pull-requests", "write")},
-        "drift/drift": {reads, identity, ("issues", "write")},
-        "nightly/nightly": {reads, identity},
+        "apply/plan": {reads, identity, looks},
+        "apply/apply": {reads, identity, looks, ("pull-requests", "write")},
+        "drift/drift": {reads, identity, looks, ("issues", "write")},
+        "nightly/nightly": {reads, identity, looks},
     }
     apply = found["orch-apply"]["jobs"]["apply"]
     assert (apply["environment"], apply["needs"]) == ("production", "plan")
@@ -140,7 +155,7 @@ def test_each_job_has_the_rights_it_needs_and_no_more(tmp_path: Path) -> None:
     )
     roles = {name: set(re.findall(r"ORCH_AWS_(\w+)_ROLE", text)) for name, text in texts.items()}
     assert roles == {
-        "orch-preview.yml": {"PLAN"},
+        "orch-preview.yml": {"PREVIEW"},
         "orch-fork.yml": set(),
         "orch-apply.yml": {"PLAN", "APPLY"},
         "orch-drift.yml": {"PLAN"},
@@ -170,17 +185,17 @@ def test_a_comment_of_who_may_write_applies_before_the_merge_and_the_merge_relea
     reads, identity = ("contents", "read"), ("id-token", "write")
     assert {name: set(job["permissions"].items()) for name, job in jobs.items()} == {
         "asked": {reads, ("pull-requests", "read")},
-        "plan": {reads, identity},
-        "apply": {reads, identity, ("pull-requests", "write")},
+        "plan": {reads, identity, ("actions", "read")},
+        "apply": {reads, identity, ("actions", "read"), ("pull-requests", "write")},
     }
     for name in ("plan", "apply"):
         steps = jobs[name]["steps"]
         # Actions come from the default branch, before anything of the pull request is there.
-        uses = [step.get("uses", "").partition("@")[0] for step in steps[:3]]
-        assert uses == ["actions/checkout", "./.github/actions/orch", "actions/checkout"]
+        uses = [step.get("uses", step.get("name", "")).partition("@")[0] for step in steps[:4]]
+        assert uses == ["actions/checkout", "./.github/actions/orch", "Protected", "actions/checkout"]
         assert "ref" not in steps[0]["with"]
-        assert steps[2]["with"]["path"] == "pull"
-        runs = [step for step in steps if "run" in step]
+        assert steps[3]["with"]["path"] == "pull"
+        runs = [step for step in steps[3:] if "run" in step]
         assert {step["working-directory"] for step in runs} == {"pull"}
         assert not [step for step in steps if "${{" in step.get("run", "")]
     merged = found["orch-apply"]["jobs"]["apply"]["steps"]
@@ -192,21 +207,45 @@ def test_a_comment_of_who_may_write_applies_before_the_merge_and_the_merge_relea
 
 
 def test_what_branch_protection_requires_comes_in_each_pull_request(tmp_path: Path) -> None:
-    folder = repository(tmp_path, AWS, CASES["both"][1], "https://github.com/acme/cluster")
+    settings = f"{AWS}policy_packs: [packs/gpu]\n"
+    folder = repository(tmp_path, settings, {"more/deep/b.yml": "aws"}, "https://github.com/acme/cluster")
+    with (tmp_path / "more/deep/b.yml").open("a") as file:
+        file.write("init: [{file: ../../shared/init.sh}]\n")
+    for name in ("shared/init.sh", "packs/gpu/PulumiPolicy.yaml", "packs/gpu/__main__.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("runtime: python\n")
     written(folder, "github")
     preview = workflows(folder)["orch-preview"]
-    assert preview[True] == "pull_request"  # of all, whatever files they change
+    # Of all, whatever files they change; also of one that gets another base.
+    assert preview[True] == {"pull_request": {"types": ["opened", "synchronize", "reopened", "edited"]}}
     job = preview["jobs"]["plans"]
-    assert (job["name"], job["needs"], job["if"]) == ("orch plans", "preview", "always()")
+    assert (job["name"], job["needs"], job["if"]) == (
+        "orch plans",
+        ["changes", "preview", "fork"],
+        "always()",
+    )
     assert "the check `orch plans`" in (tmp_path / ".github/orch/SETUP.md").read_text()
     assert "--check 'orch plans'" in (tmp_path / ".github/workflows/orch-apply.yml").read_text()
-    ends = {
-        result: subprocess.run(
-            ["bash", "-ec", job["steps"][0]["run"]], env={"RESULT": result}, check=False
-        ).returncode
-        for result in ("success", "skipped", "failure", "cancelled")
+    results = ("success", "skipped", "failure", "cancelled")
+
+    def passes(changes: str, any_: str, preview_: str, fork: str) -> bool:
+        values = {"CHANGES": changes, "ANY": any_, "PREVIEW": preview_, "FORK": fork}
+        script = ["bash", "-ec", job["steps"][0]["run"]]
+        return subprocess.run(script, env=values, check=False, capture_output=True).returncode == 0
+
+    green = {
+        (changes, any_, preview_, fork)
+        for changes in results
+        for any_ in ("true", "false", "")
+        for preview_ in results
+        for fork in results
+        if passes(changes, any_, preview_, fork)
     }
-    assert ends == {"success": 0, "skipped": 0, "failure": 1, "cancelled": 1}
+    assert green == {
+        ("success", "false", "skipped", "skipped"),
+        ("success", "true", "success", "skipped"),
+        ("success", "true", "skipped", "success"),
+    }
 
     look = preview["jobs"]["changes"]["steps"][1]["run"]
     who = ["-c", "user.name=ada", "-c", "user.email=ada@example.com"]
@@ -225,8 +264,17 @@ def test_what_branch_protection_requires_comes_in_each_pull_request(tmp_path: Pa
     git("add", "--all")
     git("commit", "-qm", "first")
     assert looked() == "any=true\n"  # no merge: nobody knows
-    for name, wanted in (("README.md", "any=false\n"), ("more/deep/c.yml", "any=true\n")):
+    for name, wanted in (
+        ("elsewhere/README.md", "any=false\n"),
+        ("more/deep/c.yml", "any=true\n"),
+        ("more/deep/scripts/setup.sh", "any=true\n"),
+        ("orch.yml", "any=true\n"),
+        ("shared/init.sh", "any=true\n"),
+        ("packs/gpu/__main__.py", "any=true\n"),
+        (".github/orch/requirements.txt", "any=true\n"),
+    ):
         git("switch", "-qc", "change")
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a: b\n")
         git("add", "--all")
         git("commit", "-qm", name)
@@ -279,24 +327,34 @@ def test_trust_policies_name_exactly_the_subjects_of_the_jobs(tmp_path: Path) ->
     folder = repository(tmp_path, AWS, CASES["both"][1], "https://github.com/acme/cluster")
     written(folder, "github", "--environment", "gpu", "--branch", "trunk")
 
-    def subjects(name: str) -> Any:
-        policy = json.loads((tmp_path / f".github/orch/{name}").read_text())
+    def trusts(role: str) -> tuple[Any, Any]:
+        policy = json.loads((tmp_path / f".github/orch/aws-{role}-trust.json").read_text())
         (statement,) = policy["Statement"]
         assert statement["Action"] == "sts:AssumeRoleWithWebIdentity"
         assert set(statement["Condition"]) == {"StringEquals"}
         equal = statement["Condition"]["StringEquals"]
-        assert equal["token.actions.githubusercontent.com:aud"] == "sts.amazonaws.com"
-        return equal["token.actions.githubusercontent.com:sub"]
+        issuer = "token.actions.githubusercontent.com"
+        assert equal[f"{issuer}:aud"] == "sts.amazonaws.com"
+        return equal[f"{issuer}:sub"], equal.get(f"{issuer}:job_workflow_ref")
 
-    plan = ["repo:acme/cluster:pull_request", "repo:acme/cluster:ref:refs/heads/trunk"]
-    apply = ["repo:acme/cluster:environment:gpu", "repo:acme/cluster:environment:gpu-nightly"]
-    assert subjects("aws-plan-trust.json") == plan
-    assert subjects("aws-apply-trust.json") == apply
+    def files(*names: str) -> list[str]:
+        return [f"acme/cluster/.github/workflows/orch-{each}.yml@refs/heads/trunk" for each in names]
+
+    assert trusts("preview") == (["repo:acme/cluster:pull_request"], None)
+    assert trusts("plan") == (["repo:acme/cluster:environment:gpu-plan"], files("apply", "drift"))
+    environments = ["repo:acme/cluster:environment:gpu", "repo:acme/cluster:environment:gpu-nightly"]
+    assert trusts("apply") == (environments, files("apply", "nightly"))
     script = (tmp_path / ".github/orch/gcp-trust.sh").read_text()
-    assert re.findall(r"^trust (\S+) (\S+)$", script, re.MULTILINE) == [
-        *(("orch-plan", each) for each in plan),
-        *(("orch-apply", each) for each in apply),
-    ]
+    (mapping,) = re.findall(r"--attribute-mapping (.*) \\", script)
+    mapping = mapping.replace("'\"'\"'", "'")
+    for role, subjects, workflows_ in (
+        ("plan", ["repo:acme/cluster:environment:gpu-plan"], files("apply", "drift")),
+        ("apply", environments, files("apply", "nightly")),
+    ):
+        assert (
+            f"assertion.sub in {subjects} && assertion.job_workflow_ref in {workflows_} ? '{role}'" in mapping
+        )
+    assert mapping.endswith(" : 'none''")
     assert "--attribute-condition 'assertion.repository == '\"'\"'acme/cluster'\"'\"''" in script
     done = subprocess.run(["bash", "-n", tmp_path / ".github/orch/gcp-trust.sh"], check=False)
     assert done.returncode == 0
@@ -411,3 +469,108 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("!reference", lambda loader, node: loader.construct_sequence(node))  # type: ignore[arg-type]
+
+
+def test_roles_that_plan_write_nothing_and_that_of_pull_requests_decrypts_nothing(tmp_path: Path) -> None:
+    folder = repository(tmp_path, AWS, CASES["both"][1], "https://github.com/acme/cluster")
+    written(folder, "github")
+
+    def actions(role: str) -> set[str]:
+        policy = json.loads((tmp_path / f".github/orch/aws-{role}-policy.json").read_text())
+        found: set[str] = set()
+        for each in policy["Statement"]:
+            actions_ = each["Action"]
+            found |= {actions_} if isinstance(actions_, str) else set(actions_)
+        return found
+
+    preview, plan = actions("preview"), actions("plan")
+    assert plan - preview == {"kms:Decrypt"}
+    writes = re.compile(r":(?!Get|List|Describe|Decrypt)")
+    assert [each for each in plan if writes.search(each)] == []
+    text = (tmp_path / ".github/workflows/orch-preview.yml").read_text()
+    assert 'orch preview "$FOLDER" --keyless --base HEAD^1' in text
+    assert "s3:PutObject" not in (tmp_path / ".github/orch/SETUP.md").read_text()
+
+
+def test_jobs_of_pull_requests_get_no_secret_that_writes_or_decrypts(tmp_path: Path) -> None:
+    settings = (
+        "project: demo\nstate: azblob://c\nledger: postgresql://db/orch\nsecrets_provider: passphrase\n"
+    )
+    folder = repository(tmp_path, settings, {"lab/a.yml": "aws"}, "https://github.com/acme/cluster")
+    env = {"PULUMI_CONFIG_PASSPHRASE": "p"}
+    said = folder.orch("ci", "init", "github", env=env)
+    assert said.code == 0, said.err
+    found = workflows(folder)
+    own = next(
+        step["env"]
+        for step in found["orch-preview"]["jobs"]["preview"]["steps"]
+        if step.get("id") == "preview"
+    )
+    assert own == {
+        "PULUMI_CONFIG_PASSPHRASE": "",
+        "AZURE_STORAGE_ACCOUNT": "${{ secrets.AZURE_STORAGE_ACCOUNT }}",
+        "AZURE_STORAGE_SAS_TOKEN": "${{ secrets.ORCH_PREVIEW_AZURE_STORAGE_SAS_TOKEN }}",
+        "PGUSER": "${{ secrets.ORCH_PREVIEW_PGUSER }}",
+        "PGPASSWORD": "${{ secrets.ORCH_PREVIEW_PGPASSWORD }}",
+    }
+    assert "Secret of each of the three environments, not of the repository: `PGPASSWORD`" in said.out
+
+
+def test_environments_are_looked_at_before_a_role_is_assumed(tmp_path: Path) -> None:
+    folder = repository(tmp_path, AWS, CASES["both"][1], "https://github.com/acme/cluster")
+    written(folder, "github", "--apply-before-merge", "--nightly-gc")
+    jobs = {
+        f"{name}/{job}": each
+        for name, workflow in workflows(folder).items()
+        for job, each in workflow["jobs"].items()
+        if "environment" in each
+    }
+    assert {name: each["environment"] for name, each in jobs.items()} == {
+        "orch-apply/plan": "production-plan",
+        "orch-apply/apply": "production",
+        "orch-before-merge/plan": "production-plan",
+        "orch-before-merge/apply": "production",
+        "orch-drift/drift": "production-plan",
+        "orch-nightly/nightly": "production-nightly",
+    }
+    for name, each in jobs.items():
+        words = [str(step.get("uses") or step.get("run")) for step in each["steps"]]
+        look = next(at for at, text in enumerate(words) if text.startswith("orch ci environment "))
+        login = next(at for at, text in enumerate(words) if text.startswith("aws-actions/"))
+        assert look < login, name
+        reviewed = " --reviewed" if each["environment"] == "production" else ""
+        assert words[look] == f"orch ci environment {each['environment']} --branch main{reviewed}"
+    nightly = workflows(folder)["orch-nightly"]["jobs"]["nightly"]["steps"]
+    assert nightly[-1]["run"] == "orch gc --yes"
+    written(folder, "github", "--apply-before-merge", "--force")
+    nightly = workflows(folder)["orch-nightly"]["jobs"]["nightly"]["steps"]
+    assert nightly[-1]["run"] == "orch reconcile --json"
+    kept = [
+        step["with"]["retention-days"]
+        for workflow in workflows(folder).values()
+        for job in workflow["jobs"].values()
+        for step in job["steps"]
+        if step.get("uses", "").startswith("actions/upload-artifact")
+    ]
+    assert set(kept) == {7}
+    assert len(kept) == 4
+
+
+def test_a_runner_of_ones_own_has_a_warning(tmp_path: Path) -> None:
+    folder = repository(tmp_path, AWS, CASES["aws"][1], "https://github.com/acme/cluster")
+    assert "in a public repository that is anybody with a fork" not in written(folder, "github").out
+    said = written(folder, "github", "--runner", "gpu-box", "--force")
+    assert "in a public repository that is anybody with a fork" in said.out
+
+
+def test_a_file_that_no_workflow_watches_fails_the_check(tmp_path: Path) -> None:
+    folder = repository(tmp_path, AWS, {"infra/a.yml": "aws"}, "https://github.com/acme/cluster")
+    watched = ("ci", "watched", "infra", "--by", "infra/**", "--by", "*")
+    assert folder.orch(*watched).code == 0
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/setup.sh").write_text("echo hi\n")
+    with (tmp_path / "infra/a.yml").open("a") as file:
+        file.write("init: [{file: ../shared/setup.sh}]\n")
+    said = folder.orch(*watched)
+    assert (said.code, "shared/setup.sh" in said.err) == (3, True), said.err
+    assert folder.orch(*watched, "--by", "shared/setup.sh").code == 0

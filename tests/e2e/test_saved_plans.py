@@ -412,3 +412,44 @@ def test_a_preview_of_what_was_never_up_writes_nothing_to_the_state(tmp_path: Pa
         assert [each for each in state.rglob("*") if each.is_file()] == []
     assert list(there.path.glob(".orch/**/Pulumi.p5.yaml")) == []
     assert there.cloud.everything() == {}
+
+
+def test_a_saved_plan_writes_nothing_to_the_state_and_an_up_makes_the_key_of_its_seal(
+    tmp_path: Path, engine: None
+) -> None:
+    there: Rehearsed = Rehearsed.make(tmp_path)
+    write(there, 1)
+    state = tmp_path / ".orch/rehearsal/state"
+
+    def files() -> dict[Path, bytes]:
+        return {each: each.read_bytes() for each in state.rglob("*") if each.is_file()}
+
+    save(there)
+    assert files() == {}
+    plan = json.loads((tmp_path / PLAN).read_text())["stacks"][0]
+    assert plan["lineage"] == ""
+    said = apply(there)
+    assert said.code == 0, said.err
+    before = files()
+    write(there, 2)
+    save(there)
+    assert files() == before
+    assert json.loads((tmp_path / PLAN).read_text())["stacks"][0]["lineage"] != ""
+
+
+def test_a_plan_of_what_was_never_up_chooses_no_machine_image(tmp_path: Path, engine: None) -> None:
+    """Nothing proves who wrote it: whoever has the artefact can make its digest and its seal anew."""
+    there: Rehearsed = Rehearsed.make(tmp_path)
+    write(there, 1)
+    save(there)
+    data = json.loads((tmp_path / PLAN).read_text())
+    del data["digest"]
+    (stack,) = data["stacks"]
+    stack["decisions"]["images"] = dict.fromkeys(stack["decisions"]["images"], "ami-of-mallory")
+    forged = SavedPlan.model_validate(data)
+    own = forged.stacks[0].sealed(forged.terms, "")
+    (tmp_path / PLAN).write_text(forged.model_copy(update={"stacks": (own,)}).text())
+    said = apply(there)
+    assert said.code == 9, said.err
+    assert "ami-of-mallory" in said.err
+    assert nodes(there) == []

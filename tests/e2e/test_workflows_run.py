@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,6 +62,15 @@ class Repository:
         assert said.code == 0, said.err
         for file in self.path.glob(".github/workflows/*.yml"):
             file.write_text(file.read_text().replace("      queue: max\n", ""))
+        # The orch of the tests is on PATH, and pip would put the wheel in its place.
+        action = self.path / ".github/actions/orch/action.yml"
+        action.write_text(re.sub(r"python -m pip install .*\\\n.*\n", "true\n", action.read_text()))
+        branches = ["main"]
+        server.environments = {
+            "production": (True, branches),
+            "production-plan": (False, branches),
+            "production-nightly": (False, branches),
+        }
         self.flags = [*self.stub_flags()]
         self.head = self.commit()
 

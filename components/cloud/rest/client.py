@@ -17,6 +17,7 @@ from orch import __version__
 from orch.components.accounts import CREDS, Account, selected_in_rehearsal
 from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
 from orch.spec.cursors import follow
+from orch.spec.install import install_hint
 
 if TYPE_CHECKING:
     import httpx
@@ -107,7 +108,7 @@ class RestClient(ABC):
             raise CloudRefused(
                 f"what asks {self.title} is not installed",
                 detail=str(error),
-                hint=f"pip install 'orch-fleet[{self.extra}]'",
+                hint=install_hint(self.extra),
                 code="ORCH303",
             ) from error
         own = {"User-Agent": f"orch/{__version__}", **(headers or {})}

@@ -17,6 +17,7 @@ from typing import Any
 from orch.components.accounts import CREDS
 from orch.components.cloud_errors import CloudRefused
 from orch.components.nebius.account.errors import HINTS
+from orch.spec.install import install_hint
 from orch.spec.models.backends.credentials import NebiusServiceAccountCreds
 from orch.spec.models.backends.nebius import NebiusSettings
 
@@ -48,7 +49,7 @@ class Session:
             raise CloudRefused(
                 "Nebius's SDK is not installed",
                 detail=str(error),
-                hint="pip install 'orch-fleet[nebius]'",
+                hint=install_hint("nebius"),
                 code="ORCH303",
             ) from error
         if not self.key:

@@ -30,6 +30,8 @@ USED = {
     f"{REPO}/check-runs": ["post"],
     f"{REPO}/check-runs/{{check_run_id}}": ["patch"],
     f"{REPO}/collaborators/{{username}}/permission": ["get"],
+    f"{REPO}/environments/{{environment_name}}": ["get"],
+    f"{REPO}/environments/{{environment_name}}/deployment-branch-policies": ["get"],
 }
 WORDS = (
     "type",

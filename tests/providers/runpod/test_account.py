@@ -278,10 +278,10 @@ def test_without_httpx_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(CloudRefused) as refusal:
         RunpodClient(Login("rpa_any"))
-    assert "orch-fleet[runpod]" in str(refusal.value.hint)
+    assert ".[runpod]" in str(refusal.value.hint)
     with pytest.raises(NoSdk) as lacking:
         gpus_of_pods(8)
-    assert "orch-fleet[runpod]" in str(lacking.value.hint)
+    assert ".[runpod]" in str(lacking.value.hint)
 
 
 def test_the_shell_shows_an_account_and_takes_a_pod_away(

@@ -99,4 +99,4 @@ def test_without_the_clouds_sdk_it_says_what_to_install(
     with pytest.raises(NoSdk) as caught:
         rehearse(project).project.session("aws")
     assert (caught.value.code, caught.value.exit_code) == ("ORCH306", ExitCode.CONFIG)
-    assert "orch-fleet[aws]" in (caught.value.hint or "")
+    assert ".[aws]" in (caught.value.hint or "")
