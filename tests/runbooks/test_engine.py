@@ -413,7 +413,7 @@ def test_a_report_has_what_was_done_and_cannot_be_broken_out_of(project: Project
         made.runbook, made.plan, status_json(change, tuple(steps.values()), made.runbook), made.logs
     )
     assert text.startswith("# mine: interrupted\n")
-    assert "- text: `a\\|b'c # d`" in text
+    assert "- text: a\\|b\\`c #&#8203; d" in text
     assert "| one |  | failed |" in text
     assert "\x1b" not in text
     assert "`````text" in text
