@@ -13,13 +13,14 @@ from orch.spec.confidential import hidden
 from orch.spec.errors import visible, visible_lines
 
 if TYPE_CHECKING:
-    from orch.runbooks.model import Runbook, Step
+    from orch.runbooks.engine import Consent
+    from orch.runbooks.model import Runbook
     from orch.runbooks.parameters import Parameter
-    from orch.runbooks.plan import PlannedStep, RunPlan
+    from orch.runbooks.plan import Gate, PlannedStep, RunPlan
     from orch.runner.ledger.changes import Change
     from orch.runner.ledger.changes import Step as Written
 
-Approver = Callable[["Step"], "str | None"]
+Approver = Callable[["Gate"], "Consent | None"]
 
 
 class Screen:
@@ -69,21 +70,20 @@ class Screen:
             except Problem as problem:
                 tell(f"  {problem.summary}{f'; {problem.hint}' if problem.hint else ''}")
 
-    def approval(self, step: Step) -> str | None:
-        if self._approver is not None and (by := self._approver(step)) is not None:
-            return by
+    def approval(self, gate: Gate) -> Consent | None:
+        if self._approver is not None and (consent := self._approver(gate)) is not None:
+            return consent
         if not self._terminal:
             return None
-        from orch.runbooks.engine import Refused
+        from orch.runbooks.engine import Consent, Refused
         from orch.runner.processes import here
 
-        tell(f"  {step.text}\n  Go on? [yes/no]")
+        tell(f"  {gate.text}\n  Go on? [yes/no]")
         word = input("  > ").strip().lower()
         if word == "yes":
-            return here()
+            return Consent(here())
         raise Refused(
-            f"step {step.name} was not approved",
-            where=str(step.span),
+            f"{gate.name} was not approved",
             hint="the run stays where it is; `orch runbook status` shows how to go on",
             code="ORCH418",
         )
