@@ -10,7 +10,8 @@ from typing import Any
 
 from orch.runbooks.model import Commands, Runbook, Step
 from orch.runbooks.parameters import WrongValue
-from orch.runbooks.words import shell_text, variable
+from orch.runbooks.shell import shell_text
+from orch.runbooks.words import variable
 from orch.spec.grammar.values import Problem
 
 RUN = "runbook run"
@@ -85,11 +86,12 @@ def _action(commands: Commands | None, values: Mapping[str, str]) -> Action | No
         words = tuple(each.filled(values) for each in commands.words)
         missing = tuple(name for name in names if name not in values)
         return Action(words, "", (), missing, commands.within_s)
-    script, names = shell_text(commands.text)
-    environment = tuple((variable(name), values[name]) for name in names if name in values)
-    return Action(
-        None, script, environment, tuple(name for name in names if name not in values), commands.within_s
-    )
+    script = shell_text(commands.text)
+    for word in script.words:
+        word.filled(values)
+    environment = tuple((variable(name), values[name]) for name in script.names if name in values)
+    missing = tuple(name for name in script.names if name not in values)
+    return Action(None, script.text, environment, missing, commands.within_s)
 
 
 def subject(name: str, values: Mapping[str, str]) -> str:
