@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Protocol
 
 from orch.runbooks.model import Runbook, Step
 from orch.runbooks.parameters import Parameter
 from orch.runbooks.plan import Action, Gate, PlannedStep, RunPlan, gate_of, in_words, planned_step
-from orch.runbooks.process import Program, orch_words, run, search_path
+from orch.runbooks.process import run
+from orch.runbooks.programs import program_of
 from orch.runner.ledger.changes import Step as Written
 from orch.runner.private import private_file, private_folder
 from orch.runner.processes import can_be_checked, describe_owner, is_dead_owner, owner_of
@@ -337,36 +337,6 @@ class Run:
             self.journal.end_step(planned.host or "", name, "undone")
             undone.append(name)
         return tuple(undone)
-
-
-def program_of(
-    planned: PlannedStep,
-    action: Action,
-    folder: Path,
-    more_words: Callable[[tuple[str, ...]], tuple[str, ...]] = tuple,
-    timeout_s: int | None = None,
-    *,
-    environment: Mapping[str, str] = MappingProxyType({}),
-) -> Program:
-    """The program that does it. Where sudo or a login keeps no environment, a shell gets its variables at the
-    top of its text, each quoted. `environment`: what shells on this machine have besides."""
-    if action.words is not None:
-        return Program(orch_words(action.words), {}, folder, timeout_s)
-    variables = "".join(f"{name}={shlex.quote(value)}\n" for name, value in action.environment)
-    if planned.host is None:
-        if not planned.step.sudo:
-            own = {**search_path(), **environment, **dict(action.environment)}
-            return Program(("/bin/sh", "-euc", action.script), own, folder, timeout_s, group=True)
-        more = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-        words = ("sudo", "-n", "/bin/sh", "-euc", more + variables + action.script)
-        return Program(words, {}, folder, timeout_s, group=True)
-    text = f"/bin/sh -euc {shlex.quote(variables + action.script)}"
-    limited = f"timeout -k 5 {timeout_s} {text}" if timeout_s else text
-    on_node = f"sudo -n {limited}" if planned.step.sudo else limited
-    words = more_words(("ssh", planned.host))
-    # A little longer than the node takes to end it.
-    wait = None if timeout_s is None else timeout_s + 30
-    return Program(orch_words((*words, "--", on_node)), {}, folder, wait, group=True)
 
 
 def shown(planned: PlannedStep) -> str:

@@ -69,16 +69,26 @@ class Flow:
     def tainted(self, node: Node | None) -> bool:
         """Whether a value may be in what a node says: by a reference, a variable, a file, or what a command
         answers."""
-        return node is not None and any(map(self._is_tainted, all_nodes(node)))
+        answers = (each.type == "command_substitution" for each in all_nodes(node)) if node else ()
+        return any(answers) or self.has_value(node)
 
-    def _is_tainted(self, node: Node) -> bool:
+    def has_value(self, node: Node | None) -> bool:
+        """Whether a value may be in what a node says, unless a command answers it that has none."""
+        return node is not None and any(map(self._is_value, all_nodes(node)))
+
+    def _is_value(self, node: Node) -> bool:
         if node.type in ("expansion", "simple_expansion"):
             named = [each for each in node.named_children if each.type.endswith("variable_name")]
             name = text_of(named[0]) if named else "@"
             return bool(name in self.variables or _GIVEN.fullmatch(name))
         if node.type in ("word", "raw_string", "string"):
             return (literal_of(node) or "/").rpartition("/")[2] in self.files
-        return node.type == "command_substitution"
+        return False
+
+    def calculates(self, node: Node) -> bool:
+        """Whether a value may be in arithmetic, which names variables without `$`."""
+        names = (text_of(each) for each in all_nodes(node) if each.type == "variable_name")
+        return self.tainted(node) or any(name in self.variables or _GIVEN.fullmatch(name) for name in names)
 
     def word(self, node: Node) -> Word:
         return Word(literal_of(node), fixed_text(node), self.tainted(node))

@@ -293,12 +293,8 @@ class _Reader:
             for name in shell_text(fence.content).names:
                 check_known(name, self.known, self.later)
         except Problem as problem:
-            start, end = (*problem.at, 0, 0)[:2] if problem.at else (0, 0)
-            place = (
-                fence.span_in(int(start), int(end))
-                if problem.at
-                else self._place_of_reference(fence, problem)
-            )
+            at = [int(each) for each in problem.at or ()]
+            place = fence.span_in(at[0], at[1]) if at else self._place_of_reference(fence, problem)
             self._problem(problem, place or fence.content_span)
 
     def _place_of_reference(self, fence: Fence, problem: Problem) -> Span | None:

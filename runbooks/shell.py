@@ -49,7 +49,7 @@ class Script:
 
 @dataclass(frozen=True)
 class _Reference:
-    """A reference: its parameter, and its place in the text of the runbook."""
+    """Its parameter, and its place in the text of the runbook."""
 
     name: str
     at: tuple[int, int]
@@ -110,9 +110,8 @@ class _Text:
         self.root = parsed(self.source)
         self.nodes = list(all_nodes(self.root))
         self._require_known()
-        functions = {
-            text_of(n.child_by_field_name("name")) for n in self.nodes if n.type == "function_definition"
-        }
+        defined = (each for each in self.nodes if each.type == "function_definition")
+        functions = {text_of(each.child_by_field_name("name")) for each in defined}
         for name in functions & (readers.TEXT | readers.PLAIN | readers.READERS | readers.SHELLS | {"orch"}):
             self._refuse(
                 self.root, f"a function has the name of the command `{name}`", "give it another name"
@@ -187,14 +186,14 @@ class _Text:
             operators = {text_of(each) for each in all_nodes(node) if each.type in ("test_operator", "=~")}
             if operators & {"-v", "-R", "=~"} and self.flow.tainted(node):
                 self._refuse(node, "this test may run what is in the value", "write another test")
-        elif node.type == "arithmetic_expansion" and self._tainted_arithmetic(node):
+        elif node.type == "arithmetic_expansion" and self.flow.calculates(node):
             self._refuse(node, "a shell may run what it finds in arithmetic", "calculate elsewhere")
         elif node.type == "variable_assignment":
             name = text_of(node.child_by_field_name("name"))
             value = node.child_by_field_name("value")
             if readers.is_special(name) and self.flow.tainted(value):
-                hint = "give the variable another name"
-                self._refuse(value or node, f"the variable `{name}` decides which commands run, or how", hint)
+                why = f"the variable `{name}` decides which commands run, or how"
+                self._refuse(value or node, why, "give the variable another name")
             if value is not None:
                 self._guard(value)
         elif node.type == "for_statement":
@@ -202,13 +201,6 @@ class _Text:
                 self._guard(each)
         elif node.type in ("pipeline", "redirected_statement", "heredoc_redirect"):
             self._input(node)
-
-    def _tainted_arithmetic(self, node: Node) -> bool:
-        return self.flow.tainted(node) or any(
-            (name := text_of(each)) in self.flow.variables or name.startswith(_VARIABLE)
-            for each in all_nodes(node)
-            if each.type == "variable_name"
-        )
 
     def _names(self, node: Node) -> None:
         """Look at a builtin whose words are names of variables."""
@@ -293,8 +285,7 @@ class _Text:
             self._refuse(node, "another shell would read the value as commands", hint)
             return
         source = word.literal.encode("utf-8", "surrogatepass")
-        inner = _Text(source, {}, [], self._span(node), self.flow)
-        inner.check()
+        _Text(source, {}, [], self._span(node), self.flow).check()
 
     def _plain(self, words: tuple[Said, ...], nodes: list[Node]) -> None:
         """Look at a command that is no shell and no builtin which reads commands."""
@@ -312,6 +303,8 @@ class _Text:
                 self._refuse(node, f"`{name}` may read the value as commands", _INSTEAD)
             if not word.tainted:
                 continue
+            if self._is_split(node):
+                self._refuse(node, "without quotes the value would be several words", 'write `"$x"`')
             if why := readers.wrong_word(words, at):
                 self._refuse(node, why, _HOST if name in ("ssh", "orch", "scp", "rsync") else _INSTEAD)
             if at < end:
@@ -356,6 +349,16 @@ class _Text:
                 self._refuse(
                     each, f"`{name}` may read its input as commands, and the value is in it", _INSTEAD
                 )
+
+    def _is_split(self, node: Node) -> bool:
+        """Whether a shell splits a value in a word: a variable or an answer without quotes around it."""
+        parts = node.children if node.type == "concatenation" else [node]
+        return any(
+            each.type in ("expansion", "simple_expansion", "command_substitution")
+            and each.start_byte not in self.quoted
+            and self.flow.has_value(each)
+            for each in parts
+        )
 
     def _guard(self, node: Node) -> None:
         """Note a word that begins with a value, which must not make it an option by a dash."""
