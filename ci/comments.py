@@ -47,8 +47,9 @@ class Footing:
     def lines(self, what: str = "Plan") -> list[str]:
         parts = [f"{what} of {self.head[:12]}" if self.head else what]
         parts += [f"onto {self.base[:12]}"] if self.base else []
+        words = escape(" ".join(parts), commits=(self.head[:12], self.base[:12]))
         link = f" [All of it]({self.run_url}) is with the run." if self.run_url else ""
-        return ["", "---", "", f"<sub>{escape(' '.join(parts))}.{link}</sub>"] if self.head or link else []
+        return ["", "---", "", f"<sub>{words}.{link}</sub>"] if self.head or link else []
 
 
 def marker_of(body: str) -> str | None:

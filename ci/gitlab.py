@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 TOKEN = "GITLAB_TOKEN"
 PER_PAGE = 100
 TIMEOUT_S = 30
+
+_DEVELOPER = 30
+"""The least access level that may push. Source: GitLab's API, "Valid access levels"."""
+
+_APPROVED = "approved this merge request"
+"""The note of the system when somebody approves."""
 
 STATES = {"success": "success", "neutral": "success", "failure": "failed", "action_required": "failed"}
 """What becomes of a check's conclusion as the state of a commit, of which GitLab knows fewer."""
@@ -87,18 +94,46 @@ class GitLab:
                 yield _pull(SimpleNamespace(**each))
 
     def approvals(self, number: int) -> Iterator[Comment]:
-        """Those whom GitLab counts as approving, each with all that they wrote there."""
+        """Yield what approvers of the newest commit wrote, who may push and are not its author.
+
+        GitLab keeps an approval when a commit is pushed after it, unless the project says otherwise, and lets
+        maintainers change what others wrote. So only approvals and texts count that are newer than the
+        commit's version of the merge request, and only texts as they were written.
+        """
         with self._asking(number):
             request = self._project.mergerequests.get(number)
-            approved = request.approvals.get().approved_by
-            author = request.author["username"]
-            names = dict.fromkeys(str(each["user"]["username"]) for each in approved)
-            said: dict[str, list[str]] = {name: [] for name in names if name != author}
-            for each in self.comments(number) if said else ():
-                if each.author in said:
-                    said[each.author].append(each.body)
-            for name, bodies in said.items():
-                yield Comment(0, name, "\n".join(bodies))
+            versions = request.diffs.list(iterator=True)
+            heads = [_time(each.created_at) for each in versions if each.head_commit_sha == request.sha]
+            since = max(heads, default=None)
+            notes = list(self._notes(number).list(iterator=True, sort="asc", order_by="created_at"))
+            # A server that does not tell when somebody approved has a note of its own on it.
+            told = {
+                each.author["id"]: each.created_at for each in notes if each.system and each.body == _APPROVED
+            }
+            people: dict[int, str] = {}
+            if since is None:
+                return
+            for each in request.approvals.get().approved_by:
+                user = each["user"]
+                at = each.get("approved_at") or told.get(user["id"], "")
+                if at and _time(at) >= since and user["id"] != request.author["id"]:
+                    people[user["id"]] = str(user["username"])
+            people = {user: name for user, name in people.items() if self._may_push(user)}
+            yield from (Comment(0, name, "") for name in people.values())
+            for each in notes:
+                as_written = each.updated_at == each.created_at and _time(each.created_at) >= since
+                if each.author["id"] in people and as_written and not each.system:
+                    yield Comment(each.id, people[each.author["id"]], each.body or "")
+
+    def _may_push(self, user: int) -> bool:
+        """Whether somebody may push to the project, also as a member of a group above it."""
+        try:
+            member = self._project.members_all.get(user)
+        except self._error as error:
+            if getattr(error, "response_code", None) == 404:
+                return False
+            raise
+        return member.access_level >= _DEVELOPER and member.state == "active"
 
     def post_check(self, check: Check) -> None:
         """A status of the commit; annotations are the report of code quality of the job."""
@@ -153,13 +188,18 @@ class GitLab:
             raise refusal(
                 None, f"{type(error).__name__}: {error}", f"{where} at {self.url}", TOKEN
             ) from error
-        except (AttributeError, TypeError, KeyError) as error:
+        except (AttributeError, TypeError, KeyError, ValueError) as error:
             raise ForgeError(
                 "the answer is none of GitLab's",
                 where=f"{where} at {self.url}",
                 detail=f"{type(error).__name__}: {error}",
                 hint="look at CI_SERVER_URL",
             ) from error
+
+
+def _time(text: str) -> datetime:
+    """Raises TypeError, ValueError for what is no time of GitLab."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def _pull(request: Any) -> Pull:

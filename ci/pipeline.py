@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -182,19 +181,38 @@ def _event(path: str | None) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def approved_in_pull(number: int, mark: str) -> str:
-    """Who approved a pull or merge request with this mark. Raises NotAllowed, NoPipeline, ForgeError."""
-    where = pipeline(os.environ)
-    forge = where.forge()
+@dataclass(frozen=True)
+class Approved:
+    """An approval of a forge. `by`: who gave it, and where; `proof`: the text in which the mark stands."""
+
+    by: str
+    proof: str
+
+
+def approved_in_pull(
+    where: Pipeline, forge: Forge, number: int, mark: str, used: Collection[str] = ()
+) -> Approved:
+    """Return who approved a pull or merge request with this mark, by an approval that is not in `used`.
+
+    Raises NotAllowed, ForgeError.
+    """
     approvals = tuple(forge.approvals(number))
+    spent = ""
     for each in approvals:
+        proof = f"{where.kind}:{where.repo}#{number}/{each.id} {mark}"
         if any(line.strip() == mark for line in each.body.split("\n")):
-            return f"{each.author} in {where.repo}#{number}"
+            if proof not in used:
+                return Approved(f"{each.author} in {where.repo}#{number}", proof)
+            spent = each.author
     others = ", ".join(dict.fromkeys(each.author for each in approvals))
     raise NotAllowed(
         f"nobody has approved this run in {forge.noun} {number}",
         where=where.repo,
-        detail=f"approved without its mark: {others}" if others else "it has no approval that counts",
+        detail=f"the approval of {spent} was used before: one approval passes one gate, once"
+        if spent
+        else f"approved without its mark: {others}"
+        if others
+        else "it has no approval that counts",
         hint=f"somebody who may write there approves it, with the line `{mark}`",
         code="ORCH418",
     )

@@ -117,7 +117,9 @@ def markdown(review: Review, most: int = MOST_BYTES) -> str:
     ]
     details = [block for stack in review.stacks for block in _details(stack)]
     basis = basis_line(review)
-    end = Block(["", _ending(review), *(["", f"{escape(basis, _LONG)}."] if basis else [])])
+    own = (review.basis.commit, review.basis.base, review.basis.plan)
+    shown_basis = escape(basis, _LONG, commits=own)
+    end = Block(["", _ending(review), *(["", f"{shown_basis}."] if basis else [])])
     shortened = _shortened(9_999_999, 9_999_999)
     blocks = [dangers, *tables, *details, end]
     order = [*reversed(details), *reversed(tables), dangers]

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Protocol
 
 from orch.runbooks.model import Runbook, Step
 from orch.runbooks.parameters import Parameter
-from orch.runbooks.plan import Action, PlannedStep, RunPlan, in_words, planned_step
-from orch.runbooks.process import Program, orch_words, run, search_path
+from orch.runbooks.plan import Action, Gate, PlannedStep, RunPlan, gate_of, in_words, planned_step
+from orch.runbooks.process import run
+from orch.runbooks.programs import program_of
 from orch.runner.ledger.changes import Step as Written
 from orch.runner.private import private_file, private_folder
 from orch.runner.processes import can_be_checked, describe_owner, is_dead_owner, owner_of
@@ -43,6 +43,15 @@ class Waits(RunbookError):
     exit_code = ExitCode.CHANGES
 
 
+@dataclass(frozen=True)
+class Consent:
+    """An approval. `by`: who gave it; `proof`: what it can be told by, so that it is used once; "" for a word
+    that was said to this process."""
+
+    by: str
+    proof: str = ""
+
+
 class Audience(Protocol):
     """Who is at the command line: sees what happens, answers and approves."""
 
@@ -56,8 +65,8 @@ class Audience(Protocol):
         """The final form of an answer; None where there is nobody to ask."""
         ...
 
-    def approval(self, step: Step) -> str | None:
-        """Who approved the step; None where nobody did. Raises Refused."""
+    def approval(self, gate: Gate) -> Consent | None:
+        """Return who approved what the gate says; None when nobody did. Raises OrchError for a no."""
         ...
 
 
@@ -98,8 +107,8 @@ class Run:
             self._step(at, planned, written)
 
     def _take_answers(self) -> None:
-        """Write the answers that came with this call. Where one is another one now, what was approved after
-        it was approved for something else, and is asked again."""
+        """Write the answers that came with this call. An approval that was given for other answers is asked
+        for again."""
         written = {each.name: each for each in self.journal.steps}
         changed = ""
         for step in self.runbook.steps:
@@ -111,13 +120,52 @@ class Run:
                 changed = step.name
                 self.journal.end_step(row.host, step.name, "done", answer)
                 self.audience.tells(f"{step.name} is {answer} now, and was {row.message}")
-            elif changed and step.kind == "approval":
-                self.journal.end_step(row.host, step.name, "undone", f"{changed} was answered anew")
+            elif step.kind == "approval":
+                before = self.plan.passed.get(step.name, {})
+                other = next(
+                    (each for each in before if before[each] != self.plan.answers.get(each)), changed
+                )
+                if other:
+                    self.journal.end_step(row.host, step.name, "undone", f"{other} was answered anew")
         if self.plan.as_json() != self.journal.change.plan:
             self.journal.set_plan(self.plan.as_json())
 
+    def _keep(self, plan: RunPlan) -> None:
+        if plan != self.plan:
+            self.plan = plan
+            self.journal.set_plan(plan.as_json())
+
     def _planned(self, step: Step) -> PlannedStep:
         return in_words(planned_step(step, self.plan.known), self.more_words)
+
+    def next_gate(self) -> Gate | None:
+        """Return the next gate of the run; None when there is none, or a question must be answered before."""
+        ended = {each.name for each in self.journal.steps if each.status in ("done", "skipped")}
+        for step in self.runbook.steps:
+            needed = self._planned(step).needed
+            if step.name in ended or needed is False:
+                continue
+            if needed is None or (step.kind == "question" and step.name not in self.plan.answers):
+                return None
+            if step.kind == "approval":
+                return self._gate(step.name, step.text)
+        return None
+
+    def _gate(self, name: str, text: str) -> Gate:
+        steps = [self._planned(each) for each in self.runbook.steps]
+        project = self.journal.change.project
+        where = {**self.environment, "project": project, "runbook": self.runbook.name}
+        return gate_of(name, text, self.plan, steps, where)
+
+    def _consent(self, gate: Gate) -> Consent | None:
+        """Return the approval that lets the run pass a gate, written down so that it passes no other."""
+        self._keep(replace(self.plan, waits=gate.mark))
+        consent = self.audience.approval(gate)
+        if consent is not None:
+            passed = {**self.plan.passed, gate.name: self.plan.answers}
+            used = (*self.plan.used, consent.proof) if consent.proof else self.plan.used
+            self._keep(replace(self.plan, waits="", passed=passed, used=used))
+        return consent
 
     def _step(self, at: int, planned: PlannedStep, written: Written | None) -> None:
         step = planned.step
@@ -153,20 +201,20 @@ class Run:
                 hint=f"`orch runbook resume {self.number} {question.name}=VALUE` goes on",
                 code="ORCH418",
             )
-        self.plan = replace(self.plan, answers={**self.plan.answers, question.name: answer})
-        self.journal.set_plan(self.plan.as_json())
+        self._keep(replace(self.plan, answers={**self.plan.answers, question.name: answer}))
         return answer
 
     def _approve(self, step: Step) -> str:
-        by = self.audience.approval(step)
-        if by is None:
+        gate = self._gate(step.name, step.text)
+        consent = self._consent(gate)
+        if consent is None:
             raise Waits(
                 f"runbook {self.runbook.name} waits for approval: {step.text}",
-                detail=f"step {step.name} in {step.span}",
+                detail=f"step {step.name} in {step.span}\nits mark for a pull request: {gate.mark}",
                 hint=f"`orch runbook resume {self.number} --approve` goes on",
                 code="ORCH418",
             )
-        return f"approved by {by}"
+        return f"approved by {consent.by}"
 
     # Steps for programs
 
@@ -192,11 +240,13 @@ class Run:
         """Raises Waits unless somebody says that a process of another machine has ended."""
         process = describe_owner(owner)
         what = f"{process}, which did step {step.name}, has ended: that machine cannot be seen from here."
-        if self.audience.approval(replace(step, text=what)) is None:
+        gate = self._gate(f"{step.name}/ended", what)
+        if self._consent(gate) is None:
             raise Waits(
                 f"nobody knows whether step {step.name} is still at work",
                 where=str(step.span),
-                detail=f"{process} began it, and cannot be seen from here",
+                detail=f"{process} began it, and cannot be seen from here\n"
+                f"the mark for a pull request: {gate.mark}",
                 hint=f"look there; once it has ended, `orch runbook resume {self.number} --approve` goes on",
                 code="ORCH418",
             )
@@ -287,36 +337,6 @@ class Run:
             self.journal.end_step(planned.host or "", name, "undone")
             undone.append(name)
         return tuple(undone)
-
-
-def program_of(
-    planned: PlannedStep,
-    action: Action,
-    folder: Path,
-    more_words: Callable[[tuple[str, ...]], tuple[str, ...]] = tuple,
-    timeout_s: int | None = None,
-    *,
-    environment: Mapping[str, str] = MappingProxyType({}),
-) -> Program:
-    """The program that does it. Where sudo or a login keeps no environment, a shell gets its variables at the
-    top of its text, each quoted. `environment`: what shells on this machine have besides."""
-    if action.words is not None:
-        return Program(orch_words(action.words), {}, folder, timeout_s)
-    variables = "".join(f"{name}={shlex.quote(value)}\n" for name, value in action.environment)
-    if planned.host is None:
-        if not planned.step.sudo:
-            own = {**search_path(), **environment, **dict(action.environment)}
-            return Program(("/bin/sh", "-euc", action.script), own, folder, timeout_s, group=True)
-        more = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-        words = ("sudo", "-n", "/bin/sh", "-euc", more + variables + action.script)
-        return Program(words, {}, folder, timeout_s, group=True)
-    text = f"/bin/sh -euc {shlex.quote(variables + action.script)}"
-    limited = f"timeout -k 5 {timeout_s} {text}" if timeout_s else text
-    on_node = f"sudo -n {limited}" if planned.step.sudo else limited
-    words = more_words(("ssh", planned.host))
-    # A little longer than the node takes to end it.
-    wait = None if timeout_s is None else timeout_s + 30
-    return Program(orch_words((*words, "--", on_node)), {}, folder, wait, group=True)
 
 
 def shown(planned: PlannedStep) -> str:

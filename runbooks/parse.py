@@ -14,7 +14,8 @@ from typing import TypeVar
 from orch.runbooks.document import Fence, FrontMatter, fences, front_matter, parameter_of
 from orch.runbooks.model import Commands, Condition, Kind, Runbook, Step
 from orch.runbooks.parameters import NAME, Parameter
-from orch.runbooks.words import Word, check_known, command_words, shell_text, word_of
+from orch.runbooks.shell import shell_text
+from orch.runbooks.words import Word, check_known, command_words, word_of
 from orch.spec.diagnostics import Diagnostic, Severity, Span
 from orch.spec.grammar.values import Problem, check_name, parse_duration, shown
 from orch.spec.loader.load import InvalidConfiguration
@@ -289,15 +290,11 @@ class _Reader:
         if len(fence.content.encode("utf-8", "replace")) > MOST_SHELL:
             self._report("ORCH105", fence.head, f"a block for a shell has at most {MOST_SHELL:,} bytes")
         try:
-            for name in shell_text(fence.content)[1]:
+            for name in shell_text(fence.content).names:
                 check_known(name, self.known, self.later)
         except Problem as problem:
-            start, end = (*problem.at, 0, 0)[:2] if problem.at else (0, 0)
-            place = (
-                fence.span_in(int(start), int(end))
-                if problem.at
-                else self._place_of_reference(fence, problem)
-            )
+            at = [int(each) for each in problem.at or ()]
+            place = fence.span_in(at[0], at[1]) if at else self._place_of_reference(fence, problem)
             self._problem(problem, place or fence.content_span)
 
     def _place_of_reference(self, fence: Fence, problem: Problem) -> Span | None:

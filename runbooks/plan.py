@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orch.runbooks.model import Commands, Runbook, Step
 from orch.runbooks.parameters import WrongValue
-from orch.runbooks.words import shell_text, variable
+from orch.runbooks.shell import shell_text
+from orch.runbooks.words import variable
 from orch.spec.grammar.values import Problem
 
 RUN = "runbook run"
@@ -85,11 +86,12 @@ def _action(commands: Commands | None, values: Mapping[str, str]) -> Action | No
         words = tuple(each.filled(values) for each in commands.words)
         missing = tuple(name for name in names if name not in values)
         return Action(words, "", (), missing, commands.within_s)
-    script, names = shell_text(commands.text)
-    environment = tuple((variable(name), values[name]) for name in names if name in values)
-    return Action(
-        None, script, environment, tuple(name for name in names if name not in values), commands.within_s
-    )
+    script = shell_text(commands.text)
+    for word in script.words:
+        word.filled(values)
+    environment = tuple((variable(name), values[name]) for name in script.names if name in values)
+    missing = tuple(name for name in script.names if name not in values)
+    return Action(None, script.text, environment, missing, commands.within_s)
 
 
 def subject(name: str, values: Mapping[str, str]) -> str:
@@ -112,32 +114,64 @@ def holds(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
 class RunPlan:
     """What is kept of a run in the log of changes: what it goes by, also when the file is another one now.
 
-    `values`: the parameters it was begun with; `answers`: those of questions since.
+    `values`: the parameters it was begun with; `answers`: those of questions since. `waits`: the mark of the
+    gate at which it stopped last. `passed`: gates that it has passed, each with the answers of that moment.
+    `used`: approvals of pull requests that it has spent.
     """
 
     file: str
     text: str
     values: Mapping[str, str]
     answers: Mapping[str, str]
+    waits: str = ""
+    passed: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    used: tuple[str, ...] = ()
 
     def as_json(self) -> str:
-        kept = {"file": self.file, "text": self.text, "values": self.values, "answers": self.answers}
-        return json.dumps({"schema": 1, **kept}, ensure_ascii=False)
+        return json.dumps({"schema": 1, **asdict(self)}, ensure_ascii=False)
 
     @classmethod
     def of(cls, text: str) -> RunPlan:
         kept = json.loads(text)
-        return cls(kept["file"], kept["text"], dict(kept["values"]), dict(kept["answers"]))
+        return cls(
+            kept["file"],
+            kept["text"],
+            dict(kept["values"]),
+            dict(kept["answers"]),
+            kept.get("waits", ""),
+            dict(kept.get("passed", {})),
+            tuple(kept.get("used", ())),
+        )
 
     @property
     def known(self) -> dict[str, str]:
         return {**self.values, **self.answers}
 
-    @property
-    def digest(self) -> str:
-        """A mark of the text and the parameters, which an approval elsewhere names."""
-        kept = json.dumps([self.text, sorted(self.values.items())])
-        return hashlib.sha256(kept.encode()).hexdigest()[:12]
+
+@dataclass(frozen=True)
+class Gate:
+    """A point of a run that one approval lets it pass, once. `text`: what is approved.
+
+    `mark`: the line by which an approval elsewhere names exactly this. `asked`: whether the run stopped here
+    before, with the same mark.
+    """
+
+    name: str
+    text: str
+    mark: str
+    asked: bool = False
+
+
+def gate_of(
+    name: str, text: str, plan: RunPlan, steps: Sequence[PlannedStep], where: Mapping[str, str]
+) -> Gate:
+    """Return a gate, whose mark covers the text of the runbook, its values and answers, and the final words
+    of every step. `where`: the project, the runbook, and what else decides what is done."""
+    kept = [name, text, plan.text, dict(plan.values), dict(plan.answers), plan_json(steps), dict(where)]
+    # Whoever writes the runbook could find two texts with one short digest.
+    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:40]
+    mark = f"orch-runbook: {where['runbook']} {name} {digest}"
+    return Gate(name, text, mark, asked=plan.waits == mark)
 
 
 def plan_json(steps: Sequence[PlannedStep]) -> list[dict[str, Any]]:

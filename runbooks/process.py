@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 PAUSE_S = 0.1
 KILL_S = 10
@@ -24,13 +25,15 @@ _WAITING = 'IFS= read -r go < "/dev/fd/$1" || exit 125; shift; exec "$@"'
 
 @dataclass(frozen=True)
 class Program:
-    """`group`: it gets a process group of its own, which ends as a whole, and no terminal."""
+    """`group`: it gets a process group of its own, which ends as a whole, and no terminal. `given`: what it
+    reads as its input."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     folder: Path
     timeout_s: int | None = None
     group: bool = False
+    given: bytes = b""
 
 
 def orch_words(words: Sequence[str]) -> tuple[str, ...]:
@@ -60,14 +63,16 @@ def run(program: Program, log: Path, began: Callable[[int], None], show: Callabl
     """
     reading, writing = os.pipe()
     terminal = not program.group and sys.stdin is not None and sys.stdin.isatty()
-    with log.open("ab", buffering=0) as out, log.open("rb") as shown:
+    with log.open("ab", buffering=0) as out, log.open("rb") as shown, TemporaryFile(dir=log.parent) as given:
         shown.seek(0, os.SEEK_END)
+        given.write(program.given)
+        given.seek(0)
         try:
             child = subprocess.Popen(
                 ["/bin/sh", "-c", _WAITING, "sh", str(reading), *program.words],
                 cwd=program.folder,
                 env={**os.environ, **program.environment},
-                stdin=None if terminal else subprocess.DEVNULL,
+                stdin=None if terminal else given if program.given else subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 pass_fds=(reading,),

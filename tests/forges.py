@@ -433,10 +433,30 @@ class GitLabServer(Server):
     requests: dict[int, Json] = field(default_factory=dict)
     issues: dict[int, Json] = field(default_factory=dict)
     statuses: list[Json] = field(default_factory=list)
-    approved: dict[int, list[str]] = field(default_factory=dict)
+    approved: dict[int, list[Json]] = field(default_factory=dict)
+    versions: dict[int, list[Json]] = field(default_factory=dict)
+    levels: dict[str, int] = field(default_factory=dict)
+    """Access levels of members, inherited ones too: 20 reads, 30 may push."""
+    people: dict[str, int] = field(default_factory=lambda: {"project_7_bot": 1, "grace": 2})
     ids: int = 100
     description: Description | None = GITLAB
     default_page = 20
+
+    def person(self, login: str) -> Json:
+        number = self.people.setdefault(login, len(self.people) + 1)
+        return {"id": number, "username": login, "name": login, "state": "active"}
+
+    def push(self, number: int, sha: str, at: str = WHEN) -> None:
+        """Another commit is the head of a merge request: it gets a version, and its approvals stay."""
+        self.ids += 1
+        made = {"id": self.ids, "head_commit_sha": sha, "created_at": at, "state": "collected"}
+        self.versions.setdefault(number, []).insert(0, made)
+        self.requests[number]["sha"] = sha
+
+    def approve(self, number: int, login: str, at: str | None = WHEN) -> None:
+        """`at`: None of a server that does not tell when; it has the note of the system."""
+        row = {"user": self.person(login), **({} if at is None else {"approved_at": at})}
+        self.approved.setdefault(number, []).append(row)
 
     def add_request(self, number: int, sha: str, target: str = "main", source: int = 7) -> None:
         self.requests[number] = {
@@ -447,19 +467,20 @@ class GitLabServer(Server):
             "sha": sha,
             "source_branch": "change",
             "target_branch": target,
-            "author": {"id": 2, "username": "grace", "name": "grace", "state": "active"},
+            "author": self.person("grace"),
             "source_project_id": source,
             "target_project_id": 7,
         }
+        self.push(number, sha)
 
-    def add_note(self, number: int, login: str, body: str, *, system: bool = False) -> Json:
+    def add_note(self, number: int, login: str, body: str, *, system: bool = False, at: str = WHEN) -> Json:
         self.ids += 1
         made = {
             "id": self.ids,
             "body": body,
-            "author": {"id": 1, "username": login, "name": login, "state": "active"},
-            "created_at": WHEN,
-            "updated_at": WHEN,
+            "author": self.person(login),
+            "created_at": at,
+            "updated_at": at,
             "system": system,
             "noteable_id": number + 900,
             "noteable_iid": number,
@@ -475,17 +496,21 @@ class GitLabServer(Server):
             raise Refused(401, {"message": "401 Unauthorized"})
         rest = path.removeprefix("/api/v4")
         if rest == "/user":
-            return 200, {"id": 1, "username": login, "name": login, "state": "active"}
+            return 200, self.person(login)
         match = re.fullmatch(r"/projects/([^/]+)(/.*)", rest)
         if not match or unquote(match[1]) not in ("7", self.project):
             raise Refused(404, {"message": "404 Project Not Found"})
         rest = match[2]
         data = data or {}
         if found := re.fullmatch(r"/merge_requests/(\d+)/approvals", rest):
-            users = [
-                {"id": 1, "username": name, "name": name} for name in self.approved.get(int(found[1]), ())
-            ]
-            return 200, {"iid": int(found[1]), "approved_by": [{"user": each} for each in users]}
+            return 200, {"iid": int(found[1]), "approved_by": self.approved.get(int(found[1]), [])}
+        if found := re.fullmatch(r"/merge_requests/(\d+)/versions", rest):
+            return 200, self.versions.get(int(found[1]), [])
+        if found := re.fullmatch(r"/members/all/(\d+)", rest):
+            login = next((name for name, number in self.people.items() if str(number) == found[1]), "")
+            if login not in self.levels:
+                raise Refused(404, {"message": "404 Not found"})
+            return 200, {**self.person(login), "access_level": self.levels[login]}
         if found := re.fullmatch(r"/merge_requests/(\d+)(/notes(?:/(\d+))?)?", rest):
             number = int(found[1])
             if number not in self.requests:

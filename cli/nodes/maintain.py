@@ -244,7 +244,8 @@ def _show_end(project: Project, changes: Changes, number: int, how: How) -> None
     from datetime import datetime, timezone
 
     from orch.stacks.maintenance.gpu_reset import folder_of
-    from orch.stacks.maintenance.plan import MaintenancePlan, report
+    from orch.review.maintenance import report
+    from orch.stacks.maintenance.plan import MaintenancePlan
 
     change = changes.get(number)
     if change is None:

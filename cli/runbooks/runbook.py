@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ import typer
 from orch.cli.context import MOST, REHEARSE, Json, Rehearse, Yes, project_at
 from orch.cli.errors import UsageError, end, print_json, say, tell, terminated_as_interrupted
 from orch.cli.output.files import require_writable
+from orch.cli.runbooks.approvals import approver_of
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
@@ -171,12 +173,15 @@ def plan(
     """Show what a run would do, step by step, with the plans of its verbs. Changes nothing."""
     from orch.cli.runbooks.screen import plan_lines
     from orch.runbooks.library import source_of
-    from orch.runbooks.plan import plan_json, planned
+    from orch.runbooks.plan import gate_of, plan_json, planned
 
     project = project_at(rehearse=rehearse)
     runbook = _parsed(source_of(project.root, name))
     kept = _kept(runbook, values)
     steps = _in_words(project, planned(runbook, kept.known))
+    where = {**_environment(project), "project": project.name, "runbook": runbook.name}
+    gates = [each.step for each in steps if each.step.kind == "approval" and each.needed is not False]
+    marks = {each.name: gate_of(each.name, each.text, kept, steps, where).mark for each in gates}
     plans = {} if words_only else dict(_plans_of_verbs(project, steps))
     if as_json:
         rows = [{**row, "plan": plans.get(row["name"])} for row in plan_json(steps)]
@@ -187,15 +192,15 @@ def plan(
                 "file": runbook.file,
                 "values": dict(kept.values),
                 "answers": dict(kept.answers),
-                "mark": kept.digest,
+                "marks": marks,
                 "steps": rows,
             }
         )
         return
     for line in plan_lines(runbook, steps, plans):
         say(line)
-    if any(each.step.kind == "approval" for each in steps):
-        say(f"mark for an approval by pull request: {_mark(runbook, kept)}")
+    for step, mark in marks.items():
+        say(f"mark for an approval of {step} by pull request: {mark}")
 
 
 @app.command("run", epilog="Example: orch runbook run bad-node node=gpu3 fleet=lab --report report.md")
@@ -237,19 +242,15 @@ def run(
     require_writable(report)
     project.prepare()
     what, held = subject(runbook.name, kept.values), holds(runbook.name, kept.values)
-    approver = _approver(runbook, kept, approved_by, approve=False)
+    approver = approver_of(project, approved_by, approve=False)
 
     def begun(journal: Journal) -> Run:
-        goes_by, text = kept, runbook
-        if journal.resumed:
-            before = RunPlan.of(journal.change.plan)
-            if before.text != kept.text:
-                tell(
-                    "note: the runbook was changed since; the run goes on by the text that it was begun with"
-                )
-            goes_by = RunPlan(before.file, before.text, before.values, {**before.answers, **kept.answers})
-            text = _parsed(_source(goes_by))
-        return _run(project, text, goes_by, journal, approver, as_json=as_json)
+        if journal.resumed and RunPlan.of(journal.change.plan).text != kept.text:
+            tell("note: the runbook was changed since; the run goes on by the text that it was begun with")
+        made = _run(project, journal, kept.answers, approver, as_json=as_json)
+        if approved_by is not None and approver is not None and (gate := made.next_gate()) is not None:
+            approver(gate)  # before anything is done
+        return made
 
     opened = undertaken(project, RUN, what, plan=kept.as_json(), holds=held, resume=not restart)
     undo = True if undo_on_failure else False if yes else None
@@ -340,15 +341,12 @@ def resume(
     if change.status != "running":
         hint = "`orch runbook run` begins another one"
         raise UsageError(f"run {number} is {change.status}: there is nothing to go on with", hint=hint)
-    kept = RunPlan.of(change.plan)
-    runbook = _parsed(_source(kept))
-    answers = values_of(runbook.questions, tuple(values or ()))
+    answers = values_of(_parsed(_source(RunPlan.of(change.plan))).questions, tuple(values or ()))
     require_writable(report)
-    kept = RunPlan(kept.file, kept.text, kept.values, {**kept.answers, **answers})
-    approver = _approver(runbook, kept, approved_by, approve=approve)
+    approver = approver_of(project, approved_by, approve=approve)
 
     def begun(journal: Journal) -> Run:
-        return _run(project, runbook, kept, journal, approver, as_json=as_json)
+        return _run(project, journal, answers, approver, as_json=as_json)
 
     undo = True if undo_on_failure else None
     _carry_out(project, gone_on_with(project, number), begun, undo=undo, report=report, as_json=as_json)
@@ -442,48 +440,36 @@ def _in_words(project: Project, steps: tuple[PlannedStep, ...]) -> tuple[Planned
     return tuple(in_words(each, rehearsed) for each in steps) if project.rehearsal else steps
 
 
-def _mark(runbook: Runbook, kept: RunPlan) -> str:
-    return f"orch-runbook: {runbook.name} {kept.digest}"
-
-
-def _approver(runbook: Runbook, kept: RunPlan, approved_by: int | None, *, approve: bool) -> Approver | None:
-    """Who approves steps beside the terminal: who calls with --approve, one step; or a pull request."""
-    from orch.runner.processes import here
-
-    if approved_by is not None:
-        from orch.ci.pipeline import approved_in_pull
-
-        by = approved_in_pull(approved_by, _mark(runbook, kept))
-        return lambda _: by
-    if not approve:
-        return None
-    left = [here()]
-    return lambda _: left.pop() if left else None
+def _environment(project: Project) -> dict[str, str]:
+    """What shells of steps on this machine have besides."""
+    return {REHEARSE: "1"} if project.rehearsal else {}
 
 
 def _run(
     project: Project,
-    runbook: Runbook,
-    kept: RunPlan,
     journal: Journal,
+    answers: Mapping[str, str],
     approver: Approver | None,
     *,
     as_json: bool,
 ) -> Run:
+    """The run of a journal, by the text and the values that it was begun with, whatever the file is now."""
     from orch.cli.runbooks.screen import Screen, terminal
     from orch.cli.runbooks.verb_words import rehearsed
     from orch.runbooks.engine import Run
+    from orch.runbooks.plan import RunPlan
 
+    kept = RunPlan.of(journal.change.plan)
+    kept = replace(kept, answers={**kept.answers, **answers})
+    runbook = _parsed(_source(kept))
     stream = sys.stderr if as_json else sys.stdout
     screen = Screen(len(runbook.steps), stream, terminal=terminal(), approver=approver)
     if journal.resumed:
         done = sum(each.status in ("done", "skipped") for each in journal.steps)
         tell(f"run {journal.change.id} goes on: {done} of {len(runbook.steps)} steps are done")
-    logs = _logs(project, journal.change.id)
-    if not project.rehearsal:
-        return Run(runbook, kept, journal, screen, project.root, logs)
-    more = {REHEARSE: "1"}
-    return Run(runbook, kept, journal, screen, project.root, logs, rehearsed, more)
+    logs, environment = _logs(project, journal.change.id), _environment(project)
+    more_words = rehearsed if project.rehearsal else tuple
+    return Run(runbook, kept, journal, screen, project.root, logs, more_words, environment)
 
 
 def _logs(project: Project, number: int) -> Path:

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orch.cli.errors import tell
+from orch.review.escape import escape, fenced
 from orch.spec.confidential import hidden
 from orch.spec.errors import visible, visible_lines
 
 if TYPE_CHECKING:
-    from orch.runbooks.model import Runbook, Step
+    from orch.runbooks.engine import Consent
+    from orch.runbooks.model import Runbook
     from orch.runbooks.parameters import Parameter
-    from orch.runbooks.plan import PlannedStep, RunPlan
+    from orch.runbooks.plan import Gate, PlannedStep, RunPlan
     from orch.runner.ledger.changes import Change
     from orch.runner.ledger.changes import Step as Written
 
-Approver = Callable[["Step"], "str | None"]
+Approver = Callable[["Gate"], "Consent | None"]
 
 
 class Screen:
@@ -68,21 +70,20 @@ class Screen:
             except Problem as problem:
                 tell(f"  {problem.summary}{f'; {problem.hint}' if problem.hint else ''}")
 
-    def approval(self, step: Step) -> str | None:
-        if self._approver is not None and (by := self._approver(step)) is not None:
-            return by
+    def approval(self, gate: Gate) -> Consent | None:
+        if self._approver is not None and (consent := self._approver(gate)) is not None:
+            return consent
         if not self._terminal:
             return None
-        from orch.runbooks.engine import Refused
+        from orch.runbooks.engine import Consent, Refused
         from orch.runner.processes import here
 
-        tell(f"  {step.text}\n  Go on? [yes/no]")
+        tell(f"  {gate.text}\n  Go on? [yes/no]")
         word = input("  > ").strip().lower()
         if word == "yes":
-            return here()
+            return Consent(here())
         raise Refused(
-            f"step {step.name} was not approved",
-            where=str(step.span),
+            f"{gate.name} was not approved",
             hint="the run stays where it is; `orch runbook status` shows how to go on",
             code="ORCH418",
         )
@@ -226,7 +227,7 @@ READ_BYTES = 1 << 20
 
 
 def report_of(runbook: Runbook, plan: RunPlan, run: dict[str, Any], logs: Path) -> str:
-    """A run as Markdown, for an issue, a pull request or a folder of reports.
+    """Return a run as Markdown, for an issue, a pull request or a folder of reports.
 
     `run`: what `orch runbook status --json` tells of it; `logs`: the folder with the output of steps."""
     lines = [
@@ -236,8 +237,8 @@ def report_of(runbook: Runbook, plan: RunPlan, run: dict[str, Any], logs: Path) 
         "",
         f"- run {run['id']}, by {_plain(run['by'])}, from {_plain(run['from'])}",
         f"- {run['began_at']} to {run['ended_at'] or 'now'}, in {run['calls']} calls",
-        f"- runbook `{_plain(runbook.file)}`, mark `{plan.digest}`",
-        *(f"- {name}: {_code(value)}" for name, value in sorted(plan.known.items())),
+        f"- runbook {_plain(runbook.file)}",
+        *(f"- {name}: {_plain(value) or 'empty'}" for name, value in sorted(plan.known.items())),
         *([f"- result: {_plain(run['result'])}"] if run["result"] else []),
         "",
         "| step | where | status | took | |",
@@ -246,11 +247,10 @@ def report_of(runbook: Runbook, plan: RunPlan, run: dict[str, Any], logs: Path) 
     for each in run["steps"]:
         took = "" if each["seconds"] is None else f"{each['seconds']:g} s"
         cells = (each["name"], each["host"] or "", each["status"], took, each["message"] or "")
-        lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+        lines.append(f"| {' | '.join(map(_plain, cells))} |")
     for each in run["steps"]:
         if output := _tail(logs / f"{each['name']}.log"):
-            ticks = _fence(output)
-            lines += ["", f"## {each['name']}", "", f"{ticks}text", output, ticks]
+            lines += ["", f"## {_plain(each['name'])}", "", *fenced(output.split("\n"), "text")]
     return "\n".join([*lines, ""])
 
 
@@ -261,25 +261,9 @@ def _tail(log: Path) -> str:
             text = hidden(file.read().decode("utf-8", "replace"))  # before a cut leaves a part of a secret
     except OSError:
         return ""
-    last = "\n".join(text.rstrip("\n").split("\n")[-LAST_LINES:])[-MOST_CHARACTERS:]
-    return visible_lines(last)
-
-
-def _fence(text: str) -> str:
-    """Backticks that no line of the text begins with."""
-    ticks = "```"
-    while ticks in text:
-        ticks += "`"
-    return ticks
+    return "\n".join(text.rstrip("\n").split("\n")[-LAST_LINES:])[-MOST_CHARACTERS:]
 
 
 def _plain(text: str) -> str:
-    return visible_lines(hidden(" ".join(text.split()))).translate(str.maketrans({"<": "&lt;", "|": "\\|"}))
-
-
-def _cell(text: str) -> str:
-    return _plain(text)
-
-
-def _code(text: str) -> str:
-    return f"`{_plain(text).replace('`', chr(39))}`" if text else "empty"
+    """Return text of users, answers and nodes on one line of Markdown."""
+    return escape(hidden(" ".join(text.split())))

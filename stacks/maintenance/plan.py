@@ -1,10 +1,8 @@
-"""The plan of a maintenance: which nodes in which waves, which runs end for it, what is left alone; and the
-report on what it came to. Pure."""
+"""The plan of a maintenance: which nodes in which waves, which runs end for it, what is left alone. Pure."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -344,46 +342,3 @@ def left_alone(verb: Verb, look: NodeLook, me: str) -> LeftAlone | None:
     if not look.answers and verb not in ("replace", "rollout", "evacuate"):
         return LeftAlone(look.name, "it does not answer", f"`orch node replace {look.name}` makes it anew")
     return None
-
-
-def report(plan: MaintenancePlan, change: Change, steps: Sequence[Step], evidence: Sequence[str]) -> str:
-    """What was planned, and what each step came to, as Markdown for a pull request or an issue. `evidence`:
-    files that were collected."""
-    lines = [
-        f"# `orch {plan.title}` of {_cell(plan.subject)}",
-        "",
-        f"Change {change.id} of {_cell(change.project)}, by {_cell(change.by)}, "
-        f"begun {_time(change.began_at)}: **{change.shown_status}**"
-        + (f", {_cell(change.result)}" if change.result else ""),
-        "",
-        "## Plan",
-        "",
-        "```text",
-        *(line.replace("```", "'''") for line in plan.lines()),
-        "```",
-        "",
-        "## Steps",
-        "",
-        "| node | step | status | began | took | told |",
-        "|---|---|---|---|---|---|",
-    ]
-    for each in sorted(steps, key=lambda step: step.began_at):
-        took = "" if each.ended_at is None else render_duration(max(0, round(each.ended_at - each.began_at)))
-        cells = (each.host or "all", each.name, each.status, _time(each.began_at), took, each.message or "")
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    stopped = [each for each in steps if each.name.startswith("stop run ") and each.status == "done"]
-    lines += ["", "## Runs stopped", ""]
-    lines += [f"- {_cell(each.name.removeprefix('stop '))}" for each in stopped] or ["None."]
-    if evidence:
-        lines += ["", "## Evidence", "", *(f"- `{each.replace('`', '')}`" for each in evidence)]
-    return "\n".join(lines) + "\n"
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _cell(text: str) -> str:
-    """Text of nodes and users in a cell of a table: one line, nothing of it is Markdown or HTML."""
-    plain = " ".join(text.split())
-    return re.sub(r"([\\|`*_<>\[\]#!@])", r"\\\1", plain)

@@ -229,9 +229,10 @@ def at_gitlab(server: GitLabServer, folder: Folder, *words: str) -> Said:
     return folder.orch("runbook", *words, "--approved-by", "5", env=env)
 
 
-def mark(folder: Folder) -> str:
-    plan = runbook(folder, "plan", "mine", "text=a", "--json").json
-    return f"orch-runbook: mine {plan['mark']}"
+def mark(folder: Folder, *answers: str, gate: str = "go") -> str:
+    return runbook(folder, "plan", "mine", "text=a", *(answers or ("kind=soft",)), "--json").json["marks"][
+        gate
+    ]
 
 
 RUN = ("run", "mine", "text=a", "kind=soft", "--yes")
@@ -262,7 +263,7 @@ def test_what_is_no_approval_approves_nothing(
     mine: Folder, github: GitHubServer, review: tuple[str, str, str, bool]
 ) -> None:
     login, state, commit, marked = review
-    body = mark(mine) if marked else "orch-runbook: mine 000000000000"
+    body = mark(mine) if marked else f"orch-runbook: mine go {'0' * 40}"
     github.add_review(5, login, commit, state=state, body=body)
     said = at_github(github, mine, *RUN)
     assert said.code == 4, said.err
@@ -277,22 +278,152 @@ def test_a_later_no_takes_an_approval_back(mine: Folder, github: GitHubServer) -
     assert at_github(github, mine, *RUN).code == 4
 
 
-def test_the_mark_is_of_the_text_and_the_parameters(mine: Folder) -> None:
+def test_the_mark_is_of_the_text_the_parameters_and_the_answers(mine: Folder) -> None:
     before = mark(mine)
-    assert runbook(mine, "plan", "mine", "text=b", "--json").json["mark"] not in before
+    assert before.startswith("orch-runbook: mine go ")
+    assert mark(mine, "kind=hard") != before
+    assert runbook(mine, "plan", "mine", "text=b", "kind=soft", "--json").json["marks"]["go"] != before
+    rehearsal = runbook(mine, "plan", "mine", "text=a", "kind=soft", "--json", "--rehearse").json["marks"][
+        "go"
+    ]
+    assert rehearsal != before
     mine.write("runbooks/mine.md", MINE + "\nMore.\n")
     assert mark(mine) != before
+
+
+HOSTILE = MINE.replace(" >> log\n```\n```check", " EVIL >> log\n```\n```check").replace(
+    "grep -q", "grep -q EVIL || grep -q"
+)
+
+
+def test_an_approval_of_another_text_does_not_let_a_run_go_on(mine: Folder, github: GitHubServer) -> None:
+    """A run goes by the text that it was begun with; the file was replaced by a harmless one since."""
+    mine.write("runbooks/mine.md", HOSTILE)
+    assert runbook(mine, *RUN).code == 10
+    mine.write("runbooks/mine.md", MINE)
+    github.add_review(5, "bob", HEAD, body=mark(mine))
+    for words in (RUN, ("resume", "1")):
+        said = at_github(github, mine, *words)
+        assert said.code == 4, said.err
+        assert "approved without its mark: bob" in said.err
+    assert "EVIL" not in (mine.path / "log").read_text()
+    mine.write("runbooks/mine.md", HOSTILE)
+    hostile = mark(mine)
+    assert hostile in said.err
+    github.add_review(5, "bob", HEAD, body=hostile)
+    assert at_github(github, mine, "resume", "1").code == 0
+    assert "EVIL" in (mine.path / "log").read_text()
+
+
+TWO = (
+    MINE
+    + """```approval name=again
+May I go on?
+```
+```shell name=three repeat
+echo three >> log
+```
+"""
+)
+
+
+def test_one_approval_passes_one_gate(mine: Folder, github: GitHubServer) -> None:
+    mine.write("runbooks/mine.md", TWO)
+    github.add_review(5, "bob", HEAD, body=mark(mine))
+    said = at_github(github, mine, *RUN)
+    assert said.code == 4
+    assert (mine.path / "log").read_text() == "a\nsoft\n"
+    assert mark(mine, gate="again") in said.err
+    github.add_review(5, "bob", HEAD, body=mark(mine, gate="again"))
+    assert at_github(github, mine, "resume", "1").code == 0
+
+
+def test_an_approval_is_used_once(mine: Folder, github: GitHubServer) -> None:
+    github.add_review(5, "bob", HEAD, body=mark(mine))
+    assert at_github(github, mine, *RUN).code == 0
+    said = at_github(github, mine, *RUN)
+    assert said.code == 4
+    assert "the approval of bob was used before: one approval passes one gate, once" in said.err
+    github.add_review(5, "bob", HEAD, body=mark(mine))
+    assert at_github(github, mine, *RUN).code == 0
+
+
+def test_another_answer_needs_another_approval(mine: Folder, github: GitHubServer) -> None:
+    mine.write("runbooks/mine.md", TWO.replace("echo three >> log", "test -e mended"))
+    both = f"{mark(mine)}\n{mark(mine, gate='again')}"
+    github.add_review(5, "bob", HEAD, body=both)
+    assert at_github(github, mine, *RUN).code == 6
+    said = at_github(github, mine, "resume", "1", "kind=hard")
+    assert said.code == 4
+    assert mark(mine, "kind=hard") in said.err
+    # Nor does the old one count for the old answer.
+    assert at_github(github, mine, "resume", "1", "kind=soft").code == 4
+
+
+def test_approve_is_for_the_gate_at_which_the_run_stopped(mine: Folder) -> None:
+    mine.write("runbooks/mine.md", TWO)
+    assert runbook(mine, *RUN).code == 10
+    said = runbook(mine, "resume", "1", "kind=hard", "--approve")
+    assert said.code == 10
+    assert "--approve is for the gate at which the run stopped" in said.err
+    said = runbook(mine, "resume", "1", "--approve")
+    assert (said.code, (mine.path / "log").read_text()) == (10, "a\nhard\n")
+    assert "waits for approval: May I go on?" in said.err
+    assert runbook(mine, "resume", "1", "--approve").code == 0
+
+
+BEFORE, AFTER = "2026-11-25T11:00:00Z", "2026-11-25T13:00:00Z"
 
 
 def test_a_merge_request_approves_too(mine: Folder, gitlab: GitLabServer) -> None:
     assert at_gitlab(gitlab, mine, *RUN).code == 4
     gitlab.add_note(5, "bob", f"Fine.\n{mark(mine)}")
     assert at_gitlab(gitlab, mine, *RUN).code == 4
-    gitlab.approved[5] = ["grace", "bob"]
+    gitlab.levels |= {"bob": 30, "grace": 40}
+    gitlab.approve(5, "grace")
+    gitlab.approve(5, "bob")
     said = at_gitlab(gitlab, mine, *RUN, "--json")
     assert said.code == 0, said.err
     assert said.json["run"]["steps"][2]["message"] == "approved by bob in 7#5"
     assert gitlab.problems == []
+
+
+def test_a_server_that_does_not_tell_when_has_a_note_on_it(mine: Folder, gitlab: GitLabServer) -> None:
+    gitlab.levels |= {"bob": 30}
+    gitlab.approve(5, "bob", at=None)
+    gitlab.add_note(5, "bob", mark(mine))
+    assert at_gitlab(gitlab, mine, *RUN).code == 4
+    gitlab.add_note(5, "bob", "approved this merge request")
+    assert at_gitlab(gitlab, mine, *RUN).code == 4
+    gitlab.add_note(5, "bob", "approved this merge request", system=True)
+    assert at_gitlab(gitlab, mine, *RUN).code == 0
+
+
+@pytest.mark.parametrize(
+    "case", ["reads", "no member", "author", "older", "older note", "edited", "other", "taken back"]
+)
+def test_what_is_no_approval_of_a_merge_request(mine: Folder, gitlab: GitLabServer, case: str) -> None:
+    login = "grace" if case == "author" else "bob"
+    gitlab.levels |= {} if case == "no member" else {login: 20 if case == "reads" else 30, "eve": 30}
+    if case != "taken back":
+        gitlab.approve(5, login, BEFORE if case == "older" else AFTER)
+    who = "eve" if case == "other" else login
+    note = gitlab.add_note(5, who, mark(mine), at=BEFORE if case == "older note" else AFTER)
+    if case == "edited":
+        note["updated_at"] = "2026-11-25T14:00:00Z"
+    said = at_gitlab(gitlab, mine, *RUN)
+    assert said.code == 4, said.err
+    assert "nobody has approved this run in merge request 5" in said.err
+    assert gitlab.problems == []
+    assert not (mine.path / "log").exists()
+
+
+def test_a_commit_that_is_pushed_takes_approvals_away(mine: Folder, gitlab: GitLabServer) -> None:
+    gitlab.levels |= {"bob": 30}
+    gitlab.approve(5, "bob")
+    gitlab.add_note(5, "bob", mark(mine))
+    gitlab.push(5, OLDER, AFTER)
+    assert at_gitlab(gitlab, mine, *RUN).code == 4
 
 
 def test_texts_of_steps_move_no_terminal(mine: Folder) -> None:

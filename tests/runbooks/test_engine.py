@@ -10,17 +10,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import update
 
 from orch.cli.runbooks.screen import report_of
-from orch.runbooks.engine import Refused, Run, StepFailed, Waits
-from orch.runbooks.model import Step
+from orch.runbooks.engine import Consent, Refused, Run, StepFailed, Waits
 from orch.runbooks.parameters import Parameter
 from orch.runbooks.parse import parse
-from orch.runbooks.plan import RUN, PlannedStep, RunPlan, holds, subject
+from orch.runbooks.plan import RUN, Gate, PlannedStep, RunPlan, holds, subject
 from orch.runbooks.process import TIMED_OUT, Program, run
 from orch.runner.ledger.changes import Change, ChangeUnderWay
 from orch.runner.ledger.changes import Step as Written
@@ -43,6 +43,7 @@ class Hall:
         self.heard = b""
         self.told: list[str] = []
         self.began: list[str] = []
+        self.gates: list[Gate] = []
 
     def begins(self, at: int, step: PlannedStep, *, again: bool) -> None:
         self.began.append(f"{step.step.name}{' again' if again else ''}")
@@ -56,10 +57,11 @@ class Hall:
     def answer(self, question: Parameter) -> str | None:
         return self.answers.get(question.name)
 
-    def approval(self, step: Step) -> str | None:
+    def approval(self, gate: Gate) -> Consent | None:
+        self.gates.append(gate)
         if self.approver == "nobody, ever":
             raise Refused("no")
-        return self.approver
+        return None if self.approver is None else Consent(self.approver)
 
 
 @pytest.fixture
@@ -413,7 +415,7 @@ def test_a_report_has_what_was_done_and_cannot_be_broken_out_of(project: Project
         made.runbook, made.plan, status_json(change, tuple(steps.values()), made.runbook), made.logs
     )
     assert text.startswith("# mine: interrupted\n")
-    assert "- text: `a\\|b'c # d`" in text
+    assert "- text: a\\|b\\`c #&#8203; d" in text
     assert "| one |  | failed |" in text
     assert "\x1b" not in text
     assert "`````text" in text
@@ -456,7 +458,7 @@ def go_on(project: Project, hall: Hall, **answers: str) -> None:
     """As `orch runbook resume 1 NAME=ANSWER`."""
     with gone_on_with(project, 1) as journal:
         kept = RunPlan.of(journal.change.plan)
-        kept = RunPlan(kept.file, kept.text, kept.values, {**kept.answers, **answers})
+        kept = replace(kept, answers={**kept.answers, **answers})
         runbook = parse(Source.of(kept.file, kept.text))
         Run(runbook, kept, journal, hall, project.root, project.dot / "runbooks" / "1").go()
 

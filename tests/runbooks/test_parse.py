@@ -16,7 +16,8 @@ from orch.runbooks.library import LIBRARY, places
 from orch.runbooks.model import Runbook
 from orch.runbooks.parse import KINDS, parse
 from orch.runbooks.plan import plan_json, planned
-from orch.runbooks.words import shell_text, variable
+from orch.runbooks.shell import shell_text
+from orch.runbooks.words import variable
 from orch.spec.loader.load import InvalidConfiguration
 from orch.spec.loader.text import Source
 
@@ -314,9 +315,9 @@ def test_a_check_of_the_library_does_not_hold_because_it_cannot_look(tmp_path: P
         for step in runbook.steps:
             if step.check is None or step.check.kind != "shell":
                 continue
-            script, names = shell_text(step.check.text)
-            environment = {**path, **{variable(name): "lab" for name in names}}
-            words = ["/bin/sh", "-euc", script]
+            script = shell_text(step.check.text)
+            environment = {**path, **{variable(name): "lab" for name in script.names}}
+            words = ["/bin/sh", "-euc", script.text]
             done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, check=False)
             assert done.returncode, (place.name, step.name)
             looked += 1

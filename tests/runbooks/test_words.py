@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orch.runbooks.engine import program_of
 from orch.runbooks.parameters import Parameter, WrongValue, bound, values_of
 from orch.runbooks.parse import parse
 from orch.runbooks.plan import holds, planned, subject
+from orch.runbooks.programs import program_of
 from orch.runbooks.words import command_words
 from orch.spec.diagnostics import Span
 from orch.spec.grammar.values import Problem
@@ -73,7 +73,11 @@ def run(script: str, text: str, folder: Path, host: str = "") -> str:
     if step.host is not None:
         # What sshd does with the words after the node: a shell reads them, joined.
         words = ["/bin/sh", "-c", " ".join(words[words.index("--") + 1 :])]
-    done = subprocess.run(words, cwd=folder, env={**program.environment}, capture_output=True, check=False)
+    if text:
+        assert not [word for word in words if text in word and text not in script]
+    done = subprocess.run(
+        words, cwd=folder, env={**program.environment}, input=program.given, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert [each.name for each in folder.iterdir()] == ["out"]
     found = (folder / "out").read_bytes().decode()

@@ -14,6 +14,7 @@ import pytest
 from support import until
 
 from orch.cli.nodes.maintain import Begin, How
+from orch.review.maintenance import report
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.node.cordon import CLOUD, Cordon
 from orch.spec.models import Fleet
@@ -28,7 +29,6 @@ from orch.stacks.maintenance.plan import (
     Options,
     PlannedRun,
     plan_of,
-    report,
 )
 from orch.stacks.maintenance.reboot import BOOT_ID, REBOOT_TEXT
 from orch.stacks.maintenance.serial import DEFAULT, Share, in_turn, parse_serial
@@ -196,12 +196,12 @@ def test_nothing_that_a_node_tells_is_markup_in_the_report() -> None:
         Step("lab-0", "reboot", "running", None, 12.0, None),
     )
     text = report(plan, change, steps, ["nvidia-smi.txt"])
-    assert "Change 5 of demo, by ada\\@desk, begun 1970-01-01 00:00:00 UTC: **done**, 1 node done" in text
+    assert "Change 5 of demo, by ada@&#8203;desk, begun 1970-01-01 00:00:00 UTC: **done**, 1 node done" in text
     rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
     assert [row.split(" | ")[1] for row in rows] == ["stop run train (7)", "drain", "reboot"]
-    assert rows[1].endswith("| 1s | \\<img src=x\\>\\| \\[link\\](x) \\`code\\` \\# head |")
+    assert rows[1].endswith("| 1s | &lt;img src=x&gt;\\| \\[link\\](x) \\`code\\` #&#8203; head |")
     assert "- run train (7)\n" in text
-    assert "- `nvidia-smi.txt`\n" in text
+    assert "- nvidia-smi.txt\n" in text
 
 
 @pytest.mark.parametrize(

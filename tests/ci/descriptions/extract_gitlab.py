@@ -1,6 +1,6 @@
 """Writes gitlab.json: the requests to GitLab's REST API that pipelines make, by the structs of its Go client.
 
-    go mod download -json gitlab.com/gitlab-org/api/client-go@v1.46.0    # tells the folder
+    go mod download -json gitlab.com/gitlab-org/api/client-go/v2@v2.15.0    # tells the folder
     python tests/ci/descriptions/extract_gitlab.py FOLDER
 
 GitLab's own OpenAPI document is in no package. Its official client for Go (Apache-2.0) has each request and
@@ -26,6 +26,10 @@ USED: dict[str, dict[str, tuple[str | None, str | None, str]]] = {
     f"{PROJECT}/merge_requests": {"get": ("ListProjectMergeRequestsOptions", "[]BasicMergeRequest", "200")},
     f"{PROJECT}/merge_requests/{{merge_request}}": {"get": (None, "MergeRequest", "200")},
     f"{PROJECT}/merge_requests/{{merge_request}}/approvals": {"get": (None, "MergeRequestApprovals", "200")},
+    f"{PROJECT}/merge_requests/{{merge_request}}/versions": {
+        "get": ("GetMergeRequestDiffVersionsOptions", "[]MergeRequestDiffVersion", "200")
+    },
+    f"{PROJECT}/members/all/{{user}}": {"get": (None, "ProjectMember", "200")},
     NOTES: {
         "get": ("ListMergeRequestNotesOptions", "[]Note", "200"),
         "post": ("CreateMergeRequestNoteOptions", "Note", "201"),
@@ -118,7 +122,7 @@ def main(folder: Path) -> None:
         path: {method: client.operation(method, *each) for method, each in methods.items()}
         for path, methods in USED.items()
     }
-    source = f"gitlab.com/gitlab-org/api/{folder.name}, Apache-2.0; extract_gitlab.py makes it anew"
+    source = f"gitlab.com/gitlab-org/api/client-go/{folder.name}, Apache-2.0; extract_gitlab.py makes it anew"
     (HERE / "gitlab.json").write_text(written({"source": source, "paths": paths, "schemas": client.schemas}))
 
 
