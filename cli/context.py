@@ -126,12 +126,25 @@ def project_at(
             )
         project = replace(project, owner=owner.strip())
     if not rehearse:
+        _tell_of_rotation(project)
         return project
     from orch.rehearsal.project import rehearse as begin
 
     rehearsal_begins()
     tell("rehearsal: the cloud is simulated, nothing is made there and nothing costs")
     return begin(project).project
+
+
+def _tell_of_rotation(project: Project) -> None:
+    """Say what to do about a rotation of the passphrase that was interrupted."""
+    from orch.stacks.team.passphrase import former_file, is_given, is_unfinished, new_file
+
+    if not is_given() and is_unfinished(project):
+        file = next(each for each in (new_file(project), former_file(project)) if each.exists())
+        tell(
+            f"warning: a rotation of the passphrase is not finished, some stacks may need {file}; "
+            "`orch rotate passphrase` finishes it"
+        )
 
 
 def strangers(untrusted: bool, allow: list[str] | None) -> tuple[str, ...] | None:

@@ -56,6 +56,11 @@ def takes_lock(words: Sequence[str]) -> bool:
     )
 
 
+def changes_stack(words: Sequence[str]) -> bool:
+    """Whether a command of the engine changes a stack: its record, under the lock, or its tags."""
+    return takes_lock(words) or tuple(words[:3]) in (("stack", "tag", "set"), ("stack", "tag", "rm"))
+
+
 def holders_of(project: Project, stack: str, lock: str) -> tuple[Process, ...]:
     """The process that holds a lock, by the mark of that name. Without a mark: each process that may have
     taken it, by the note of its start. () when neither can be read."""
@@ -135,11 +140,10 @@ def delete_stale_marks(project: Project, stack: str) -> None:
 
 
 class LockMark:
-    """The mark of one engine call, as long as the call lasts. `locks`: whether the command takes a lock."""
+    """The mark of one engine call, for as long as the call lasts."""
 
     def __init__(self, project: Project, stack: str, words: Sequence[str]) -> None:
-        self.locks = takes_lock(words)
-        self._folder = _folder(project, stack) if self.locks else None
+        self._folder = _folder(project, stack) if takes_lock(words) else None
         self._locks = locks_folder(project, stack)
         self._shared = project.shares_files
         self._note = f"{STARTED}{secrets.token_hex(8)}.json"

@@ -19,7 +19,7 @@ from orch.stacks.project import Project
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
 from orch.stacks.pulumi.inspection import Inspection
-from orch.stacks.pulumi.lock_holders import LockMark, takes_lock
+from orch.stacks.pulumi.lock_holders import LockMark, changes_stack, takes_lock
 from orch.stacks.pulumi.locks import going_on, stack_locked, subject
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
 from orch.stacks.pulumi.shims import refuse_shims
@@ -174,7 +174,7 @@ def engine(
     if not project.rehearsal:
         refuse_shims(project.environment(executable))
     with _place(stack, words, executable) as (folder, environment), LockMark(project, name, words) as mark:
-        _refuse_held(stack, mark)
+        _refuse_held(stack, words)
         try:
             result = call(
                 executable,
@@ -242,11 +242,11 @@ def init(stack: StackState) -> None:
         stack.tags_read = {}
 
 
-def _refuse_held(stack: StackState, mark: LockMark) -> None:
+def _refuse_held(stack: StackState, words: list[str]) -> None:
     """Raises Leased before a command that changes a stack, while a move or a rotation holds its state."""
     from orch.stacks.pulumi.leases import refuse_held
 
-    if mark.locks:
+    if changes_stack(words):
         refuse_held(stack)
 
 
@@ -302,7 +302,7 @@ def plain(stack: StackState, words: list[str], stdin: str | None = None) -> Proc
     def once() -> ProcessResult:
         with LockMark(project, name, words) as mark:
             if project.local_state is not None:  # elsewhere it is a network call: operations look, and `init`
-                _refuse_held(stack, mark)
+                _refuse_held(stack, words)
             return call(
                 executable,
                 all_words,

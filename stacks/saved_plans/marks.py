@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orch.stacks.errors import StackError
+from orch.stacks.errors import Conflict, StackError
 from orch.stacks.pulumi.operation import init, plain
 from orch.stacks.pulumi.tags import read_tags, set_tag
 from orch.stacks.state import StackState
@@ -85,6 +85,8 @@ def lineage_of(stack: StackState) -> str:
         if not stack.exists:
             init(stack)
         set_tag(stack, LINEAGE_TAG, secrets.token_hex(16))
+    except Conflict:
+        raise  # a move or a rotation holds the state
     except StackError as error:
         raise StackError(
             f"no plan of {stack.name} can be saved: its stack cannot be marked",

@@ -22,6 +22,7 @@ from orch.stacks.errors import StackError
 from orch.stacks.fleets import not_up
 from orch.stacks.project import Project, is_stack_name
 from orch.stacks.pulumi.changes import name_of
+from orch.stacks.pulumi.leases import refuse_held
 from orch.stacks.pulumi.locks import locks, stack_locked, subject
 from orch.stacks.pulumi.operation import Listener, plain
 from orch.stacks.pulumi.recovery import recover
@@ -97,9 +98,10 @@ def damage_of(stack: StackState) -> Damage:
 def repair(stack: StackState, damage: Damage, listener: Listener) -> tuple[str, ...]:
     """Repair what a look has found, and what the engine finds wrong in the order of resources; what was done.
 
-    Raises StackLocked, StackError.
+    Raises Leased while a move or a rotation holds the state, StackLocked, StackError.
     """
     done: list[str] = []
+    refuse_held(stack)
     with logged(stack.project, "state repair", subject(stack.name), listener) as outcome:
         checkpoint = stack.project.checkpoint(stack.name)
         if damage.copy is not None and checkpoint is not None:

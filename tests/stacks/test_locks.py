@@ -272,17 +272,21 @@ def test_a_note_whose_folder_another_call_removes_is_written_all_the_same(tmp_pa
             with LockMark(project, "fleet", ["stack", "rm"]):
                 pass
 
+    child = subprocess.Popen(["sleep", "600"])
     others = [threading.Thread(target=calls) for _ in range(2)]
     for each in others:
         each.start()
     try:
         for _ in range(300):
-            with LockMark(project, "fleet", ["up"]):
-                assert starting(project), "no note"
+            with LockMark(project, "fleet", ["up"]) as mark:
+                mark.engine_started(child.pid)
+                assert child.pid in [each.pid for _, each in starting(project)]
     finally:
         ending.set()
         for each in others:
             each.join()
+        child.kill()
+        child.wait()
 
 
 def test_a_lock_that_cannot_be_read_is_somebodys(tmp_path: Path) -> None:
