@@ -87,6 +87,18 @@ def test_a_stack_without_secrets_gets_the_new_passphrase_too(lab: Folder) -> Non
     assert "4 stacks encrypted anew" in results
 
 
+def test_a_stack_without_secrets_whose_passphrase_is_lost_gets_a_new_one(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.write("orch.yml", "project: lost\n")
+    project = find(tmp_path)
+    project.prepare()
+    init(StackState(project, "network.floor"))
+    project.passphrase_file.write_text("of another project")
+    said = folder.orch(*ROTATE)
+    assert said.code == 0, said.err
+    sealed_by(project, project.passphrase_file.read_text())
+
+
 def test_the_networks_that_fleets_of_a_cloud_share_get_it_too(tmp_path: Path) -> None:
     there: RehearsedGcp = RehearsedGcp.make(tmp_path)
     there.fleet(1, network={"name": "floor", "bastion": False, "interconnect": "ethernet"})
