@@ -292,12 +292,14 @@ def _state_held(stack: StackState, lease: StackLease) -> Leased:
             hint=f"get the newest `orch.yml`, or write `state: {url}` into it",
             code=CODE,
         )
-    command = f"state move --to {shlex.quote(url)}" if moves else "rotate passphrase"
+    goes_on = f"`orch state move --to {shlex.quote(url)}` continues it"
+    if not moves:
+        goes_on = "`orch rotate passphrase` continues it in that folder"
     return Leased(
         f"{lease.owner} holds the state",
         where=stack.project.state_url,
         detail=f"since {since}; until it ends nobody else changes or creates a stack; nothing was changed",
-        hint=f"wait until it ends; if it was interrupted, `orch {command}` continues it",
+        hint=f"wait until it ends; if it was interrupted, {goes_on}; without that it holds for an hour",
         code=HELD,
     )
 
