@@ -156,6 +156,7 @@ def project_at(
         project = replace(project, owner=owner.strip())
     project = replace(project, forget=forget)
     if not rehearse:
+        _tell_of_rotation(project)
         return project
     from orch.rehearsal.project import rehearse as begin
 
@@ -167,6 +168,18 @@ def project_at(
             f"  hint: `orch init {shlex.quote(str(folder))}` makes it one again"
         )
     return begin(project).project
+
+
+def _tell_of_rotation(project: Project) -> None:
+    """Say what to do about a rotation of the passphrase that was interrupted."""
+    from orch.stacks.team.passphrase import former_file, is_given, is_unfinished, new_file
+
+    if not is_given() and is_unfinished(project):
+        file = next(each for each in (new_file(project), former_file(project)) if each.exists())
+        tell(
+            f"warning: a rotation of the passphrase is not finished, some stacks may need {file}; "
+            "`orch rotate passphrase` finishes it"
+        )
 
 
 def strangers(untrusted: bool, allow: list[str] | None) -> tuple[str, ...] | None:

@@ -145,6 +145,7 @@ def _images() -> list[DoctorFinding]:
 def _project() -> list[DoctorFinding]:
     from orch.stacks.errors import ProjectError
     from orch.stacks.project import find
+    from orch.stacks.team.passphrase import is_unfinished
 
     try:
         project = find()
@@ -159,4 +160,8 @@ def _project() -> list[DoctorFinding]:
                 "project", "fail", f"{project.dot} cannot be written", "make it writable for this user"
             )
         ]
-    return [DoctorFinding("project", "ok", f"{project.name} at {project.root}, state {state}")]
+    findings = [DoctorFinding("project", "ok", f"{project.name} at {project.root}, state {state}")]
+    if is_unfinished(project):
+        summary = f"a rotation of the passphrase is not finished: {project.dot} has two"
+        findings.append(DoctorFinding("passphrase", "info", summary, "`orch rotate passphrase` finishes it"))
+    return findings

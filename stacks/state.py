@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ from orch.stacks.project import Project, is_stack_name
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.masking import UNKNOWN
 from orch.stacks.roots import COMPRESSED, is_checkpoint
-from orch.stacks.team.passphrase import is_lacking, not_ours
+from orch.stacks.team.passphrase import VARIABLES, is_lacking, is_unfinished, key_file, not_ours
 
 StackExport = dict[str, Any]
+
+HOLD = "state.hold"
+"""The stack whose lease holds the whole state for a move or a rotation of its passphrase; see `leases.py`."""
 
 REASONS = "reasons"
 """The output with the explanations of the last `up`."""
@@ -105,6 +108,11 @@ class StackState:
             self._siblings[name] = other = StackState(self.project, name)
             other._siblings = self._siblings
         return self._siblings[name]
+
+    @property
+    def salt(self) -> str | None:
+        """The salt that proves its passphrase; None when it has none, or a secrets provider."""
+        return salt_of(self.recorded)
 
     @property
     def exists(self) -> bool:
@@ -234,9 +242,13 @@ def refuse_newer(outputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def stacks(project: Project) -> list[str]:
-    """Names of all stacks of this project, sorted."""
+    """Names of all stacks of this project, sorted; without the one that holds the state."""
+    return sorted(set(_all_stacks(project)) - {HOLD})
+
+
+def _all_stacks(project: Project) -> Iterable[str]:
     if project.local_state is None:
-        return sorted(_remote_stacks(project))
+        return _remote_stacks(project)
     folder = project.local_state / ".pulumi" / "stacks" / project.name
     names = (file.name for file in folder.iterdir()) if folder.is_dir() else ()
     return sorted({name.rpartition(".json")[0] for name in names if is_checkpoint(name)})
@@ -292,7 +304,7 @@ def secret_output(
         engine,
         ["stack", "output", name, "--show-secrets", *words, "--stack", stack],
         folder=work_folder(project, stack),
-        environment=project.environment(engine),
+        environment=environment_of(StackState(project, stack), engine),
     )
     if result.code:
         summary = f"{what} of {of or f'the fleet {stack}'} cannot be decrypted"
@@ -322,12 +334,29 @@ def settings_file(project: Project, stack: str) -> Path:
     return project.dot / "config" / f"Pulumi.{stack}.yaml"
 
 
+def salt_of(recorded: StackExport | None) -> str | None:
+    """The salt of a deployment's passphrase; None when it has none, or a secrets provider."""
+    provider = (recorded or {}).get("secrets_providers") or {}
+    salt = (provider.get("state") or {}).get("salt") if provider.get("type") == "passphrase" else None
+    return str(salt) if salt else None
+
+
+def environment_of(stack: StackState, engine: engines.Engine) -> Mapping[str, str]:
+    """The engine's environment for a stack: while a rotation of the passphrase is not finished, with the
+    passphrase that the stack's salt proves. Raises StackError."""
+    project = stack.project
+    variables = project.environment(engine)
+    text, file = VARIABLES
+    if file not in variables or text in variables or not is_unfinished(project):
+        return variables
+    own = None if stack.salt is None else key_file(project, stack.salt)
+    return variables if own is None else {**variables, file: str(own)}
+
+
 def match_settings(stack: StackState) -> None:
     """Bring the salt in the settings of a stack here to the one that its state has: another clone may have
     rotated the passphrase, or a call that did so was killed."""
-    provider = (stack.recorded or {}).get("secrets_providers") or {}
-    salt = (provider.get("state") or {}).get("salt") if provider.get("type") == "passphrase" else None
-    file = settings_file(stack.project, stack.name)
+    salt, file = stack.salt, settings_file(stack.project, stack.name)
     if salt is None or not file.exists():
         return
     text = file.read_text("utf-8")

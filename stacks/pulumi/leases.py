@@ -5,12 +5,17 @@ branch describes what is there again. It is a tag of the stack, so that it lies 
 extended and released while the engine holds the stack: of two at once one takes it, and no `up` is at work.
 An `up` looks at it before it plans, and once more under the lock; `down` and what runs no program look at it
 before they begin.
+
+A move of the state, and a rotation of its passphrase, hold the whole state: a stack of their own beside the
+others (`HOLD`) is leased to them, so that nobody changes or creates a stack meanwhile. Each command of the
+engine that changes a stack looks at it (`operation.py`).
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -22,15 +27,20 @@ from orch.spec.findings import Finding
 from orch.stacks.errors import Conflict
 from orch.stacks.pulumi.accounts import record
 from orch.stacks.pulumi.locks import break_dead_locks, subject
-from orch.stacks.pulumi.operation import Listener, while_held
+from orch.stacks.pulumi.operation import Listener, plain, while_held
 from orch.stacks.pulumi.process import Program
 from orch.stacks.pulumi.recovery import when_free
-from orch.stacks.pulumi.tags import read_tags, remove_tag, set_tag
+from orch.stacks.pulumi.tags import last_tags, read_tags, remove_tag, set_tag
 from orch.stacks.roots import MOVED
-from orch.stacks.state import StackState
+from orch.stacks.state import HOLD, StackState
 
 TAG = "orch:lease"
 CODE = "ORCH395"
+ROTATION = "the rotation of the passphrase"
+"""How the owner of the leases of a rotation begins; the rest is whose it is, and where: it goes on there."""
+HELD = "ORCH389"
+FOR_GOOD_S = 20 * 365 * 86_400
+"""How long nobody else changes what has moved away."""
 
 T = TypeVar("T")
 
@@ -39,7 +49,7 @@ _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Leased(Conflict):
-    """Another owner has the lease of the stack."""
+    """Another owner has the lease of the stack, or of the whole state."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,11 @@ class StackLease:
 
     def is_over(self, now: datetime) -> bool:
         return now >= self.until
+
+    @property
+    def is_for_good(self) -> bool:
+        """Whether it keeps what has moved away."""
+        return (self.until - self.since).total_seconds() >= FOR_GOOD_S
 
     @property
     def value(self) -> str:
@@ -156,11 +171,49 @@ def release(stack: StackState, owner: str, listener: Listener, *, force: bool = 
 
 
 def refuse_leased(stack: StackState, tags: Mapping[str, str] | None = None) -> None:
-    """Raises Leased where the lease keeps the project's caller from changing a stack. `tags`: the stack's,
-    where they were just read."""
+    """Raises Leased where a lease, of the stack or of the state, keeps the project's caller from changing a
+    stack. `tags`: the stack's, where they were just read."""
     lease = lease_of(stack) if tags is None else StackLease.of(tags)
+    if stack.project.local_state is not None:
+        refuse_held(stack)
     if lease is not None and lease.binds(stack.project.owner, datetime.now(timezone.utc)):
         raise _leased(stack, lease)
+
+
+def refuse_held(stack: StackState) -> None:
+    """Raises Leased (ORCH389) while a move or a rotation of another owner holds the state of a stack.
+
+    A state in files is asked now. Elsewhere the lease that such a change takes of each stack tells it, as the
+    operation under way has read it, and `refuse_new` of a stack that is new.
+    """
+    if stack.name == HOLD:
+        return
+    if stack.project.local_state is not None:
+        lease = lease_of(stack.sibling(HOLD))
+    else:
+        found = StackLease.of(last_tags(stack)) if stack.exists else None
+        lease = found if found is not None and _is_of_state(found) else None
+    if lease is not None and lease.binds(stack.project.owner, datetime.now(timezone.utc)):
+        raise _leased(stack, lease)
+
+
+def refuse_new(stack: StackState) -> None:
+    """Remove a stack again that was just created. Raises Leased where the state is held.
+
+    Whoever holds the state lists its stacks after it took the hold: it sees this stack, or is seen here.
+    """
+    hold = stack.sibling(HOLD)
+    hold.invalidate()
+    lease = lease_of(hold)
+    if stack.name == HOLD or lease is None:
+        return
+    if lease.binds(stack.project.owner, datetime.now(timezone.utc)):
+        plain(stack, ["stack", "rm", "--yes"])
+        raise _leased(stack, lease)
+
+
+def _is_of_state(lease: StackLease) -> bool:
+    return lease.owner.startswith((ROTATION, MOVED))
 
 
 def lease_finding(stack: StackState) -> tuple[Finding, ...]:
@@ -216,15 +269,8 @@ def _moment(text: str) -> datetime:
 
 
 def _leased(stack: StackState, lease: StackLease) -> Leased:
-    if lease.owner.startswith(MOVED):
-        url = lease.owner.removeprefix(MOVED)
-        return Leased(
-            f"the state of the {subject(stack.name)} has moved to {url}",
-            where=stack.project.state_url,
-            detail=f"since {lease.since.strftime(_MOMENT)}; nothing was changed",
-            hint=f"get the newest `orch.yml`, or write `state: {url}` into it",
-            code=CODE,
-        )
+    if _is_of_state(lease):
+        return _state_held(stack, lease)
     return Leased(
         f"the {subject(stack.name)} is leased to {lease.owner}",
         where=lease.words,
@@ -232,6 +278,32 @@ def _leased(stack: StackState, lease: StackLease) -> Leased:
         hint="wait for the merge that releases it; who knows that it is not needed any more: "
         f"`orch lease release {stack.name} --force`",
         code=CODE,
+    )
+
+
+def _state_held(stack: StackState, lease: StackLease) -> Leased:
+    """The error for a stack of a state that somebody moves, or has moved, or whose passphrase is rotated."""
+    since = lease.since.strftime(_MOMENT)
+    hold = lease if stack.name == HOLD else lease_of(stack.sibling(HOLD))
+    moves = lease.owner.startswith(MOVED)
+    url = lease.owner.removeprefix(MOVED)
+    if moves and (hold is None or hold.is_for_good or hold.owner != lease.owner):
+        return Leased(
+            f"the state of the {subject(stack.name)} has moved to {url}",
+            where=stack.project.state_url,
+            detail=f"since {since}; nothing was changed",
+            hint=f"get the newest `orch.yml`, or write `state: {url}` into it",
+            code=CODE,
+        )
+    goes_on = f"`orch state move --to {shlex.quote(url)}` continues it"
+    if not moves:
+        goes_on = "`orch rotate passphrase` continues it in that folder"
+    return Leased(
+        f"{lease.owner} holds the state",
+        where=stack.project.state_url,
+        detail=f"since {since}; until it ends nobody else changes or creates a stack; nothing was changed",
+        hint=f"wait until it ends; if it was interrupted, {goes_on}; without that it holds for an hour",
+        code=HELD,
     )
 
 

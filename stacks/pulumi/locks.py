@@ -13,24 +13,25 @@ from pathlib import Path
 from orch.runner.processes import Process, is_dead
 from orch.stacks.errors import StackLocked
 from orch.stacks.project import Project
-from orch.stacks.pulumi.lock_holders import delete_stale_marks, holder_of, locks_folder, read_lock
+from orch.stacks.pulumi.lock_holders import delete_stale_marks, holders_of, locks_folder, read_lock
 
 
 @dataclass(frozen=True)
 class Lock:
-    """One holder. `age_s`: seconds since it was taken; `holder`: its process, where orch has marked it."""
+    """One holder. `age_s`: seconds since it was taken; `holders`: the processes that may have taken it, by
+    marks and notes of orch."""
 
     file: Path
     pid: int
     user: str
     host: str
     age_s: float
-    holder: Process | None = None
+    holders: tuple[Process, ...] = ()
 
     @property
     def dead(self) -> bool:
         """Whether its process is certainly gone. False for a lock without a mark, which cannot be judged."""
-        return self.holder is not None and self.holder.pid == self.pid and is_dead(self.holder)
+        return bool(self.holders) and all(each.pid == self.pid and is_dead(each) for each in self.holders)
 
     def __str__(self) -> str:
         return f"process {self.pid} of {self.user}@{self.host}, for {_age(self.age_s)}"
@@ -51,7 +52,7 @@ def locks(project: Project, stack: str) -> tuple[Lock, ...]:
             result.append(Lock(file, 0, "unknown", "unknown", age_s))
             continue
         pid, host, _, user = content
-        result.append(Lock(file, pid, user, host, age_s, holder_of(project, stack, file.name)))
+        result.append(Lock(file, pid, user, host, age_s, holders_of(project, stack, file.name)))
     return tuple(sorted(result, key=lambda lock: -lock.age_s))
 
 

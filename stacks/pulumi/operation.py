@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +20,11 @@ from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.changes import name_of, type_of, without_values
 from orch.stacks.pulumi.inspection import Inspection
 from orch.stacks.pulumi.keyless import keeping, secret_inputs, without_drift_of_secrets, without_secrets
-from orch.stacks.pulumi.lock_holders import LockMark
+from orch.stacks.pulumi.lock_holders import LockMark, changes_stack, takes_lock
 from orch.stacks.pulumi.locks import going_on, stack_locked, subject
 from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
 from orch.stacks.pulumi.shims import refuse_shims
-from orch.stacks.state import StackState, match_settings, project_file, work_folder
+from orch.stacks.state import StackState, environment_of, match_settings, project_file, work_folder
 from orch.stacks.summary import fold
 from orch.stacks.team.passphrase import is_lacking, not_ours
 
@@ -167,12 +167,12 @@ def engine(
 ) -> ProcessResult:
     """Run one engine operation on a stack, and create the stack if there is none; a preview creates none.
 
-    Raises StackLocked, Conflict (jobs run on hosts to be removed), OtherAccount, Interrupted, EngineFailed,
-    StackError.
+    Raises StackLocked, Leased (a move or a rotation holds the state), Conflict (jobs run on hosts to be
+    removed), OtherAccount, Interrupted, EngineFailed, StackError.
     """
     from orch.stacks.pulumi.accounts import doubt_of, require_confirmed, require_own
 
-    if is_read_only(words):
+    if not takes_lock(words):
         require_own(stack)
     elif not isinstance(code, HeldWork):
         require_confirmed(stack, run.listener)
@@ -181,11 +181,12 @@ def engine(
     if not project.rehearsal:
         refuse_shims(project.environment(executable))
     see: Callable[[Event], None] = run
-    if project.keyless and is_read_only(words) and stack.recorded is not None:
+    if project.keyless and not takes_lock(words) and stack.recorded is not None:
         see = lambda event: run(without_drift_of_secrets(event))  # noqa: E731
         if callable(code):
             code = keeping(code, secret_inputs(stack.recorded))
     with _place(stack, words, executable) as (folder, environment), LockMark(project, name, words) as mark:
+        _refuse_held(stack, words)
         try:
             result = call(
                 executable,
@@ -193,12 +194,12 @@ def engine(
                 folder=folder,
                 environment=environment,
                 program=code,
-                on_event=mark.writing_at_first(see),
+                on_event=mark.marking(see),
                 on_start=mark.engine_started,
                 umask=CALLERS if project.shares_files else PRIVATE,
             )
         finally:
-            if not is_read_only(words):
+            if takes_lock(words):
                 stack.invalidate()
     if result.interrupted:
         raise Interrupted(
@@ -208,7 +209,7 @@ def engine(
         )
     if result.code and not (run.isolated and run.node_errors()):
         raise _failure(project, name, words[0], run, result)
-    if is_read_only(words) and (doubt := doubt_of(stack, run.events)) is not None:
+    if not takes_lock(words) and (doubt := doubt_of(stack, run.events)) is not None:
         run.listener(Note(f"warning: {doubt.summary}: {doubt.hint}"))
     return result
 
@@ -223,13 +224,13 @@ def _place(
     writes nothing to the project's state, which its caller may only be allowed to read.
     """
     project, name = stack.project, stack.name
-    folder, environment = work_folder(project, name), project.environment(executable)
-    copied = project.keyless and is_read_only(words)
-    if (stack.exists and not copied) or not is_read_only(words):
+    folder = work_folder(project, name)
+    copied = project.keyless and not takes_lock(words)
+    if (stack.exists and not copied) or takes_lock(words):
         if not stack.exists:
             init(stack)
         match_settings(stack)
-        yield folder, environment
+        yield folder, environment_of(stack, executable)
         return
     with tempfile.TemporaryDirectory(prefix="preview-", dir=folder) as path:
         place = Path(path)
@@ -237,7 +238,7 @@ def _place(
         write_private(place / "Pulumi.yaml", project_file(project.name, "."))
         # The engine encrypts nothing in a preview, and still wants a key.
         own = {"PULUMI_BACKEND_URL": f"file://{place / 'state'}", "PULUMI_CONFIG_PASSPHRASE": ""}
-        environment = {**environment, **own}
+        environment = {**project.environment(executable), **own}
         words = ["stack", "init", "--no-select", name]
         result = call(executable, words, folder=place, environment=environment)
         if result.code:
@@ -252,9 +253,22 @@ def _place(
 
 
 def init(stack: StackState) -> None:
-    """Create a stack."""
+    """Create a stack. Raises Leased while a move or a rotation holds the state, StackLocked, StackError."""
+    from orch.stacks.pulumi.leases import refuse_new
+
     provider = stack.project.secrets_provider
-    plain(stack, ["stack", "init", *(["--secrets-provider", provider] if provider else [])])
+    made = plain(stack, ["stack", "init", *(["--secrets-provider", provider] if provider else [])])
+    if stack.project.local_state is None and not made.code:
+        refuse_new(stack)
+        stack.tags_read = {}
+
+
+def _refuse_held(stack: StackState, words: list[str]) -> None:
+    """Raises Leased before a command that changes a stack, while a move or a rotation holds its state."""
+    from orch.stacks.pulumi.leases import refuse_held
+
+    if changes_stack(words):
+        refuse_held(stack)
 
 
 def while_held(stack: StackState, work: Callable[[Callable[[], None]], T], listener: Listener) -> T:
@@ -299,19 +313,26 @@ _LOCK_GONE = re.compile(r"\.pulumi/locks/[^\s\"]+\"\) \(code=NotFound\)")
 
 
 def plain(stack: StackState, words: list[str], stdin: str | None = None) -> ProcessResult:
-    """Run a command of the engine that is no operation on resources. Raises StackLocked, StackError."""
+    """Run a command of the engine that is no operation on resources.
+
+    Raises Leased, StackLocked, StackError.
+    """
     executable, project, name = engines.require(), stack.project, stack.name
     all_words = [*words, *(["--stack", name] if words[:2] != ["stack", "init"] else [name])]
 
     def once() -> ProcessResult:
-        return call(
-            executable,
-            all_words,
-            folder=work_folder(project, name),
-            environment=project.environment(executable),
-            stdin=stdin,
-            umask=CALLERS if project.shares_files else PRIVATE,
-        )
+        with LockMark(project, name, words) as mark:
+            if project.local_state is not None:  # elsewhere it is a network call: operations look, and `init`
+                _refuse_held(stack, words)
+            return call(
+                executable,
+                all_words,
+                folder=work_folder(project, name),
+                environment=environment_of(stack, executable),
+                on_start=mark.engine_started,
+                stdin=stdin,
+                umask=CALLERS if project.shares_files else PRIVATE,
+            )
 
     try:
         result = once()
@@ -321,7 +342,7 @@ def plain(stack: StackState, words: list[str], stdin: str | None = None) -> Proc
                 break
             result = once()
     finally:
-        if not is_read_only(words):
+        if takes_lock(words):
             stack.invalidate()
     if result.code and is_held(result.stderr):
         raise locked_error(name, result.stderr)
@@ -339,14 +360,6 @@ def _refused(words: list[str], stack: str, result: ProcessResult) -> StackError:
         detail=result.stderr.strip()[-600:],
         code="ORCH346",
     )
-
-
-def is_read_only(words: Sequence[str]) -> bool:
-    """Whether a command of the engine leaves the recorded state of its stack unchanged."""
-    return words[0] == "preview" or "--preview-only" in words or words[:2] in _READ_ONLY
-
-
-_READ_ONLY = (["stack", "export"], ["stack", "output"], ["stack", "tag"])
 
 
 def is_held(output: str) -> bool:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from orch.runner.ledger.ledger import open_ledger
@@ -21,14 +22,15 @@ from orch.stacks.errors import Conflict, ProjectError
 from orch.stacks.project import Project
 from orch.stacks.provisioning.evacuated import avoid, evacuated_zones
 from orch.stacks.pulumi import accounts
-from orch.stacks.pulumi.leases import lease_of, refuse_leased, release, take
+from orch.stacks.pulumi.leases import FOR_GOOD_S, HELD, lease_of, refuse_leased, release, take
 from orch.stacks.pulumi.locks import subject
 from orch.stacks.pulumi.operation import Activity, Listener
 from orch.stacks.pulumi.recovery import recover
 from orch.stacks.roots import MOVED
-from orch.stacks.state import StackState, settings_file, stacks
-from orch.stacks.team.change_log import undertaken
-from orch.stacks.team.passphrase import is_given
+from orch.stacks.state import HOLD, StackState, settings_file, stacks
+from orch.stacks.team.change_log import Journal, undertaken
+from orch.stacks.team.holding import Hold, forget_former_move, state_held
+from orch.stacks.team.passphrase import is_given, is_unfinished
 from orch.stacks.team.sealing import (
     new_seal,
     read_clear,
@@ -40,8 +42,6 @@ from orch.stacks.team.settings_file import change_settings
 
 VERB = "state move"
 OCCUPIED = "ORCH424"
-# How long nobody else changes what has moved away.
-_FOR_GOOD_S = 20 * 365 * 86_400
 
 _URL = re.compile(r"(?:s3|gs|azblob|file|https?|postgres)://\S")
 """How the places begin where the engine keeps states. Source: Pulumi's documentation, "Managing state"."""
@@ -84,6 +84,13 @@ def plan_move(project: Project, url: str, provider: str | None) -> Move:
     if _place(url) == _place(project.state_url):
         raise ProjectError("the state is there already", where=url, code="ORCH301")
     _require_name(project)
+    if is_unfinished(project):
+        raise Conflict(
+            "a rotation of the passphrase is not finished: some stacks may have the former one",
+            where=str(project.passphrase_file),
+            hint="`orch rotate passphrase` finishes it; then move the state",
+            code=HELD,
+        )
     kept = provider if provider is not None else project.secrets_provider
     if not url.startswith("file://") and kept is None and not is_given():
         raise ProjectError(
@@ -95,6 +102,7 @@ def plan_move(project: Project, url: str, provider: str | None) -> Move:
     source = replace(project, owner=f"{MOVED}{url}")
     target = replace(project, state_url=url, secrets_provider=kept)
     target.prepare()
+    refuse_leased(StackState(source, HOLD))
     moving: list[MovingStack] = []
     # What an interrupted move has written may be written again, and nothing else.
     there = set() if _goes_on(source, target) else set(stacks(target))
@@ -164,21 +172,19 @@ def move(plan: Move, listener: Listener) -> Project:
     """
     source, target = plan.source, plan.target
     taken: list[StackState] = []
-    with undertaken(source, VERB, _words(source, target), holds=("state",)) as journal:
+    with (
+        undertaken(source, VERB, _words(source, target), holds=("state",)) as journal,
+        state_held(source, listener) as hold,
+    ):
+        forget_former_move(target, listener)
         try:
-            for each in plan.stacks:
-                stack = StackState(source, each.name)
-                taken.append(stack)
-                journal.step("", f"lease {each.name}", lambda s=stack: _lease(s, listener))
-                listener(Activity(f"copying the {subject(each.name)}"))
-                journal.step("", f"copy {each.name}", lambda s=stack: _copy(s, target))
-            for each in plan.stacks:
-                journal.step(
-                    "", f"key of {each.name}", lambda name=each.name: _take_key(source, target, name)
-                )
+            names = _copy_all(plan, taken, journal, hold, listener)
+            for name in names:
+                journal.step("", f"key of {name}", partial(_take_key, source, target, name))
             settings: dict[str, str | None] = {"project": target.name, "state": target.state_url}
             if target.secrets_provider is not None:
                 settings["secrets_provider"] = target.secrets_provider
+            hold.keep_for_good()
             moved, _ = change_settings(source.root, settings)
         except OrchError:
             for stack in taken:
@@ -188,13 +194,32 @@ def move(plan: Move, listener: Listener) -> Project:
                     release(stack, source.owner, listener)
             raise
         shutil.rmtree(_staging(target), ignore_errors=True)
-        journal.result = f"{counted(len(plan.stacks), 'stack')} moved"
+        journal.result = f"{counted(len(names), 'stack')} moved"
     return moved
+
+
+def _copy_all(
+    plan: Move, taken: list[StackState], journal: Journal, hold: Hold, listener: Listener
+) -> tuple[str, ...]:
+    """Lease and copy all stacks, also those that appear meanwhile, until none is left; their names. `taken`
+    gets each stack before it is leased."""
+    source, target = plan.source, plan.target
+    copied: list[str] = []
+    while left := [name for name in stacks(source) if name not in copied]:
+        for name in left:
+            hold.extend()
+            stack = StackState(source, name)
+            taken.append(stack)
+            journal.step("", f"lease {name}", partial(_lease, stack, listener))
+            listener(Activity(f"copying the {subject(name)}"))
+            journal.step("", f"copy {name}", partial(_copy, stack, target))
+            copied.append(name)
+    return tuple(copied)
 
 
 def _lease(stack: StackState, listener: Listener) -> None:
     recover(stack, listener)
-    take(stack, stack.project.owner, _FOR_GOOD_S, listener)
+    take(stack, stack.project.owner, FOR_GOOD_S, listener)
 
 
 def _staged(target: Project) -> Project:
@@ -214,9 +239,9 @@ def _staging(target: Project) -> Path:
 def _copy(stack: StackState, target: Project) -> str:
     staged = _staged(target)
     clear = read_clear(stack)
-    copied = StackState(staged, stack.name)
-    write_sealed(copied, clear, new_seal(staged, stack.name))
-    require_equal(copied, clear)
+    copied, seal = StackState(staged, stack.name), new_seal(staged, stack.name)
+    write_sealed(copied, clear, seal)
+    require_equal(copied, clear, seal)
     for zone in sorted(evacuated_zones(stack)):
         avoid(copied, zone)
     accounts.copy(stack, copied)

@@ -14,17 +14,21 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from orch.runner.private import stage_file
 from orch.spec.suggest import counted
 from orch.stacks.errors import StackError
 from orch.stacks.fleets import not_up
-from orch.stacks.project import is_stack_name
+from orch.stacks.project import Project, is_stack_name
 from orch.stacks.pulumi.changes import name_of
+from orch.stacks.pulumi.leases import refuse_held
 from orch.stacks.pulumi.locks import locks, stack_locked, subject
 from orch.stacks.pulumi.operation import Listener, plain
 from orch.stacks.pulumi.recovery import recover
-from orch.stacks.state import StackState, in_plain_files, settings_file
+from orch.stacks.state import StackState, in_plain_files, salt_of, settings_file
 from orch.stacks.team.change_log import NO_CHANGES, logged
+from orch.stacks.team.passphrase import key_file
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,10 @@ def damage_of(stack: StackState) -> Damage:
 def repair(stack: StackState, damage: Damage, listener: Listener) -> tuple[str, ...]:
     """Repair what a look has found, and what the engine finds wrong in the order of resources; what was done.
 
-    Raises StackLocked, StackError.
+    Raises Leased while a move or a rotation holds the state, StackLocked, StackError.
     """
     done: list[str] = []
+    refuse_held(stack)
     with logged(stack.project, "state repair", subject(stack.name), listener) as outcome:
         checkpoint = stack.project.checkpoint(stack.name)
         if damage.copy is not None and checkpoint is not None:
@@ -145,17 +150,29 @@ def _copies(stack: StackState, checkpoint: Path) -> Iterator[tuple[tuple[bool, f
         (root / "backups" / project / stack.name, rf"{name}\.[0-9]+\.json"),
         (root / "history" / project / stack.name, rf"{name}-[0-9]+\.checkpoint\.json"),
     )
-    settings = settings_file(stack.project, stack.name)
-    key = settings.read_text("utf-8") if settings.exists() else ""
+    own = _salt_here(stack)
     for folder, pattern in places:
         for file in folder.iterdir() if folder.is_dir() else ():
             if not re.fullmatch(pattern, file.name) or _broken(file) is not None:
                 continue
-            latest = json.loads(file.read_text("utf-8"))["checkpoint"].get("latest") or {}
-            salt = ((latest.get("secrets_providers") or {}).get("state") or {}).get("salt") or ""
+            salt = salt_of(json.loads(file.read_text("utf-8"))["checkpoint"].get("latest"))
             at = file.stat().st_mtime
             copy = Copy(file, datetime.fromtimestamp(at, timezone.utc), len(_resources(file)))
-            yield (salt in key, at), copy
+            yield (_fits(stack.project, salt, own), at), copy
+
+
+def _salt_here(stack: StackState) -> str | None:
+    """The salt that this folder last saw the stack have; None when a secrets provider has its key."""
+    settings = settings_file(stack.project, stack.name)
+    found = yaml.safe_load(settings.read_text("utf-8")) if settings.exists() else None
+    return found.get("encryptionsalt") if isinstance(found, dict) else None
+
+
+def _fits(project: Project, salt: str | None, own: str | None) -> bool:
+    """Whether the key of a copy is at hand. One without a salt is not encrypted by a passphrase."""
+    if salt is None:
+        return project.secrets_provider is not None
+    return salt == own or key_file(project, salt) is not None
 
 
 def _restore(checkpoint: Path, copy: Copy) -> str:

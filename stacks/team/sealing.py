@@ -77,15 +77,23 @@ def write_clear(stack: StackState, clear: Mapping[str, Any]) -> None:
     plain(stack, ["stack", "import"], stdin=json.dumps(clear))
 
 
-def require_equal(stack: StackState, clear: Mapping[str, Any]) -> None:
-    """Raises StackError where a stack is not as it was read, in clear."""
-    written, wanted = (_comparable(each) for each in (read_clear(stack), clear))
-    if written != wanted:
-        raise StackError(
-            f"the state of {stack.name} is not as it was read",
-            where=stack.project.state_url,
-            hint="the former state is unchanged; please report this",
-        )
+def require_equal(stack: StackState, clear: Mapping[str, Any], seal: Seal) -> None:
+    """Raise StackError when a stack is not as it was read, in clear, or does not have its new key.
+
+    A stack that holds no secret reads the same under any key.
+    """
+    found = read_clear(stack)
+    if _comparable(found) != _comparable(clear):
+        problem = "is not as it was read"
+    elif found["deployment"].get("secrets_providers") != seal.provider:
+        problem = "does not have the key that it was written with"
+    else:
+        return
+    raise StackError(
+        f"the state of {stack.name} {problem}",
+        where=stack.project.state_url,
+        hint="the former state is unchanged; please report this",
+    )
 
 
 def _comparable(clear: Mapping[str, Any]) -> dict[str, Any]:

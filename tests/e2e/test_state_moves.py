@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 from labmachine import docker
-from support import Folder, fleet_yaml, until
+from support import Folder, at_work, fleet_yaml, kill, until
 
 from orch.runner.ledger.ledger import open_ledger
-from orch.stacks.project import Project, find
+from orch.stacks.project import find
 from orch.stacks.secrets.values import ProjectSecrets
-from orch.stacks.state import StackState
-from orch.stacks.team import passphrase_rotation
 from orch.stacks.team.passphrase import new_file
 
 pytestmark = pytest.mark.usefixtures("passphrase")
@@ -131,50 +129,20 @@ def test_a_rotation_that_was_killed_is_gone_on_with(lab: Folder, after_s: float)
     assert in_clear(state) == []
 
 
-def test_a_rotation_that_was_killed_at_its_very_end_keeps_its_passphrase(
-    lab: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The new passphrase is in its place, and nobody has written that it is."""
+def test_a_rotation_goes_on_where_an_engine_that_was_left_behind_ends_it(lab: Folder) -> None:
+    """The engine outlives a call that is killed, and writes the state while the next one begins."""
     project = find(lab.path)
 
-    def killed(at: Project) -> None:
-        new_file(at).replace(at.passphrase_file)
-        raise KeyboardInterrupt
+    def importing() -> list[int]:
+        return at_work(lab.path, "bin/pulumi", "--non-interactive", "stack import")
 
-    monkeypatch.setattr(passphrase_rotation, "_keep_passphrase", killed)
-    with pytest.raises(KeyboardInterrupt):
-        passphrase_rotation.rotate_passphrase(project, None, lambda _: None)
-    kept = project.passphrase_file.read_text()
+    with lab.start("rotate", "passphrase", "--yes") as process:
+        until(lambda: bool(importing()) or process.poll() is not None, 120, "a stack is written anew")
+        kill(process.pid)
+        process.communicate()
+    new = new_file(project).read_text()
     said = lab.orch("rotate", "passphrase", "--yes")
     assert said.code == 0, said.err
-    assert project.passphrase_file.read_text() == kept
-    assert not new_file(project).exists()
-    unchanged(lab)
-
-
-def test_a_rotation_goes_on_where_an_engine_that_was_left_behind_ends_it(
-    lab: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The engine outlives a call that is killed, and writes the state after the next one has looked at it."""
-    project = find(lab.path)
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(passphrase_rotation, "release", killed)
-        with pytest.raises(KeyboardInterrupt):
-            passphrase_rotation.rotate_passphrase(project, None, lambda _: None)
-    new, looks = new_file(project).read_text(), list[bool]()
-
-    def looked(stack: StackState, passphrase: str) -> bool:
-        looks.append(bool(looks) and readable(stack, passphrase))  # the first one comes too early
-        return looks[-1]
-
-    readable = passphrase_rotation._readable  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(passphrase_rotation, "_readable", looked)
-    passphrase_rotation.rotate_passphrase(project, None, lambda _: None)
-    assert looks[:2] == [False, True]
     assert project.passphrase_file.read_text() == new
     assert not new_file(project).exists()
     unchanged(lab)

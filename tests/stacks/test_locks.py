@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from orch.runner.processes import Process, process, this_process
 from orch.stacks.errors import Conflict
 from orch.stacks.project import Project, find, this_host
-from orch.stacks.pulumi.lock_holders import LockMark, holder_of
+from orch.stacks.pulumi.lock_holders import LockMark, holders_of, starting
 from orch.stacks.pulumi.locks import break_dead_locks, locks
 
 
@@ -126,42 +127,55 @@ def test_marks_whose_locks_are_gone_are_swept_and_those_of_the_living_stay(tmp_p
 
 
 def engine_of(pid: int, words: list[str], project: Project) -> LockMark:
-    mark = LockMark(project, "fleet", words)
+    """A call whose engine has this number, and that nobody ends."""
+    mark = LockMark(project, "fleet", words).__enter__()
     mark.engine_started(pid)
     return mark
 
 
-@pytest.mark.parametrize(("words", "marked"), [(["up"], True), (["preview"], False)])
-def test_an_operation_marks_the_lock_that_its_engine_took(
+@pytest.mark.parametrize(
+    ("words", "marked"),
+    [
+        *((words.split(), True) for words in ("up", "destroy --yes", "refresh --yes", "import")),
+        *((f"stack {words}".split(), True) for words in ("init x", "rm --yes", "import", "rename x")),
+        *((f"state {words}".split(), True) for words in ("unprotect --all", "delete x", "repair --yes")),
+        *((words.split(), False) for words in ("preview", "refresh --preview-only", "cancel --yes")),
+        *((f"stack {words}".split(), False) for words in ("export", "output x", "tag set a b", "history")),
+    ],
+)
+def test_a_command_that_locks_marks_the_lock_that_its_engine_took(
     tmp_path: Path, words: list[str], marked: bool
 ) -> None:
     project = find(tmp_path)
-    with engine_of(os.getpid(), words, project) as mark:
+    with LockMark(project, "fleet", words) as mark:
+        mark.engine_started(os.getpid())
         lock(project, os.getpid(), this_host(), age_s=100)  # of an engine before with this number
         file = lock(project, os.getpid(), this_host(), age_s=0, name="mine")
         heard: list[object] = []
-        listener = mark.writing_at_first(heard.append)
+        listener = mark.marking(heard.append)
         listener({"preludeEvent": {}})
-        assert holder_of(project, "fleet", file.name) == (this() if marked else None)
+        assert holders_of(project, "fleet", file.name) == ((this(),) if marked else ())
         assert heard == [{"preludeEvent": {}}]
         file.unlink()
-    assert holder_of(project, "fleet", file.name) is None
+    assert holders_of(project, "fleet", file.name) == ()
 
 
 def test_of_two_locks_that_may_be_its_own_an_operation_marks_none(tmp_path: Path) -> None:
     project = find(tmp_path)
-    with engine_of(os.getpid(), ["up"], project) as mark:
+    with LockMark(project, "fleet", ["up"]) as mark:
+        mark.engine_started(os.getpid())
         files = [lock(project, os.getpid(), this_host(), age_s=0, name=name) for name in "ab"]
-        mark.writing_at_first(lambda event: None)({"preludeEvent": {}})
-        assert [holder_of(project, "fleet", file.name) for file in files] == [None, None]
+        mark.marking(lambda event: None)({"preludeEvent": {}})
+        assert [holders_of(project, "fleet", file.name) for file in files] == [(), ()]
 
 
 def test_the_mark_of_an_engine_that_was_killed_stays_with_its_lock(tmp_path: Path) -> None:
     project = find(tmp_path)
     child = subprocess.Popen(["sleep", "600"])
-    with engine_of(child.pid, ["up"], project) as mark:
+    with LockMark(project, "fleet", ["up"]) as mark:
+        mark.engine_started(child.pid)
         lock(project, child.pid, this_host(), age_s=0)
-        mark.writing_at_first(lambda event: None)({"preludeEvent": {}})
+        mark.marking(lambda event: None)({"preludeEvent": {}})
         child.kill()
         child.wait()
     assert len(break_dead_locks(project, "fleet")) == 1
@@ -177,7 +191,7 @@ def test_the_lock_of_an_engine_that_was_killed_before_its_first_event_is_broken(
     child.kill()
     child.wait()
     other = lock(project, child.pid, this_host(), age_s=-30, name="other")
-    assert [holder_of(project, "fleet", each.name) for each in (file, other)] == [None, None]
+    assert [holders_of(project, "fleet", each.name) for each in (file, other)] == [(), ()]
     other.unlink()
     assert [held.file for held in break_dead_locks(project, "fleet")] == [file]
     assert not [*tmp_path.rglob("started-*")]
@@ -195,11 +209,84 @@ def test_a_start_tells_nothing_of_a_lock_of_another_time(tmp_path: Path, age_s: 
         break_dead_locks(project, "fleet")
 
 
-def test_the_note_of_a_start_goes_with_its_call(tmp_path: Path) -> None:
+def test_the_note_of_a_start_goes_with_its_call_and_stays_while_the_engine_lives(tmp_path: Path) -> None:
     project = find(tmp_path)
-    with engine_of(os.getpid(), ["up"], project):
-        assert len([*tmp_path.rglob("started-*")]) == 1
+    child = subprocess.Popen(["sleep", "600"])
+    with LockMark(project, "fleet", ["up"]) as mark:
+        assert starting(project) == (("fleet", this()),)
+        mark.engine_started(child.pid)
+        assert [each.pid for _, each in starting(project)] == [child.pid]
+        child.kill()
+        child.wait()
     assert not [*tmp_path.rglob("started-*")]
+    child = subprocess.Popen(["sleep", "600"])
+    with LockMark(project, "fleet", ["stack", "rm"]) as mark:
+        mark.engine_started(child.pid)
+    # Who called it has ended, as by an error: the engine takes its lock only now.
+    file = lock(project, child.pid, this_host(), age_s=0)
+    with pytest.raises(Conflict):
+        break_dead_locks(project, "fleet")
+    child.kill()
+    child.wait()
+    assert [held.file for held in break_dead_locks(project, "fleet")] == [file]
+    assert not [*tmp_path.rglob("started-*")]
+
+
+def test_an_event_from_before_the_lock_ends_no_note(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    child = subprocess.Popen(["sleep", "600"])
+    mark = engine_of(child.pid, ["destroy"], project)
+    mark.marking(lambda event: None)({"diagnosticEvent": {}})
+    file = lock(project, child.pid, this_host(), age_s=0)
+    child.kill()
+    child.wait()
+    assert [held.file for held in break_dead_locks(project, "fleet")] == [file]
+
+
+def test_a_lock_that_two_engines_of_one_number_may_have_taken_is_broken_when_both_are_dead(
+    tmp_path: Path,
+) -> None:
+    project = find(tmp_path)
+    child = subprocess.Popen(["sleep", "600"])
+    first, second = (engine_of(child.pid, ["up"], project) for _ in "ab")
+    assert first is not second
+    file = lock(project, child.pid, this_host(), age_s=0)
+    notes = sorted(tmp_path.rglob("started-*"))
+    assert len(notes) == 2
+    child.kill()
+    child.wait()
+    whole = json.loads(notes[0].read_text())
+    notes[0].write_text(json.dumps(whole | {"namespace": "1"}))  # of another container: nobody can tell
+    with pytest.raises(Conflict):
+        break_dead_locks(project, "fleet")
+    notes[0].write_text(json.dumps(whole))
+    assert [held.file for held in break_dead_locks(project, "fleet")] == [file]
+
+
+def test_a_note_whose_folder_another_call_removes_is_written_all_the_same(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    ending = threading.Event()
+
+    def calls() -> None:
+        while not ending.is_set():
+            with LockMark(project, "fleet", ["stack", "rm"]):
+                pass
+
+    child = subprocess.Popen(["sleep", "600"])
+    others = [threading.Thread(target=calls) for _ in range(2)]
+    for each in others:
+        each.start()
+    try:
+        for _ in range(300):
+            with LockMark(project, "fleet", ["up"]) as mark:
+                mark.engine_started(child.pid)
+                assert child.pid in [each.pid for _, each in starting(project)]
+    finally:
+        ending.set()
+        for each in others:
+            each.join()
+        child.kill()
+        child.wait()
 
 
 def test_a_lock_that_cannot_be_read_is_somebodys(tmp_path: Path) -> None:
@@ -228,7 +315,7 @@ with LockMark(project, "fleet", ["up"]) as mark:
     now = time.strftime("%Y-%m-%dT%H:%M:%S.999999999Z", time.gmtime())
     lock = {"pid": os.getpid(), "username": "root", "hostname": "ci", "timestamp": now}
     (folder / "lock.json").write_text(json.dumps(lock))
-    mark.writing_at_first(lambda event: None)({"preludeEvent": {}})
+    mark.marking(lambda event: None)({"preludeEvent": {}})
     print(os.getpid(), flush=True)
     sys.stdin.read()
 """
