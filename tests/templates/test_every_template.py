@@ -327,6 +327,8 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "init-mounts.sh.j2": mounted,
     "init-steps.sh.j2": lambda v: iter([init_of(v)]),
     "job-session.sh.j2": nothing,
+    "kernel-records.sh.j2": nothing,
+    "kernel-xids.sh.j2": nothing,
     "mpirun.sh.j2": mpiruns,
     "node-go.sh.j2": lambda v: (
         values
@@ -365,7 +367,8 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
                 "limit_s": 1,
                 "tool_s": 1,
                 "log_s": 1,
-                "silent_xids": v,
+                "starts": v,
+                "silent": v,
                 "wait_s": 1,
                 "most_bytes": 1000,
                 "simulated": 0,
