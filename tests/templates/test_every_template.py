@@ -167,6 +167,7 @@ def started(v: str) -> Iterator[Values]:
         "claim": f"{v}|{v}",
         "blocks": 1,
         "blocks_total": 4,
+        "in_pod": False,
         "left_after_s": 3600,
         "cordoned": 46,
         "preparing": 47,
