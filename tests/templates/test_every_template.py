@@ -286,7 +286,7 @@ def idle(v: str) -> Iterator[Values]:
 
 def ttl(v: str) -> Iterator[Values]:
     given = {"home": "/var/lib/orch", "script": "/nonexistent", "tag": v, "by": v, "off": argv("off", v)}
-    yield {**given, "ends": 1_764_000_000, "look_s": 20}
+    yield {**given, "ends": 1_764_000_000, "look_s": 20, "unset_s": 3600}
 
 
 def nothing(v: str) -> Iterator[Values]:

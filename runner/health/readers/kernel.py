@@ -229,37 +229,49 @@ def _judge_starts(lines: Sequence[KernelRecord], gpus: Sequence[GpuHealth], note
 
 
 _AMD, _GAUDI = rf"amdgpu {_PCI}: .*?", rf"habanalabs (?:{_PCI}: |hl\d+: (?=(?-i:[A-Z])|device )).*?"
-# Of other vendors' drivers and of PCIe: (how the record begins, check, severity, reason, what helps).
-_OTHERS: tuple[tuple[re.Pattern[str], str, Severity, str, Action], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), *rest)
-    for pattern, *rest in (
-        (
-            rf"{_AMD}uncorrectable hardware error\(\w+\) detected",
-            *("amd", "failure", "uncorrectable hardware error", "reboot"),
-        ),
-        (
-            rf"{_AMD}[1-9]\d* (?:new )?uncorrectable hardware errors detected",
-            *("amd", "failure", "uncorrectable hardware errors", "reset"),
-        ),
-        (rf"{_AMD}GPU reset(?:\(\d+\))? failed", "amd", "failure", "its reset failed", "reboot"),
-        (
-            rf"{_AMD}(?:Fatal error during GPU init|device lost from bus)",
-            *("amd", "failure", "its driver cannot start it", "reboot"),
-        ),
-        (
-            rf"{_GAUDI}(?:Device is NOT usable|device is disabled)",
-            *("gaudi", "failure", "its driver cannot use it", "reboot"),
-        ),
-        (
-            rf"{_GAUDI}(?:(?:uncorrectable|double).*ECC|ECC.*derr)",
-            *("gaudi", "failure", "uncorrectable ECC error", "reset"),
-        ),
-        (
-            rf"[\w-]+ {_PCI}: (?:AER: )?(?:(?:Multiple )?Uncorrect(?:ed|able) \(Fatal\) error|"
-            r"PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\))",
-            *("pcie errors", "failure", "uncorrected fatal PCIe error", "reboot"),
-        ),
-    )
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """A fault that a record begins with. `action`: what helps."""
+
+    record: re.Pattern[str]
+    check: str
+    reason: str
+    action: Action
+
+
+def _fault(record: str, check: str, reason: str, action: Action) -> _Fault:
+    return _Fault(re.compile(record, re.IGNORECASE), check, reason, action)
+
+
+# Of other vendors' drivers and of PCIe.
+_FAULTS = (
+    _fault(
+        rf"{_AMD}uncorrectable hardware error\(\w+\) detected",
+        *("amd", "uncorrectable hardware error", "reboot"),
+    ),
+    _fault(
+        rf"{_AMD}[1-9]\d* (?:new )?uncorrectable hardware errors detected",
+        *("amd", "uncorrectable hardware errors", "reset"),
+    ),
+    _fault(rf"{_AMD}GPU reset(?:\(\d+\))? failed", "amd", "its reset failed", "reboot"),
+    _fault(
+        rf"{_AMD}(?:Fatal error during GPU init|device lost from bus)",
+        *("amd", "its driver cannot start it", "reboot"),
+    ),
+    _fault(
+        rf"{_GAUDI}(?:Device is NOT usable|device is disabled)",
+        *("gaudi", "its driver cannot use it", "reboot"),
+    ),
+    _fault(
+        rf"{_GAUDI}(?:(?:uncorrectable|double).*ECC|ECC.*derr)", "gaudi", "uncorrectable ECC error", "reset"
+    ),
+    _fault(
+        rf"[\w-]+ {_PCI}: (?:AER: )?(?:(?:Multiple )?Uncorrect(?:ed|able) \(Fatal\) error|"
+        r"PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\))",
+        *("pcie errors", "uncorrected fatal PCIe error", "reboot"),
+    ),
 )
 
 
@@ -275,10 +287,10 @@ def _judge_others(lines: Sequence[KernelRecord], notes: ReportBuilder) -> None:
             place = short_pci(mended[1])
             for key in [key for key in told if key[:2] == ("amd", place)]:
                 told[key] = ("warning", "none", ", and it recovered")
-        for pattern, check, severity, reason, action in _OTHERS:
-            if (found := pattern.match(line.text)) is not None:
+        for fault in _FAULTS:
+            if (found := fault.record.match(line.text)) is not None:
                 part = short_pci(found[1]) if found[1] else "node"
-                told[check, part, reason] = (severity, action, "")
+                told[fault.check, part, fault.reason] = ("failure", fault.action, "")
                 break
     for (check, part, reason), (severity, action, more) in told.items():
         note = notes.fail if severity == "failure" else notes.warn
