@@ -259,8 +259,8 @@ def owner_of(peer: str, port: int, connections: Path = _CONNECTIONS) -> int | No
     """Return the user id at the other end of a loopback connection; None if the system does not tell.
 
     `peer`: gRPC's name of the other end, `ipv4:127.0.0.1:PORT`; `port`: ours. Source: proc_net_tcp(5): local
-    and remote address in hexadecimal, the user id in the eighth column. A socket of IPv6 may be connected to an
-    address of IPv4, which its own address ends with.
+    and remote address in hexadecimal, the user id in the eighth column. A socket of IPv6 may hold the
+    connection: its address ends with that of IPv4.
     """
     other = peer.rpartition(":")[2]
     try:

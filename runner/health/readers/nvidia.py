@@ -113,9 +113,14 @@ def _parsed(text: str) -> ElementTree.Element | None:
         return None
     try:
         # From the root element on there is no document type, so there are no entities to expand.
-        return ElementTree.fromstring(text[start : end + len("</nvidia_smi_log>")])
+        root = ElementTree.fromstring(text[start : end + len("</nvidia_smi_log>")])
     except ElementTree.ParseError:
         return None
+    # Jobs choose the names of their processes: a GPU's faults are not in there.
+    for gpu in root.findall("gpu"):
+        for section in (*gpu.findall("processes"), *gpu.findall("accounted_processes")):
+            gpu.remove(section)
+    return root
 
 
 def _judge_call(section: Section, notes: ReportBuilder, *, listed: bool) -> None:
