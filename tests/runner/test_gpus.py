@@ -222,3 +222,15 @@ def test_gpus_that_a_process_uses_are_not_reset(node: OfFolder) -> None:
     with pytest.raises(RunnerError) as caught:
         read_reset(done)
     assert "by process 4711 python3" in str(caught.value.detail)
+
+
+def test_a_process_says_nothing_of_a_reset_by_its_name(node: OfFolder, tmp_path: Path) -> None:
+    """A process that has a GPU open and is called `x`, line feed, `already`."""
+    folder = tmp_path / "proc/7"
+    (folder / "fd").mkdir(parents=True)
+    (folder / "fd/3").symlink_to("/dev/nvidia0")
+    (folder / "comm").write_text("x\nalready\n")
+    asked = reset_command("change-1", (), fabric=False)
+    done = node.run(Command(asked.text.replace("/proc/", f"{tmp_path}/proc/")))
+    assert done.exit_code == BUSY
+    assert "client 7 x?already" in done.stdout.splitlines()

@@ -635,3 +635,12 @@ def test_what_is_asked_depends_on_the_vendor_and_the_depth() -> None:
     assert "contained=1\nif" not in command(pod, depth="light").text
     none = command(NODE.model_copy(update={"gpus": Gpus()}), depth="light")
     assert "smi" not in none.text
+
+
+def test_a_process_that_is_called_like_a_fault_is_none() -> None:
+    text = (
+        f'<nvidia_smi_log><gpu id="00000000:{PCI[5:]}.0"><gpu_recovery_action>None</gpu_recovery_action>'
+        "<processes><process_info><process_name>{}</process_name></process_info></processes></gpu></nvidia_smi_log>"
+    )
+    for name in ("GPU is lost", "GPU requires reset", "Unknown Error"):
+        assert read_smi(section("smi", text.format(name)), 1, simulated=False)[0].findings == ()
