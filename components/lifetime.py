@@ -24,6 +24,14 @@ SCRIPT = f"{NODE_HOME}/ttl.sh"
 TAG = "orch:ends"
 """The tag of a machine on AWS that tells the moment: it changes while the machine runs."""
 LOOK_S = 20
+UNSET_S = 3600
+"""How long a machine whose clock NTP has not set waits before it ends itself by that clock all the same:
+without an end it costs money, and with a wrong one at boot it takes its jobs along."""
+AHEAD_S = 300
+"""How far the clocks of two machines may differ."""
+OVERDUE_S = 30 * 24 * 3600
+"""How long after its end a fleet is removed without anybody's word: a clock that shows another year would
+otherwise remove every fleet that has an end."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,7 @@ class Lifetime:
             ends=self.ends,
             tag=TAG,
             look_s=LOOK_S,
+            unset_s=UNSET_S,
             by=ENDED_BY,
             off=off,
         )
@@ -80,6 +89,19 @@ def is_over(pins: Mapping[str, str], now: float) -> bool:
     """Whether the time of a stack's fleet is over."""
     ends = ends_of(pins)
     return ends is not None and ends <= now
+
+
+def doubt(now: float, ends: int, changed: float | None) -> str:
+    """Return why a machine whose clock shows `now` should not remove a fleet for its end; "" if it may.
+
+    `changed`: when the state of the fleet was last changed, by the clock of whoever did it. Moments are
+    seconds since the epoch.
+    """
+    if changed is not None and changed > now + AHEAD_S:
+        return f"the clock of this machine shows {words(now)}, and the state was changed at {words(changed)}"
+    if now > ends + OVERDUE_S:
+        return f"the clock of this machine shows {words(now)}, and its time was over at {words(ends)}"
+    return ""
 
 
 def stamp(moment: float) -> str:

@@ -95,6 +95,7 @@ CODES = {
     "ORCH176": "A file that is not trusted names an environment variable",
     "ORCH177": "A file that is not trusted names a path out of the repository",
     "ORCH178": "A file that is not trusted has a setting that reaches out",
+    "ORCH179": "There are more problems than are shown",
     # accepted with a note
     "ORCH190": "The backend has no driver here",
     "ORCH191": "The property is accepted and does nothing",

@@ -76,6 +76,7 @@ WITH_PARTS = (
     "tests/providers/simulated/test_local_nodes.py",
     "tests/providers/test_local_node_silent.py",
     "tests/providers/test_local_volume.py",
+    "tests/runner/health/test_kernel_names.py",
     "tests/stacks/test_compressed_state.py",
     "tests/stacks/test_while_held.py",
 )
@@ -108,6 +109,7 @@ PROGRAMS = (
     "tests/policies/test_pack.py",
     "tests/providers/gcp/test_account.py",
     "tests/providers/test_ssh_host_steps.py",
+    "tests/runner/health/test_kernel_names.py",
     "tests/runner/kubernetes/test_connector.py",
     "tests/runner/kubernetes/test_login.py",
     "tests/runner/kubernetes/test_shell.py",

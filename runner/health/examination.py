@@ -15,7 +15,7 @@ from orch.runner.health.findings import HealthReport, ReportBuilder
 from orch.runner.health.readers.amd import read_amd
 from orch.runner.health.readers.dcgm import read_diagnostic, read_watches
 from orch.runner.health.readers.gaudi import FIELDS, read_gaudi
-from orch.runner.health.readers.kernel import Clocks, read_kernel
+from orch.runner.health.readers.kernel import STARTS, Clocks, read_kernel
 from orch.runner.health.readers.machine import (
     read_clock,
     read_disks,
@@ -40,7 +40,7 @@ LOOK_S = 10.0
 TOOL_S = 25
 """How long one tool may take: nvidia-smi with eight GPUs and without persistence mode takes ten seconds."""
 LOG_S = 12
-"""How long dmesg, and journalctl after it, may take."""
+"""How long one reading of the kernel's log may take."""
 LIGHT_S = 30
 DIAGNOSTIC_S = 900
 """`dcgmi diag -r 2` takes two to eleven minutes."""
@@ -65,13 +65,15 @@ def command(node: NodeState, *, depth: Depth, simulated: bool = False, contained
     vendor = (node.gpus.vendor or "nvidia") if node.gpus.count else None
     diagnose = depth == "dcgm" and vendor == "nvidia"
     limit_s = DIAGNOSTIC_S if diagnose else LIGHT_S
+    silent = "|".join(str(rule.number) for rule in XIDS.values() if rule.severity is None)
     text = render(
         "node-health.sh.j2",
         home=NODE_HOME,
         limit_s=limit_s,
         tool_s=TOOL_S,
         log_s=LOG_S,
-        silent_xids="|".join(str(rule.number) for rule in XIDS.values() if rule.severity is None),
+        starts=rf"^[^]]*\] ({STARTS})",
+        silent=rf"^[^]]*\] NVRM: Xid [(][^)]*[)]: ({silent})($|[^0-9])",
         wait_s=WAIT_S,
         most_bytes=MOST_BYTES,
         contained=contained or node.is_pod,

@@ -97,8 +97,9 @@ def read_look(text: str) -> GpuLook:
         if line.startswith("gpu ") and len(parts) == 5 and parts[0].isdigit():
             ecc = int(parts[4]) if parts[4].isdigit() else None
             gpus.append(Gpu(parts[0], parts[1], parts[2], short_pci(parts[3]), ecc))
+    kernel = [line.removeprefix("xid ") for line in lines if line.startswith("xid ")]
     trouble = " ".join(line.removeprefix("trouble ") for line in lines if line.startswith("trouble "))
-    return GpuLook(True, tuple(gpus), "fabric" in lines, xids_in(lines), trouble)
+    return GpuLook(True, tuple(gpus), "fabric" in lines, xids_in(kernel), trouble)
 
 
 def triage(look: GpuLook) -> Triage:

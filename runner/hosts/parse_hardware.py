@@ -96,8 +96,9 @@ def gpus(
 
 
 def cuda_version(head: str | None) -> str | None:
-    """The CUDA version in nvidia-smi's heading."""
-    match = re.search(r"CUDA(?: UMD)? Version *: *(\d+\.\d+)", head or "")
+    """Return the CUDA version in nvidia-smi's heading. The table below it has names that jobs choose."""
+    heading = (head or "").partition("Processes:")[0]
+    match = re.search(r"CUDA(?: UMD)? Version *: *(\d+\.\d+)", heading)
     return match.group(1) if match else None
 
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from orch.runner.health.gpus import xids_in
-from orch.runner.health.readers.xids import short_pci
+from orch.runner.health.readers.xids import short_pci, xids_in
 
 # What a node tells is not trusted: no machine has more GPUs.
 MOST_GPUS = 64

@@ -133,6 +133,7 @@ def start_command(
         else _partial_access(access, share_of(node, 1).gpus),
         hosts=plan.names_hosts,
         simulated=plan.simulated or in_pod,
+        in_pod=in_pod,
         privileged=plan.privileged,
         fabric=FabricAccess() if in_pod else plan.fabric,
         left_out="" if in_pod else _simulated_omissions(plan),

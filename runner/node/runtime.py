@@ -107,6 +107,12 @@ class ObservedRank:
         return None if there is None else there - self.ahead_s
 
     @property
+    def process_limit(self) -> int | None:
+        """The number of processes and threads that it may have, if the kernel refused it another one."""
+        found = (mark.partition("=")[2] for mark in self.marks if mark.startswith("processes="))
+        return next((int(number) for number in found if number.isdigit()), None)
+
+    @property
     def ended(self) -> bool:
         return self.state in ("exited", "dead")
 

@@ -298,6 +298,9 @@ def describe(plan: RunPlan, rank: ObservedRank) -> str:
         return f"{where} was interrupted: {rank.notice or rank.detail or 'its cloud takes the node'}"
     if rank.out_of_memory:
         return f"{where} ran out of memory (exit code {rank.exit_code})"
+    if rank.process_limit is not None:
+        limit = f"it reached its limit of {rank.process_limit} processes and threads"
+        return f"{where} exited with code {rank.exit_code} after {limit}"
     return f"{where} exited with code {rank.exit_code}"
 
 

@@ -16,6 +16,7 @@ from typing import Protocol, cast
 import yaml
 
 from orch.spec.diagnostics import Diagnostic, Related, Span
+from orch.spec.loader.bounded import DiagnosticList
 from orch.spec.loader.text import BREAK, Source
 from orch.spec.loader.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
 
@@ -87,7 +88,7 @@ class Parsed:
 
     source: Source
     documents: list[Node] = field(default_factory=list[Node])
-    diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
+    diagnostics: DiagnosticList = field(default_factory=DiagnosticList)
 
 
 class _Stop(Exception):

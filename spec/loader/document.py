@@ -9,6 +9,7 @@ from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass, field
 
 from orch.spec.diagnostics import Diagnostic, Related, Severity, Span, property_path
+from orch.spec.loader.bounded import DiagnosticList
 from orch.spec.loader.context import LoadContext
 from orch.spec.loader.redaction import masked
 from orch.spec.loader.text import Source
@@ -43,7 +44,7 @@ class Draft:
     partial: AnyModel | None = None
     broken: set[str] = field(default_factory=set[str])
     env_values: dict[Path_, dict[str, str]] = field(default_factory=dict[Path_, "dict[str, str]"])
-    diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
+    diagnostics: DiagnosticList = field(default_factory=DiagnosticList)
 
     @property
     def launched(self) -> bool:

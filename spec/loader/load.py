@@ -18,6 +18,7 @@ from orch.spec.defaults import Common
 from orch.spec.diagnostics import Diagnostic, Places, Severity, Span, ordered, render_human
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.loader import cross_file
+from orch.spec.loader.bounded import Collected
 from orch.spec.loader.compose import Parsed, parse
 from orch.spec.loader.context import LoadContext
 from orch.spec.loader.document import Draft
@@ -168,11 +169,11 @@ def load_paths(
         frozenset(kinds),
         backends=tuple(dict.fromkeys(backends)),
     )
-    messages: list[Diagnostic] = []
+    messages = Collected()
     drafts: list[Draft] = []
     for parsed, fence in _parsed(paths, messages, allowed):
-        messages += parsed.diagnostics
         file = parsed.source.file
+        messages.extend(parsed.diagnostics, file)
         settings = common("-" if file == "<stdin>" else file)
         known_backends = context.backends or (settings.backends if settings else ())
         reader = DraftReader(
@@ -181,14 +182,16 @@ def load_paths(
         drafts += [reader.read(node, index) for index, node in enumerate(parsed.documents)]
     spoiled: set[int] = set()
     for draft in drafts:
-        own = [*draft.diagnostics, *check_document(draft), *outside_uses(draft)]
+        own = draft.diagnostics
+        own += [*check_document(draft), *outside_uses(draft)]
         own += not_acted_on(draft) if draft.launched else ()
         if any(each.severity is Severity.ERROR and draft.is_inherited(each.span) for each in own):
             spoiled.add(id(draft))
-        messages += own
-    messages += cross_file.check_together(drafts)
-    diagnostics = ordered(_without_echoes(messages))
-    broken = {each.span.file for each in diagnostics if each.code < "ORCH110"}  # no YAML: its rest is unknown
+        messages.extend(own, draft.source.file)
+    messages.extend(cross_file.check_together(drafts))
+    diagnostics = ordered([*_without_echoes(tuple(messages)), *messages.rest()])
+    # No YAML, or more mistakes than are kept: its rest is unknown.
+    broken = {each.span.file for each in diagnostics if each.code < "ORCH110"} | messages.unreliable
     bad = Places(each.span for each in diagnostics if each.severity is Severity.ERROR)
     documents = tuple(
         Document(Path(draft.source.file), draft.index, _settled(draft, draft.model, environ), draft)
@@ -231,7 +234,7 @@ def _without_echoes(diagnostics: Sequence[Diagnostic]) -> Iterable[Diagnostic]:
 
 
 def _parsed(
-    paths: Sequence[Path | str], diagnostics: list[Diagnostic], allowed: frozenset[str] | None
+    paths: Sequence[Path | str], diagnostics: Collected, allowed: frozenset[str] | None
 ) -> Iterable[tuple[Parsed, Fence | None]]:
     seen: set[str] = set()
     for path in map(str, paths):
@@ -242,7 +245,7 @@ def _parsed(
             yield parsed, fence
 
 
-def _file(path: str, seen: set[str], diagnostics: list[Diagnostic], fence: Fence | None) -> Parsed | None:
+def _file(path: str, seen: set[str], diagnostics: Collected, fence: Fence | None) -> Parsed | None:
     if fence is not None and path != "-" and not fence.holds(path):
         summary = "this lies outside the repository: it is not read, for nobody trusts its name"
         diagnostics.append(Diagnostic("ORCH177", Span(path, 1, 1, 1, 1), summary, hint="remove the link"))
@@ -258,9 +261,7 @@ def _file(path: str, seen: set[str], diagnostics: list[Diagnostic], fence: Fence
     return parse(source)
 
 
-def _folder(
-    path: str, seen: set[str], diagnostics: list[Diagnostic], fence: Fence | None
-) -> Iterable[Parsed]:
+def _folder(path: str, seen: set[str], diagnostics: Collected, fence: Fence | None) -> Iterable[Parsed]:
     """The configurations in a folder: `orch.yml`, and YAML files with a document that has a `type`."""
     try:
         names = sorted(name for name in os.listdir(path) if name.endswith((".yml", ".yaml")))
@@ -275,10 +276,10 @@ def _folder(
         file = os.path.join(path, name)
         if (fence is None or fence.holds(file)) and not os.path.isfile(file):
             continue
-        problems: list[Diagnostic] = []
+        problems = Collected()
         parsed = _file(file, seen, problems, fence)
         if parsed is None:
-            diagnostics += problems
+            diagnostics.extend(problems)
             any_configuration = True
         elif is_project(name) or is_configuration(parsed.source.text):
             any_configuration = True

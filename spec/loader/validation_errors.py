@@ -9,8 +9,9 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from orch.spec.diagnostics import Diagnostic, Related, Severity, property_path
+from orch.spec.diagnostics import Diagnostic, Related, property_path
 from orch.spec.grammar.values import Problem, Problems, shown
+from orch.spec.loader.bounded import DiagnosticList
 from orch.spec.loader.document import Draft, Path_
 from orch.spec.loader.redaction import unquoted
 from orch.spec.models import KINDS, MODELS
@@ -46,9 +47,11 @@ def validate(
         draft.broken |= {str(path[0]) for path in unclear}
     except ValidationError as error:
         diagnostics, broken = _explain(draft, model, error.errors(include_url=False), unclear)
-        draft.diagnostics += (
-            _without_env_values(draft, model, diagnostics, as_written) if draft.env_values else diagnostics
-        )
+        if draft.env_values:
+            draft.diagnostics += _without_env_values(draft, model, diagnostics, as_written)
+            draft.diagnostics.count_rest(diagnostics)
+        else:
+            draft.diagnostics += diagnostics
         draft.broken |= broken | {str(path[0]) for path in unclear}
         sound_values = {
             key: value for key, value in values.items() if model.spellings.get(key, key) not in draft.broken
@@ -58,7 +61,7 @@ def validate(
         except ValidationError:
             draft.partial = None
         return
-    if not any(diagnostic.severity is Severity.ERROR for diagnostic in draft.diagnostics):
+    if not draft.diagnostics.any_error:
         draft.model = draft.partial
 
 
@@ -79,7 +82,7 @@ def _without_env_values(
         return diagnostics
     try:
         model.model_validate(as_written(), by_alias=True, by_name=False)
-        again: list[Diagnostic] = []
+        again = DiagnosticList()
     except ValidationError as error:
         again, _ = _explain(draft, model, error.errors(include_url=False), set())
     by_place = {(each.path, each.code): each for each in again}
@@ -109,7 +112,7 @@ _GUESSES = 50  # unknown properties of a document that get a suggestion: finding
 
 def _explain(
     draft: Draft, model: type[Section], errors: list[ErrorDetails], unclear: set[Path_]
-) -> tuple[list[Diagnostic], set[str]]:
+) -> tuple[DiagnosticList, set[str]]:
     """Diagnostics for what validation found, and the top-level properties that are not to be relied on."""
     account = _Account(draft, model, unclear)
     account.add(model, errors, ())
@@ -123,7 +126,7 @@ class _Account:
         self.draft = draft
         self.model = model
         self.unclear = unclear
-        self.told: list[Diagnostic] = []
+        self.told = DiagnosticList()
         self.bad: set[str] = set()
         self.unknown = 0
 

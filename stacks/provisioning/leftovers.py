@@ -23,14 +23,15 @@ from orch.components.cloud.marked import (
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.file_systems import MOUNTED_PIN, mounted, mounts_one_of
 from orch.components.idleness import resources_of
-from orch.components.lifetime import is_over
+from orch.components.lifetime import doubt, ends_of, is_over
 from orch.runner.launch.environment import fold
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.node.clock import seconds_of
 from orch.runner.runs.pods.admission import remove_leftover_pods
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
-from orch.stacks.errors import Conflict, Interrupted, StackLocked
+from orch.stacks.errors import Conflict, Interrupted, StackError, StackLocked
 from orch.stacks.fleets import documents_of, fleet_of
 from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.kept_data import is_protected
@@ -272,6 +273,7 @@ def sweep(project: Project, listener: Listener) -> tuple[Swept, ...]:
             continue
         try:
             if is_over(stack.outputs.get("pins") or {}, time.time()) and not is_protected(stack):
+                _refuse_by_clock(stack, time.time())
                 if stack.file_systems:
                     done.append(Swept(name, f"its time is over; `orch down {name}` removes it with its data"))
                     continue
@@ -297,6 +299,20 @@ def sweep(project: Project, listener: Listener) -> tuple[Swept, ...]:
         except OrchError as error:
             done.append(Swept(name, "not swept", error))
     return tuple(done)
+
+
+def _refuse_by_clock(stack: StackState, now: float) -> None:
+    """Raise StackError if the clock of this machine is in doubt: a fleet is not removed by it."""
+    ends = ends_of(stack.outputs.get("pins") or {})
+    changed = seconds_of(((stack.recorded or {}).get("manifest") or {}).get("time") or "")
+    reason = "" if ends is None else doubt(now, ends, changed)
+    if reason:
+        raise StackError(
+            f"the fleet {stack.name} is not removed at its end: {reason}",
+            detail="the moment was compared with this machine's clock alone",
+            hint=f"`date -u` shows the clock; if it is right, `orch down {stack.name}` removes the fleet",
+            code="ORCH233",
+        )
 
 
 def _remove_pods(project: Project, stack: StackState) -> tuple[str, ...]:

@@ -3,6 +3,10 @@
 The engine plans, checks and records as in any `up`, so that the state is the one that an `up` writes. All
 that it asks goes on to the real provider, but for the creation of resources: nothing is made. The engine
 reaches us as it reaches a provider that a debugger runs (PULUMI_DEBUG_PROVIDERS).
+
+The provider in the middle has the caller's credentials and listens on a port of this machine, so it passes on
+only what a look needs (`PASSED_ON`), and answers only processes of the same user. Where the system does not
+tell whose a connection is (no /proc/net, as on macOS), other users of the machine may read by it.
 """
 
 from __future__ import annotations
@@ -36,6 +40,15 @@ KEYS = "orch:index:Keys"
 MISSING = "orch-lost-"
 """How the id begins of what was not found; it is recorded until the engine has ended."""
 _SERVICE = "/pulumirpc.ResourceProvider/"
+PASSED_ON = frozenset(
+    (
+        *("Handshake", "Attach", "Parameterize", "GetSchema", "GetPluginInfo", "GetMapping", "GetMappings"),
+        *("CheckConfig", "DiffConfig", "Configure", "Check", "Diff", "Read", "Cancel"),
+    )
+)
+"""Methods of a provider that change nothing. `Create` is answered here; `Delete`, `Update`, `Invoke`, `Call`,
+`Construct` and what later versions of the protocol add are refused."""
+_CONNECTIONS = Path("/proc/net")
 _THREADS = 256
 _START_S = 60.0
 
@@ -143,6 +156,7 @@ class _Proxy(grpc.GenericRpcHandler):
 
     def __init__(self, adoption: Adoption, command: str, environment: Mapping[str, str]) -> None:
         self._adoption, self._command, self._environment = adoption, command, environment
+        self.port = 0
         self._lock = threading.Lock()
         self._plugins: dict[str, _Plugin] = {}
 
@@ -153,11 +167,16 @@ class _Proxy(grpc.GenericRpcHandler):
         )
 
     def _answer(self, method: str, request: bytes, context: Any) -> bytes:
+        name = method.removeprefix(_SERVICE)
+        if owner_of(context.peer(), self.port) not in (None, os.getuid()):
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "this provider answers its own user alone")
+        if name != "Create" and name not in PASSED_ON:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, f"a look makes no changes: {name} is refused")
         try:
             plugin = self._plugin(method, request, context.peer())
-            if method == f"{_SERVICE}Attach":
+            if name == "Attach":
                 return empty_pb2.Empty().SerializeToString()
-            if method == f"{_SERVICE}Create":
+            if name == "Create":
                 return self._create(plugin, request)
             return plugin.call(method, request)
         except grpc.RpcError as error:
@@ -227,13 +246,37 @@ def _serve(adoption: Adoption, command: str, environment: Mapping[str, str]) -> 
     proxy = _Proxy(adoption, command, environment)
     server = grpc.server(futures.ThreadPoolExecutor(_THREADS), options=_GRPC_CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers((proxy,))
-    port = server.add_insecure_port("127.0.0.1:0")
+    proxy.port = port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
         yield port
     finally:
         server.stop(grace=0).wait()
         proxy.close()
+
+
+def owner_of(peer: str, port: int, connections: Path = _CONNECTIONS) -> int | None:
+    """Return the user id at the other end of a loopback connection; None if the system does not tell.
+
+    `peer`: gRPC's name of the other end, `ipv4:127.0.0.1:PORT`; `port`: ours. Source: proc_net_tcp(5): local
+    and remote address in hexadecimal, the user id in the eighth column. A socket of IPv6 may hold the
+    connection: its address ends with that of IPv4.
+    """
+    other = peer.rpartition(":")[2]
+    try:
+        lines = [line for name in ("tcp", "tcp6") for line in _lines(connections / name)]
+    except OSError:
+        return None
+    near, far = (f"0100007F:{int(each):04X}" if each.isdigit() else "?" for each in (other, str(port)))
+    for row in map(str.split, lines):
+        if len(row) > 7 and row[1].endswith(near) and row[2].endswith(far):
+            return int(row[7])
+    return -1
+
+
+def _lines(file: Path) -> list[str]:
+    """The lines of a file of the kernel; none of one that this kernel does not have beside others."""
+    return file.read_text("ascii").splitlines()[1:] if file.exists() or file.name == "tcp" else []
 
 
 _SECRET = "4dabf18193072939515e22adb298388d"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 import stat
 import subprocess
 import tarfile
@@ -106,6 +107,7 @@ class OfFolder:
 
     def run(self, command: Command) -> Completed:
         text = command.text.replace(NODE_HOME, str(self.home)).replace("exec sudo -n sh -c", "exec sh -c")
+        text = text.replace("/dev/kmsg", str(self.path / "kmsg"))
         path = {"PATH": f"{self.path / 'bin'}:{os.environ['PATH']}"}
         done = subprocess.run(
             ["sh", "-c", text], env=path, capture_output=True, text=True, timeout=60, check=False
@@ -156,7 +158,7 @@ def test_evidence_is_kept_under_names_that_are_known(node: OfFolder, tmp_path: P
         *("machine.txt", "nvidia-smi-q.txt", "nvidia-smi-L.txt", "gpus.csv"),
         *("dmesg-nvrm.txt", "dcgmi-diag.json", "dcgmi-diag.err"),
     }
-    assert (tmp_path / "kept/dmesg-nvrm.txt").read_text() == KERNEL
+    assert (tmp_path / "kept/dmesg-nvrm.txt").read_text() == re.sub(r"\[ +", "[", KERNEL)
     assert (tmp_path / "kept/dcgmi-diag.json").read_text() == '{"version": "3.3.5"}\n'
     assert {stat.S_IMODE(each.stat().st_mode) for each in kept} == {0o600}
 
@@ -220,3 +222,15 @@ def test_gpus_that_a_process_uses_are_not_reset(node: OfFolder) -> None:
     with pytest.raises(RunnerError) as caught:
         read_reset(done)
     assert "by process 4711 python3" in str(caught.value.detail)
+
+
+def test_a_process_says_nothing_of_a_reset_by_its_name(node: OfFolder, tmp_path: Path) -> None:
+    """A process that has a GPU open and is called `x`, line feed, `already`."""
+    folder = tmp_path / "proc/7"
+    (folder / "fd").mkdir(parents=True)
+    (folder / "fd/3").symlink_to("/dev/nvidia0")
+    (folder / "comm").write_text("x\nalready\n")
+    asked = reset_command("change-1", (), fabric=False)
+    done = node.run(Command(asked.text.replace("/proc/", f"{tmp_path}/proc/")))
+    assert done.exit_code == BUSY
+    assert "client 7 x?already" in done.stdout.splitlines()

@@ -274,6 +274,7 @@ def test_a_node_with_the_drivers_tool_and_a_kernels_log_is_read_by_the_script(tm
         (tools / name).chmod(0o755)
     box = node(0, gpus={"count": 2, "vendor": "nvidia"})
     text = node_look.command(fleet(box), box, timeout_s=9.0).text.replace("/var/lib/orch", str(home))
+    text = text.replace("/dev/kmsg", str(tmp_path / "kmsg"))
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["sh", "-c", text.replace("exec sudo -n", "exec")],

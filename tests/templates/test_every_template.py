@@ -167,6 +167,7 @@ def started(v: str) -> Iterator[Values]:
         "claim": f"{v}|{v}",
         "blocks": 1,
         "blocks_total": 4,
+        "in_pod": False,
         "left_after_s": 3600,
         "cordoned": 46,
         "preparing": 47,
@@ -285,7 +286,7 @@ def idle(v: str) -> Iterator[Values]:
 
 def ttl(v: str) -> Iterator[Values]:
     given = {"home": "/var/lib/orch", "script": "/nonexistent", "tag": v, "by": v, "off": argv("off", v)}
-    yield {**given, "ends": 1_764_000_000, "look_s": 20}
+    yield {**given, "ends": 1_764_000_000, "look_s": 20, "unset_s": 3600}
 
 
 def nothing(v: str) -> Iterator[Values]:
@@ -327,6 +328,8 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
     "init-mounts.sh.j2": mounted,
     "init-steps.sh.j2": lambda v: iter([init_of(v)]),
     "job-session.sh.j2": nothing,
+    "kernel-records.sh.j2": nothing,
+    "kernel-xids.sh.j2": nothing,
     "mpirun.sh.j2": mpiruns,
     "node-go.sh.j2": lambda v: (
         values
@@ -365,7 +368,8 @@ CASES: Mapping[str, Callable[[str], Iterator[Values]]] = {
                 "limit_s": 1,
                 "tool_s": 1,
                 "log_s": 1,
-                "silent_xids": v,
+                "starts": v,
+                "silent": v,
                 "wait_s": 1,
                 "most_bytes": 1000,
                 "simulated": 0,

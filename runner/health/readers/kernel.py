@@ -1,22 +1,24 @@
 """What the kernel's log tells: of GPUs, of memory, of disks. Pure.
 
-Which lines count. The log begins with the boot, so what a reboot mends is not in it. A fault of an NVIDIA GPU
-that a reset mends is over when one of these came after it: the driver was loaded again (it tells so in the
-log), `orch` reset the GPUs (it leaves a file whose time is known), or the driver itself says now that the GPU
-needs no recovery (`gpu_recovery_action`, since driver 560). In the last case it stays a warning, since it
-happened to a running job; in the others nothing stays. Xid 154 counts by its last line alone. What only a
-reboot mends (Xid 79) stays, unless the driver was loaded again.
+Which records count: those that begin with the kernel's own words (see `records`). The log begins with the
+boot, so what a reboot mends is not in it. A fault of an NVIDIA GPU that a reset mends is over when one of
+these came after it: the driver was loaded again (it tells so in the log), `orch` reset the GPUs (it leaves
+a file whose time is known), or the driver itself says now that the GPU needs no recovery
+(`gpu_recovery_action`, since driver 560). In the last case it stays a warning, since it happened to a
+running job; in the others nothing stays. Xid 154 counts by its last record alone. What only a reboot mends
+(Xid 79) stays, unless the driver was loaded again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from orch.runner.health.findings import HealthReport, ReportBuilder, Severity
 from orch.runner.health.readers.nvidia import GpuHealth
+from orch.runner.health.readers.records import KernelRecord, kernel_records
 from orch.runner.health.readers.sections import Section
 from orch.runner.health.readers.xids import (
     NVLINK5,
@@ -34,19 +36,38 @@ CORRECTED_MOST = 100
 IO_ERRORS_MOST = 10
 """I/O errors of a disk after which it is no longer trusted; ours."""
 
-_DMESG = re.compile(r"\s*(?:<\d+>)?\[([^\]]*)\](?:\s*\[\s*[CT]\d+\])?\s?(.*)")
-_SECONDS = re.compile(r"\s*(\d{1,12}\.\d{1,9})\s*")
+_PCI = r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)"
 _DRIVER = re.compile(r"NVRM: loading NVIDIA UNIX")
 _SWITCH = re.compile(r"nvidia-nvswitch(\d+): SXid \(PCI:([0-9A-Fa-f:.]+)\): (\d+), ?(.*)")
-_PLACE = re.compile(r"\b([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)\b")
 
-
-@dataclass(frozen=True)
-class KernelLine:
-    """`at_s`: since the boot, where the line tells it."""
-
-    text: str
-    at_s: float | None = None
+_AT = "[0-9a-f:.]{12,16}"
+STARTS = "|".join(
+    (
+        *(
+            r"NVRM: Xid \((PCI:)?[0-9A-Fa-f]{4,8}:",
+            "NVRM: loading NVIDIA UNIX",
+            "NVRM: The NVIDIA GPU [0-9a-f]",
+        ),
+        *("NVRM: fallen off the bus", f"NVRM: GPU {_AT}: RmInitAdapter failed"),
+        *(r"nvidia-nvswitch[0-9]+: SXid \(PCI:", f"amdgpu {_AT}: .*(rror|reset|lost)"),
+        rf"habanalabs ({_AT}: |hl[0-9]+: ([A-Z]|device )).*(NOT usable|disabled|ECC)",
+        r"EDAC MC[0-9]+: [0-9]+ (UE|CE) [^][():]*on [^ ]+ \(",
+        r"(EDAC [^ ]+ MC[0-9]+: )?(mce: )?(\[Hardware Error\]: )?CPU [0-9]+: Machine Check.*: [0-9a-f]+ Ban",
+        *("Memory failure: 0x[0-9a-f]", r"(\{[0-9]+\})?\[Hardware Error\]: event severity: "),
+        f"[0-9A-Za-z_-]+ {_AT}: (AER: )?(Multiple )?(Uncorrect|PCIe Bus Error: severity=Unc)",
+        *(r"EXT4-fs error \(device ", r"EXT[34]-fs \([^ )]+\): (error: )?[Rr]emounting filesystem read-only"),
+        r"BTRFS [a-z]+ \(device [^)]+\): forced read-?only",
+        r"XFS \([^ )]+\): (Filesystem has been shut|User initiated shut|xfs_do_force_shutdown\()",
+        r"XFS \([^ )]+\): (Corruption (of|detected)|Metadata corruption detected)",
+        r"XFS \([^ )]+\): (Log |Metadata |log |metadata )?I/O [Ee]rror.*[Ss]hut",
+        r"((blk_update_request|print_req_error|end_request): )?"
+        r"(I/O|critical (medium|target)) error, dev [^ ,]+, sector [0-9]",
+        "nvme nvme[0-9]+: (Removing after probe failure|Disabling device after reset failure)",
+        "nvme nvme[0-9]+: (Device not ready; aborting|controller is down; will reset)",
+    )
+)
+"""How the records begin that may matter, as `grep -E` reads it: a node sends no others. Each is longer than
+the name of a process can be, so that jobs cannot push other records out of the answer either."""
 
 
 @dataclass(frozen=True)
@@ -63,28 +84,6 @@ class Clocks:
         return f" at {datetime.fromtimestamp(self.booted + at_s, timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
-def kernel_lines(lines: Iterable[str]) -> tuple[KernelLine, ...]:
-    """Lines of `dmesg` or `journalctl -k`, without what stands before the message."""
-    found: list[KernelLine] = []
-    for line in lines:
-        at_s, text = _stamp(line)
-        head, kernel, rest = text.partition("kernel: ")
-        if kernel and len(head) < 100:
-            inner_s, text = _stamp(rest)
-            at_s = at_s if inner_s is None else inner_s
-        found.append(KernelLine(text.strip(), at_s))
-    return tuple(found)
-
-
-def _stamp(line: str) -> tuple[float | None, str]:
-    """The seconds since the boot in brackets before a line, where it tells them, and the rest."""
-    stamped = _DMESG.match(line)
-    if stamped is None:
-        return None, line
-    seconds = _SECONDS.fullmatch(stamped[1])
-    return (float(seconds[1]) if seconds is not None else None), stamped[2]
-
-
 def read_kernel(
     section: Section, gpus: Sequence[GpuHealth], clocks: Clocks, *, contained: bool, nvidia: bool
 ) -> HealthReport:
@@ -98,11 +97,11 @@ def read_kernel(
         () if contained else ("memory errors", "disk errors", "pcie errors")
     )
     if section.state != "done" or section.code:
-        why = section.first_words or "neither dmesg nor journalctl tells it"
+        why = section.first_words or "dmesg did not answer"
         for check in checks:
             notes.skip(check, f"the kernel's log cannot be read: {why}")
         return notes.report()
-    lines = kernel_lines(section.lines)
+    lines = kernel_records(section.lines)
     if nvidia:
         if contained and not gpus:
             notes.skip("xid", "which GPUs are the node's own is not known, and the log is the machine's")
@@ -129,7 +128,7 @@ class _Told:
 
 
 def _judge_xids(
-    lines: Sequence[KernelLine],
+    lines: Sequence[KernelRecord],
     gpus: Sequence[GpuHealth],
     clocks: Clocks,
     *,
@@ -139,7 +138,7 @@ def _judge_xids(
     by_pci = {gpu.pci: gpu for gpu in gpus}
     told: dict[Xid, _Told] = {}
     for line in lines:
-        if _DRIVER.search(line.text):
+        if _DRIVER.match(line.text):
             told.clear()
             continue
         found = xid_in(line.text)
@@ -155,8 +154,14 @@ def _judge_xids(
         _judge_xid(xid, last, by_pci.get(xid.pci), clocks, notes)
 
 
+_FATAL = re.compile(r"(non-?)?fatal", re.IGNORECASE)
+
+
 def _mild(text: str) -> bool:
-    return "nonfatal" in text.lower() or "non-fatal" in text.lower()
+    """Return whether the driver calls a fault not fatal. Its last word on that counts: the name of a process
+    stands before it."""
+    said = _FATAL.findall(text)
+    return bool(said and said[-1])
 
 
 def _judge_xid(xid: Xid, last: _Told, gpu: GpuHealth | None, clocks: Clocks, notes: ReportBuilder) -> None:
@@ -191,136 +196,132 @@ def _judge_xid(xid: Xid, last: _Told, gpu: GpuHealth | None, clocks: Clocks, not
     note("xid", part, f"{reason}{tail}", action)
 
 
-def _judge_switches(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
+def _judge_switches(lines: Sequence[KernelRecord], notes: ReportBuilder) -> None:
     """Of NVSwitches only what they call fatal: of the others NVIDIA says that nothing is to be done, and some
     come whenever links train (NVIDIA Fabric Manager User Guide, "NVSwitch SXid Errors")."""
     for line in lines:
-        found = _SWITCH.search(line.text)
+        found = _SWITCH.match(line.text)
         if found is not None and found[4].lower().startswith("fatal"):
             part = f"NVSwitch {found[1]} ({short_pci(found[2])})"
             notes.fail("xid", part, f"SXid {found[3]}: {found[4].partition(', ')[2][:60]}", "reboot")
 
 
-_OFF_THE_BUS = "fallen off the bus and is not responding"
-_LISTED = re.compile(r"The NVIDIA GPU ([0-9a-f:.]+)")
+_OFF_THE_BUS = "NVRM: fallen off the bus and is not responding"
+_LISTED = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-f:.]+)")
 _NOT_STARTED = re.compile(r"NVRM: GPU ([0-9a-f:.]+): RmInitAdapter failed")
 
 
-def _judge_starts(lines: Sequence[KernelLine], gpus: Sequence[GpuHealth], notes: ReportBuilder) -> None:
+def _judge_starts(lines: Sequence[KernelRecord], gpus: Sequence[GpuHealth], notes: ReportBuilder) -> None:
     """GPUs that the driver could not start. Those that it lists now were started in the end."""
     running = {gpu.pci for gpu in gpus}
     last = ""
     for line in lines:
-        if (listed := _LISTED.search(line.text)) is not None:
+        if (listed := _LISTED.match(line.text)) is not None:
             last = short_pci(listed[1])
-        failed = _NOT_STARTED.search(line.text)
+        failed = _NOT_STARTED.match(line.text)
         if failed is not None and short_pci(failed[1]) not in running:
             part = f"GPU at {short_pci(failed[1])}"
             notes.fail("gpu lost", part, "its driver cannot start it (RmInitAdapter failed)", "reboot")
-        elif _OFF_THE_BUS in line.text and last not in running:
+        elif line.text.startswith(_OFF_THE_BUS) and last not in running:
             notes.fail(
                 "gpu lost", f"GPU at {last}" if last else "node", "it has fallen off the bus", "reboot"
             )
 
 
-# Of other vendors' drivers and of PCIe: (what the line has, check, severity, reason, what helps).
-_OTHERS: tuple[tuple[re.Pattern[str], str, Severity, str, Action], ...] = (
-    (
-        re.compile(r"amdgpu.*uncorrectable hardware error\(\w+\) detected", re.IGNORECASE),
-        "amd",
-        "failure",
-        "uncorrectable hardware error",
-        "reboot",
+_AMD, _GAUDI = rf"amdgpu {_PCI}: .*?", rf"habanalabs (?:{_PCI}: |hl\d+: (?=(?-i:[A-Z])|device )).*?"
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """A fault that a record begins with. `action`: what helps."""
+
+    record: re.Pattern[str]
+    check: str
+    reason: str
+    action: Action
+
+
+def _fault(record: str, check: str, reason: str, action: Action) -> _Fault:
+    return _Fault(re.compile(record, re.IGNORECASE), check, reason, action)
+
+
+# Of other vendors' drivers and of PCIe.
+_FAULTS = (
+    _fault(
+        rf"{_AMD}uncorrectable hardware error\(\w+\) detected",
+        *("amd", "uncorrectable hardware error", "reboot"),
     ),
-    (
-        re.compile(r"amdgpu.*[1-9]\d* (?:new )?uncorrectable hardware errors detected", re.IGNORECASE),
-        "amd",
-        "failure",
-        "uncorrectable hardware errors",
-        "reset",
+    _fault(
+        rf"{_AMD}[1-9]\d* (?:new )?uncorrectable hardware errors detected",
+        *("amd", "uncorrectable hardware errors", "reset"),
     ),
-    (
-        re.compile(r"amdgpu.*GPU reset(?:\(\d+\))? failed", re.IGNORECASE),
-        "amd",
-        "failure",
-        "its reset failed",
-        "reboot",
+    _fault(rf"{_AMD}GPU reset(?:\(\d+\))? failed", "amd", "its reset failed", "reboot"),
+    _fault(
+        rf"{_AMD}(?:Fatal error during GPU init|device lost from bus)",
+        *("amd", "its driver cannot start it", "reboot"),
     ),
-    (
-        re.compile(r"amdgpu.*(?:Fatal error during GPU init|device lost from bus)", re.IGNORECASE),
-        "amd",
-        "failure",
-        "its driver cannot start it",
-        "reboot",
+    _fault(
+        rf"{_GAUDI}(?:Device is NOT usable|device is disabled)",
+        *("gaudi", "its driver cannot use it", "reboot"),
     ),
-    (
-        re.compile(r"habanalabs.*(?:Device is NOT usable|device is disabled)", re.IGNORECASE),
-        "gaudi",
-        "failure",
-        "its driver cannot use it",
-        "reboot",
+    _fault(
+        rf"{_GAUDI}(?:(?:uncorrectable|double).*ECC|ECC.*derr)", "gaudi", "uncorrectable ECC error", "reset"
     ),
-    (
-        re.compile(r"habanalabs.*(?:uncorrectable|double).*ECC|habanalabs.*ECC.*derr", re.IGNORECASE),
-        "gaudi",
-        "failure",
-        "uncorrectable ECC error",
-        "reset",
-    ),
-    (
-        re.compile(
-            r"AER: Uncorrect(?:ed|able) \(Fatal\) error|PCIe Bus Error: severity=Uncorrected \(Fatal\)"
-        ),
-        "pcie errors",
-        "failure",
-        "uncorrected fatal PCIe error",
-        "reboot",
+    _fault(
+        rf"[\w-]+ {_PCI}: (?:AER: )?(?:(?:Multiple )?Uncorrect(?:ed|able) \(Fatal\) error|"
+        r"PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\))",
+        *("pcie errors", "uncorrected fatal PCIe error", "reboot"),
     ),
 )
 
 
-_RECOVERED = re.compile(r"amdgpu ([0-9a-f:.]+):.*GPU reset(?:\(\d+\))? succeeded", re.IGNORECASE)
+_RECOVERED = re.compile(rf"{_AMD}GPU reset(?:\(\d+\))? succeeded", re.IGNORECASE)
 
 
-def _judge_others(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
+def _judge_others(lines: Sequence[KernelRecord], notes: ReportBuilder) -> None:
     """What is said of a part, each kind once. A fault of an AMD GPU that its driver has reset since is a
     warning."""
     told: dict[tuple[str, str, str], tuple[Severity, Action, str]] = {}
     for line in lines:
-        if (mended := _RECOVERED.search(line.text)) is not None:
+        if (mended := _RECOVERED.match(line.text)) is not None:
             place = short_pci(mended[1])
             for key in [key for key in told if key[:2] == ("amd", place)]:
                 told[key] = ("warning", "none", ", and it recovered")
-        for pattern, check, severity, reason, action in _OTHERS:
-            if pattern.search(line.text):
-                found = _PLACE.search(line.text)
-                part = short_pci(found[1]) if found is not None else "node"
-                told[check, part, reason] = (severity, action, "")
+        for fault in _FAULTS:
+            if (found := fault.record.match(line.text)) is not None:
+                part = short_pci(found[1]) if found[1] else "node"
+                told[fault.check, part, fault.reason] = ("failure", fault.action, "")
                 break
     for (check, part, reason), (severity, action, more) in told.items():
         note = notes.fail if severity == "failure" else notes.warn
         note(check, part, f"{reason}{more}", action)
 
 
-_EDAC = re.compile(r"EDAC \S+: (\d{1,9}) (UE|CE) .*?\bon (\S+)")
-_MACHINE_CHECK = re.compile(r"CPU (\d+): Machine Check(?: Exception| Event)?: \w+ Bank (\d+): ([0-9a-f]{16})")
+# A process may be called `EDAC MC0: 1 UE `: what the kernel writes after a name has brackets or a colon.
+_EDAC = re.compile(r"EDAC MC\d+: (\d{1,9}) (UE|CE) [^\]\[():]*?\bon (\S+) \(")
+_MACHINE_CHECK = re.compile(
+    r"(?:EDAC \S+ MC\d+: )?(?:mce: )?(?:\[Hardware Error\]: )?"
+    r"CPU (\d+): Machine Check(?: Exception| Event)?: \w+ Bank (\d+): ([0-9a-f]{16})"
+)
+_BAD_PAGE = re.compile(r"Memory failure: 0x[0-9a-f]+:")
+_FIRMWARE = re.compile(r"(?:\{\d+\})?\[Hardware Error\]: event severity: (fatal|recoverable)")
 _UNCORRECTED, _STATE_LOST = 1 << 61, 1 << 57
 _LEFT_OVER_S = 10.0
 """What a processor tells so soon after the boot it kept from before."""
 
 
-def _judge_memory(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
+def _judge_memory(lines: Sequence[KernelRecord], notes: ReportBuilder) -> None:
     """EDAC's and the processor's words on memory. Of a machine check's status, bit 61 says that it was not
     corrected, and bit 57 that the processor's state is lost (Intel SDM 3B, 17.3.2.2)."""
     corrected: dict[str, int] = {}
     checks: dict[str, int] = {}
     for line in lines:
-        if (edac := _EDAC.search(line.text)) is not None:
+        if (edac := _EDAC.match(line.text)) is not None:
             if edac[2] == "UE":
                 notes.fail("memory errors", edac[3], "uncorrected memory error", "replace")
             else:
                 corrected[edac[3]] = corrected.get(edac[3], 0) + int(edac[1])
-        elif (check := _MACHINE_CHECK.search(line.text)) is not None:
+        elif (check := _MACHINE_CHECK.match(line.text)) is not None:
             part = f"CPU {check[1]} bank {check[2]}"
             if line.at_s is not None and line.at_s < _LEFT_OVER_S:
                 notes.warn("memory errors", part, "machine check from before the boot")
@@ -328,9 +329,9 @@ def _judge_memory(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
                 notes.fail("memory errors", part, "machine check that was not corrected", "replace")
             else:
                 checks[part] = checks.get(part, 0) + 1
-        elif "Memory failure:" in line.text:
+        elif _BAD_PAGE.match(line.text):
             notes.warn("memory errors", "node", "the kernel took a page of bad memory out of use", "reboot")
-        elif re.search(r"\[Hardware Error\]: event severity: (fatal|recoverable)", line.text):
+        elif _FIRMWARE.match(line.text):
             notes.fail("memory errors", "node", "the firmware tells of a hardware error", "replace")
     for part, many in corrected.items():
         if many >= CORRECTED_MOST:
@@ -339,10 +340,20 @@ def _judge_memory(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
         notes.warn("memory errors", part, f"{many} corrected machine check{'s' if many > 1 else ''}")
 
 
-_READ_ONLY = re.compile(r"(?:EXT4|EXT3|BTRFS)[^(]*\((?:device )?([\w-]+)[^)]*\).*read-only", re.IGNORECASE)
-_SHUT_DOWN = re.compile(r"XFS \(([\w-]+)\): .*(?:[Ss]hut ?down|Shutting down|[Cc]orruption (?:of|detected))")
+_READ_ONLY = re.compile(
+    r"EXT[34]-fs \(([\w-]+)\): (?:error: )?[Rr]emounting filesystem read-only"
+    r"|BTRFS [a-z]+ \(device ([\w-]+)[^)]*\): forced read-?only"
+)
+_SHUT_DOWN = re.compile(
+    r"XFS \(([\w-]+)\): (?:Filesystem has been shut down|User initiated shutdown|xfs_do_force_shutdown\(|"
+    r"Corruption (?:of|detected)|Metadata corruption detected|"
+    r"(?:Log |Metadata |log |metadata )?I/O [Ee]rror.*[Ss]hut ?(?:down|ting down))"
+)
 _EXT_ERROR = re.compile(r"EXT4-fs error \(device ([\w-]+)\)")
-_IO_ERROR = re.compile(r"I/O error, dev ([\w-]+),|(?:critical medium|critical target) error, dev ([\w-]+),")
+_IO_ERROR = re.compile(
+    r"(?:(?:blk_update_request|print_req_error|end_request): )?"
+    r"(?:I/O|critical (?:medium|target)) error, dev ([\w-]+), sector \d"
+)
 _NVME_GONE = re.compile(
     r"nvme (nvme\d+): (?:Removing after probe failure|Disabling device after reset failure|"
     r"Device not ready; aborting)"
@@ -352,24 +363,23 @@ _NVME_DOWN = re.compile(r"nvme (nvme\d+): controller is down; will reset")
 _NO_DISK = re.compile(r"(?:loop|fd|sr|ram|nbd)\d")
 
 
-def _judge_disks(lines: Sequence[KernelLine], notes: ReportBuilder) -> None:
+def _judge_disks(lines: Sequence[KernelRecord], notes: ReportBuilder) -> None:
     errors: dict[str, int] = {}
     for line in lines:
         text = line.text
-        if (found := _READ_ONLY.search(text)) is not None and not _NO_DISK.match(found[1]):
-            notes.fail("disk errors", found[1], "its file system was made read-only after an error", "reboot")
-        elif (found := _SHUT_DOWN.search(text)) is not None and not _NO_DISK.match(found[1]):
-            notes.fail("disk errors", found[1], "its file system was shut down after an error", "reboot")
-        elif (found := _EXT_ERROR.search(text)) is not None and not _NO_DISK.match(found[1]):
-            notes.warn("disk errors", found[1], "errors in its file system", "reboot")
-        elif (found := _NVME_GONE.search(text)) is not None:
-            notes.fail("disk errors", found[1], "the disk is gone: its controller does not start", "replace")
-        elif (found := _NVME_DOWN.search(text)) is not None:
-            notes.warn("disk errors", found[1], "the disk's controller was reset", "reboot")
-        elif (found := _IO_ERROR.search(text)) is not None:
+        if (found := _READ_ONLY.match(text)) is not None and not _NO_DISK.match(found[1] or found[2]):
             disk = found[1] or found[2]
-            if not _NO_DISK.match(disk):
-                errors[disk] = errors.get(disk, 0) + 1
+            notes.fail("disk errors", disk, "its file system was made read-only after an error", "reboot")
+        elif (found := _SHUT_DOWN.match(text)) is not None and not _NO_DISK.match(found[1]):
+            notes.fail("disk errors", found[1], "its file system was shut down after an error", "reboot")
+        elif (found := _EXT_ERROR.match(text)) is not None and not _NO_DISK.match(found[1]):
+            notes.warn("disk errors", found[1], "errors in its file system", "reboot")
+        elif (found := _NVME_GONE.match(text)) is not None:
+            notes.fail("disk errors", found[1], "the disk is gone: its controller does not start", "replace")
+        elif (found := _NVME_DOWN.match(text)) is not None:
+            notes.warn("disk errors", found[1], "the disk's controller was reset", "reboot")
+        elif (found := _IO_ERROR.match(text)) is not None and not _NO_DISK.match(found[1]):
+            errors[found[1]] = errors.get(found[1], 0) + 1
     for disk, many in errors.items():
         if many >= IO_ERRORS_MOST:
             notes.fail("disk errors", disk, f"{many} I/O errors", "replace")

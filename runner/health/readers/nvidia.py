@@ -11,7 +11,7 @@ link says nothing, and links of theirs that are down are a warning.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
@@ -97,6 +97,9 @@ def read_smi(section: Section, count: int, *, simulated: bool) -> tuple[HealthRe
         return notes.report(), ()
     root = _parsed(section.text)
     gpus = root.findall("gpu") if root is not None else []
+    if root is not None and _forged(root, gpus):
+        notes.warn("driver", "node", "a name of a process spoils what nvidia-smi says of the GPUs")
+        return notes.report(), ()
     _judge_call(section, notes, listed=bool(gpus))
     found = tuple(_judge_gpu(each, index, notes) for index, each in enumerate(gpus))
     if gpus:
@@ -106,6 +109,16 @@ def read_smi(section: Section, count: int, *, simulated: bool) -> tuple[HealthRe
     return notes.report(), found
 
 
+def _forged(root: ElementTree.Element, gpus: Sequence[ElementTree.Element]) -> bool:
+    """Return whether the answer lists a GPU twice, or more of them than its head counts.
+
+    No driver does; a process may be called like a part of the document.
+    """
+    attached = (root.findtext("attached_gpus") or "").strip()
+    places = {each.get("id") for each in gpus}
+    return len(places) < len(gpus) or (attached.isdigit() and len(gpus) > int(attached))
+
+
 def _parsed(text: str) -> ElementTree.Element | None:
     """The document in what nvidia-smi printed. Entities are not its way: a document with any is not read."""
     start, end = text.find("<nvidia_smi_log"), text.rfind("</nvidia_smi_log>")
@@ -113,9 +126,14 @@ def _parsed(text: str) -> ElementTree.Element | None:
         return None
     try:
         # From the root element on there is no document type, so there are no entities to expand.
-        return ElementTree.fromstring(text[start : end + len("</nvidia_smi_log>")])
+        root = ElementTree.fromstring(text[start : end + len("</nvidia_smi_log>")])
     except ElementTree.ParseError:
         return None
+    # Jobs choose the names of their processes: a GPU's faults are not in there.
+    for gpu in root.findall("gpu"):
+        for section in (*gpu.findall("processes"), *gpu.findall("accounted_processes")):
+            gpu.remove(section)
+    return root
 
 
 def _judge_call(section: Section, notes: ReportBuilder, *, listed: bool) -> None:

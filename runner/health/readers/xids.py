@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from orch.runner.health.readers.records import kernel_records
+
 Action = Literal["none", "reset", "reboot", "replace"]
 """What helps: nothing done to the node, a reset of its accelerators, a reboot, another machine."""
 
@@ -95,7 +97,10 @@ RECOVERY = 154
 """This one tells in its own text what helps."""
 
 # With MIG the place is followed by the instance; drivers of 2012 wrote no `PCI:`.
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)(?: [^)]*)?\): (\d{1,5})(?:,\s*(.*))?")
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.\d)?)(?: [^)]*)?\): "
+    r"(\d{1,5})(?:,\s*(.*))?"
+)
 _RECOVERY = re.compile(r"recovery action changed from \S+ \([^)]*\)\s+to (\S+) \(([^)]*)\)")
 
 
@@ -107,15 +112,17 @@ class Xid:
     number: int
 
 
-def xid_in(line: str) -> tuple[Xid, str] | None:
-    """The fault in a line of the kernel, and its own text."""
-    found = _XID.search(line)
+def xid_in(text: str) -> tuple[Xid, str] | None:
+    """Return the fault that a record of the kernel begins with, and its own text."""
+    found = _XID.match(text)
     return None if found is None else (Xid(short_pci(found[1]), int(found[2])), (found[3] or "").strip())
 
 
 def xids_in(lines: Iterable[str]) -> tuple[Xid, ...]:
-    """The faults in lines of the kernel, each once for a GPU, in their order."""
-    return tuple(dict.fromkeys(found[0] for line in lines if (found := xid_in(line)) is not None))
+    """Return the faults in records of the kernel, each once for a GPU, in the order of their last records."""
+    found = (xid_in(record.text) for record in kernel_records(lines))
+    latest = dict.fromkeys(reversed([each[0] for each in found if each is not None]))
+    return tuple(reversed(latest))
 
 
 def recovery_action(text: str) -> tuple[Action, str] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from kernellog import as_read
 
 from orch.runner.health.examination import read
 from orch.runner.health.findings import HealthReport
@@ -87,6 +88,7 @@ def test_a_recorded_output_is_read_rightly(case: dict[str, Any]) -> None:
     vendor = case.get("vendor", "nvidia")
     sections = {**HEALTHY, **OF_VENDOR.get(vendor, {})}
     text = case["lines"] if "lines" in case else with_values(case["set"])
+    text = as_read(text) if case["tool"] == "kernel" else text
     sections[case["tool"]] = (f"done {case.get('code', 0)}", text)
     found = look(node(case.get("gpus", 1), vendor), sections, "switched 1" if case.get("switched") else "x 0")
     assert (found.status, found.action) == (case["status"], case["action"]), found.findings

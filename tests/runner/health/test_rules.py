@@ -635,3 +635,23 @@ def test_what_is_asked_depends_on_the_vendor_and_the_depth() -> None:
     assert "contained=1\nif" not in command(pod, depth="light").text
     none = command(NODE.model_copy(update={"gpus": Gpus()}), depth="light")
     assert "smi" not in none.text
+
+
+def test_a_process_that_is_called_like_a_fault_is_none() -> None:
+    text = (
+        f'<nvidia_smi_log><gpu id="00000000:{PCI[5:]}.0"><gpu_recovery_action>None</gpu_recovery_action>'
+        "<processes><process_info><process_name>{}</process_name></process_info></processes></gpu></nvidia_smi_log>"
+    )
+    for name in ("GPU is lost", "GPU requires reset", "Unknown Error"):
+        assert read_smi(section("smi", text.format(name)), 1, simulated=False)[0].findings == ()
+    lost = "<product_name>GPU is lost</product_name></gpu>"
+    for place in (f"00000000:{PCI[5:]}.0", "00000000:99:00.0"):
+        name = f'x</process_name></process_info></processes></gpu><gpu id="{place}">{lost}'
+        name += '<gpu id="1"><processes>'
+        forged = text.replace("<gpu id", "<attached_gpus>1</attached_gpus><gpu id", 1).format(
+            f"{name}<process_info><process_name>"
+        )
+        found = read_smi(section("smi", forged), 1, simulated=False)[0]
+        assert [(each.check, each.severity, each.action) for each in found.findings] == [
+            ("driver", "warning", "none")
+        ]

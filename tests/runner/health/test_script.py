@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from kernellog import as_kmsg, records_of
 
 from orch.runner.health import examination
 from orch.runner.health.examination import Depth, command, examine, read
@@ -68,6 +69,7 @@ class Machine:
         text = text.replace("/sys/class/infiniband", str(self.path / "infiniband"))
         text = text.replace("/sys/devices/system/edac/mc", str(self.path / "mc"))
         text = text.replace("/proc/mounts", str(self.path / "mounts"))
+        text = text.replace("/dev/kmsg", str(self.path / "kmsg"))
         for sign in CONTAINED:
             text = text.replace(sign, "/" if self.contained else "ORCH_NO_SUCH_THING")
         return text.replace("exec sudo -n sh -c", "exec sh -c")
@@ -157,7 +159,8 @@ def test_a_tool_that_cannot_be_ended_does_not_hold_the_look(
 def test_output_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination, "MOST_BYTES", 5000)
     machine.has("nvidia-smi", "head -c 3000000 /dev/zero | tr '\\0' 'x'")
-    machine.has("dmesg", "yes '[ 1.0] EXT4-fs error (device sda1): x' | head -n 50000")
+    log = ((1.0 + at / 1e6, "EXT4-fs error (device sda1): x") for at in range(50_000))
+    machine.file("kmsg", as_kmsg(*log))
     node = node_of()
     done = machine.run(node, command(node, depth="light"))
     assert len(done.stdout) < 40_000
@@ -166,42 +169,43 @@ def test_output_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_is_recorded_of_the_kernel_passes_the_script(machine: Machine) -> None:
     """Of all that a kernel says the script sends what may matter: of each log enough for its verdict."""
-    cases = [each for each in FAULTS if each["tool"] == "kernel"]
-    other = [f"[    {at}.000001] usb 1-1: new high-speed USB device number {at}" for at in range(2000)]
-    machine.file("log", "\n".join([*other, *(each["lines"] for each in cases), *other]))
-    machine.has("dmesg", f"cat {machine.path}/log")
-    done = machine.run(node_of(), command(node_of(), depth="light"))
-    sent = sections_of(done.stdout)["kernel"].lines
-    assert not any("usb" in line for line in sent)
-    for case in cases:
-        lines = tuple(line for line in case["lines"].splitlines() if line[:400] in sent)
+    other = [(float(at), f"usb 1-1: new high-speed USB device number {at}") for at in range(2000)]
+    for case in (each for each in FAULTS if each["tool"] == "kernel"):
+        recorded = records_of(case["lines"])
+        own = [(3000.0 + place if at is None else at, text) for place, (at, text) in enumerate(recorded)]
+        machine.file("kmsg", as_kmsg(*other, *own, *other))
+        lines = sections_of(machine.run(node_of(), command(node_of(), depth="light")).stdout)["kernel"].lines
+        assert not any("usb" in line for line in lines)
         nvidia = case.get("vendor", "nvidia") == "nvidia"
         found = read_kernel(Section("kernel", "done", 0, lines), (), Clocks(), contained=False, nvidia=nvidia)
         assert (found.status, found.action) == (case["status"], case["action"]), (case["name"], found)
 
 
-def test_the_journal_is_read_where_dmesg_is_closed(machine: Machine) -> None:
+def test_where_there_is_no_kmsg_dmesg_is_read_and_what_it_complains_of_is_told(machine: Machine) -> None:
     machine.has("dmesg", "echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1")
-    machine.has("journalctl", "exit 1")
     skipped = {each.check: each.why for each in machine.look().skipped}
     assert "Operation not permitted" in skipped["xid"]
-    machine.has(
-        "journalctl", "echo '[  812.4] n0 kernel: NVRM: Xid (PCI:0000:00:06): 79, GPU has fallen off'"
+    # Without times nothing tells where a record begins.
+    machine.has("dmesg", "echo 'NVRM: Xid (PCI:0000:00:06): 79, GPU has fallen off'")
+    found = machine.look()
+    assert (found.findings, "tells no times" in {each.check: each.why for each in found.skipped}["xid"]) == (
+        (),
+        True,
     )
+    machine.has("dmesg", "echo '[  812.4] NVRM: Xid (PCI:0000:00:06): 79, GPU has fallen off'")
     assert machine.look().action == "reboot"
 
 
 def test_what_is_told_again_and_again_pushes_no_fault_out(machine: Machine) -> None:
-    lost = "[   10.1] NVRM: Xid (PCI:0000:00:06): 79, pid=7, GPU has fallen off the bus."
+    lost = "NVRM: Xid (PCI:0000:00:06): 79, pid=7, GPU has fallen off the bus."
     repeated = (
-        "[   11.2] NVRM: Xid (PCI:0000:00:06): 13, pid=7, Graphics SM Warp Exception",
-        "[   12.3] NVRM: Xid (PCI:0000:00:06): 63, Row Remapper: New row marked for remapping",
-        "[   13.4] I/O error, dev sda, sector 123456 op 0x0:(READ) flags 0x0",
-        "[   14.5] EDAC MC0: 1 CE memory read error on CPU_SrcID#0_DIMM#0 (channel:0 page:0x12ab34)",
+        "NVRM: Xid (PCI:0000:00:06): 13, pid=7, Graphics SM Warp Exception",
+        "NVRM: Xid (PCI:0000:00:06): 63, Row Remapper: New row marked for remapping",
+        "I/O error, dev sda, sector 123456 op 0x0:(READ) flags 0x0",
+        "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_DIMM#0 (channel:0 page:0x12ab34)",
     )
-    log = "\n".join([lost, *(line for line in repeated for _ in range(25_000))])
-    machine.file("log", log)
-    machine.has("dmesg", f"cat {machine.path}/log")
+    log = [lost, *(line for line in repeated for _ in range(25_000))]
+    machine.file("kmsg", as_kmsg(*((10.0 + at / 1e3, text) for at, text in enumerate(log))))
     done = machine.run(node_of(), command(node_of(), depth="light"))
     assert len(done.stdout) < 200_000
     found = {each.check: each for each in read(node_of(), done.stdout).findings if each.severity == "failure"}
@@ -225,7 +229,6 @@ def test_a_kernels_log_that_hangs_is_skipped_and_holds_no_later_look(
 ) -> None:
     monkeypatch.setattr(examination, "LOG_S", 1)
     machine.has("dmesg", "sleep 300")
-    machine.has("journalctl", "sleep 300")
     for _ in range(2):
         found = machine.look()
         assert found.status == "healthy"

@@ -95,6 +95,9 @@ def test_accelerators_of_each_vendor_are_counted_by_driver_and_by_bus(
 def test_the_cuda_version_is_read_from_the_heading_of_old_and_new_drivers() -> None:
     assert parse_hardware.cuda_version(recorded("h100")) == "12.4"
     assert parse_hardware.cuda_version(recorded("driver-610")) == "13.3"
+    # A process of a job may be called anything.
+    table = "| NVIDIA-SMI 999 |\n| Processes: |\n|  0  N/A  N/A  7  C  CUDA Version: 10.0  8MiB |"
+    assert parse_hardware.cuda_version(table) is None
     assert parse_hardware.cuda_version("NVIDIA-SMI has failed") is None
 
 
