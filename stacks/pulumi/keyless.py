@@ -50,11 +50,14 @@ def without_secrets(recorded: StackExport, settings: str) -> str:
 
 
 def secret_inputs(recorded: StackExport) -> Paths:
-    """The inputs of recorded resources that hold secrets."""
+    """The inputs of recorded resources that hold secrets, and the name of such a resource in its cloud: an
+    instance template of GCP is named by a digest of them."""
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     for each in recorded.get("resources") or ():
-        if paths := tuple(_paths(each.get("inputs") or {}, "")):
-            found[each["type"], each["urn"].rsplit("::", 1)[-1]] = paths
+        inputs: Mapping[str, Any] = each.get("inputs") or {}
+        if paths := tuple(_paths(inputs, "")):
+            name = ("name",) if "name" in inputs else ()
+            found[each["type"], each["urn"].rsplit("::", 1)[-1]] = (*paths, *name)
     return found
 
 
