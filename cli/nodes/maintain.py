@@ -243,8 +243,8 @@ def _show_end(project: Project, changes: Changes, number: int, how: How) -> None
     """Print what became of a change, and write its report where one is asked for."""
     from datetime import datetime, timezone
 
-    from orch.stacks.maintenance.gpu_reset import folder_of
     from orch.review.maintenance import report
+    from orch.stacks.maintenance.gpu_reset import folder_of
     from orch.stacks.maintenance.plan import MaintenancePlan
 
     change = changes.get(number)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from typing import Any, Literal
 
 from orch.runner.launch.environment import fold
-from orch.runner.ledger.changes import Change, Step
 from orch.runner.ledger.run_names import as_argument
 from orch.runner.node.cordon import Cordon
 from orch.spec.grammar.values import render_duration
