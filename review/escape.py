@@ -42,9 +42,11 @@ _MERMAID = re.compile(r"[^A-Za-z0-9 ,.:+/()\[\]-]")
 
 
 def escape(text: str, most: int | None = None, commits: Iterable[str] = ()) -> str:
-    """Return the text on one line of Markdown, also within a cell of a table, without spaces around it, which
-    would begin a block of code. `most`: its length in UTF-8 bytes; a longer text ends with an ellipsis.
-    `commits`: those of ours, which forges may link."""
+    """Return the text on one line of Markdown, also for a cell of a table.
+
+    Spaces around it are left out: four would begin a block of code. `most`: of it in UTF-8 bytes; what is
+    longer ends with an ellipsis. `commits`: those of ours, which forges may link.
+    """
     if most is not None:
         text = text[:most]  # each character is a byte at least
     parts: list[str] = []

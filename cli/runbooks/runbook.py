@@ -226,7 +226,7 @@ def run(
     from orch.cli.output.review import confirm, need_terminal
     from orch.cli.runbooks.screen import plan_lines
     from orch.runbooks.library import source_of
-    from orch.runbooks.plan import RUN, RunPlan, holds, planned, subject
+    from orch.runbooks.plan import RUN, holds, planned, subject
     from orch.stacks.team.change_log import undertaken
 
     project = project_at(rehearse=rehearse)
@@ -245,9 +245,15 @@ def run(
     approver = approver_of(project, approved_by, approve=False)
 
     def begun(journal: Journal) -> Run:
-        if journal.resumed and RunPlan.of(journal.change.plan).text != kept.text:
-            tell("note: the runbook was changed since; the run goes on by the text that it was begun with")
         made = _run(project, journal, kept.answers, approver, as_json=as_json)
+        if journal.resumed and made.plan.text != kept.text:
+            tell("note: the runbook was changed since; the run goes on by the text that it was begun with")
+            if not yes:
+                for line in plan_lines(
+                    made.runbook, _in_words(project, planned(made.runbook, made.plan.known)), {}
+                ):
+                    tell(line)
+                confirm("Go on with these steps?")
         if approved_by is not None and approver is not None and (gate := made.next_gate()) is not None:
             approver(gate)  # before anything is done
         return made

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from forges import GitHubServer, GitLabServer
-from support import Folder, Said
+from support import ORCH, Folder, Said
 
 from orch.cli.runbooks.verb_words import rehearsed_commands
 
@@ -313,6 +317,34 @@ def test_an_approval_of_another_text_does_not_let_a_run_go_on(mine: Folder, gith
     github.add_review(5, "bob", HEAD, body=hostile)
     assert at_github(github, mine, "resume", "1").code == 0
     assert "EVIL" in (mine.path / "log").read_text()
+
+
+def typed(folder: Folder, words: tuple[str, ...], text: str) -> str:
+    """What a command shows on a terminal on which somebody types this text."""
+    ours, its = pty.openpty()
+    os.write(ours, text.encode())
+    with subprocess.Popen([*ORCH, *words], cwd=folder.path, stdin=its, stdout=its, stderr=its) as process:
+        os.close(its)
+        shown = b""
+        with suppress(OSError):  # how Linux tells that nobody has the other end
+            while piece := os.read(ours, 4096):
+                shown += piece
+    os.close(ours)
+    assert process.returncode == 0
+    return shown.decode()
+
+
+def test_what_is_confirmed_is_what_goes_on_when_the_file_was_changed(mine: Folder) -> None:
+    mine.write("runbooks/mine.md", HOSTILE)
+    assert runbook(mine, *RUN).code == 10
+    mine.write("runbooks/mine.md", MINE)
+    shown = typed(mine, ("runbook", *RUN[:-1], "--words-only"), "y\nn\n")
+    before, _, after = shown.partition("the runbook was changed since")
+    assert "EVIL" not in before
+    assert "EVIL" in after
+    assert "Go on with these steps?" in after
+    assert "nothing was done" in after
+    assert (mine.path / "log").read_text() == "a\n"
 
 
 TWO = (

@@ -1,4 +1,4 @@
-"""Text of strangers in Markdown, read by GitHub's own parser (cmark-gfm), holds no link and no tag."""
+"""Text of strangers in Markdown, read by GitHub's own parser (cmark-gfm): none of it is a link or a tag."""
 
 from __future__ import annotations
 

@@ -196,9 +196,8 @@ def test_nothing_that_a_node_tells_is_markup_in_the_report() -> None:
         Step("lab-0", "reboot", "running", None, 12.0, None),
     )
     text = report(plan, change, steps, ["nvidia-smi.txt"])
-    assert (
-        "Change 5 of demo, by ada@&#8203;desk, begun 1970-01-01 00:00:00 UTC: **done**, 1 node done" in text
-    )
+    who = "by ada@&#8203;desk, begun 1970-01-01 00:00:00 UTC"
+    assert f"Change 5 of demo, {who}: **done**, 1 node done" in text
     rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
     assert [row.split(" | ")[1] for row in rows] == ["stop run train (7)", "drain", "reboot"]
     assert rows[1].endswith("| 1s | &lt;img src=x&gt;\\| \\[link\\](x) \\`code\\` #&#8203; head |")
