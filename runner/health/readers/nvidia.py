@@ -11,11 +11,12 @@ link says nothing, and links of theirs that are down are a warning.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
+from orch.runner.health.readers.nvidia_answer import answer_of, is_forged
 from orch.runner.health.readers.sections import MISSING, Section, number
 from orch.runner.health.readers.xids import Action, action_in, short_pci
 
@@ -95,9 +96,9 @@ def read_smi(section: Section, count: int, *, simulated: bool) -> tuple[HealthRe
     if section.hung:
         notes.fail("driver", "node", "nvidia-smi did not answer: a GPU or its driver hangs", "reboot")
         return notes.report(), ()
-    root = _parsed(section.text)
+    root = answer_of(section.text)
     gpus = root.findall("gpu") if root is not None else []
-    if root is not None and _forged(root, gpus):
+    if root is not None and is_forged(root, gpus):
         notes.warn("driver", "node", "a name of a process spoils what nvidia-smi says of the GPUs")
         return notes.report(), ()
     _judge_call(section, notes, listed=bool(gpus))
@@ -107,33 +108,6 @@ def read_smi(section: Section, count: int, *, simulated: bool) -> tuple[HealthRe
         if len(gpus) < count:
             notes.fail("gpu count", "node", f"the driver lists {len(gpus)} of {count} GPUs", "reboot")
     return notes.report(), found
-
-
-def _forged(root: ElementTree.Element, gpus: Sequence[ElementTree.Element]) -> bool:
-    """Return whether the answer lists a GPU twice, or more of them than its head counts.
-
-    No driver does; a process may be called like a part of the document.
-    """
-    attached = (root.findtext("attached_gpus") or "").strip()
-    places = {each.get("id") for each in gpus}
-    return len(places) < len(gpus) or (attached.isdigit() and len(gpus) > int(attached))
-
-
-def _parsed(text: str) -> ElementTree.Element | None:
-    """The document in what nvidia-smi printed. Entities are not its way: a document with any is not read."""
-    start, end = text.find("<nvidia_smi_log"), text.rfind("</nvidia_smi_log>")
-    if start < 0 or end < 0:
-        return None
-    try:
-        # From the root element on there is no document type, so there are no entities to expand.
-        root = ElementTree.fromstring(text[start : end + len("</nvidia_smi_log>")])
-    except ElementTree.ParseError:
-        return None
-    # Jobs choose the names of their processes: a GPU's faults are not in there.
-    for gpu in root.findall("gpu"):
-        for section in (*gpu.findall("processes"), *gpu.findall("accounted_processes")):
-            gpu.remove(section)
-    return root
 
 
 def _judge_call(section: Section, notes: ReportBuilder, *, listed: bool) -> None:
