@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -72,7 +72,7 @@ def runpod_account(folder: Path) -> Iterator[Unread]:
 
 @pytest.mark.parametrize("account", [crusoe_project, nebius_project, runpod_account])
 def test_a_quota_that_may_not_be_read_is_a_note(
-    account: Callable[[Path], contextmanager[Unread]], tmp_path: Path
+    account: Callable[[Path], AbstractContextManager[Unread]], tmp_path: Path
 ) -> None:
     with account(tmp_path) as unread:
         (note,) = unread_findings(unread())
