@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from strangers import HTML, JSON, PORTAL, answering, serving
 
+from orch.catalog.aws.machines import unit_quota
 from orch.components.aws.account import gather_facts
 from orch.components.aws.account.client import RegionClient
 from orch.components.aws.account.client_errors import pages
@@ -178,14 +179,8 @@ def region(url: str) -> RegionClient:
 CALLS: dict[str, Callable[[RegionClient], object]] = {
     "EC2": lambda client: client.zones(),
     "STS": lambda client: client.caller(),
-    "SSM": lambda client: client._image(gather_facts_lookup()),
+    "service-quotas": lambda client: client._quota(unit_quota("address"), 0),
 }
-
-
-def gather_facts_lookup() -> Any:
-    from orch.components.aws.account.lookups import ImageLookup
-
-    return ImageLookup(parameter="/aws/service/x")
 
 
 @pytest.mark.parametrize("service", CALLS)

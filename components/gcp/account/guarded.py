@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from traceback import walk_tb
 from typing import Any
 
 from orch.components.cloud_errors import CloudRefused
@@ -24,7 +25,8 @@ class Guarded:
         found = getattr(self._client, name)
         if not callable(found):
             return found
-        address = f"https://{getattr(self._client, 'api_endpoint', 'compute.googleapis.com')}"
+        endpoint = str(getattr(self._client, "api_endpoint", "compute.googleapis.com"))
+        address = endpoint if "://" in endpoint else f"https://{endpoint}"
 
         def call(*values: Any, **named: Any) -> Any:
             answer = _checked(address, lambda: found(*values, **named))
@@ -86,6 +88,12 @@ def _checked(address: str, call: Callable[[], Any]) -> Any:
         raise
     except parse_error as error:
         raise stranger(address, f"the answer is not the JSON that it should be: {error}") from error
+    except AttributeError as error:
+        # Google's library looks for an object in `error` of a refusal.
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__") != "google.api_core.exceptions":
+            raise
+        raise stranger(address, "the refusal is no error document of Google's") from error
 
 
 def _rows(address: str, pager: Any) -> Iterator[Any]:

@@ -510,6 +510,22 @@ def test_a_budget_is_that_of_the_nodes_of_all_groups(account: Account, *, dear_f
         account.compiled(before, nodes={"min": "0", "target": "6", "max": "7"}, **POOL, budget=fits)
 
 
+@pytest.mark.parametrize(
+    "knob",
+    [
+        {"denied": ("GetServiceQuota",)},
+        {"failures": ({"code": "RequestTimeoutException", "action": "GetServiceQuota"},)},
+    ],
+)
+def test_a_quota_that_cannot_be_read_is_a_note(account: Account, knob: dict[str, Any]) -> None:
+    account.cloud.turn(**knob)
+    compiled = account.compiled(in_two_groups("g6.xlarge", "g6.2xlarge"), nodes="1", **POOL)
+    notes = [each for each in compiled.findings if each.code == "ORCH314"]
+    assert notes
+    assert {each.severity.value for each in notes} == {"note"}
+    assert "read the quota" in str(notes[0].detail)
+
+
 def test_whose_credentials_make_nodes_is_told_with_account_identity_and_profile(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.api_core import exceptions
+from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1 as compute
+from strangers import HTML, JSON, PORTAL, answering, serving
 
 from orch.components.cloud_errors import CloudRefused
+from orch.components.gcp.account.guarded import Guarded
 from orch.components.gcp.backend import GcpBackend
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.hooks import Session, session
@@ -165,3 +169,49 @@ def test_a_project_is_known_by_its_number_in_each_account(made: Session, tmp_pat
     made.cloud.turn(denied=("compute.projects.get",))
     with pytest.raises(CloudRefused, match="ask which project acme-ml is"):
         GcpBackend().account([], lambda name: made)
+
+
+def zones_at(url: str) -> Any:
+    credentials = AnonymousCredentials()
+    options = {"api_endpoint": url}
+    return Guarded(compute.ZonesClient(credentials=credentials, transport="rest", client_options=options))
+
+
+def test_a_zone_is_not_there_if_google_says_so() -> None:
+    error = {"code": 404, "message": "not found", "errors": [{"reason": "notFound"}]}
+    with answering(404, json.dumps({"error": error})) as url, pytest.raises(exceptions.NotFound):
+        zones_at(url).get(project="acme-ml", zone="z")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (404, PORTAL, HTML),
+        (404, '{"message": "no Route matched with those values"}', JSON),
+        (404, '{"error": "not found"}', JSON),
+        (200, PORTAL, HTML),
+    ],
+)
+def test_a_stranger_in_the_place_of_google_is_told_with_the_address(
+    status: int, body: str, kind: str
+) -> None:
+    with answering(status, body, kind) as url:
+        for ask in (
+            lambda: zones_at(url).get(project="acme-ml", zone="z"),
+            lambda: list(zones_at(url).list(project="acme-ml")),
+        ):
+            with pytest.raises(CloudRefused) as refused:
+                ask()
+            assert (refused.value.code, refused.value.where) == ("ORCH358", url)
+
+
+def test_a_list_of_google_that_goes_in_circles_ends() -> None:
+    calls: list[str] = []
+
+    def answer(path: str, headers: object, body: str) -> tuple[int, str, str]:
+        calls.append(path)
+        return 200, JSON, json.dumps({"items": [], "nextPageToken": "ab"[len(calls) % 2]})
+
+    with serving(answer) as url, pytest.raises(CloudRefused, match="does not end") as refused:
+        list(zones_at(url).list(project="acme-ml"))
+    assert (refused.value.code, len(calls)) == ("ORCH358", 3)

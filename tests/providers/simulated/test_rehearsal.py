@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 
 from orch.catalog.errors import NoSdk
+from orch.components.accounts import REHEARSED
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.project import forget, rehearse
 from orch.spec.errors import ExitCode
@@ -47,6 +49,42 @@ def test_the_account_stays_from_one_call_to_the_next_and_goes_when_forgotten(pro
     assert again.session().client("ec2").describe_vpcs(VpcIds=[vpc])["Vpcs"]
     forget(project)
     assert vpc not in rehearse(project, nodes=False).cloud.things("vpc")
+
+
+def test_another_account_sees_nothing_of_the_first_and_back_again_all_is_there(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(REHEARSED, raising=False)
+    first = rehearse(project, nodes=False)
+    vpc = first.cloud.call("CreateVpc", {"CidrBlock": "10.0.0.0/16"})["Vpc"]["VpcId"]
+
+    monkeypatch.setenv(REHEARSED, "dev")
+    other = rehearse(project, nodes=False)
+    ec2 = other.session().client("ec2")
+    with pytest.raises(ClientError, match=r"InvalidVpcID\.NotFound"):
+        ec2.describe_vpcs(VpcIds=[vpc])
+    theirs = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]
+    owner = other.session().client("sts").get_caller_identity()["Account"]
+    assert theirs["VpcId"] != vpc
+    assert theirs["OwnerId"] == owner != first.session().client("sts").get_caller_identity()["Account"]
+    # The provider of the engine is given the same account as the command.
+    variables = other.project.environment(engines.Engine(Path("/opt/pulumi"), "3.0.0", "PATH"))
+    assert variables["ORCH_REHEARSAL_AWS"] == str(project.rehearsal_folder / "aws@dev.db")
+
+    monkeypatch.delenv(REHEARSED)
+    assert set(rehearse(project, nodes=False).cloud.everything()) == {vpc}
+    forget(project)
+    assert not project.rehearsal_folder.exists()
+
+
+@pytest.mark.parametrize("name", ["../aws", "Dev", "a b", "x" * 21])
+def test_a_name_that_is_none_of_an_account_is_refused(
+    name: str, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REHEARSED, name)
+    with pytest.raises(ProjectError) as refused:
+        rehearse(project, nodes=False)
+    assert refused.value.code == "ORCH302"
 
 
 def test_knobs_come_from_the_projects_file(project: Project) -> None:
