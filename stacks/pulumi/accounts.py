@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import gone, type_of
 from orch.stacks.pulumi.kinds import counted_kinds
 from orch.stacks.pulumi.locks import subject
-from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, engine
+from orch.stacks.pulumi.operation import Activity, EngineCall, engine
 from orch.stacks.pulumi.process import Event
 from orch.stacks.pulumi.tags import last_tags, read_tags, set_tag
 from orch.stacks.state import StackState
@@ -108,7 +108,7 @@ def require_own_if_told(stack: StackState) -> None:
         return
 
 
-def require_confirmed(stack: StackState, listener: Listener) -> None:
+def require_confirmed(stack: StackState, listener: Callable[[Any], object]) -> None:
     """Raise OtherAccount unless the credentials lead to the stack's account, or something of it is there.
 
     Of a stack without a record the engine looks what is there, and records nothing. Raises what asking
