@@ -108,7 +108,7 @@ def require_own_if_told(stack: StackState) -> None:
         return
 
 
-def require_confirmed(stack: StackState, listener: Callable[[Any], None]) -> None:
+def require_confirmed(stack: StackState, listener: Callable[[Any], object]) -> None:
     """Raise OtherAccount unless the credentials lead to the stack's account, or something of it is there.
 
     Of a stack without a record the engine looks what is there, and records nothing. Raises what asking

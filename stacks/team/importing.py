@@ -215,7 +215,8 @@ def _write(rebuilt: Rebuilt, listener: Listener) -> None:
         )
     write_private(settings_file(stack.project, stack.name), rebuilt.settings)
     # Before the resources: a call that was killed between the two leaves none without their account.
-    accounts.record(stack, registry.backends_of(each.type for each in rebuilt.found))
+    types = (str(each["type"]) for each in rebuilt.whole["deployment"]["resources"])
+    accounts.record(stack, registry.backends_of(types))
     plain(stack, ["stack", "import"], stdin=json.dumps(rebuilt.whole))
     release(stack, OWNER, listener)
 
