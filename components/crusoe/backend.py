@@ -37,6 +37,7 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
     name: ClassVar[str] = "crusoe"
     settings: ClassVar[type[BackendSettings]] = CrusoeSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
+    key_variables: ClassVar[tuple[str, ...]] = ("CRUSOE_ACCESS_KEY_ID",)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.crusoe"
     explained: ClassVar[Explained] = EXPLAINED
     node_type: ClassVar[str] = INSTANCE

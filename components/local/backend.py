@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.base import Backend
-from orch.components.cloud.marked import MarkedResource, Survey, survey_of
+from orch.components.cloud.marked import MarkedResource, Survey, stack_of, survey_of
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment
 from orch.components.explain import ChangeRow, Explained, Traits

@@ -59,6 +59,11 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Left(Note):
+    """What a recovery found unrecorded, and did not delete."""
+
+
+@dataclass(frozen=True)
 class Activity:
     """The current activity, beside resources; shown only where it takes long."""
 
@@ -324,7 +329,7 @@ def is_read_only(words: Sequence[str]) -> bool:
     return words[0] == "preview" or "--preview-only" in words or words[:2] in _READ_ONLY
 
 
-_READ_ONLY = (["stack", "export"], ["stack", "output"], ["stack", "tag"])
+_READ_ONLY = (["stack", "export"], ["stack", "output"], ["stack", "tag"], ["stack", "history"])
 
 
 def is_held(output: str) -> bool:

@@ -115,6 +115,7 @@ def _instances(ec2: Any, region: str, tagged: Tagged, price: Price) -> Iterator[
                 hourly=price(str(row["InstanceType"]), region, row.get("InstanceLifecycle") == "spot")
                 if running
                 else 0.0,
+                machine=str(row["InstanceId"]),
             )
 
 

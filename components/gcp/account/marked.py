@@ -124,6 +124,7 @@ def _resource(project: str, kind: str, row: Any, found: tuple[str, str], price: 
         hourly,
         kind == DISK,
         part_of,
+        machine=str(row.id) if kind == "instance" else "",
     )
 
 
