@@ -32,12 +32,12 @@ class Evidence:
     """All that is known of something that might go.
 
     `runs`: runs of this ledger that have it or wait for it; `claims`: runs that it reports itself, None where
-    it cannot be asked. `over`: it was made for a run of this ledger that no longer needs it; `awaited`: the run
-    that it was made for may still be submitted. `recorded`: the state has it; `finished`: a change that ended
-    made it, so that jobs may have started there. `all_runs_known`: this ledger has the runs of everybody who
-    shares the state; `readable`: the ledger could be read. `created`: when the cloud made it; `updated`: when
-    the state was last written. `call`: the call whose leftovers are cleared, None without one; `alone`:
-    nothing but those goes.
+    it cannot be asked. `over`: it was made for a run of this ledger that no longer needs it; `awaited`: the
+    run that it was made for may still be submitted. `recorded`: the state has it; `finished`: a change that
+    ended made it, so that jobs may have started there. `all_runs_known`: this ledger has the runs of all who
+    share the state; `readable`: the ledger could be read. `created`: when the cloud made it; `updated`:
+    when the state was last written. `call`: the call whose leftovers are cleared, None without one; `alone`:
+    nothing but those goes. `older`: the state is an older copy of what it was.
     """
 
     runs: tuple[str, ...] = ()
@@ -52,6 +52,11 @@ class Evidence:
     updated: datetime | None = None
     call: Call | None = None
     alone: bool = False
+    older: bool = False
+
+
+def run_words(run: str, by: str) -> str:
+    return f"run {run or '?'} of {by or '?'}"
 
 
 def occupied(known: Evidence) -> str | None:
@@ -86,6 +91,8 @@ def _of_nobody(known: Evidence) -> str | None:
     """The same for what the state does not record."""
     if known.finished:
         return "the ledger has it as a node: this state may be an older copy"
+    if known.older:
+        return "the stack was changed after this state was written: it is an older copy"
     if known.call is not None and known.created is not None and known.call.covers(known.created):
         return None
     if known.alone and (known.call is None or known.created is not None):

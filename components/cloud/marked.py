@@ -70,8 +70,8 @@ class MarkedResource:
     `kind`: as its cloud calls it; `id`: as the engine records it; `name`: in its stack. `part_of`: the id of
     what made it and removes it. `hourly`: US dollars an hour, None where it is not known. `holds_data`:
     nothing else has what is on it; `mounted_as`: how mounts of it name it. `sure`: False where its mark may
-    be another project's. `type`: as the engine calls it, "" where the mark does not tell. `machine`: the id of
-    a machine as records of nodes have it, "" where a look does not tell.
+    be another project's. `type`: as the engine calls it, "" where the mark does not tell. `machine`: the id
+    of a machine as records of nodes have it, "" where a look does not tell.
     """
 
     backend: str

@@ -158,7 +158,10 @@ def marked() -> Iterator[MarkedResource]:
     for kind, row, name in rows:
         mark = str(row["Labels"][MARK])
         if mark.count("/") >= 2:
-            yield MarkedResource("local", mark, kind, name, name, "", _time(row.get("Created")), 0.0)
+            own = name
+            if kind == "container":  # `orch-FLEET-SCOPE-INDEX`
+                own = f"{stack_of(mark)}-{name.rpartition('-')[2]}"
+            yield MarkedResource("local", mark, kind, name, own, "", _time(row.get("Created")), 0.0)
 
 
 def _time(created: Any) -> datetime | None:

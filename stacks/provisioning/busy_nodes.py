@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orch.components.deployment import Deployment
+from orch.spec.deletable import run_words
 from orch.spec.errors import OrchError
 from orch.spec.state import machine_of
 from orch.stacks.errors import Conflict
@@ -50,10 +51,6 @@ class Occupant:
     def __str__(self) -> str:
         after = ", which has ended and is not cleared away" if self.ended else ""
         return f"{run_words(self.run, self.by)}{after}"
-
-
-def run_words(run: str, by: str) -> str:
-    return f"run {run or '?'} of {by or '?'}"
 
 
 def lost_nodes(

@@ -84,8 +84,8 @@ class Found:
         return (
             ProjectError(
                 "no cloud was looked at, so what is left is not known",
-                detail="neither orch.yml, the state, nor a fleet's file names a backend, and the environment has "
-                "no credentials of one",
+                detail="neither orch.yml, the state nor a fleet's file names a backend, and the environment "
+                "has no credentials of one",
                 hint="name the backends that the project has used in orch.yml: `backends: [{type: aws}]`",
             ),
         )
@@ -254,7 +254,7 @@ def _telling(listener: Listener) -> Callable[[str], None]:
 def _delete_of_stack(
     stack: StackState, own: Leftovers, whole: Leftovers, listener: Listener, done: Deleted, *, data: bool
 ) -> None:
-    """`whole`: all that was found of its marks; of `own` goes what may still go now, or all if it was named."""
+    """Delete what of `own` may still go, or all if its mark was named. `whole`: all that bears its marks."""
     refuse_leased(stack)
     break_dead_locks(stack.project, stack.name)
     repair_files(stack.project, stack.name)

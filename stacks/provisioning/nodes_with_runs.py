@@ -24,13 +24,13 @@ from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.private import private_folder
-from orch.spec.deletable import Evidence, why_kept
+from orch.spec.deletable import Evidence, run_words, why_kept
 from orch.spec.errors import OrchError
 from orch.spec.models.backends import made_with_runs
 from orch.spec.state import FleetState
 from orch.stacks.errors import EngineFailed, StackLocked
 from orch.stacks.project import Project
-from orch.stacks.provisioning.busy_nodes import ANSWER_S, answers_of, run_words
+from orch.stacks.provisioning.busy_nodes import ANSWER_S, answers_of
 from orch.stacks.provisioning.node_accounts import accounted
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import locks
@@ -136,8 +136,8 @@ def _file(project: Project, mark: str) -> Path:
 
 
 def _maker(project: Project, mark: str) -> Literal["at work", "gone"] | None:
-    """Whether the process of this machine that makes nodes of this mark still may submit their run; None where
-    another machine made them.
+    """Return whether the process of this machine that makes nodes of this mark may still submit their run;
+    None where another machine made them.
 
     The file of one whose maker is gone stays until its nodes are: a removal may fail, or be killed."""
     try:
@@ -266,8 +266,8 @@ class Removal:
 def unused(
     project: Project, ledger: Ledger, stack: StackState, claims_on: ClaimsOn
 ) -> tuple[set[str], Mapping[str, str]]:
-    """The marks of a stack's resources that no run needs; and of those that the ledger does not know, why they
-    stay. `claims_on` asks nodes."""
+    """Return the marks of a stack's resources that no run needs; and of those that the ledger does not know,
+    why they stay. `claims_on` asks nodes."""
     created = {mark: _created(stack, urn) for urn, mark in _marked(stack).items()}
     if not created:
         return set(), {}

@@ -6,15 +6,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from orch.components import registry
 from orch.components.cloud.marked import MarkedResource, machine_name, marks_in
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
-from orch.spec.deletable import Call, Evidence, occupied, why_kept
-from orch.spec.state import NodeState
+from orch.spec.deletable import Call, Evidence, occupied, run_words, why_kept
+from orch.spec.state import NodeState, OtherAccess
+from orch.stacks.errors import StackError
 from orch.stacks.project import Project, scope_of
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import Lock
@@ -35,6 +36,9 @@ RUNS = 200
 
 APART_S = 60.0
 """How long after its creation a machine may be that the ledger says is older, where ids do not tell it."""
+
+ENDED_AFTER = timedelta(seconds=10)
+"""How long after it has last written the state a call may end."""
 
 AT_WORK = timedelta(hours=1)
 """How long a killed engine may have been at work after it last wrote the state."""
@@ -78,28 +82,41 @@ def marks_of(stack: StackState) -> Iterator[str]:
 
 
 def killed_call(stack: StackState, recorded: StackExport, broken: Sequence[Lock] = ()) -> Call | None:
-    """The call that was killed while it changed a stack; None where what is `recorded` tells of none, or where
-    a later change is in the engine's history: then the state is an older copy. `broken`: the locks that it
-    left. Raises StackError."""
-    updated = parse_time((recorded.get("manifest") or {}).get("time"))
-    pending = bool(recorded.get("pending_operations"))
-    if not (pending or broken) or updated is None:
+    """Return the call that was killed while it changed a stack; None when what is `recorded` tells of none,
+    or is an older copy. `broken`: the locks that the call left."""
+    updated = _updated(recorded)
+    if not (recorded.get("pending_operations") or broken) or updated is None:
         return None
-    ends = [(end, changed) for end, changed in _history(stack)] if pending else []
-    if any(changed and end > updated for end, changed in ends):
+    older, last = _past(stack, recorded)
+    if older:
         return None
     if broken:
         began = datetime.now(timezone.utc) - timedelta(seconds=max(lock.age_s for lock in broken))
         return Call(began)
-    return Call(max((end for end, _ in ends), default=None), updated + AT_WORK)
+    return Call(last, updated + AT_WORK)
 
 
-def _history(stack: StackState) -> Iterator[tuple[datetime, bool]]:
-    """When the last changes of a stack ended, and whether they changed a resource."""
-    rows = json.loads(plain(stack, ["stack", "history", "--json", "--page-size", "10", "--page", "1"]).stdout)
-    for row in rows or ():
-        if (end := parse_time(row.get("endTime"))) is not None:
-            yield end, bool((row.get("resourceChanges") or {}).keys() - {"same"})
+def _updated(recorded: StackExport) -> datetime | None:
+    """When a state was last written."""
+    return parse_time((recorded.get("manifest") or {}).get("time"))
+
+
+def _past(stack: StackState, recorded: StackExport) -> tuple[bool, datetime | None]:
+    """Whether a stack was changed after its state was written, which is an older copy then; and when its last
+    call ended. The engine's history tells; where nobody can read it, the state may be older."""
+    updated = _updated(recorded)
+    if updated is None:
+        return False, None
+    words = ["stack", "history", "--json", "--page-size", "10", "--page", "1"]
+    try:
+        rows = json.loads(plain(stack, words).stdout) or ()
+    except StackError:
+        return True, None
+    ends = [(end, row) for row in rows if (end := parse_time(row.get("endTime"))) is not None]
+    changed = [end for end, row in ends if (row.get("resourceChanges") or {}).keys() - {"same"}]
+    # A call ends right after it has written the state; with operations pending, another one wrote it.
+    after = timedelta() if recorded.get("pending_operations") else ENDED_AFTER
+    return any(end > updated + after for end in changed), max((end for end, _ in ends), default=None)
 
 
 # -- what is known of machines
@@ -118,13 +135,13 @@ class Books:
     all_runs_known: bool
     lives: Sequence[NodeLife] = ()
     runs: Sequence[tuple[str, Sequence[NodeState]]] = ()
-    ways: Mapping[str, NodeState] = {}
+    ways: Mapping[str, NodeState] = field(default_factory=dict[str, NodeState])
     readable: bool = True
 
     def runs_on(self, name: str, resource: MarkedResource) -> tuple[str, ...]:
         """The runs of the ledger on a machine that is not recorded."""
         return tuple(
-            f"run {run}"
+            run
             for run, nodes in self.runs
             if any(each.machine and each.machine == resource.machine for each in nodes)
             or any(each.name == name and not self._is_recorded(each) for each in nodes)
@@ -170,8 +187,7 @@ def _books(project: Project, stack: StackState) -> Books:
     nodes = {str(each["name"]): each for each in stack.nodes}
     ids = {str(each["id"]) for each in stack.resources if each.get("id")}
     ids |= {str(each["machine"]) for each in nodes.values() if each.get("machine")}
-    updated = parse_time(((stack.recorded or {}).get("manifest") or {}).get("time"))
-    books = Books(frozenset(ids), nodes, updated, project.knows_all_runs)
+    books = Books(frozenset(ids), nodes, _updated(stack.recorded or {}), project.knows_all_runs)
     if (file := project.local_ledger) is not None and not file.exists():
         return books
     try:
@@ -192,10 +208,11 @@ def _placed(ledger: Ledger, fleet: str) -> Iterator[tuple[str, Sequence[NodeStat
 
     for row in ledger.placed_on(fleet):
         try:
-            yield row.name, plan_of(row).nodes
+            yield run_words(row.name, row.submitted_by), plan_of(row).nodes
         except RunnerError:  # the plan of another version: the names are there
-            access = {"kind": "unknown"}
-            yield row.name, [NodeState(index=0, name=each.node, access=access) for each in row.ranks]  # pyright: ignore[reportArgumentType]
+            access = OtherAccess(kind="unknown")
+            nodes = [NodeState(index=0, name=each.node, access=access) for each in row.ranks]
+            yield run_words(row.name, row.submitted_by), nodes
 
 
 def _ways(ledger: Ledger, fleet: str) -> dict[str, NodeState]:
@@ -234,6 +251,7 @@ def judged(
         return Judged({}, {})
     books = _books(stack.project, stack)
     claims = _claims(stack.project, books, machines)
+    older = call is None and stack.exists and _past(stack, stack.recorded or {})[0]
     known = {
         each: Evidence(
             books.runs_on(name, each),
@@ -245,6 +263,7 @@ def judged(
             updated=books.updated,
             call=call,
             alone=alone,
+            older=older,
         )
         for each, name in machines.items()
     }
@@ -273,7 +292,7 @@ def _claims(
     with closing(open_connector(deadline_s=ANSWER_S, tunnels=tunnels(project))) as connector:
         answers = claims_of(list(ways.values()), connector, deadline_s=ANSWER_S)
     return {
-        each: tuple(f"run {claim.run or '?'} of {claim.by or '?'}" for claim in answer)
+        each: tuple(run_words(claim.run, claim.by) for claim in answer)
         for each, answer in zip(ways, answers, strict=True)
         if answer is not None
     }

@@ -316,6 +316,7 @@ def test_what_nobody_recorded_is_found_by_its_name_and_removed(there: RehearsedR
     foreign = client.create(CLUSTER, {"name": "somebody-s", **spec})
     lost = client.create(CLUSTER, {"name": cloud_name("gone-0-abcdef", "tests/gone/0a1b2c", spec), **spec})
     others = client.create(CLUSTER, {"name": cloud_name("lab-0-abcdef", f"else/lab/{scope}", spec), **spec})
+    there.write_state_later()
     found = there.orch("gc", "--rehearse", "--json").json
     assert [each["id"] for each in found["orphans"]] == [stray]
     (unknown,) = found["unknown"]
