@@ -40,6 +40,8 @@ APART_S = 60.0
 ENDED_AFTER = timedelta(seconds=10)
 """How long after it has last written the state a call may end."""
 
+BESIDE = "a machine of its mark stays"
+
 AT_WORK = timedelta(hours=1)
 """How long a killed engine may have been at work after it last wrote the state."""
 
@@ -131,8 +133,6 @@ class Books:
 
     ids: frozenset[str]
     nodes: Mapping[str, Mapping[str, Any]]
-    updated: datetime | None
-    all_runs_known: bool
     lives: Sequence[NodeLife] = ()
     runs: Sequence[tuple[str, Sequence[NodeState]]] = ()
     ways: Mapping[str, NodeState] = field(default_factory=dict[str, NodeState])
@@ -187,7 +187,7 @@ def _books(project: Project, stack: StackState) -> Books:
     nodes = {str(each["name"]): each for each in stack.nodes}
     ids = {str(each["id"]) for each in stack.resources if each.get("id")}
     ids |= {str(each["machine"]) for each in nodes.values() if each.get("machine")}
-    books = Books(frozenset(ids), nodes, _updated(stack.recorded or {}), project.knows_all_runs)
+    books = Books(frozenset(ids), nodes)
     if (file := project.local_ledger) is not None and not file.exists():
         return books
     try:
@@ -246,31 +246,29 @@ def judged(
     """Judge what bears the marks of a stack and is not recorded. `call`, `alone`: as in Evidence.
 
     What is no machine stays as long as a machine of its mark does: that may need it. Asks nodes."""
-    machines = {each: name for each in resources if (name := machine_name(each)) is not None}
-    if not machines:
+    if not resources:
         return Judged({}, {})
-    books = _books(stack.project, stack)
+    machines = {each: name for each in resources if (name := machine_name(each)) is not None}
+    books, recorded = _books(stack.project, stack), stack.recorded or {}
     claims = _claims(stack.project, books, machines)
-    older = call is None and stack.exists and _past(stack, stack.recorded or {})[0]
-    known = {
-        each: Evidence(
-            books.runs_on(name, each),
-            claims.get(each.id),
-            finished=books.had(name, each),
-            all_runs_known=books.all_runs_known,
-            readable=books.readable,
-            created=each.created,
-            updated=books.updated,
-            call=call,
-            alone=alone,
-            older=older,
-        )
-        for each, name in machines.items()
-    }
+    older = call is None and stack.exists and _past(stack, recorded)[0]
+    known: dict[MarkedResource, Evidence] = {}
+    for each in resources:
+        # No run is on what is no machine, and no ledger has it.
+        evidence = Evidence(all_runs_known=True, created=each.created, updated=_updated(recorded))
+        if (name := machines.get(each)) is not None:
+            evidence = replace(
+                evidence,
+                runs=books.runs_on(name, each),
+                claims=claims.get(each.id),
+                finished=books.had(name, each),
+                all_runs_known=stack.project.knows_all_runs,
+                readable=books.readable,
+            )
+        known[each] = replace(evidence, call=call, alone=alone, older=older)
     kept = {each.id: why for each, evidence in known.items() if (why := why_kept(evidence)) is not None}
     marks = {each.mark for each in machines if each.id in kept}
-    beside = {each.id: "a machine of its mark stays" for each in resources if each.mark in marks}
-    beside = {id_: why for id_, why in beside.items() if id_ not in {each.id for each in machines}}
+    beside = {each.id: BESIDE for each in resources if each.mark in marks and each not in machines}
     users = {each.id: who for each, evidence in known.items() if (who := occupied(evidence)) is not None}
     return Judged({**beside, **kept}, users)
 

@@ -15,7 +15,7 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.lifetime import words as moment_words
 from orch.components.registry import backend, survey
 from orch.spec.diagnostics import Severity
-from orch.spec.errors import OrchError
+from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 from orch.spec.models.backends import effective
@@ -67,10 +67,15 @@ def other_fleets(stack: StackState, fleet: Fleet, listener: Listener) -> tuple[F
         found = Survey(unseen=(error,))
     nodes = [each for each in found.resources if is_node(each, fleet.name)]
     findings = [_finding(stack.project, fleet, nodes)] if nodes else []
-    if found.unseen:
-        summary = f"whether another state has made the fleet {fleet.name} is not known"
-        detail = "; ".join(each.summary for each in found.unseen)
-        hint = "have the cloud answer; where it is sure that there is none, add `--make-another`"
+    summary = f"whether another state has made the fleet {fleet.name} is not known"
+    # Without credentials of a backend nothing is made there: planning says what to set.
+    lacking = [each for each in found.unseen if each.exit_code == ExitCode.CONFIG]
+    findings += [
+        Finding(each.code or CODE, "name", summary, each.summary, severity=Severity.NOTE) for each in lacking
+    ]
+    if silent := [each for each in found.unseen if each not in lacking]:
+        detail = "; ".join(each.summary for each in silent)
+        hint = "have the cloud answer; if you are sure that there is none, add `--make-another`"
         findings.append(Finding(CODE, "name", summary, detail, hint, Severity.NOTE))
     return tuple(findings)
 
