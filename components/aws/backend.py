@@ -211,7 +211,8 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         regions = {str(each.inputs["region"]) for each in state.recorded if each.type == _PROVIDER}
         if not state.narrow and any(isinstance(each, AwsSettings) for each in state.settings):
             regions |= set(settings.regions or gather_facts.enabled(session, settings.endpoint_url))
-        return marked.survey(session, sorted(regions), settings.endpoint_url, project, self.price)
+        look = marked.machines if state.narrow else marked.survey
+        return look(session, sorted(regions), settings.endpoint_url, project, self.price)
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
         return orphans.delete_orphans(snapshot)

@@ -35,8 +35,8 @@ class StackSnapshot:
     is the user's own account. `still_held` is called before anything is looked for or removed, and raises
     when the stack is no longer held: from then on what is there may be somebody else's. `tell` says what is
     waited for. `marks`, and `places` (backend and region): what to look for and where, beyond what the
-    resources tell; `narrow`: a look goes nowhere else. `kept`: ids of what is not recorded and stays. `call`:
-    the call whose leftovers are cleared, None where it is not known.
+    resources tell; `narrow`: a look goes nowhere else, and for machines alone. `kept`: ids of what is not
+    recorded and stays. `call`: the call whose leftovers are cleared, None where it is not known.
     """
 
     recorded: tuple[RecordedResource, ...]

@@ -156,7 +156,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         projects = {str(each.inputs["project"]) for each in state.recorded if each.type == _PROVIDER}
         if not state.narrow and any(isinstance(each, GcpSettings) for each in state.settings):
             projects |= {session.project}
-        return marked.survey(session, projects, project, state.marks, self.price)
+        return marked.survey(session, projects, project, state.marks, self.price, data=not state.narrow)
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
         return orphans.delete_orphans(snapshot)

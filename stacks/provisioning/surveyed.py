@@ -55,8 +55,9 @@ def survey_all(project: Project, state: StackSnapshot) -> Surveyed:
     for name in backends:
         try:
             entry = registry.backend(name).entry(backends_with_secrets(project, [name]))
-            settings = (_with_regions(entry, regions.get(name, set())),)
-            one = replace(state, settings=settings, narrow=name not in names)
+            # What the state alone names is looked at where the state has it.
+            settings = (_with_regions(entry, regions.get(name, set())),) if name in names else ()
+            one = replace(state, settings=settings)
             found = found.joined(registry.survey(project.name, one, name))
         except OrchError as error:
             found = replace(found, unseen=(*found.unseen, error))

@@ -14,7 +14,7 @@ from orch.components import registry
 from orch.components.cloud.marked import MarkedResource, machine_name, marks_in
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.spec.deletable import Call, Evidence, occupied, run_words, why_kept
-from orch.spec.state import NodeState, OtherAccess
+from orch.spec.state import NodeState, OtherAccess, machine_of
 from orch.stacks.errors import StackError
 from orch.stacks.project import Project, scope_of
 from orch.stacks.pulumi.changes import name_of
@@ -149,7 +149,9 @@ class Books:
 
     def _is_recorded(self, node: NodeState) -> bool:
         known = self.nodes.get(node.name)
-        return known is not None and _identity(known) == (node.machine, node.access.machine)
+        return known is not None and (
+            (known.get("machine"), machine_of(known)) == (node.machine, node.access.machine)
+        )
 
     def had(self, name: str, resource: MarkedResource) -> bool:
         """Whether a change that ended recorded the machine as a node, and none has deleted it since."""
@@ -163,11 +165,6 @@ class Books:
             if not (life.ended_at is not None and life.exact)
             and not any(life.identity == each or life.identity.startswith(f"{each} ") for each in self.ids)
         )
-
-
-def _identity(node: Mapping[str, Any]) -> tuple[str | None, str]:
-    known = NodeState.model_validate(node)
-    return known.machine, known.access.machine
 
 
 def _may_be(life: NodeLife, resource: MarkedResource) -> bool:
