@@ -89,13 +89,13 @@ def killed_call(stack: StackState, recorded: StackExport, broken: Sequence[Lock]
     updated = _updated(recorded)
     if not (recorded.get("pending_operations") or broken) or updated is None:
         return None
-    older, last = _past(stack, recorded)
-    if older:
-        return None
+    past = _past(stack)
     if broken:
+        # Nobody else changes a stack while it is locked.
         began = datetime.now(timezone.utc) - timedelta(seconds=max(lock.age_s for lock in broken))
-        return Call(began)
-    return Call(last, updated + AT_WORK)
+        return None if past.changed_after(began) else Call(began)
+    # Another call wrote it than the one that ended last; an end is told in whole seconds.
+    return None if past.changed_after(updated - timedelta(seconds=1)) else Call(past.last, updated + AT_WORK)
 
 
 def _updated(recorded: StackExport) -> datetime | None:
@@ -103,22 +103,35 @@ def _updated(recorded: StackExport) -> datetime | None:
     return parse_time((recorded.get("manifest") or {}).get("time"))
 
 
-def _past(stack: StackState, recorded: StackExport) -> tuple[bool, datetime | None]:
-    """Whether a stack was changed after its state was written, which is an older copy then; and when its last
-    call ended. The engine's history tells; where nobody can read it, the state may be older."""
-    updated = _updated(recorded)
-    if updated is None:
-        return False, None
+@dataclass(frozen=True)
+class Past:
+    """The last calls that ended on a stack, by the engine's history. `changed`: when those ended that changed
+    a resource; `last`: when the last one ended; `known`: whether the history could be read."""
+
+    changed: tuple[datetime, ...] = ()
+    last: datetime | None = None
+    known: bool = True
+
+    def changed_after(self, moment: datetime) -> bool:
+        """Whether the stack may have been changed after a moment."""
+        return not self.known or any(end > moment for end in self.changed)
+
+
+def _past(stack: StackState) -> Past:
     words = ["stack", "history", "--json", "--page-size", "10", "--page", "1"]
     try:
         rows = json.loads(plain(stack, words).stdout) or ()
     except StackError:
-        return True, None
+        return Past(known=False)
     ends = [(end, row) for row in rows if (end := parse_time(row.get("endTime"))) is not None]
-    changed = [end for end, row in ends if (row.get("resourceChanges") or {}).keys() - {"same"}]
-    # A call ends right after it has written the state; with operations pending, another one wrote it.
-    after = timedelta() if recorded.get("pending_operations") else ENDED_AFTER
-    return any(end > updated + after for end in changed), max((end for end, _ in ends), default=None)
+    changed = (end for end, row in ends if (row.get("resourceChanges") or {}).keys() - {"same"})
+    return Past(tuple(changed), max((end for end, _ in ends), default=None))
+
+
+def _is_older(stack: StackState) -> bool:
+    """Whether a stack was changed after its state was written: it is an older copy then."""
+    updated = _updated(stack.recorded or {})
+    return stack.exists and updated is not None and _past(stack).changed_after(updated + ENDED_AFTER)
 
 
 # -- what is known of machines
@@ -248,7 +261,7 @@ def judged(
     machines = {each: name for each in resources if (name := machine_name(each)) is not None}
     books, recorded = _books(stack.project, stack), stack.recorded or {}
     claims = _claims(stack.project, books, machines)
-    older = call is None and stack.exists and _past(stack, recorded)[0]
+    older = call is None and _is_older(stack)
     known: dict[MarkedResource, Evidence] = {}
     for each in resources:
         # No run is on what is no machine, and no ledger has it.
