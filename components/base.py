@@ -91,6 +91,7 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     `packages`: how the types of its resources begin (`aws:`), where a killed call may leave some in a cloud.
     `rehearsal`: the package with its simulated account, None where nodes are what they are in a rehearsal;
     `rehearsal_server`: one whose `hooks` start a real server of its kind on this machine in its place.
+    `key_variables`: those of the environment that have credentials, of which one is enough.
     `explained`: how changes of its fleets are told. `tells_room`: whether `room` tells of machines on demand.
     `compares_account`: its own plan and provider compare where a fleet is: contexts of one project lead to
     several clusters. `catalog`: a folder with its machine types and prices (`types.csv` and `prices.csv` in
@@ -102,6 +103,7 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     packages: ClassVar[tuple[str, ...]] = ()
     rehearsal: ClassVar[str | None] = None
     rehearsal_server: ClassVar[str | None] = None
+    key_variables: ClassVar[tuple[str, ...]] = ()
     explained: ClassVar[Explained] = NOTHING
     tells_room: ClassVar[bool] = False
     compares_account: ClassVar[bool] = False

@@ -424,21 +424,23 @@ def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
         yield from each.delete_orphans(snapshot)
 
 
-def survey(project: str, state: StackSnapshot) -> Survey:
-    """What bears the marks of an orch project, on backends that orch.yml configures or the state names."""
+def marked_of(project: str, snapshot: StackSnapshot) -> tuple[MarkedResource, ...]:
+    """What bears the marks of an orch project where a stack is, and a killed call may have left machines.
+
+    Raises what asking a cloud raises: what could not be looked at may hold anything."""
     found = Survey()
-    looked_at = {each.type for each in state.settings} | backends_of(each.type for each in state.recorded)
-    for name in provisioned():
-        try:
-            instance = backend(name)
-        except BrokenBackend:
-            continue
-        if name in looked_at:
-            try:
-                found = found.joined(instance.survey(project, state))
-            except OrchError as error:
-                found = replace(found, unseen=(*found.unseen, error))
-    return found
+    for each in _with_orphans(snapshot):
+        if not queues_pods(each.name):
+            found = found.joined(each.survey(project, replace(snapshot, narrow=True)))
+    for error in found.unseen:
+        raise error
+    return found.resources
+
+
+def survey(project: str, state: StackSnapshot, name: str) -> Survey:
+    """What bears the marks of an orch project on a backend. Raises what asking it raises, where nothing of it
+    could be looked at."""
+    return _known(name).survey(project, state)
 
 
 def backends_of(types: Iterable[str]) -> frozenset[str]:

@@ -102,6 +102,20 @@ class Project:
         return self.local_state is not None and not self.local_state.is_relative_to(self.dot)
 
     @property
+    def knows_all_runs(self) -> bool:
+        """Whether the ledger has the runs of everybody who shares the state.
+
+        A state on a server is shared, and a SQLite ledger is of this machine alone. Where the state is files
+        outside `.orch`, whoever shares them has to share the ledger too.
+        """
+        ledger = self.local_ledger
+        if ledger is None:
+            return True
+        if self.local_state is None:
+            return False
+        return not (self.shares_files and ledger.is_relative_to(self.dot))
+
+    @property
     def lock_file(self) -> Path:
         """`orch.lock`, which belongs into version control."""
         return self.root / "orch.lock"

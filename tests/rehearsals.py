@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -177,6 +178,14 @@ class Rehearsed(Folder):
     def checkpoint(self, name: str | None = None) -> Path:
         """The file that holds a fleet's state."""
         return self.stacks / f"{name or self.called}.json"
+
+    def write_state_later(self, name: str | None = None) -> None:
+        """Date a fleet's state as a later change leaves it: what it does not record then is older than it."""
+        file = self.checkpoint(name)
+        whole = json.loads(file.read_text())
+        now = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+        whole["checkpoint"]["latest"]["manifest"]["time"] = now
+        file.write_text(json.dumps(whole))
 
     def at_work(self, what: str = "pulumi") -> list[int]:
         """Processes of the engine and its providers that work for this project: their folder tells."""

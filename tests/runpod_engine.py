@@ -77,7 +77,7 @@ class Stack(CloudStack):
         """Their runs will not come; what is removed for that."""
         for mark in marks:
             give_up(mark)
-        return remove_unused(self.project, self.name, quiet)
+        return remove_unused(self.project, self.name, quiet).removed
 
     def end_all(self) -> None:
         """None of the runs that nodes are made for here will come."""

@@ -32,6 +32,9 @@ def gc(
             "repeatable.",
         ),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --stack: delete machines also while runs are on them.")
+    ] = False,
     *,
     yes: Yes = False,
     as_json: Json = False,
@@ -39,14 +42,21 @@ def gc(
 ) -> None:
     """Find what the clouds hold with this project's marks and no state knows; show it, then delete it.
 
-    Alone, it deletes what was made for stacks of this state and is not recorded there. What is of another
-    state, and what holds data, is deleted only where --stack names it.
+    Alone, it deletes what was made for stacks of this state, is not recorded there, and is surely nobody's:
+    no run is on it, and the ledger does not know it as a node. What is of another state, what holds data, and
+    what an older copy of the state may have lost, is deleted only where --stack names it. Exits with 5 when
+    something could not be looked at.
     """
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.components.cloud.marked import Leftovers
     from orch.stacks.errors import Interrupted
-    from orch.stacks.provisioning.leftovers import Deleted, delete_leftovers, find_leftovers, refuse_mounted
+    from orch.stacks.provisioning.leftovers import (
+        Deleted,
+        delete_leftovers,
+        find_leftovers,
+        refuse_in_use,
+        refuse_mounted,
+    )
     from orch.stacks.team.change_log import logged
 
     project = project_at(rehearse=rehearse)
@@ -63,11 +73,13 @@ def gc(
             f"nothing that is left has the mark {', '.join(unknown)}",
             hint="`orch gc` lists what is left, with marks",
         )
-    chosen = found.leftovers.of(marks) if marks else Leftovers(found.leftovers.orphans)
+    chosen = found.leftovers.of(marks) if marks else found.deletable
     done = Deleted()
     if not as_json:
         _show(found)
     refuse_mounted(found, chosen)
+    if marks and not force:
+        refuse_in_use(project, chosen)
     if chosen and not yes:
         if as_json and (sys.stdin is None or not sys.stdin.isatty()):
             print_json(_as_json(found, done))
@@ -94,11 +106,12 @@ def gc(
         say(f"  {each}")
     for name, who in done.skipped.items():
         tell(f"{name} is left alone, for somebody else changes it: {who}")
-    for error in (*found.survey.unseen, *done.errors):
+    for error in (*found.not_seen, *done.errors):
         tell(error.text())
     _tell_left(remaining)
-    if failed := next(iter((*found.survey.unseen, *done.errors)), None):
-        end(failed.exit_code)
+    if failed := next(iter((*done.errors, *found.not_seen)), None):
+        # Whatever keeps a cloud from being looked at, the account's being another one apart.
+        end(ExitCode.CONFLICT if failed.exit_code == ExitCode.CONFLICT else ExitCode.PROVISION)
     if done.skipped and marks:
         end(ExitCode.CONFLICT)
 
@@ -124,9 +137,14 @@ def _question(chosen: Leftovers) -> str:
 
 def _show(found: Found) -> None:
     left = found.leftovers
-    if not found.looked:
-        say("nothing to look at: orch.yml configures no cloud, and the state names none")
-    _section("made for stacks of this state, which does not record it; `orch gc` deletes it:", left.orphans)
+    _section(
+        "made for stacks of this state, which does not record it; `orch gc` deletes it:",
+        found.deletable.orphans,
+    )
+    kept = [each for each in left.orphans if each.id in found.kept]
+    _section("the same, but it may be in use; `orch gc --stack MARK` deletes it:", kept)
+    for each in kept:
+        say(f"  {each.id}: {found.kept[each.id]}")
     _section("the same, of stacks that somebody changes at this moment; it is left alone:", left.held)
     for stack in sorted({found.owners[each.mark] for each in left.held}):
         say(f"  {stack}: {found.holders[stack]}")
@@ -144,9 +162,7 @@ def _show(found: Found) -> None:
     )
     if found.survey.foreign:
         say(f"{counted(found.survey.foreign, 'resource')} of other projects: not looked at any further")
-    for each in found.survey.closed:
-        say(f"not looked at: {each.summary} ({each.detail})")
-    if found.looked and not left and not found.survey.unseen:
+    if not left and not found.not_seen:
         say("nothing is left")
 
 
@@ -181,13 +197,15 @@ def _as_json(found: Found, done: Deleted) -> dict[str, Any]:
     left = found.leftovers
     return {
         "schema": SCHEMA,
-        "orphans": [_row(each) for each in left.orphans],
+        "orphans": [_row(each) for each in found.deletable.orphans],
+        "kept": [_row(each) | {"why": found.kept[each.id]} for each in left.orphans if each.id in found.kept],
         "held": [_row(each) for each in left.held],
         "unknown": [_row(each) for each in left.unknown],
         "data": [_row(each) | {"mounted_by": list(found.mounted.get(each.id, ()))} for each in left.data],
         "unsure": [_row(each) for each in left.unsure],
         "other_projects": found.survey.foreign,
-        "unseen": [each.summary for each in (*found.survey.unseen, *found.survey.closed)],
+        "backends": list(found.looked),
+        "unseen": [each.summary for each in found.not_seen],
         "deleted": done.names,
         "skipped": done.skipped,
         "errors": [each.summary for each in done.errors],

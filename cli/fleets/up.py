@@ -116,7 +116,7 @@ def up(
         bool,
         typer.Option(
             "--make-another",
-            help="Make a fleet also where another state of the project has made one of its name.",
+            help="Create a fleet also if another state of the project has one of its name, or nobody knows.",
         ),
     ] = False,
     verbose: Verbose = False,

@@ -125,7 +125,7 @@ class ProjectNow:
             give_up(mark)
         try:
             with _MAKING, _listening() as listener:
-                removed = remove_unused(self.project, row.fleet, listener)
+                removed = remove_unused(self.project, row.fleet, listener).removed
         except Interrupted:
             raise KeyboardInterrupt from None
         if removed:

@@ -50,6 +50,11 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
     name: ClassVar[str] = "aws"
     settings: ClassVar[type[BackendSettings]] = AwsSettings
     packages: ClassVar[tuple[str, ...]] = ("aws:",)
+    key_variables: ClassVar[tuple[str, ...]] = (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_PROFILE",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+    )
     rehearsal: ClassVar[str | None] = "orch.rehearsal.aws"
     tells_room: ClassVar[bool] = True
     explained: ClassVar[Explained] = EXPLAINED
@@ -189,9 +194,10 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         """In the regions that orch.yml names, all where it names none, and those of the state."""
         settings, session = self.entry(state.settings), self.asked_by(state)
         regions = {str(each.inputs["region"]) for each in state.recorded if each.type == _PROVIDER}
-        if any(isinstance(each, AwsSettings) for each in state.settings):
+        if not state.narrow and any(isinstance(each, AwsSettings) for each in state.settings):
             regions |= set(settings.regions or gather_facts.enabled(session, settings.endpoint_url))
-        return marked.survey(session, sorted(regions), settings.endpoint_url, project, self.price)
+        look = marked.machines if state.narrow else marked.survey
+        return look(session, sorted(regions), settings.endpoint_url, project, self.price)
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
         return orphans.delete_orphans(snapshot)

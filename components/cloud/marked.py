@@ -70,7 +70,8 @@ class MarkedResource:
     `kind`: as its cloud calls it; `id`: as the engine records it; `name`: in its stack. `part_of`: the id of
     what made it and removes it. `hourly`: US dollars an hour, None where it is not known. `holds_data`:
     nothing else has what is on it; `mounted_as`: how mounts of it name it. `sure`: False where its mark may
-    be another project's. `type`: as the engine calls it, "" where the mark does not tell.
+    be another project's. `type`: as the engine calls it, "" where the mark does not tell. `machine`: the id
+    of a machine as records of nodes have it, "" where a look does not tell.
     """
 
     backend: str
@@ -86,6 +87,22 @@ class MarkedResource:
     mounted_as: tuple[str, ...] = ()
     sure: bool = True
     type: str = ""
+    machine: str = ""
+
+
+MACHINES = ("instance", "VM", "pod", "Instant Cluster", "container")
+"""The kinds of what jobs run on, in the words of all clouds."""
+
+
+def machine_name(resource: MarkedResource) -> str | None:
+    """The name of a machine in its stack, "" where that is not known; None for what is none. Names in clouds
+    without labels have more."""
+    if resource.kind not in MACHINES or resource.holds_data:
+        return None
+    stack = re.escape(stack_of(resource.mark))
+    # A label has no `::` before the name.
+    named = re.search(rf"(?:^|__)({stack}-(?:\d+|bastion))(?:-[0-9a-f]{{6}}){{0,3}}$", resource.name)
+    return named[1] if named else ""
 
 
 @dataclass(frozen=True)
@@ -145,11 +162,14 @@ def words_of(description: str) -> tuple[str, str] | None:
 
 
 def marks_in(inputs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The marks that resources of a stack were made with, but for labels, which spell them in another way."""
+    """The marks that resources of a stack were made with, but for labels that spell them in another way."""
     for each in inputs:
-        tags = each.get("tags")
-        if isinstance(tags, Mapping) and "orch:stack" in tags:
-            yield str(tags["orch:stack"])
+        if isinstance(each.get("mark"), str):
+            yield each["mark"]
+        for kind, key in (("tags", "orch:stack"), ("labels", "orch-stack")):
+            words = each.get(kind)
+            if isinstance(words, Mapping) and "/" in str(words.get(key)):
+                yield str(words[key])
         if found := words_of(str(each.get("description") or "")):
             yield found[0]
 

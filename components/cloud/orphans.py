@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from orch.components.cloud.marked import MarkedResource, Survey, is_ours, mark_of, project_of
+from orch.components.cloud.marked import MACHINES, MarkedResource, Survey, is_ours, mark_of, project_of
+from orch.spec.deletable import Call
 
 if TYPE_CHECKING:
     from orch.spec.models.backends.base import BackendSettings
@@ -34,7 +35,8 @@ class StackSnapshot:
     is the user's own account. `still_held` is called before anything is looked for or removed, and raises
     when the stack is no longer held: from then on what is there may be somebody else's. `tell` says what is
     waited for. `marks`, and `places` (backend and region): what to look for and where, beyond what the
-    resources tell.
+    resources tell; `narrow`: a look goes nowhere else, and for machines alone. `kept`: ids of what is not
+    recorded and stays. `call`: the call whose leftovers are cleared, None where it is not known.
     """
 
     recorded: tuple[RecordedResource, ...]
@@ -45,6 +47,9 @@ class StackSnapshot:
     tell: Callable[[str], None] = lambda text: None
     marks: frozenset[str] = frozenset()
     places: frozenset[tuple[str, str]] = frozenset()
+    narrow: bool = False
+    kept: frozenset[str] = frozenset()
+    call: Call | None = None
 
     def regions(self, backend: str) -> set[str]:
         """Regions of a backend where to look beyond those of its resources; "" is what has no region."""
@@ -67,7 +72,8 @@ class StackSnapshot:
 
     @property
     def ids(self) -> frozenset[str]:
-        return frozenset(each.id for each in self.recorded if each.id)
+        """Of what stays."""
+        return self.kept.union(each.id for each in self.recorded if each.id)
 
 
 def retry_until_gone(remove: Callable[[], bool]) -> bool:
@@ -85,7 +91,8 @@ def retry_until_gone(remove: Callable[[], bool]) -> bool:
 @dataclass(frozen=True)
 class NamedResource:
     """Something in a cloud without labels that is no data. `remove` ends when it is gone; `hourly`: US
-    dollars an hour, None where it is not known. The others as in MarkedResource."""
+    dollars an hour, None where it is not known; `alone`: it is one machine, not several. The others as in
+    MarkedResource."""
 
     kind: str
     id: str
@@ -94,6 +101,7 @@ class NamedResource:
     region: str = ""
     created: str | None = None
     hourly: Callable[[], float | None] = lambda: 0.0
+    alone: bool = True
 
 
 def delete_named(
@@ -131,6 +139,7 @@ def survey_named(backend: str, project: str, listed: Iterable[NamedResource]) ->
             each.region,
             datetime.fromisoformat(each.created.replace("Z", "+00:00")) if each.created else None,
             each.hourly(),
+            machine=each.id if each.kind in MACHINES and each.alone else "",
         )
         for each, mark in own
     )

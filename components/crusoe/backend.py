@@ -36,6 +36,7 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
     name: ClassVar[str] = "crusoe"
     settings: ClassVar[type[BackendSettings]] = CrusoeSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
+    key_variables: ClassVar[tuple[str, ...]] = ("CRUSOE_ACCESS_KEY_ID",)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.crusoe"
     explained: ClassVar[Explained] = EXPLAINED
     planner: ClassVar[type[AnyPlanner] | None] = CrusoePlanner

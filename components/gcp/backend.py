@@ -52,6 +52,7 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     name: ClassVar[str] = "gcp"
     settings: ClassVar[type[BackendSettings]] = GcpSettings
     packages: ClassVar[tuple[str, ...]] = ("gcp:",)
+    key_variables: ClassVar[tuple[str, ...]] = ("GOOGLE_APPLICATION_CREDENTIALS",)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.gcp"
     explained: ClassVar[Explained] = EXPLAINED
     planner: ClassVar[type[AnyPlanner] | None] = GcpPlanner
@@ -147,9 +148,9 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
         """In the project that orch.yml names, and those of the state."""
         session = self.asked_by(state)
         projects = {str(each.inputs["project"]) for each in state.recorded if each.type == _PROVIDER}
-        if any(isinstance(each, GcpSettings) for each in state.settings):
+        if not state.narrow and any(isinstance(each, GcpSettings) for each in state.settings):
             projects |= {session.project}
-        return marked.survey(session, projects, project, state.marks, self.price)
+        return marked.survey(session, projects, project, state.marks, self.price, data=not state.narrow)
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
         return orphans.delete_orphans(snapshot)

@@ -40,6 +40,7 @@ class LambdaBackend(CloudBackend[LambdaFacts, LambdaPlan]):
     name: ClassVar[str] = "lambda"
     settings: ClassVar[type[BackendSettings]] = LambdaSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
+    key_variables: ClassVar[tuple[str, ...]] = (KEY,)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.lambda_"
     explained: ClassVar[Explained] = EXPLAINED
     planner: ClassVar[type[AnyPlanner] | None] = LambdaPlanner

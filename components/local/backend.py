@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.base import Backend
-from orch.components.cloud.marked import MarkedResource, Survey, survey_of
+from orch.components.cloud.marked import MarkedResource, Survey, stack_of, survey_of
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment
 from orch.components.explain import ChangeRow, Explained, Traits
@@ -158,7 +158,10 @@ def marked() -> Iterator[MarkedResource]:
     for kind, row, name in rows:
         mark = str(row["Labels"][MARK])
         if mark.count("/") >= 2:
-            yield MarkedResource("local", mark, kind, name, name, "", _time(row.get("Created")), 0.0)
+            own = name
+            if kind == "container":  # `orch-FLEET-SCOPE-INDEX`
+                own = f"{stack_of(mark)}-{name.rpartition('-')[2]}"
+            yield MarkedResource("local", mark, kind, name, own, "", _time(row.get("Created")), 0.0)
 
 
 def _time(created: Any) -> datetime | None:

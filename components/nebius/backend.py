@@ -41,6 +41,7 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
     name: ClassVar[str] = "nebius"
     settings: ClassVar[type[BackendSettings]] = NebiusSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
+    key_variables: ClassVar[tuple[str, ...]] = ("NEBIUS_IAM_TOKEN",)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.nebius"
     explained: ClassVar[Explained] = EXPLAINED
     planner: ClassVar[type[AnyPlanner] | None] = NebiusPlanner

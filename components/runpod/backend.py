@@ -54,6 +54,7 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
     name: ClassVar[str] = "runpod"
     settings: ClassVar[type[BackendSettings]] = RunpodSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
+    key_variables: ClassVar[tuple[str, ...]] = (KEY,)
     rehearsal: ClassVar[str | None] = "orch.rehearsal.runpod"
     explained: ClassVar[Explained] = EXPLAINED
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orch.components.deployment import Deployment
+from orch.spec.deletable import run_words
 from orch.spec.errors import OrchError
-from orch.spec.state import NodeState, machine_of
+from orch.spec.state import machine_of
 from orch.stacks.errors import Conflict
 from orch.stacks.fleets import fleet_of
 from orch.stacks.program import program
@@ -49,7 +50,7 @@ class Occupant:
 
     def __str__(self) -> str:
         after = ", which has ended and is not cleared away" if self.ended else ""
-        return f"run {self.run or '?'} of {self.by or '?'}{after}"
+        return f"{run_words(self.run, self.by)}{after}"
 
 
 def lost_nodes(
@@ -270,22 +271,28 @@ def _claims(
     stack: StackState, names: frozenset[str], connector: Connector, listener: Listener
 ) -> Iterator[tuple[str, Claim]]:
     """The claims on blocks of the nodes, as the nodes report. A note names nodes that do not answer."""
-    from orch.runner.node.status import claims_of
-
     try:
-        nodes: tuple[NodeState, ...] = stack.project.machines(fleet_of(stack))
+        answers = answers_of(stack, names, connector)
     except OrchError as error:
         listener(Note(f"the nodes of {stack.name} cannot be asked ({error.summary}): {_BY_LEDGER}"))
         return
-    requested = [node for node in nodes if node.name in names]
-    silent: list[str] = []
-    for node, claims in zip(requested, claims_of(requested, connector, deadline_s=ANSWER_S), strict=True):
-        if claims is None:
-            silent.append(node.name)
+    for node, claims in answers.items():
         for claim in claims or ():
-            yield node.name, claim
-    if silent:
+            yield node, claim
+    if silent := [node for node, claims in answers.items() if claims is None]:
         listener(Note(f"{fold(silent)}: no answer; {_BY_LEDGER}"))
+
+
+def answers_of(
+    stack: StackState, names: Collection[str], connector: Connector
+) -> Mapping[str, tuple[Claim, ...] | None]:
+    """The claims on these nodes of a fleet, by node; None where one does not answer. Raises OrchError where
+    the way to them is not known."""
+    from orch.runner.node.status import claims_of
+
+    requested = [node for node in stack.project.machines(fleet_of(stack)) if node.name in names]
+    answers = claims_of(requested, connector, deadline_s=ANSWER_S)
+    return {node.name: claims for node, claims in zip(requested, answers, strict=True)}
 
 
 _BY_LEDGER = "which runs are there is known by this project's ledger alone"

@@ -18,8 +18,9 @@ from orch.stacks.provisioning.shared_networks import bring_shared, release, shar
 from orch.stacks.pulumi.changes import name_of, type_of
 from orch.stacks.pulumi.leases import StackFence
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine
+from orch.stacks.pulumi.orphans import snapshot_of
 from orch.stacks.pulumi.process import Event, pause
-from orch.stacks.pulumi.recovery import delete_unrecorded, snapshot_of
+from orch.stacks.pulumi.recovery import delete_unrecorded
 from orch.stacks.request import FleetRequest
 from orch.stacks.saved_plans.guard import Guard
 from orch.stacks.state import StackState
@@ -42,7 +43,8 @@ class Gang:
 
     `before`: its existing nodes, each with the resource that made it. `classify`: what a cloud's error means.
     `data`: urns of the file systems that it had before. `guard` holds it to an approved plan;
-    `fence` keeps it from what another owner has leased meanwhile, and from another account.
+    `fence` keeps it from what another owner has leased meanwhile, and from another account. `began`: when, in
+    seconds since the epoch.
     """
 
     stack: StackState
@@ -53,6 +55,7 @@ class Gang:
     data: frozenset[str] = frozenset()
     guard: Guard | None = None
     fence: StackFence | None = None
+    began: float = field(default_factory=time.time)
 
     @property
     def kept_data(self) -> tuple[RecordedFileSystem, ...]:
@@ -79,7 +82,7 @@ class Gang:
             call, _ = outcome
             events = events_except(call.events, call.errors)
             # A request refused half way may leave unrecorded resources: a retry would make them twice.
-            delete_unrecorded(self.stack, self.listener)
+            delete_unrecorded(self.stack, self.began, self.listener)
 
         return retry(
             self.request.name,
@@ -206,7 +209,7 @@ class Gang:
             if failed is not None:
                 raise failed
             # A request refused half way may leave unrecorded resources.
-            delete_unrecorded(self.stack, self.listener, snapshot)
+            delete_unrecorded(self.stack, self.began, self.listener, snapshot)
             release(self.stack, shared | also, call)
         except EngineFailed as failed:
             raise self._rollback_incomplete(failed) from failed
@@ -218,7 +221,7 @@ class Gang:
         _, failed = self.apply_with_retries(replace(restricted, shared=None))
         if failed is not None:
             raise self._rollback_incomplete(failed) from failed
-        delete_unrecorded(self.stack, self.listener)
+        delete_unrecorded(self.stack, self.began, self.listener)
         return restricted
 
     def existing(self, compiled: Deployment) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -18,7 +18,7 @@ from orch.components.cloud.marked import (
     MarkedResource,
     Survey,
     leftovers,
-    marks_in,
+    stack_of,
 )
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.file_systems import MOUNTED_PIN, mounted, mounts_one_of
@@ -28,15 +28,17 @@ from orch.runner.launch.environment import fold
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node.clock import seconds_of
 from orch.runner.runs.pods.admission import remove_leftover_pods
+from orch.spec.deletable import Call
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
-from orch.stacks.errors import Conflict, Interrupted, StackError, StackLocked
+from orch.stacks.errors import Conflict, Interrupted, ProjectError, StackError, StackLocked
 from orch.stacks.fleets import documents_of, fleet_of
-from orch.stacks.project import Project, scope_of
+from orch.stacks.project import Project
 from orch.stacks.provisioning.kept_data import is_protected
 from orch.stacks.provisioning.node_accounts import accounted
-from orch.stacks.provisioning.nodes_with_runs import remove_unused
+from orch.stacks.provisioning.nodes_with_runs import kept_words, remove_unused
+from orch.stacks.provisioning.surveyed import survey_all
 from orch.stacks.pulumi.accounts import require_own, require_surveyed
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.leases import lease_of, refuse_leased
@@ -45,15 +47,18 @@ from orch.stacks.pulumi.operation import (
     Activity,
     EngineCall,
     ExpectedNodes,
+    Left,
     Listener,
     Note,
+    Progress,
     engine,
     while_held,
 )
-from orch.stacks.pulumi.recovery import export, recover, repair_files, snapshot_of
+from orch.stacks.pulumi.orphans import judged, killed_call, marks_of, snapshot_of
+from orch.stacks.pulumi.recovery import export, recover, repair_files
 from orch.stacks.request import ended_nodes
 from orch.stacks.secrets.values import backends_with_secrets
-from orch.stacks.state import StackState, stacks, unfinished_pins
+from orch.stacks.state import StackState, stacks
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ class Found:
     """Leftovers of a project.
 
     `owners`: the stack of its state, by mark; `holders`: who changes a stack at this moment; `mounted`: the
-    fleets of this state that mount a file system, by its id; `looked`: whether there was anything to look at.
+    fleets of this state that mount a file system, by its id; `looked`: the backends where it was looked;
+    `kept`: why orphans stay unless their mark is named, by id.
     """
 
     leftovers: Leftovers
@@ -69,7 +75,27 @@ class Found:
     owners: Mapping[str, str]
     holders: Mapping[str, str]
     mounted: Mapping[str, tuple[str, ...]]
-    looked: bool
+    looked: tuple[str, ...]
+    kept: Mapping[str, str]
+
+    @property
+    def not_seen(self) -> tuple[OrchError, ...]:
+        """What could not be looked at: it may hold anything."""
+        if self.looked:
+            return (*self.survey.unseen, *self.survey.closed)
+        return (
+            ProjectError(
+                "no cloud was looked at, so what is left is not known",
+                detail="neither orch.yml, the state nor a fleet's file names a backend, and the environment "
+                "has no credentials of one",
+                hint="name the backends that the project has used in orch.yml: `backends: [{type: aws}]`",
+            ),
+        )
+
+    @property
+    def deletable(self) -> Leftovers:
+        """What goes without a word of whose it is."""
+        return Leftovers(tuple(each for each in self.leftovers.orphans if each.id not in self.kept))
 
 
 @dataclass
@@ -97,10 +123,10 @@ def find_leftovers(project: Project) -> Found:
         require_own(each)
     owners = _owners(states)
     state = replace(_merged(project, states), marks=frozenset(owners))
-    survey = registry.survey(project.name, state)
+    looked = survey_all(project, state)
+    survey = looked.survey
     for each in states:
         require_surveyed(each, survey)
-    looked = bool(state.settings) or any(_tells_where(each.type) for each in state.recorded)
     # Read again: what an `up` recorded while the clouds were asked is no leftover.
     for each in states:
         each.invalidate()
@@ -108,7 +134,35 @@ def find_leftovers(project: Project) -> Found:
     holders = {each.name: who for each in states if (who := _holder(each)) is not None}
     sorted_out = leftovers(survey.resources, owners, recorded, holders)
     in_use = _mounted(project, states, (*sorted_out.data, *sorted_out.held))
-    return Found(sorted_out, survey, owners, holders, in_use, looked)
+    kept = {
+        each: why
+        for state in states
+        for each, why in _kept(
+            state, [each for each in sorted_out.orphans if owners[each.mark] == state.name]
+        ).items()
+    }
+    return Found(sorted_out, survey, owners, holders, in_use, looked.backends, kept)
+
+
+def _kept(stack: StackState, orphans: Sequence[MarkedResource]) -> Mapping[str, str]:
+    """Why orphans of a stack stay, by id."""
+    return judged(stack, orphans, killed_call(stack, stack.recorded or {})).kept if orphans else {}
+
+
+def refuse_in_use(project: Project, chosen: Leftovers) -> None:
+    """Raises Conflict (ORCH386) where runs are on machines that are to be deleted."""
+    by_stack: dict[str, list[MarkedResource]] = {}
+    for each in chosen.all:
+        by_stack.setdefault(stack_of(each.mark), []).append(each)
+    for stack, own in by_stack.items():
+        users = judged(StackState(project, stack), own, None).occupied
+        for each in own:
+            if each.id in users:
+                raise Conflict(
+                    f"{each.kind} {each.name} ({each.id}) is {users[each.id]}",
+                    hint="stop the run with `orch stop RUN`; or `--force` deletes the machine under it",
+                    code="ORCH386",
+                )
 
 
 def _mounted(
@@ -142,7 +196,7 @@ def refuse_mounted(found: Found, chosen: Leftovers) -> None:
 
 def _owners(states: list[StackState]) -> dict[str, str]:
     """Mark -> the stack of this state that has it."""
-    return {mark: state.name for state in states for mark in _marks(state)}
+    return {mark: state.name for state in states for mark in marks_of(state)}
 
 
 def _live_locks(project: Project, stack: str) -> list[object]:
@@ -158,11 +212,6 @@ def _holder(stack: StackState) -> str | None:
     return lease.words if lease is not None and binds else None
 
 
-def _tells_where(kind: str) -> bool:
-    """Whether resources of a type tell a backend where to look."""
-    return kind.startswith(("pulumi:providers:", "orch:local:", "orch:fleet:"))
-
-
 def _merged(project: Project, states: list[StackState]) -> StackSnapshot:
     """The resources of all stacks as one."""
     each = [snapshot_of(state.recorded, project) for state in states]
@@ -172,16 +221,6 @@ def _merged(project: Project, states: list[StackState]) -> StackSnapshot:
         backends_with_secrets(project),
         project.session,
     )
-
-
-def _marks(state: StackState) -> Iterator[str]:
-    """The marks of a stack: those of its resources, and those that its pins or this folder give them."""
-    snapshot = snapshot_of(state.recorded, state.project)
-    yield from marks_in(each.inputs for each in (*snapshot.recorded, *snapshot.unfinished))
-    pins = (state.outputs.get("pins") or {}, unfinished_pins(state.recorded))
-    scopes = {str(each["scope"]) for each in pins if each.get("scope")}
-    for scope in (*scopes, scope_of(state.project)):
-        yield f"{state.project.name}/{state.name}/{scope}"
 
 
 def delete_leftovers(
@@ -201,10 +240,11 @@ def delete_leftovers(
         own = chosen.of(marks)
         try:
             if stack is None:
-                snapshot = replace(_merged(project, []), tell=_telling(listener))
+                snapshot = replace(_merged(project, []), tell=_telling(listener), call=Call())
                 _delete(snapshot, own, done, data=data)
             else:
-                _delete_of_stack(StackState(project, stack), own, listener, done, data=data)
+                whole = own if data else found.leftovers.of(marks)
+                _delete_of_stack(StackState(project, stack), own, whole, listener, done, data=data)
         except StackLocked as locked:
             done.skipped[stack or ""] = locked.where or "somebody else"
         except Interrupted:
@@ -218,8 +258,9 @@ def _telling(listener: Listener) -> Callable[[str], None]:
 
 
 def _delete_of_stack(
-    stack: StackState, own: Leftovers, listener: Listener, done: Deleted, *, data: bool
+    stack: StackState, own: Leftovers, whole: Leftovers, listener: Listener, done: Deleted, *, data: bool
 ) -> None:
+    """Delete what of `own` may still go, or all if its mark was named. `whole`: all that bears its marks."""
     refuse_leased(stack)
     require_own(stack)
     break_dead_locks(stack.project, stack.name)
@@ -228,7 +269,10 @@ def _delete_of_stack(
     def clean(still_held: Callable[[], None]) -> None:
         now = snapshot_of(export(stack)["deployment"], stack.project)
         # What an interrupted call had begun without marks is its own next call's.
-        now = replace(now, unfinished=(), still_held=still_held, tell=_telling(listener))
+        now = replace(now, unfinished=(), still_held=still_held, tell=_telling(listener), call=Call())
+        if not data:
+            call = killed_call(stack, stack.recorded or {})
+            now = replace(now, call=call, kept=frozenset(judged(stack, whole.orphans, call).kept))
         _delete(now, own, done, data=data)
 
     while_held(stack, clean, listener)
@@ -271,25 +315,28 @@ def sweep(project: Project, listener: Listener) -> tuple[Swept, ...]:
         stack, present = StackState(project, name), locks(project, name)
         if any(not lock.dead for lock in present):
             continue
+        hearing = _hearing(name, done, listener)
         try:
             if is_over(stack.outputs.get("pins") or {}, time.time()) and not is_protected(stack):
                 _refuse_by_clock(stack, time.time())
                 if stack.file_systems:
                     done.append(Swept(name, f"its time is over; `orch down {name}` removes it with its data"))
                     continue
-                recover(stack, listener)
-                operations.down(project, name, listener)
+                recover(stack, hearing)
+                operations.down(project, name, hearing)
                 done.append(Swept(name, "its time is over: removed"))
                 continue
             if present or (stack.recorded or {}).get("pending_operations"):
-                recover(stack, listener)
+                recover(stack, hearing)
                 done.append(Swept(name, "what a killed call left is cleared"))
-            if removed := remove_unused(project, name, listener):
-                done.append(Swept(name, f"{fold(removed)} is removed: made for a run that has ended"))
+            unused = remove_unused(project, name, hearing)
+            if unused.removed:
+                done.append(Swept(name, f"{fold(unused.removed)} is removed: made for a run that has ended"))
+            done += [Swept(name, text) for text in kept_words(name, unused)]
             if (stack.outputs.get("fleet") or {}).get("queue") and (removed := _remove_pods(project, stack)):
                 done.append(Swept(name, f"pods of runs that have ended are removed: {fold(removed)}"))
             ended = frozenset() if is_protected(stack) else ended_nodes(stack)
-            if ended and (removed := _remove_rest(project, name, ended, listener)):
+            if ended and (removed := _remove_rest(project, name, ended, hearing)):
                 which = fold(sorted(removed))
                 done.append(
                     Swept(name, f"what is left of {which} is removed: ended when idle, or taken back")
@@ -313,6 +360,18 @@ def _refuse_by_clock(stack: StackState, now: float) -> None:
             hint=f"`date -u` shows the clock; if it is right, `orch down {stack.name}` removes the fleet",
             code="ORCH233",
         )
+
+
+def _hearing(fleet: str, done: list[Swept], listener: Listener) -> Listener:
+    """A listener that keeps what stays of a fleet for the outcome."""
+
+    def hear(event: Progress) -> None:
+        if isinstance(event, Left):
+            done.append(Swept(fleet, event.text))
+        else:
+            listener(event)
+
+    return hear
 
 
 def _remove_pods(project: Project, stack: StackState) -> tuple[str, ...]:

@@ -245,7 +245,7 @@ def plan_growth(project: Project, growth: Growth, listener: Listener, *, asked: 
     nodes; NoFit when its new nodes would not fit the run, and what `operations.preview` raises.
     """
     plan = operations.preview(project, growth.request, listener)
-    refuse_other_fleets(plan.findings)
+    refuse_other_fleets(plan.findings, asked=asked)
     name = growth.state.name
     if plan.lost_nodes:
         raise _not_brought_up(growth, f"they remove or replace {', '.join(sorted(plan.lost_nodes))}")

@@ -14,19 +14,23 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
+from orch.runner.connect import open_connector
 from orch.runner.errors import RunnerError
 from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.private import private_folder
+from orch.spec.deletable import Evidence, run_words, why_kept
 from orch.spec.errors import OrchError
 from orch.spec.models.backends import made_with_runs
 from orch.spec.state import FleetState
 from orch.stacks.errors import EngineFailed, StackLocked
 from orch.stacks.project import Project
+from orch.stacks.provisioning.busy_nodes import ANSWER_S, answers_of
 from orch.stacks.provisioning.node_accounts import accounted
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import locks
@@ -34,7 +38,9 @@ from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Li
 from orch.stacks.pulumi.process import pause
 from orch.stacks.pulumi.recovery import recover
 from orch.stacks.records import parse_time
+from orch.stacks.secrets.values import tunnels
 from orch.stacks.state import StackState
+from orch.stacks.summary import fold
 
 SUBMITTED_WITHIN_S = 3600.0
 """How long after nodes were asked for on another machine their run is to be in the ledger: their image is
@@ -51,6 +57,9 @@ LOCKED_PATIENCE_S = 1800.0
 
 Listening = Callable[[], AbstractContextManager[Listener]]
 """Opens what hears of the engine while that is at work."""
+
+ClaimsOn = Callable[[StackState, Collection[str]], Mapping[str, tuple[str, ...]]]
+"""Asks nodes of a fleet for the runs on them; those that do not answer are left out."""
 
 _HELD: dict[str, int] = {}
 """The marks of nodes that this process makes, each with its locked file."""
@@ -126,21 +135,22 @@ def _file(project: Project, mark: str) -> Path:
     return private_folder(project.dot / "making") / mark
 
 
-def _is_awaited(project: Project, mark: str, created: float) -> bool:
-    """Whether a run that the ledger does not know yet may still come for nodes of this mark.
+def _maker(project: Project, mark: str) -> Literal["at work", "gone"] | None:
+    """Return whether the process of this machine that makes nodes of this mark may still submit their run;
+    None where another machine made them.
 
     The file of one whose maker is gone stays until its nodes are: a removal may fail, or be killed."""
     try:
         file = os.open(_file(project, mark), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # made on another machine
-        return time.time() - created < SUBMITTED_WITHIN_S
+    except FileNotFoundError:
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return "at work"
     finally:
         os.close(file)
-    return False
+    return "gone"
 
 
 # -- what is removed
@@ -153,16 +163,30 @@ def make_way(project: Project, fleets: Iterable[FleetState], listening: Listenin
     for fleet in fleets:
         if are_made_with_runs(fleet):
             with listening() as listener:
-                removed |= bool(remove_unused(project, fleet.stack, listener))
+                done = remove_unused(project, fleet.stack, listener)
+                removed |= bool(done.removed)
+                for text in kept_words(fleet.stack, done):
+                    listener(Note(text, lasts=True))
     return removed
 
 
-def remove_unused(project: Project, name: str, listener: Listener) -> tuple[str, ...]:
-    """Remove the nodes of a fleet that were made for runs which have ended, or never came; their names.
+def kept_words(fleet: str, done: Removal) -> Iterator[str]:
+    """Why nodes of unknown runs stay, and what removes them; those of one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for node, why in done.kept.items():
+        reasons.setdefault(why, []).append(node)
+    for why, nodes in reasons.items():
+        ways = f"stop its run where it was started, or `orch down {fleet}`"
+        yield f"{fold(sorted(nodes))} stays: {why}; {ways} removes it"
+
+
+def remove_unused(project: Project, name: str, listener: Listener) -> Removal:
+    """Remove the nodes of a fleet that were made for runs which have ended, or never came. Those of runs that
+    the ledger does not know stay, unless it has everybody's and the nodes report no run.
 
     Waits for whoever changes the fleet's stack. Raises StackError, Conflict, Interrupted."""
     if not has_marked(StackState(project, name)):
-        return ()
+        return Removal()
     patience = time.monotonic() + LOCKED_PATIENCE_S
     while True:
         try:
@@ -176,21 +200,29 @@ def remove_unused(project: Project, name: str, listener: Listener) -> tuple[str,
         pause(0.2)
 
 
-def _remove_unused(project: Project, name: str, listener: Listener) -> tuple[str, ...]:
+def _remove_unused(project: Project, name: str, listener: Listener) -> Removal:
     stack = StackState(project, name)
     with closing(open_ledger(project.ledger_url)) as ledger:
-        marks = set(unused(project, ledger, stack))
+        marks, kept = unused(project, ledger, stack, claims_on)
+    bearing = _marked(stack)
+
+    def nodes_of(marks: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Each node with its mark; what stands for one that never was."""
+        names = {name_of(urn): mark for urn, mark in bearing.items() if mark in marks}
+        found = {node: names[maker] for node, maker in stack.makers.items() if maker in names}
+        yield from (found or names).items()
+
+    left = {node: kept[mark] for node, mark in nodes_of(kept)}
     if not marks:
-        return ()
+        return Removal(kept=left)
     project.prepare()
     recover(stack, listener)
     bearing = _marked(stack)
-    names = {name_of(urn) for urn, mark in bearing.items() if mark in marks}
-    gone = tuple(sorted(node for node, maker in stack.makers.items() if maker in names))
-    listener(ExpectedNodes(frozenset(names)))
+    gone = tuple(sorted(node for node, _ in nodes_of(marks)))
+    listener(ExpectedNodes(frozenset(name_of(urn) for urn, mark in bearing.items() if mark in marks)))
     listener(Activity(f"removing what was made for a run on the fleet {name}"))
     remove_marked(stack, marks, listener)
-    return gone or tuple(sorted(names))
+    return Removal(gone, left)
 
 
 def remove_marked(stack: StackState, marks: Collection[str], listener: Listener) -> EngineCall:
@@ -222,17 +254,74 @@ def _destroy(stack: StackState, urns: Sequence[str], listener: Listener) -> Engi
     return call
 
 
-def unused(project: Project, ledger: Ledger, stack: StackState) -> Iterator[str]:
-    """The marks of a stack's resources whose run has ended, or will not come."""
+@dataclass(frozen=True)
+class Removal:
+    """What a removal of nodes that no run needs came to: names of nodes that went, and by node why others of
+    unknown runs stay."""
+
+    removed: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def unused(
+    project: Project, ledger: Ledger, stack: StackState, claims_on: ClaimsOn
+) -> tuple[set[str], Mapping[str, str]]:
+    """Return the marks of a stack's resources that no run needs; and of those that the ledger does not know,
+    why they stay. `claims_on` asks nodes."""
     created = {mark: _created(stack, urn) for urn, mark in _marked(stack).items()}
     if not created:
-        return
+        return set(), {}
     # Before the ledger is read: whoever made them may submit their run, and end, in between.
-    awaited = {mark for mark, at in created.items() if _is_awaited(project, mark, at)}
+    makers = {mark: _maker(project, mark) for mark in created}
     using, ended = _marks_of_runs(ledger, stack.name)
-    for mark in created:
-        if mark not in using and (mark in ended or mark not in awaited):
-            yield mark
+    unknown = {
+        mark
+        for mark, at in created.items()
+        if mark not in using | ended and makers[mark] is None and not _is_young(at)
+    }
+    nodes = {str(node["name"]): str(node["made_for"]) for node in stack.nodes if node.get("made_for")}
+    asked = [node for node, mark in nodes.items() if mark in unknown] if project.knows_all_runs else ()
+    claims = claims_on(stack, asked)
+    kept: dict[str, str] = {}
+    for mark in created.keys() - using:
+        own = [node for node, each in nodes.items() if each == mark]
+        known = Evidence(
+            claims=_joined([claims.get(node) for node in own]),
+            over=mark in ended or makers[mark] == "gone",
+            awaited=makers[mark] == "at work" or (makers[mark] is None and _is_young(created[mark])),
+            recorded=True,
+            finished=bool(own),
+            all_runs_known=project.knows_all_runs,
+        )
+        if (why := why_kept(known)) is not None:
+            kept[mark] = why
+    return created.keys() - using - kept.keys(), {mark: kept[mark] for mark in unknown & kept.keys()}
+
+
+def claims_on(stack: StackState, nodes: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+    """The runs that nodes of a fleet report, in words, by node; without those that do not answer."""
+    if not nodes:
+        return {}
+    try:
+        with closing(open_connector(deadline_s=ANSWER_S, tunnels=tunnels(stack.project))) as connector:
+            answers = answers_of(stack, nodes, connector)
+    except OrchError:
+        return {}
+    return {
+        node: tuple(run_words(claim.run, claim.by) for claim in claims)
+        for node, claims in answers.items()
+        if claims is not None
+    }
+
+
+def _joined(claims: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    """The claims on several nodes; None where one of them cannot be asked and no other has any."""
+    found = tuple(each for one in claims for each in one or ())
+    return None if None in claims and not found else found
+
+
+def _is_young(created: float) -> bool:
+    return time.time() - created < SUBMITTED_WITHIN_S
 
 
 def has_marked(stack: StackState) -> bool:

@@ -60,6 +60,11 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Left(Note):
+    """What a recovery found unrecorded, and did not delete."""
+
+
+@dataclass(frozen=True)
 class Activity:
     """The current activity, beside resources; shown only where it takes long."""
 

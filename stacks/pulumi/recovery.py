@@ -8,19 +8,22 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orch.components.cloud.orphans import RecordedResource, StackSnapshot
-from orch.components.registry import backends_of, delete_orphans, may_have_orphans
+from orch.components.cloud.orphans import StackSnapshot
+from orch.components.registry import may_have_orphans
+from orch.spec.deletable import Call
 from orch.stacks.errors import StackLocked
 from orch.stacks.project import Project
 from orch.stacks.pulumi.accounts import require_confirmed, require_own
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.locks import break_dead_locks, locks, stack_locked
 from orch.stacks.pulumi.operation import Listener, Note, plain, while_held
+from orch.stacks.pulumi.orphans import delete_orphans, killed_call, snapshot_of
 from orch.stacks.roots import COMPRESSED
-from orch.stacks.secrets.values import backends_with_secrets
 from orch.stacks.state import StackExport, StackState
 
 # Others hold a stack that fleets share while they create networks, for a minute or two.
@@ -43,7 +46,8 @@ def recover(stack: StackState, listener: Listener, *, removing: bool = False) ->
 
     Our own provider repeats a creation without making a second resource, so `up` only drops the pending
     operation. `removing`: pending creations are recorded as made (our ids are the requested names), so that
-    the removal covers them. A cloud would create a resource twice: its unrecorded resources are deleted.
+    the removal covers them. A cloud would create a resource twice: what the killed call created there and did
+    not record is deleted. What an older copy of the state does not record stays.
 
     A call at work looks the same as a killed one. So the state is read again, and resources deleted, while
     the engine holds the stack: nobody else can be at work on it then, wherever its state is. Raises
@@ -62,7 +66,7 @@ def recover(stack: StackState, listener: Listener, *, removing: bool = False) ->
             return
         # What another account lists tells nothing of what the killed call had begun.
         require_confirmed(stack, listener)
-        whole = _delete_while_held(stack, None, listener)
+        whole = _delete_while_held(stack, None, partial(killed_call, stack, broken=broken), listener)
         if not whole["deployment"].get("pending_operations"):
             return
         # Nobody has changed it since it was held. A change from here on would have to begin and end before
@@ -75,18 +79,27 @@ def recover(stack: StackState, listener: Listener, *, removing: bool = False) ->
     raise stack_locked(stack.name, "another process that changes it again and again")
 
 
-def delete_unrecorded(stack: StackState, listener: Listener, before: StackSnapshot | None = None) -> None:
-    """Delete cloud resources of a stack that are not recorded, while the engine holds the stack.
+def delete_unrecorded(
+    stack: StackState, began: float, listener: Listener, before: StackSnapshot | None = None
+) -> None:
+    """Delete cloud resources of a stack that this call created and did not record, while the engine holds the
+    stack. `began`: when the call began, in seconds since the epoch.
 
     `before`: the record before a removal, which tells what to look for after it. Raises StackLocked, and what
     a request to the cloud raises."""
     snapshot = snapshot_of(stack.recorded, stack.project)
     if may_have_orphans(before.before(snapshot) if before else snapshot):
-        _delete_while_held(stack, before, listener)
+        call = Call(datetime.fromtimestamp(began, timezone.utc))
+        _delete_while_held(stack, before, lambda _: call, listener)
 
 
-def _delete_while_held(stack: StackState, before: StackSnapshot | None, listener: Listener) -> dict[str, Any]:
-    """Delete unrecorded resources of a stack while it is held; returns its exported state of that moment."""
+def _delete_while_held(
+    stack: StackState,
+    before: StackSnapshot | None,
+    call_of: Callable[[StackExport], Call | None],
+    listener: Listener,
+) -> dict[str, Any]:
+    """Delete what a call left of a stack while it is held; returns its exported state of that moment."""
     require_own(stack)
 
     def clean(still_held: Callable[[], None]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -96,7 +109,8 @@ def _delete_while_held(stack: StackState, before: StackSnapshot | None, listener
         snapshot = replace(
             snapshot, still_held=still_held, tell=lambda text: listener(Note(text, lasts=True))
         )
-        return whole, tuple(delete_orphans(snapshot))
+        call = call_of(whole["deployment"])
+        return whole, tuple(delete_orphans(stack, snapshot, call, listener))
 
     whole, deleted = while_held(stack, clean, listener)
     if deleted:
@@ -189,27 +203,3 @@ def when_free(
                 listener(Note(f"waiting for {stack.name}: {locked.where}", lasts=True))
                 noted = True
             time.sleep(PAUSE_S)
-
-
-def snapshot_of(recorded: StackExport | None, project: Project) -> StackSnapshot:
-    """The recorded resources of a stack, and those whose creation had begun."""
-    recorded = recorded or {}
-    resources = [_recorded(each) for each in recorded.get("resources") or ()]
-    begun = [
-        replace(_recorded(operation["resource"]), id=None)
-        for operation in recorded.get("pending_operations") or ()
-        if operation["type"] == "creating"
-    ]
-    used = backends_of(each.type for each in (*resources, *begun))
-    return StackSnapshot(
-        tuple(resources), tuple(begun), backends_with_secrets(project, used), project.session
-    )
-
-
-def _recorded(resource: dict[str, Any]) -> RecordedResource:
-    """A resource as it is recorded. What was deleted to be made anew has no id: what bears that in the cloud,
-    where ids are names, is the new one, whose creation was not recorded."""
-    id_ = None if resource.get("pendingReplacement") else resource.get("id")
-    return RecordedResource(
-        resource["type"], name_of(resource["urn"]), id_ or None, resource.get("inputs") or {}
-    )

@@ -6,17 +6,16 @@ for the first time looks for its nodes by their marks; once it is recorded, nobo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from orch.components.cloud.backend import CloudBackend
-from orch.components.cloud.marked import MarkedResource, Survey, stack_of
+from orch.components.cloud.marked import MarkedResource, Survey, machine_name, stack_of
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.lifetime import words as moment_words
 from orch.components.registry import backend, survey
 from orch.spec.diagnostics import Severity
-from orch.spec.errors import OrchError
+from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 from orch.spec.models.backends import effective
@@ -47,12 +46,18 @@ def survey_of_fleet(project: Project, fleet: Fleet) -> Survey:
     entries = [backend(name).entry(settings) for name in names]
     if len(entries) == 1 and fleet.regions and hasattr(entries[0], "regions"):
         entries = [entries[0].model_copy(update={"regions": fleet.regions})]
-    return survey(project.name, StackSnapshot((), (), tuple(entries), project.session))
+    state, found = StackSnapshot((), (), tuple(entries), project.session), Survey()
+    for name in names:
+        try:
+            found = found.joined(survey(project.name, state, name))
+        except OrchError as error:
+            found = replace(found, unseen=(*found.unseen, error))
+    return found
 
 
 def other_fleets(stack: StackState, fleet: Fleet, listener: Listener) -> tuple[Finding, ...]:
     """What a first plan of a fleet says of nodes of it that are there already; nothing of a fleet that the
-    state knows, which costs no look. A cloud that does not answer is a note."""
+    state knows, which costs no look. What does not answer is a note."""
     if stack.exists:
         return ()
     listener(Activity(f"looking whether another state has made the fleet {fleet.name}"))
@@ -62,10 +67,16 @@ def other_fleets(stack: StackState, fleet: Fleet, listener: Listener) -> tuple[F
         found = Survey(unseen=(error,))
     nodes = [each for each in found.resources if is_node(each, fleet.name)]
     findings = [_finding(stack.project, fleet, nodes)] if nodes else []
-    if found.unseen:
-        summary = f"whether another state has made the fleet {fleet.name} is not known"
-        detail = "; ".join(each.summary for each in found.unseen)
-        findings.append(Finding(CODE, "name", summary, detail, severity=Severity.NOTE))
+    summary = f"whether another state has made the fleet {fleet.name} is not known"
+    # Without credentials of a backend nothing is made there: planning says what to set.
+    lacking = [each for each in found.unseen if each.exit_code == ExitCode.CONFIG]
+    findings += [
+        Finding(each.code or CODE, "name", summary, each.summary, severity=Severity.NOTE) for each in lacking
+    ]
+    if silent := [each for each in found.unseen if each not in lacking]:
+        detail = "; ".join(each.summary for each in silent)
+        hint = "have the cloud answer; if you are sure that there is none, add `--make-another`"
+        findings.append(Finding(CODE, "name", summary, detail, hint, Severity.NOTE))
     return tuple(findings)
 
 
@@ -74,20 +85,18 @@ def is_node(resource: MarkedResource, fleet: str) -> bool:
     known = backend(resource.backend)
     if resource.type and isinstance(known, CloudBackend) and resource.type != known.node_type:
         return False
-    named = re.fullmatch(rf"{re.escape(fleet)}-\d+(-[0-9a-f]{{6}}){{0,3}}", resource.name)
-    return stack_of(resource.mark) == fleet and not resource.holds_data and named is not None
+    name = machine_name(resource)
+    return stack_of(resource.mark) == fleet and bool(name) and not str(name).endswith("-bastion")
 
 
-def refuse_other_fleets(findings: Sequence[Finding]) -> None:
-    """Raises Conflict (ORCH434) where nodes of the fleet are there already."""
+def refuse_other_fleets(findings: Sequence[Finding], *, asked: bool = False) -> None:
+    """Raises Conflict (ORCH434) when nodes of the fleet are there already, and when nobody knows, unless
+    somebody who saw that was `asked`."""
     for each in findings:
-        if each.code == CODE and each.severity is Severity.WARNING:
-            raise Conflict(
-                each.summary,
-                detail=each.detail,
-                hint=f"{each.hint}; to have both, add `--make-another`",
-                code=CODE,
-            )
+        found = each.severity is Severity.WARNING
+        if each.code == CODE and (found or not asked):
+            more = "; to have both, add `--make-another`" if found else ""
+            raise Conflict(each.summary, detail=each.detail, hint=f"{each.hint}{more}", code=CODE)
 
 
 def _finding(project: Project, fleet: Fleet, nodes: Sequence[MarkedResource]) -> Finding:

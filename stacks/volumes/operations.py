@@ -289,24 +289,10 @@ class VolumeUsage:
         )
 
 
-def knows_all_runs(project: Project) -> bool:
-    """Whether the ledger has the runs of everybody who shares the project's state.
-
-    A state on a server is shared, and a SQLite ledger is of this machine alone. Where the state is files
-    outside `.orch`, whoever shares them has to share the ledger too.
-    """
-    ledger = project.local_ledger
-    if ledger is None:
-        return True
-    if project.local_state is None:
-        return False
-    return not (project.shares_files and ledger.is_relative_to(project.dot))
-
-
 def usages(project: Project, stacks: Mapping[str, StackState]) -> list[VolumeUsage]:
     """Those of `stacks`, by the names of their volumes, that are up. Raises StackError, Conflict,
     LedgerUnusable."""
-    uses, now, complete = _uses(project, active_only=False), time.time(), knows_all_runs(project)
+    uses, now, complete = _uses(project, active_only=False), time.time(), project.knows_all_runs
     return [
         VolumeUsage(volume_of(stack), created_at(stack), uses.get(name, ()), now, complete)
         for name, stack in stacks.items()
@@ -316,7 +302,7 @@ def usages(project: Project, stacks: Mapping[str, StackState]) -> list[VolumeUsa
 
 def require_all_runs_known(project: Project) -> None:
     """Raises ProjectError when others may use volumes whose runs this machine's ledger does not have."""
-    if knows_all_runs(project):
+    if project.knows_all_runs:
         return
     raise ProjectError(
         "which volumes nobody has used for long is not known here",

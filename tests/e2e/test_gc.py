@@ -91,6 +91,7 @@ def test_what_a_stack_does_not_record_goes_what_is_of_others_is_shown_and_data_s
     assert colleague in there.cloud.instances()
     there.cloud.call("DeleteFileSystem", {"FileSystemId": shared}, service="efs")
 
+    there.write_state_later()
     said = there.orch("gc", "--rehearse", "--json")
     assert said.code == 2, said.err
     assert "`orch gc --yes --rehearse`" in said.err
@@ -149,6 +150,7 @@ def test_gcp_tells_marks_by_labels_and_descriptions_and_a_held_stack_is_left_alo
         body = {"name": name, "labels": {**doc["labels"], "orch-stack": value}}
         assert there.cloud.request("POST", f"{zone}/instances", template, body)[0] == 200
     stray, other = f"{zone}/instances/stray", f"{zone}/instances/other"
+    there.write_state_later()
 
     # Somebody else's engine is at work.
     folder = there.stacks.parent.parent / "locks" / "organization" / "tests" / "lab"

@@ -345,6 +345,7 @@ def test_what_bears_the_stacks_mark_and_is_not_recorded_is_listed_and_removed(
     )
     stray = made["resource_id"]
     assert there.unrecorded("my-fleet") == {stray: "instance"}
+    there.write_state_later("my-fleet")
     found = there.orch("gc", "--rehearse", "--json")
     assert stray in found.out
     said = there.orch("gc", "--rehearse", "--yes")

@@ -6,6 +6,7 @@ account's own list is the judge.
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -316,6 +317,7 @@ def test_what_nobody_recorded_is_found_by_its_name_and_removed(there: RehearsedR
     foreign = client.create(CLUSTER, {"name": "somebody-s", **spec})
     lost = client.create(CLUSTER, {"name": cloud_name("gone-0-abcdef", "tests/gone/0a1b2c", spec), **spec})
     others = client.create(CLUSTER, {"name": cloud_name("lab-0-abcdef", f"else/lab/{scope}", spec), **spec})
+    there.write_state_later()
     found = there.orch("gc", "--rehearse", "--json").json
     assert [each["id"] for each in found["orphans"]] == [stray]
     (unknown,) = found["unknown"]
@@ -452,6 +454,39 @@ def reconciled(folder: Folder, cloud: RunpodCloud) -> None:
     """Whoever drove the run is gone: `orch reconcile` alone ends it, and its pods."""
     until(lambda: folder.orch("reconcile", "--rehearse").code == 0 and not cloud.instances(), 400, "its end")
     assert (cloud.everything(), cloud.endpoints()) == ({}, {})
+
+
+def test_a_ledger_that_knows_no_run_leaves_a_pod_that_reports_one(
+    containers: tuple[Folder, RunpodCloud],
+) -> None:
+    folder, cloud = containers
+    rehearsal = folder.path / ".orch" / "rehearsal"
+    said = folder.orch("run", "long.yml", "--rehearse", "--yes", "--detach", timeout=400)
+    assert said.code == 0, said.err
+    until(lambda: '"running"' in folder.orch("ps", "--rehearse", "--json").out, 400, "the run runs")
+    pods = set(cloud.instances())
+    # Another machine has another ledger, and an hour is over.
+    (checkpoint,) = rehearsal.glob("state/.pulumi/stacks/*/h100.json")
+    whole = json.loads(checkpoint.read_text())
+    for each in whole["checkpoint"]["latest"]["resources"]:
+        each["created"] = "2026-01-01T00:00:00Z"
+    checkpoint.write_text(json.dumps(whole))
+    own = list(rehearsal.glob("ledger.db*"))
+    aside = folder.path / "aside"
+    aside.mkdir()
+    for each in own:
+        each.rename(aside / each.name)
+    said = folder.orch("reconcile", "--rehearse", "--json")
+    assert said.code == 0, said.err
+    assert ["in use by run long" in row["done"] for row in said.json["fleets"]] == [True]
+    assert set(cloud.instances()) == pods
+    for each in rehearsal.glob("ledger.db*"):
+        each.unlink()
+    for each in own:
+        (aside / each.name).rename(each)
+    said = folder.orch("stop", "long", "--rehearse")
+    assert said.code == 0, said.err
+    reconciled(folder, cloud)
 
 
 def test_torchrun_trains_on_a_cluster_of_its_own_and_reconcile_ends_what_a_killed_command_began(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from orch.stacks.project import Project
 from orch.stacks.provisioning import nodes_with_runs
 from orch.stacks.provisioning.nodes_with_runs import (
     COLLECTED_WITHIN_S,
+    Removal,
     give_up,
     given_back,
     make_way,
@@ -76,21 +78,45 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes_with_runs, "plan_of", plan_of)
 
 
-def look(folder: Path, ledger: Runs, **created: str) -> set[str]:
-    """The marks that are not needed. `created`: when the resources of a mark were made."""
+def look(
+    folder: Path,
+    ledger: Runs,
+    *,
+    all_known: bool = True,
+    nodes: Collection[str] = (),
+    claims: Mapping[str, tuple[str, ...]] | None = None,
+    **created: str,
+) -> set[str]:
+    """The marks that are not needed. `created`: when the resources of a mark were made; `nodes`: those whose
+    `up` ended; `claims`: the runs that nodes report, by mark."""
+    return judge(folder, ledger, created, all_known=all_known, nodes=nodes, claims=claims or {})[0]
+
+
+def judge(
+    folder: Path,
+    ledger: Runs,
+    created: Mapping[str, str],
+    *,
+    all_known: bool,
+    nodes: Collection[str],
+    claims: Mapping[str, tuple[str, ...]],
+) -> tuple[set[str], Mapping[str, str]]:
     resources = [
         {"urn": f"urn::{mark}", "inputs": {"made_for": mark}, "created": at} for mark, at in created.items()
     ]
-    stack = SimpleNamespace(name="lab", resources=[*resources, {"urn": "urn::keys", "inputs": {}}])
-    project = cast(Project, SimpleNamespace(dot=folder))
-    return set(unused(project, cast(Ledger, ledger), cast(StackState, stack)))
+    recorded = [*resources, {"urn": "urn::keys", "inputs": {}}]
+    made = [{"name": mark, "made_for": mark} for mark in nodes]
+    stack = SimpleNamespace(name="lab", resources=recorded, nodes=made)
+    project = cast(Project, SimpleNamespace(dot=folder, knows_all_runs=all_known))
+    asked = lambda _, names: {each: claims[each] for each in names if each in claims}  # noqa: E731
+    return unused(project, cast(Ledger, ledger), cast(StackState, stack), asked)
 
 
 def test_nodes_stay_as_long_as_their_run_and_no_longer(tmp_path: Path) -> None:
     attempt = SimpleNamespace(plan="earlier")
     ledger = Runs(active=[Row("runs", (attempt,))], ended=[Row("ended")])
     made = {"runs": OLD, "ended": NEW, "other": OLD}
-    assert look(tmp_path, ledger, **made) == {"ended", "other"}
+    assert look(tmp_path, ledger, **cast(Any, made)) == {"ended", "other"}
 
 
 def test_nodes_of_an_earlier_attempt_go_while_the_run_waits(tmp_path: Path) -> None:
@@ -147,11 +173,11 @@ def removals(monkeypatch: pytest.MonkeyPatch, refusal: OrchError | None = None) 
     """The fleets that unused nodes are removed from. `refusal`: what comes of it."""
     removed: list[str] = []
 
-    def remove_unused(project: Project, name: str, listener: Listener) -> tuple[str, ...]:
+    def remove_unused(project: Project, name: str, listener: Listener) -> Removal:
         removed.append(name)
         if refusal is not None:
             raise refusal
-        return ("lab-0",)
+        return Removal(("lab-0",))
 
     monkeypatch.setattr(nodes_with_runs, "remove_unused", remove_unused)
     return removed
@@ -214,6 +240,30 @@ def test_nodes_that_another_machine_made_are_waited_for_a_while(tmp_path: Path) 
     with making(project, "here"):
         submitted(project, "here")
     assert not list((tmp_path / "making").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("all_known", "nodes", "claims", "why"),
+    [
+        # Two ledgers on one state: whether its run goes on is for the other one to say.
+        (False, ["mark"], {"mark": ()}, "others share the state"),
+        (False, [], {}, "others share the state"),
+        (True, ["mark"], {"mark": ("run train of ada",)}, "in use by run train of ada"),
+        (True, ["mark"], {}, "does not answer"),
+        (True, ["mark"], {"mark": ()}, None),
+        (True, [], {}, None),
+    ],
+    ids=["shared", "shared and half made", "in use", "silent", "idle", "half made"],
+)
+def test_nodes_of_a_run_that_the_ledger_does_not_know_stay_until_it_is_sure_that_nobody_needs_them(
+    tmp_path: Path, all_known: bool, nodes: list[str], claims: dict[str, tuple[str, ...]], why: str | None
+) -> None:
+    known: dict[str, Any] = {"all_known": all_known, "nodes": nodes, "claims": claims}
+    removed, kept = judge(tmp_path, Runs(), {"mark": OLD}, **known)
+    assert removed == (set() if why else {"mark"})
+    assert (why or "") in kept.get("mark", "")
+    # A run that this ledger has seen end gives its nodes back all the same.
+    assert look(tmp_path, Runs(ended=[Row("mark")]), all_known=all_known, nodes=nodes, mark=OLD) == {"mark"}
 
 
 def test_a_run_sees_its_own_nodes_and_those_of_nobody() -> None:

@@ -94,12 +94,15 @@ def test_what_is_of_other_projects_and_fleets_is_nobody_s_matter(project: Rehear
     assert findings(project) == ()
 
 
-def test_a_cloud_that_does_not_answer_is_a_note_and_holds_nothing_up(project: RehearsalProject) -> None:
+def test_where_the_cloud_does_not_tell_nobody_makes_a_fleet_unasked(project: RehearsalProject) -> None:
     run(project, "infra/train/ffffff")
     project.cloud("aws").turn(denied=["DescribeTags"])
     (found,) = findings(project)
     assert (found.code, found.severity) == ("ORCH434", Severity.NOTE)
-    refuse_other_fleets([found])
+    refuse_other_fleets([found], asked=True)
+    with pytest.raises(Conflict, match="is not known") as raised:
+        refuse_other_fleets([found])
+    assert (raised.value.code, "`--make-another`" in raised.value.text()) == ("ORCH434", True)
 
 
 def test_nobody_looks_for_a_fleet_of_hosts_that_are_there(project: RehearsalProject) -> None:
@@ -134,6 +137,7 @@ def test_nobody_looks_where_the_state_knows_the_fleet_or_nothing_can_be_there(
         ("train-0", "aws:ec2/eip:Eip", False),
         ("train-bastion", INSTANCE, False),
         ("train-2-0", "", False),
+        ("gcp_compute_instancefromtemplate_instancefromtemplate__train-1", "", True),
     ],
 )
 def test_nodes_are_told_by_their_names_and_types(name: str, type_: str, node: bool) -> None:

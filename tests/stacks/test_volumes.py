@@ -22,7 +22,6 @@ from orch.stacks.volumes import operations
 from orch.stacks.volumes.operations import (
     VolumeOutcome,
     VolumeUsage,
-    knows_all_runs,
     require_all_runs_known,
     require_unused,
 )
@@ -108,7 +107,7 @@ def test_what_is_due_is_judged_where_all_runs_are_known(
 ) -> None:
     folder.write("orch.yml", f"project: tests\n{settings}")
     project = find(folder.path)
-    assert knows_all_runs(project) is complete
+    assert project.knows_all_runs is complete
     if complete:
         require_all_runs_known(project)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,6 +29,30 @@ def survey(
     session: Session, regions: Sequence[str], endpoint: str | None, project: str, price: Price
 ) -> Survey:
     """What regions hold; one that does not answer is told as unseen."""
+    whole = _of_regions(session, regions, endpoint, project, price, parts=(_of_ec2, _file_systems))
+    try:
+        iam = RegionClient(session, home(session), endpoint).client("iam")
+        return whole.joined(survey_of(project, list(_roles(iam))))
+    except CloudRefused as refused:
+        return whole.refused(refused, rare=True)
+
+
+def machines(
+    session: Session, regions: Sequence[str], endpoint: str | None, project: str, price: Price
+) -> Survey:
+    """What regions hold in EC2: all that machines stand on."""
+    return _of_regions(session, regions, endpoint, project, price, parts=(_of_ec2,))
+
+
+def _of_regions(
+    session: Session,
+    regions: Sequence[str],
+    endpoint: str | None,
+    project: str,
+    price: Price,
+    *,
+    parts: Sequence[Callable[[RegionClient, Price], list[MarkedResource]]],
+) -> Survey:
     clients = [RegionClient(session, each, endpoint) for each in regions]
     for each in clients:
         for service in ("ec2", ELASTIC, LUSTRE):
@@ -36,7 +60,7 @@ def survey(
 
     def look(client: RegionClient) -> Survey:
         found = Survey()
-        for part in (_of_ec2, _file_systems):
+        for part in parts:
             try:
                 found = found.joined(survey_of(project, part(client, price)))
             except CloudRefused as refused:
@@ -47,11 +71,7 @@ def survey(
     with ThreadPoolExecutor(REGIONS_AT_ONCE) as threads:
         for found in threads.map(look, clients):
             whole = whole.joined(found)
-    try:
-        iam = RegionClient(session, home(session), endpoint).client("iam")
-        return whole.joined(survey_of(project, list(_roles(iam))))
-    except CloudRefused as refused:
-        return whole.refused(refused, rare=True)
+    return whole
 
 
 def _of_ec2(region: RegionClient, price: Price) -> list[MarkedResource]:
@@ -115,6 +135,7 @@ def _instances(ec2: Any, region: str, tagged: Tagged, price: Price) -> Iterator[
                 hourly=price(str(row["InstanceType"]), region, row.get("InstanceLifecycle") == "spot")
                 if running
                 else 0.0,
+                machine=str(row["InstanceId"]),
             )
 
 

@@ -36,12 +36,18 @@ KINDS: Mapping[str, tuple[str, str | None]] = {
 
 
 def survey(
-    session: Session, projects: Collection[str], project: str, marks: Collection[str], price: Price
+    session: Session,
+    projects: Collection[str],
+    project: str,
+    marks: Collection[str],
+    price: Price,
+    *,
+    data: bool = True,
 ) -> Survey:
-    """What GCP projects hold of an orch `project`, whose state knows `marks`."""
+    """What GCP projects hold of an orch `project`, whose state knows `marks`. `data`: Filestores too."""
     found = Survey()
     for gcp_project in sorted(projects):
-        for look in (_of_compute, _filestores):
+        for look in (_of_compute, _filestores) if data else (_of_compute,):
             try:
                 rows = list(look(session, gcp_project, price))
             except CloudRefused as refused:
@@ -127,6 +133,7 @@ def _resource(project: str, kind: str, row: Any, found: tuple[str, str], price: 
         hourly,
         kind == DISK,
         part_of,
+        machine=str(row.id) if kind == "instance" else "",
     )
 
 

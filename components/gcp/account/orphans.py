@@ -15,7 +15,7 @@ from typing import Any
 
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot, retry_until_gone
 from orch.components.gcp.account import errors, gather_facts
-from orch.components.gcp.account.client import ProjectClient
+from orch.components.gcp.account.client import ProjectClient, moment
 from orch.components.gcp.account.client_errors import codes_of, not_found, sdk, translate_errors
 from orch.components.gcp.account.guarded import document, is_gone
 from orch.components.gcp.account.labels import label
@@ -234,7 +234,7 @@ class Orphans:
                     "instance_group_manager": str(group.name),
                 }
                 rows = list(client.list(**group_path))
-                recorded = [row for row in rows if self._known(row)]
+                recorded = [row for row in rows if self._known(row) or not self._of_call(row)]
                 for row in rows:
                     if row in recorded:
                         continue
@@ -313,6 +313,11 @@ class Orphans:
             project=self._project, zone=zone
         )
         return [row for row in rows if self._marks.name(row) is not None]
+
+    def _of_call(self, row: Any) -> bool:
+        """Whether the call whose leftovers are cleared made a request: its nodes may be older by hours."""
+        call, created = self._snapshot.call, moment(str(row.creation_timestamp))
+        return call is not None and created is not None and call.covers(created)
 
     def _bears(self, row: Any) -> bool:
         return dict(row.labels).get("orch-stack") in self._marks.labels

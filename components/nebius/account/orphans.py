@@ -94,4 +94,5 @@ def _resource(kind: Kind, row: Row, region: str, place: str, price: Price) -> Ma
         place,
         datetime.fromisoformat(created) if created else None,
         hourly,
+        machine=metadata["id"] if kind == INSTANCE else "",
     )

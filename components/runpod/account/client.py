@@ -180,6 +180,7 @@ class RunpodClient(RestClient):
                     str(row.get("dataCenterId") or ""),
                     row.get("createdAt"),
                     partial(self._hourly, kind, row),
+                    alone=kind is POD,
                 )
 
     def _hourly(self, kind: Kind, row: Row) -> float:

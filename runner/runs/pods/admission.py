@@ -19,6 +19,7 @@ from orch.runner.ledger.records import RunRow
 from orch.runner.placement.slots import access_of, is_of_cluster
 from orch.runner.runs.run_secrets import filled_login
 from orch.spec.codes import EXIT_CODES
+from orch.spec.deletable import Evidence, why_kept
 from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
 
 if TYPE_CHECKING:
@@ -177,10 +178,16 @@ def remove_leftover_pods(ledger: Ledger, fleet: FleetState) -> tuple[str, ...]:
             known[plan.run_id] = frozenset(
                 gang_name(plan.run, queue.mark, plan.run_id, attempt) for attempt in attempts
             )
-    over = [each for each in found if each.token in known and each.name not in known[each.token]]
+    over = [each for each in found if why_kept(_evidence(each.name, known.get(each.token))) is None]
     for each in over:
         gangs.delete(each.name, uid=each.uid)
     return tuple(each.name for each in over)
+
+
+def _evidence(gang: str, own: frozenset[str] | None) -> Evidence:
+    """What is known of a gang. `own`: the gangs of its run; None of a run that the ledger does not know."""
+    runs = ("its run",) if gang in (own or ()) else ()
+    return Evidence(runs, over=own is not None, recorded=True)
 
 
 _CLIENTS: dict[tuple[str | None, str | None], KubernetesClient] = {}

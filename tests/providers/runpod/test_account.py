@@ -248,9 +248,9 @@ def test_what_nobody_recorded_is_looked_for_where_a_fleet_never_had_a_pod(lab: L
     lost = lab.pod(cloud_name("lab-0-0123ab", mark, pod()))
     component = RecordedResource("orch:fleet:Runpod", "lab", None, {})
     state = StackSnapshot((component,), (), session=lambda name: Login(lab.cloud.api_key, lab.url))
-    found = registry.survey("p", state)
+    assert "runpod" in registry.backends_of(each.type for each in state.recorded)
+    found = registry.survey("p", state, "runpod")
     assert [(each.id, each.mark) for each in found.resources] == [(lost, mark)]
-    assert registry.survey("p", replace(state, recorded=())).resources == ()
 
 
 def test_a_network_volume_that_nobody_recorded_is_told_as_data_and_goes_when_it_is_said(lab: Lab) -> None:
@@ -259,7 +259,7 @@ def test_a_network_volume_that_nobody_recorded_is_told_as_data_and_goes_when_it_
     others = lab.volume(cloud_name("data", "q/volume.data/0a1b2c")), lab.volume("somebody-s")
     component = RecordedResource("orch:fleet:Runpod", "lab", None, {})
     state = StackSnapshot((component,), (), session=lambda name: Login(lab.cloud.api_key, lab.url))
-    found, places = registry.survey("p", state), frozenset({("runpod", "US-TX-3")})
+    found, places = registry.survey("p", state, "runpod"), frozenset({("runpod", "US-TX-3")})
     assert [(each.id, each.mark, each.holds_data) for each in found.resources] == [(lost, mark, True)]
     assert list(registry.delete_orphans(replace(state, marks=frozenset({mark}), places=places))) == []
     assert list(registry.delete_data(found.resources, state)) == [f"{cloud_name('data', mark)} ({lost})"]
