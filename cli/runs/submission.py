@@ -155,6 +155,7 @@ def submit_task(
     from orch.runner.node.registry import registry_of
     from orch.runner.placement.rank_groups import on_fleet
     from orch.runner.placement.seats import choose_fleet
+    from orch.runner.runs.arrays.submit import submit_array
     from orch.runner.runs.submit import submit
     from orch.spec.state import own_nodes
     from orch.stacks.variables import with_variables
@@ -206,8 +207,6 @@ def submit_task(
                 made=room.made,
             )
             if task.array is not None:
-                from orch.runner.runs.arrays.submit import submit_array
-
                 return submit_array(runner, submission)
             silent = partial(why_silent, project, stacks[fleet.stack])
             return submit(runner, submission, wait=wait, why_silent=silent)
