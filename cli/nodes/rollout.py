@@ -73,10 +73,12 @@ def rollout(
         from orch.stacks.maintenance.drive import planned_for
         from orch.stacks.maintenance.rollout import outdated_nodes, refuse_start_only, rest_of
         from orch.stacks.maintenance.spares import spares_of
+        from orch.stacks.pulumi.accounts import require_confirmed
         from orch.stacks.state import StackState
 
         stack = StackState(project, fleet.name)
         require_up(stack)
+        require_confirmed(stack, listener)
         plan = operations.preview(project, request, listener)
         names = outdated_nodes(plan, stack)
         if not names:

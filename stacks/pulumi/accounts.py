@@ -81,13 +81,13 @@ def present_account(project: Project, backend: str) -> Account | None:
     None if nobody logs in, and for a backend that compares where its fleets are by itself."""
     if registry.compares_account(backend):
         return None
-    asked = project.accounts.get(backend)
-    if asked is None or time.monotonic() - asked[0] > FRESH_S:
+    kept = project.accounts.get(backend)
+    if kept is None or time.monotonic() - kept[0] > FRESH_S:
         from orch.stacks.secrets.values import backends_with_secrets
 
         found = registry.account(backend, backends_with_secrets(project, [backend]), project.session)
-        asked = project.accounts[backend] = (time.monotonic(), found)
-    return asked[1]
+        kept = project.accounts[backend] = (time.monotonic(), found)
+    return kept[1]
 
 
 def require_own(stack: StackState) -> None:
@@ -140,23 +140,28 @@ def require_surveyed(stack: StackState, survey: Survey) -> None:
         raise error
 
 
-def record(stack: StackState, makes: Collection[str]) -> None:
-    """Record the accounts of the backends on which a stack has resources, or an operation `makes` some.
+def asked(project: Project, backends: Iterable[str]) -> dict[str, Account]:
+    """Return the accounts of those backends that somebody logs in to. Raises what asking raises."""
+    found = {name: present_account(project, name) for name in sorted(backends)}
+    return {name: own for name, own in found.items() if own is not None}
 
-    The caller holds the stack, and has read its tags since. Entries of backends on which nothing is recorded
-    any more are dropped. Raises OtherAccount, StackError, and what asking raises."""
+
+def record(stack: StackState, present: Mapping[str, Account]) -> None:
+    """Record the accounts of backends on which something is about to be created, as they were `asked`.
+
+    The caller holds the stack, and has read its tags since; a program asks no cloud, for some SDKs refuse
+    that there. Entries of backends on which nothing is recorded any more are dropped. Raises OtherAccount,
+    StackError."""
     known = recorded_accounts(last_tags(stack))
-    _compare(stack, known)
     standing = in_clouds(stack.resources)
-    accounts = {name: own for name, own in known.items() if name in standing}
-    for name in sorted(makes):
-        own, before = present_account(stack.project, name), known.get(name)
-        if own is not None and own.id is not None and (before is None or before.id != own.id):
-            accounts[name] = RecordedAccount(own.id, own.words)
-        elif before is not None:
-            accounts[name] = before
+    accounts = {name: own for name, own in known.items() if name in standing or name in present}
+    for name, own in present.items():
+        if own.id is not None:
+            before = accounts.setdefault(name, RecordedAccount(own.id, own.words))
+            if before.id != own.id:
+                raise _foreign(stack, before, own)
     write(stack, accounts, known)
-    stack.confirmed |= set(makes)
+    stack.confirmed |= present.keys()
 
 
 def write(

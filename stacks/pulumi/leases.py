@@ -25,7 +25,7 @@ from orch.spec.diagnostics import Severity
 from orch.spec.errors import OrchError
 from orch.spec.findings import Finding
 from orch.stacks.errors import Conflict
-from orch.stacks.pulumi.accounts import record
+from orch.stacks.pulumi.accounts import asked, record
 from orch.stacks.pulumi.locks import break_dead_locks, subject
 from orch.stacks.pulumi.operation import Listener, plain, while_held
 from orch.stacks.pulumi.process import Program
@@ -244,16 +244,17 @@ class StackFence:
 
     def guarded(self, code: Program, makes: Collection[str]) -> Program:
         """Return the program with that look before it. `makes`: the backends on which it may create
-        something, whose accounts are recorded with the stack."""
+        something, whose accounts are recorded with the stack. Raises what asking for these raises."""
         if self._passed is not None and self._passed.issuperset(makes):
             return code
+        present = asked(self._stack.project, makes)
 
         async def run() -> Any:
             import pulumi
 
             try:
                 refuse_leased(self._stack)
-                record(self._stack, makes)
+                record(self._stack, present)
             except OrchError as error:
                 self._error = error
                 raise pulumi.RunError(error.text()) from error

@@ -216,7 +216,7 @@ def _write(rebuilt: Rebuilt, listener: Listener) -> None:
     write_private(settings_file(stack.project, stack.name), rebuilt.settings)
     # Before the resources: a call that was killed between the two leaves none without their account.
     types = (str(each["type"]) for each in rebuilt.whole["deployment"]["resources"])
-    accounts.record(stack, registry.backends_of(types))
+    accounts.record(stack, accounts.asked(stack.project, registry.backends_of(types)))
     plain(stack, ["stack", "import"], stdin=json.dumps(rebuilt.whole))
     release(stack, OWNER, listener)
 

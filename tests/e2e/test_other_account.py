@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -128,7 +129,7 @@ def test_each_verb_refuses_the_key_of_another_account_and_goes_on_with_the_right
     said = refused(there, "preview", ".")
     assert f"fleet {name}" in said.out
     if there.backend == "gcp":
-        assert accounts(there, "shared.floor") == {"gcp": own}
+        assert accounts(there, "network.floor") == {"gcp": own}
     again = there.preview(None, "--exit-code")
     assert (again.code, again.json["summary"]["delete"]) == (0, 0), again.out + again.err
     assert there.orch("drift", name, "--rehearse").code == 0
@@ -185,7 +186,7 @@ def test_on_a_cloud_that_tells_no_account_all_is_gone_at_once_only_by_the_users_
     said = there.orch("refresh", "lab", "--forget", "--rehearse", env=OTHER)
     assert said.code == 0, said.err
     assert "instance lab-[0-1]: (gone)" in said.out
-    assert there.recorded().keys() == {"lab-gang"}
+    assert list(there.recorded().values()) == ["orch-lambda:index:Gang"]
     assert (said := there.orch("down", "lab", "--yes", "--rehearse", env=OTHER)).code == 0, said.err
     assert len(there.nodes()) == 2
 
@@ -235,18 +236,17 @@ def test_a_rebuilt_state_and_pulumi_by_hand_know_the_account(tmp_path: Path) -> 
     there = made(Rehearsed, tmp_path, nodes=1)
     assert there.up().code == 0
     own = accounts(there, "p5")
-    for file in there.stacks.glob("p5*"):
-        file.unlink()
+    shutil.rmtree(there.stacks.parents[2])
     said = there.orch("state", "import", "p5.yml", "--yes", "--rehearse")
     assert said.code == 0, said.err
     assert accounts(there, "p5") == own
     refused(there, "down", "p5", "--yes")
 
     assert there.orch("init").code == 0
-    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    lines = there.orch("engine", "env", "--rehearse", env=environment).out.splitlines()
+    lines = there.orch("engine", "env", "--rehearse").out.splitlines()
     pairs = (shlex.split(line.removeprefix("export "))[0].partition("=") for line in lines)
     environment = {**os.environ, **{name: value for name, _, value in pairs}}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     words = [str(engines.require().command), "preview", "--stack", "p5", "--non-interactive"]
     for env, is_own in (({}, True), (OTHER, False)):
         state = contents(there)
