@@ -64,7 +64,8 @@ def copy_with(file: Path, salt: str | None, age_s: float) -> None:
         whole["checkpoint"]["latest"]["secrets_providers"] = {"type": "passphrase", "state": {"salt": salt}}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(whole))
-    os.utime(file, (time.time() - age_s,) * 2)
+    moment = time.time() - age_s
+    os.utime(file, (moment, moment))
 
 
 @pytest.mark.parametrize(
