@@ -118,7 +118,8 @@ def two_gpus(text: str) -> str:
     start, end = text.index("<gpu id="), text.index("</gpu>") + len("</gpu>")
     gpu = text[start:end]
     assert "00:06" in gpu
-    return f"{text[:end]}\n{gpu.replace(':00:06', ':00:07')}{text[end:]}"
+    both = f"{text[:end]}\n{gpu.replace(':00:06', ':00:07')}{text[end:]}"
+    return both.replace("<attached_gpus>1<", "<attached_gpus>2<")
 
 
 def container(folder: Folder, index: int) -> str:

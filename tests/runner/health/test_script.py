@@ -185,6 +185,8 @@ def test_where_there_is_no_kmsg_dmesg_is_read_and_what_it_complains_of_is_told(m
     machine.has("dmesg", "echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1")
     skipped = {each.check: each.why for each in machine.look().skipped}
     assert "Operation not permitted" in skipped["xid"]
+    machine.has("dmesg", "exit 0")
+    assert "xid" in machine.look().passed
     # Without times nothing tells where a record begins.
     machine.has("dmesg", "echo 'NVRM: Xid (PCI:0000:00:06): 79, GPU has fallen off'")
     found = machine.look()
