@@ -10,11 +10,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from cloud_engine import quiet
 from rehearsals import Rehearsed, RehearsedLambda
 from runpod_engine import begin, stack
+from support import Folder, containers, docker, fleet_yaml
 
 from orch.stacks.fleets import find_fleet
 from orch.stacks.provisioning.nodes_with_runs import give_up, remove_unused
@@ -181,3 +183,48 @@ def test_where_gc_cannot_look_it_says_so_and_never_that_nothing_is_left(tmp_path
     there.cloud.turn(denied=["DescribeTags"])
     said = there.up()
     assert (said.code, "ORCH434" in said.err, "`--make-another`" in said.err) == (9, True, True), said.err
+
+
+def test_what_a_killed_call_made_goes_also_where_nobody_repeats_it(tmp_path: Path) -> None:
+    there: Rehearsed = Rehearsed.make(tmp_path)
+    file = there.fleet(1, instance_types=[KIND], placement="any", network={"bastion": False})
+    there.killed_at({"action": "RunInstances", "when": "after"}, "up", file)
+    (half_made,) = there.cloud.instances()
+    said = there.orch("gc", "--rehearse", "--yes", "--json")
+    assert said.code == 0, said.err
+    assert (said.json["kept"], half_made in there.cloud.instances()) == ([], False)
+
+
+def test_a_local_node_with_a_run_stays_until_the_run_has_ended_and_its_mark_is_named(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    fleet = f"u{uuid4().hex[:8]}"
+    folder.write("f.yml", fleet_yaml(fleet, 1))
+    folder.write("t.yml", f"type: task\nname: train\nfleets: [{fleet}]\nnodes: 2\ncommands: [sleep 600]\n")
+    try:
+        assert folder.orch("up", "f.yml", "--yes").code == 0
+        shutil.copytree(tmp_path / ".orch/state", tmp_path / "former")
+        folder.write("f.yml", fleet_yaml(fleet, 2))
+        assert folder.orch("up", "f.yml", "--yes").code == 0
+        said = folder.orch("run", "t.yml", "--detach", timeout=300)
+        assert said.code == 0, said.err
+        nodes = set(containers(folder, fleet))
+        shutil.rmtree(tmp_path / ".orch/state")
+        shutil.copytree(tmp_path / "former", tmp_path / ".orch/state")
+        said = folder.orch("gc", "--yes", "--json")
+        assert said.code == 0, said.err
+        (kept,) = said.json["kept"]
+        assert (kept["name"], "in use by run train" in kept["why"]) == (f"{fleet}-1", True)
+        said = folder.orch("gc", "--yes", "--stack", kept["mark"])
+        assert (said.code, "ORCH386" in said.err) == (9, True), said.err
+        assert folder.orch("stop", "train").code == 0
+        said = folder.orch("gc", "--yes", "--json")
+        assert said.code == 0, said.err
+        assert "may be an older copy" in said.json["kept"][0]["why"]
+        assert set(containers(folder, fleet)) == nodes
+        said = folder.orch("gc", "--yes", "--stack", kept["mark"])
+        assert said.code == 0, said.err
+        assert set(containers(folder, fleet)) == nodes - {kept["id"]}
+    finally:
+        folder.orch("down", fleet, "--yes", "--force")
+        for each in containers(folder, fleet):
+            docker("rm", "-f", each)
