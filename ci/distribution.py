@@ -157,7 +157,7 @@ def _of_checkout(root: Path) -> Iterator[tuple[str, bytes]]:
             folder = root.joinpath(*package.split(".")[1:])
             for pattern in ("*.py", *settings["package-data"].get(package, ())):
                 for each in sorted(folder.glob(pattern)):
-                    if each.is_file():
+                    if each.is_file() and "__pycache__" not in each.parts:
                         yield f"orch/{each.relative_to(root).as_posix()}", each.read_bytes()
     except (OSError, KeyError, ValueError) as error:
         raise NoDistribution(

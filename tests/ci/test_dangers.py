@@ -56,4 +56,4 @@ def test_a_plan_whose_base_moved() -> None:
     text = stale(posted, "main moved on to 0a0a0a0a0a0a")
     assert text is not None
     assert stale(text, "main moved on again") is None
-    compare_comment("stale-base", text, "This plan is stale: main moved on to 0a0a0a0a0a0a")
+    compare_comment("stale-base", text, "This plan is stale: main moved on to 0a0a0a")
