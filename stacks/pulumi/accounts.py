@@ -168,6 +168,14 @@ def write(
         set_tag(stack, TAG, json.dumps(told))
 
 
+def give_up(stack: StackState) -> None:
+    """Drop the accounts of a stack of which this call has left nothing: any account may have it next. One
+    that cannot be dropped stays."""
+    with suppress(OrchError):
+        if _is_empty(stack):
+            write(stack, {}, recorded_accounts(read_tags(stack)))
+
+
 def copy(source: StackState, target: StackState) -> None:
     """Record with the copy of a stack which accounts it belongs to. Raises StackError."""
     write(target, recorded_accounts(read_tags(source)), {})
@@ -176,21 +184,28 @@ def copy(source: StackState, target: StackState) -> None:
 def _compare(stack: StackState, known: Mapping[str, RecordedAccount]) -> None:
     """Raise OtherAccount if the record of a stack names another account than the present one.
 
-    Where nothing of its backends is recorded, as after a killed first `up`, all entries count."""
+    Where nothing of its backends is recorded, as after a killed first `up`, all entries count, unless the
+    user says to forget them."""
     if not known:
         return
     types = [str(each["type"]) for each in stack.resources]
     begun = (stack.recorded or {}).get("pending_operations") or ()
     used = registry.backends_of([*types, *(str(each["resource"]["type"]) for each in begun)])
+    empty = _is_empty(stack)
     for name, own in known.items():
-        if used and name not in used:
+        if (used and name not in used) or (empty and stack.project.forget):
             continue
         present = present_account(stack.project, name)
         if present is None or present.id is None:
             continue  # one that tells no account any more is compared by what is there
         if present.id != own.id:
-            raise _foreign(stack, own, present)
+            raise _foreign(stack, own, present, empty=empty)
         stack.confirmed.add(name)
+
+
+def _is_empty(stack: StackState) -> bool:
+    """Whether nothing of a stack is recorded in any cloud, nor begun to be made there."""
+    return not (stack.recorded or {}).get("pending_operations") and not in_clouds(stack.resources)
 
 
 def _unsure(stack: StackState) -> bool:
@@ -217,13 +232,17 @@ def _doubt(stack: StackState, lost: Collection[str]) -> OtherAccount | None:
     return None
 
 
-def _foreign(stack: StackState, own: RecordedAccount, present: Account) -> OtherAccount:
+def _foreign(stack: StackState, own: RecordedAccount, present: Account, *, empty: bool) -> OtherAccount:
+    fleet = empty and "." not in stack.name
+    leave = (
+        f"; nothing of it is recorded there: `orch down {stack.name} --forget` gives it up" if fleet else ""
+    )
     return OtherAccount(
         f"the {subject(stack.name)} belongs to {own.words}, and the credentials lead to {present.words}",
         detail=f"its account is {own.id}, the present one {present.id}, selected by {present.selected_by}; "
         "nothing was changed",
         hint=f"select the credentials of {own.id} in place of {present.selected_by}, and run the same "
-        "command again",
+        f"command again{leave}",
         code=FOREIGN,
     )
 

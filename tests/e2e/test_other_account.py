@@ -231,6 +231,19 @@ def test_a_first_up_that_was_killed_is_gone_on_with_in_its_own_account_alone(tmp
     assert there.down().code == 0
 
 
+def test_an_up_of_which_nothing_is_left_binds_the_fleet_to_no_account(tmp_path: Path) -> None:
+    there = made(Rehearsed, tmp_path, nodes=1)
+    creations = ("ec2:CreateVpc", "ec2:CreatePlacementGroup", "ec2:ImportKeyPair", "iam:CreateRole")
+    other(there).turn(denied=list(creations))
+    said = there.orch("up", "p5.yml", "--yes", "--rehearse", env=OTHER)
+    assert (said.code, "nothing of it is left" in said.err) == (5, True), said.err
+    assert other(there).everything() == {}
+    assert accounts(there, "p5") == {}
+    assert there.orch("gc", "--rehearse").code == 0
+    assert (said := there.up()).code == 0, said.err
+    refused(there, "down", "p5", "--yes")
+
+
 def test_a_rebuilt_state_and_pulumi_by_hand_know_the_account(tmp_path: Path) -> None:
     there = made(Rehearsed, tmp_path, nodes=1)
     assert there.up().code == 0

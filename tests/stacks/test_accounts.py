@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from orch.components.cloud.marked import MarkedResource, Survey
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import OtherAccount
 from orch.stacks.project import find
+from orch.stacks.provisioning import leftovers
+from orch.stacks.provisioning.surveyed import Surveyed
 from orch.stacks.pulumi.accounts import (
     FRESH_S,
     TAG,
@@ -211,3 +214,41 @@ def test_a_state_that_moves_or_gets_a_new_key_takes_the_record_with_it(
     said = folder.orch("rotate", "passphrase", "--yes")
     assert said.code == 0, said.err
     assert recorded_accounts(read_tags(moved)) == recorded_accounts({TAG: json.dumps(OWN)})
+
+
+def test_an_account_in_which_nothing_is_recorded_is_given_up_by_the_users_word_alone(tmp_path: Path) -> None:
+    other = Account("b", "b")
+    for name, resources, given_up in (("none", (), True), ("beside", BESIDE, True), ("node", (NODE,), False)):
+        there = stack(tmp_path / name, *resources, present=other, tag=OWN)
+        with pytest.raises(OtherAccount) as told:
+            require_own(there)
+        assert ("`orch down lab --forget`" in str(told.value.hint)) == given_up, name
+        forgetting = StackState(replace(there.project, forget=True), "lab")
+        forgetting.project.accounts["lambda"] = (float("inf"), other)
+        if given_up:
+            require_own(forgetting)
+        else:
+            with pytest.raises(OtherAccount):
+                require_own(forgetting)
+
+
+def test_an_account_that_cannot_be_asked_keeps_gc_from_no_other_cloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAMBDA_API_KEY", raising=False)
+    there = stack(tmp_path, NODE, present=None, tag=OWN)
+    looked: list[str] = []
+
+    def survey(*given: Any) -> Surveyed:
+        looked.append("aws")
+        return Surveyed(Survey(), ("aws", "lambda"))
+
+    monkeypatch.setattr(leftovers, "survey_all", survey)
+    del there.project.accounts["lambda"]
+    found = leftovers.find_leftovers(there.project)
+    assert looked == ["aws"]
+    assert ["Lambda" in each.text() for each in found.not_seen] == [True]
+    project = find(tmp_path)
+    project.accounts["lambda"] = (float("inf"), Account("b", "b"))
+    with pytest.raises(OtherAccount):
+        leftovers.find_leftovers(project)
