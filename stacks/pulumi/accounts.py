@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,10 @@ def present_account(project: Project, backend: str) -> Account | None:
     if asked is None or time.monotonic() - asked[0] > FRESH_S:
         from orch.stacks.secrets.values import backends_with_secrets
 
-        found = registry.account(backend, backends_with_secrets(project, [backend]), project.session)
+        settings = backends_with_secrets(project, [backend])
+        # An `up` asks inside the engine's event loop, where SDKs refuse to wait: so from a thread of its own.
+        with ThreadPoolExecutor(1) as thread:
+            found = thread.submit(registry.account, backend, settings, project.session).result()
         asked = project.accounts[backend] = (time.monotonic(), found)
     return asked[1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from orch.stacks.errors import OtherAccount
 from orch.stacks.project import find
 from orch.stacks.provisioning import leftovers
 from orch.stacks.provisioning.surveyed import Surveyed
+from orch.stacks.pulumi import accounts
 from orch.stacks.pulumi.accounts import (
     FRESH_S,
     TAG,
@@ -252,3 +254,22 @@ def test_an_account_that_cannot_be_asked_keeps_gc_from_no_other_cloud(
     project.accounts["lambda"] = (float("inf"), Account("b", "b"))
     with pytest.raises(OtherAccount):
         leftovers.find_leftovers(project)
+
+
+def test_an_account_is_asked_where_an_sdk_may_wait_for_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = stack(tmp_path, present=None)
+    del there.project.accounts["lambda"]
+
+    def asked(*given: Any) -> Account:
+        # As the SDK of Nebius does it.
+        asyncio.run(asyncio.sleep(0))
+        return Account("own", "own")
+
+    monkeypatch.setattr(accounts.registry, "account", asked)
+
+    async def program() -> Account | None:
+        return accounts.present_account(there.project, "lambda")
+
+    assert asyncio.run(program()) == Account("own", "own")
