@@ -122,25 +122,25 @@ def require_confirmed(stack: StackState, listener: Callable[[Any], object]) -> N
         listener(Activity(f"looking whether the {subject(stack.name)} is in the account of the credentials"))
         look = EngineCall(lambda _: None, planning=True)
         engine(stack, ["refresh", "--preview-only"], look)
-        if (error := _doubt(stack, gone(look.events))) is not None:
+        if (error := _doubt(stack, gone(look.events), in_clouds(stack.resources))) is not None:
             raise error
 
 
 def doubt_of(stack: StackState, events: Sequence[Event]) -> OtherAccount | None:
     """Return why nobody may believe what a preview of a stack has found; None if something is there."""
     try:
-        return _doubt(stack, gone(events)) if stack.exists else None
+        return _doubt(stack, gone(events), in_clouds(stack.resources)) if stack.exists else None
     except OrchError:
         return None  # without an answer, whoever changes the stack is told
 
 
 def require_surveyed(stack: StackState, survey: Survey) -> None:
     """Raise OtherAccount if a look at a stack's clouds listed nothing of what the stack records there, and no
-    record tells whether this is its account."""
+    record tells whether this is its account. What existed before orch bears no mark, and is never listed."""
     listed = {each.id for each in survey.resources}
-    standing = in_clouds(stack.resources)
+    standing = in_clouds(each for each in stack.resources if not each.get("external"))
     lost = {urn for urns in standing.values() for urn, own in urns.items() if own not in listed}
-    if not survey.unseen and (error := _doubt(stack, lost)) is not None:
+    if not survey.unseen and (error := _doubt(stack, lost, standing)) is not None:
         raise error
 
 
@@ -220,12 +220,14 @@ def _unsure(stack: StackState) -> bool:
     )
 
 
-def _doubt(stack: StackState, lost: Collection[str]) -> OtherAccount | None:
-    """Confirm the accounts where something of the stack is there; return the error where all of it is
-    gone."""
+def _doubt(
+    stack: StackState, lost: Collection[str], standing: Mapping[str, Mapping[str, str]]
+) -> OtherAccount | None:
+    """Confirm the accounts where something of what is `standing` there was found; return the error where all
+    of it is gone."""
     if stack.project.forget:
         return None
-    for name, urns in in_clouds(stack.resources).items():
+    for name, urns in standing.items():
         if name in stack.confirmed:
             continue
         if urns.keys() <= set(lost):
@@ -255,12 +257,14 @@ def _all_gone(stack: StackState, backend: str, present: Account, types: Sequence
     name, volume = stack.name, stack.name.partition(VOLUME)[2]
     fleet = "FLEET" if name.startswith(SHARED) else name
     forget = f"orch volume delete {volume} --forget" if volume else f"orch refresh {fleet} --forget"
-    why = "has no call that tells its account" if present.id is None else "and its account is not recorded"
+    why = "the account of the stack is not recorded"
+    if present.id is None:
+        why = f"{title(backend)} has no call that tells its account"
     return OtherAccount(
         f"all that the {subject(name)} records on {title(backend)} is gone at once; a key of another account "
         "finds the same",
         detail=f"gone: {counted_kinds(types)}; the credentials lead to {present.words}, selected by "
-        f"{present.selected_by}; {title(backend)} {why}; nothing was changed",
+        f"{present.selected_by}; {why}; nothing was changed",
         hint=f"use a key of the account that has them; if they were deleted there, `{forget}` drops them "
         "from the record",
         code=GONE,

@@ -196,7 +196,7 @@ def test_a_stack_of_an_older_orch_is_compared_by_what_it_records_until_its_next_
     (there.stacks / "p5.pulumi-tags").unlink()
     for words in (("refresh", "p5"), ("down", "p5", "--yes"), ("up", "p5.yml", "--yes"), ("gc", "--yes")):
         said = refused(there, *words, code="ORCH349")
-        assert "its account is not recorded" in said.err
+        assert "the account of the stack is not recorded" in said.err
     said = there.up()
     assert (said.code, "no changes" in said.out) == (0, True), said.out + said.err
     assert accounts(there, "p5").keys() == {"aws"}

@@ -190,6 +190,12 @@ def test_a_look_that_lists_nothing_of_a_stack_says_nothing_of_leftovers(tmp_path
     with pytest.raises(OtherAccount, match="is gone at once"):
         require_surveyed(there, Survey((marked("i-9"),)))
     require_surveyed(there, Survey((marked("k-0"),)))
+    # A disk that existed before orch bears no mark, so no look lists it.
+    given = {**NODE, "external": True}
+    require_surveyed(stack(tmp_path / "given", given, present=Account("Lambda account")), Survey())
+    both = stack(tmp_path / "both", given, KEY, present=Account("Lambda account"))
+    with pytest.raises(OtherAccount, match="is gone at once"):
+        require_surveyed(both, Survey())
     known = stack(tmp_path / "b", NODE, present=Account("own", "own"), tag=OWN)
     require_own(known)
     require_surveyed(known, Survey())
