@@ -155,7 +155,7 @@ def record(stack: StackState, makes: Collection[str]) -> None:
     accounts = {name: own for name, own in known.items() if name in standing}
     for name in sorted(makes):
         own, before = present_account(stack.project, name), known.get(name)
-        if own is not None and own.id is not None and (before is None or before.id != own.id):
+        if own is not None and own.id is not None and (before is None or not own.has(before.id)):
             accounts[name] = RecordedAccount(own.id, own.words)
         elif before is not None:
             accounts[name] = before
@@ -202,7 +202,7 @@ def _compare(stack: StackState, known: Mapping[str, RecordedAccount]) -> None:
         present = present_account(stack.project, name)
         if present is None or present.id is None:
             continue  # one that tells no account any more is compared by what is there
-        if present.id != own.id:
+        if not present.has(own.id):
             raise _foreign(stack, own, present, empty=empty)
         stack.confirmed.add(name)
 

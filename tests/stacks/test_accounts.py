@@ -119,7 +119,13 @@ def test_a_difference_is_a_conflict_that_names_both_and_what_selected_the_presen
 
 
 @pytest.mark.parametrize(
-    "present", [Account("another key of it", "own"), Account("a cloud that tells none any more"), None]
+    "present",
+    [
+        Account("another key of it", "own"),
+        Account("a key that sees a further tenant", "a+own"),
+        Account("a cloud that tells none any more"),
+        None,
+    ],
 )
 def test_the_same_account_serves_by_any_key(present: Account | None, tmp_path: Path) -> None:
     require_own(stack(tmp_path, NODE, present=present, tag=OWN))
@@ -260,6 +266,13 @@ def test_an_account_that_cannot_be_asked_keeps_gc_from_no_other_cloud(
     project.accounts["lambda"] = (float("inf"), Account("b", "b"))
     with pytest.raises(OtherAccount):
         leftovers.find_leftovers(project)
+
+
+def test_credentials_that_see_less_than_was_recorded_are_of_another_account(tmp_path: Path) -> None:
+    both = {"lambda": {"id": "a+own", "words": "two tenants"}}
+    for present in ("own", "b+own", "a+ow"):
+        with pytest.raises(OtherAccount):
+            require_own(stack(tmp_path / present, NODE, present=Account("less", present), tag=both))
 
 
 def test_an_account_is_asked_where_an_sdk_may_wait_for_its_answer(
