@@ -17,8 +17,9 @@ CREDS = "creds of orch.yml"
 class Account:
     """An account of a cloud, as the present credentials select it.
 
-    `id`: stable and unique within the backend, the same for every key of the account, and compared verbatim
-    with the recorded one. None if the cloud has no call that tells it. `words`: the account and the caller,
+    `id`: stable and unique within the backend, the same for every key of the account, and compared with the
+    recorded one. Credentials that lead to several have all of them, with `+` between. None if the cloud has
+    no call that tells it. `words`: the account and the caller,
     as part of a sentence: `AWS account 123456789012 as arn:aws:iam::123456789012:role/ci`. `selected_by`: the
     variable, profile or file that selected the credentials: `AWS_PROFILE=dev`, `the default credentials`.
     """
@@ -26,6 +27,10 @@ class Account:
     words: str
     id: str | None = None
     selected_by: str = "the default credentials"
+
+    def has(self, recorded: str) -> bool:
+        """Whether the credentials lead to all that was recorded, and perhaps to more."""
+        return self.id is not None and {*recorded.split("+")} <= {*self.id.split("+")}
 
 
 def selected_in_rehearsal() -> str:

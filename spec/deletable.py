@@ -16,15 +16,17 @@ SKEW = timedelta(minutes=5)
 @dataclass(frozen=True)
 class Call:
     """A call that was killed or failed half way: it began at `since` or later, and was at work until `until`
-    at most; None where nobody knows."""
+    at most; None where nobody knows. `earlier`: another one before it, whose leftovers it was to clear."""
 
     since: datetime | None = None
     until: datetime | None = None
+    earlier: Call | None = None
 
     def covers(self, moment: datetime) -> bool:
         """Whether something of that moment may be the call's."""
         begun = self.since is None or moment >= self.since - SKEW
-        return begun and (self.until is None or moment <= self.until + SKEW)
+        own = begun and (self.until is None or moment <= self.until + SKEW)
+        return own or (self.earlier is not None and self.earlier.covers(moment))
 
 
 @dataclass(frozen=True)

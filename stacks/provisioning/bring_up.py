@@ -20,6 +20,7 @@ from orch.spec.suggest import counted
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
 from orch.stacks.provisioning.gang import Gang, events_except
 from orch.stacks.provisioning.policies import refuse_violations
+from orch.stacks.pulumi.accounts import give_up
 from orch.stacks.pulumi.changes import name_of
 from orch.stacks.pulumi.leases import StackFence
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note
@@ -27,6 +28,8 @@ from orch.stacks.pulumi.process import Event
 from orch.stacks.request import FleetRequest, compile_for, compile_there, plan_request
 from orch.stacks.saved_plans.guard import Guard
 from orch.stacks.state import StackState
+
+NOTHING_LEFT = "nothing of it is left"
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,8 @@ def bring_up(
             if partial is not None:
                 tried.append(Attempt(where, answer.reason if answer else "it was refused"))
                 break
+            if remains == NOTHING_LEFT:
+                give_up(stack)
             raise _refused(request, answer, failed or _all_failed(request, call), remains) from failed
         tried.append(Attempt(where, answer.reason))
         shortages.add(stack.project.shortages, list(_shortages(compiled)), time.time())
@@ -147,6 +152,7 @@ def bring_up(
         raise _no_room_to_grow(request, len(gang.before), tried)
     if kept := gang.kept_data:
         raise _no_room_beside(request, kept, tried)
+    give_up(stack)
     raise _no_room(request, tried, first.pins.get("backend", ""))
 
 
@@ -182,7 +188,7 @@ def _roll_back(
     gang.listener(Activity(f"rolling back the fleet {gang.request.name}"))
     if not gang.stays:
         gang.remove(frozenset({compiled.shared.stack}) if compiled.shared else frozenset())
-        return "nothing of it is left"
+        return NOTHING_LEFT
     if unmoved is not None:
         there = compile_there(gang.stack, unmoved)
         gang.keep_only(there, [name for name in gang.existing(there) if name in gang.before])
@@ -195,7 +201,7 @@ def _roll_back(
         return "its file systems are kept, with their data"
     if not remaining:
         gang.remove()
-        return "nothing of it is left"
+        return NOTHING_LEFT
     gang.keep_only(compiled, remaining)
     return f"the fleet has its {counted(len(gang.before), 'node')} as before"
 

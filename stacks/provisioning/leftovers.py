@@ -32,7 +32,7 @@ from orch.spec.deletable import Call
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet
 from orch.stacks import operations
-from orch.stacks.errors import Conflict, Interrupted, ProjectError, StackError, StackLocked
+from orch.stacks.errors import Conflict, Interrupted, OtherAccount, ProjectError, StackError, StackLocked
 from orch.stacks.fleets import documents_of, fleet_of
 from orch.stacks.project import Project
 from orch.stacks.provisioning.kept_data import is_protected
@@ -119,12 +119,11 @@ def find_leftovers(project: Project) -> Found:
     Raises StackError where the state cannot be read. A cloud that does not answer is in the survey.
     """
     states = [StackState(project, name) for name in stacks(project)]
-    for each in states:
-        require_own(each)
+    untold = _require_own(states)
     owners = _owners(states)
     state = replace(_merged(project, states), marks=frozenset(owners))
     looked = survey_all(project, state)
-    survey = looked.survey
+    survey = replace(looked.survey, unseen=(*untold, *looked.survey.unseen))
     for each in states:
         require_surveyed(each, survey)
     # Read again: what an `up` recorded while the clouds were asked is no leftover.
@@ -142,6 +141,20 @@ def find_leftovers(project: Project) -> Found:
         ).items()
     }
     return Found(sorted_out, survey, owners, holders, in_use, looked.backends, kept)
+
+
+def _require_own(states: Sequence[StackState]) -> tuple[OrchError, ...]:
+    """Raise OtherAccount if the credentials lead to another account than a stack's; why that of some cannot
+    be asked. These keep nothing on other clouds from being found; before theirs goes, it is asked again."""
+    untold: dict[str, OrchError] = {}
+    for each in states:
+        try:
+            require_own(each)
+        except OtherAccount:
+            raise
+        except OrchError as error:
+            untold.setdefault(error.summary, error)
+    return tuple(untold.values())
 
 
 def _kept(stack: StackState, orphans: Sequence[MarkedResource]) -> Mapping[str, str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,10 @@ def present_account(project: Project, backend: str) -> Account | None:
     if kept is None or time.monotonic() - kept[0] > FRESH_S:
         from orch.stacks.secrets.values import backends_with_secrets
 
-        found = registry.account(backend, backends_with_secrets(project, [backend]), project.session)
+        settings = backends_with_secrets(project, [backend])
+        # A program of `pulumi` by hand asks inside the engine's event loop, where SDKs refuse to wait.
+        with ThreadPoolExecutor(1) as thread:
+            found = thread.submit(registry.account, backend, settings, project.session).result()
         kept = project.accounts[backend] = (time.monotonic(), found)
     return kept[1]
 
@@ -118,25 +122,25 @@ def require_confirmed(stack: StackState, listener: Callable[[Any], object]) -> N
         listener(Activity(f"looking whether the {subject(stack.name)} is in the account of the credentials"))
         look = EngineCall(lambda _: None, planning=True)
         engine(stack, ["refresh", "--preview-only"], look)
-        if (error := _doubt(stack, gone(look.events))) is not None:
+        if (error := _doubt(stack, gone(look.events), in_clouds(stack.resources))) is not None:
             raise error
 
 
 def doubt_of(stack: StackState, events: Sequence[Event]) -> OtherAccount | None:
     """Return why nobody may believe what a preview of a stack has found; None if something is there."""
     try:
-        return _doubt(stack, gone(events)) if stack.exists else None
+        return _doubt(stack, gone(events), in_clouds(stack.resources)) if stack.exists else None
     except OrchError:
         return None  # without an answer, whoever changes the stack is told
 
 
 def require_surveyed(stack: StackState, survey: Survey) -> None:
     """Raise OtherAccount if a look at a stack's clouds listed nothing of what the stack records there, and no
-    record tells whether this is its account."""
+    record tells whether this is its account. What existed before orch bears no mark, and is never listed."""
     listed = {each.id for each in survey.resources}
-    standing = in_clouds(stack.resources)
+    standing = in_clouds(each for each in stack.resources if not each.get("external"))
     lost = {urn for urns in standing.values() for urn, own in urns.items() if own not in listed}
-    if not survey.unseen and (error := _doubt(stack, lost)) is not None:
+    if not survey.unseen and (error := _doubt(stack, lost, standing)) is not None:
         raise error
 
 
@@ -155,11 +159,16 @@ def record(stack: StackState, present: Mapping[str, Account]) -> None:
     known = recorded_accounts(last_tags(stack))
     standing = in_clouds(stack.resources)
     accounts = {name: own for name, own in known.items() if name in standing or name in present}
+    empty = _is_empty(stack)
     for name, own in present.items():
-        if own.id is not None:
-            before = accounts.setdefault(name, RecordedAccount(own.id, own.words))
-            if before.id != own.id:
-                raise _foreign(stack, before, own)
+        if own.id is None:
+            continue
+        before = known.get(name)
+        if before is not None and own.has(before.id):
+            continue
+        if before is not None and not (empty and stack.project.forget):
+            raise _foreign(stack, before, own, empty=empty)
+        accounts[name] = RecordedAccount(own.id, own.words)
     write(stack, accounts, known)
     stack.confirmed |= present.keys()
 
@@ -173,6 +182,14 @@ def write(
         set_tag(stack, TAG, json.dumps(told))
 
 
+def give_up(stack: StackState) -> None:
+    """Drop the accounts of a stack of which this call has left nothing: any account may have it next. One
+    that cannot be dropped stays."""
+    with suppress(OrchError):
+        if _is_empty(stack):
+            write(stack, {}, recorded_accounts(read_tags(stack)))
+
+
 def copy(source: StackState, target: StackState) -> None:
     """Record with the copy of a stack which accounts it belongs to. Raises StackError."""
     write(target, recorded_accounts(read_tags(source)), {})
@@ -181,21 +198,28 @@ def copy(source: StackState, target: StackState) -> None:
 def _compare(stack: StackState, known: Mapping[str, RecordedAccount]) -> None:
     """Raise OtherAccount if the record of a stack names another account than the present one.
 
-    Where nothing of its backends is recorded, as after a killed first `up`, all entries count."""
+    Where nothing of its backends is recorded, as after a killed first `up`, all entries count, unless the
+    user says to forget them."""
     if not known:
         return
     types = [str(each["type"]) for each in stack.resources]
     begun = (stack.recorded or {}).get("pending_operations") or ()
     used = registry.backends_of([*types, *(str(each["resource"]["type"]) for each in begun)])
+    empty = _is_empty(stack)
     for name, own in known.items():
-        if used and name not in used:
+        if (used and name not in used) or (empty and stack.project.forget):
             continue
         present = present_account(stack.project, name)
         if present is None or present.id is None:
             continue  # one that tells no account any more is compared by what is there
-        if present.id != own.id:
-            raise _foreign(stack, own, present)
+        if not present.has(own.id):
+            raise _foreign(stack, own, present, empty=empty)
         stack.confirmed.add(name)
+
+
+def _is_empty(stack: StackState) -> bool:
+    """Whether nothing of a stack is recorded in any cloud, nor begun to be made there."""
+    return not (stack.recorded or {}).get("pending_operations") and not in_clouds(stack.resources)
 
 
 def _unsure(stack: StackState) -> bool:
@@ -206,12 +230,14 @@ def _unsure(stack: StackState) -> bool:
     )
 
 
-def _doubt(stack: StackState, lost: Collection[str]) -> OtherAccount | None:
-    """Confirm the accounts where something of the stack is there; return the error where all of it is
-    gone."""
+def _doubt(
+    stack: StackState, lost: Collection[str], standing: Mapping[str, Mapping[str, str]]
+) -> OtherAccount | None:
+    """Confirm the accounts where something of what is `standing` there was found; return the error where all
+    of it is gone."""
     if stack.project.forget:
         return None
-    for name, urns in in_clouds(stack.resources).items():
+    for name, urns in standing.items():
         if name in stack.confirmed:
             continue
         if urns.keys() <= set(lost):
@@ -222,13 +248,17 @@ def _doubt(stack: StackState, lost: Collection[str]) -> OtherAccount | None:
     return None
 
 
-def _foreign(stack: StackState, own: RecordedAccount, present: Account) -> OtherAccount:
+def _foreign(stack: StackState, own: RecordedAccount, present: Account, *, empty: bool) -> OtherAccount:
+    fleet = empty and "." not in stack.name
+    leave = (
+        f"; nothing of it is recorded there: `orch down {stack.name} --forget` gives it up" if fleet else ""
+    )
     return OtherAccount(
         f"the {subject(stack.name)} belongs to {own.words}, and the credentials lead to {present.words}",
         detail=f"its account is {own.id}, the present one {present.id}, selected by {present.selected_by}; "
         "nothing was changed",
         hint=f"select the credentials of {own.id} in place of {present.selected_by}, and run the same "
-        "command again",
+        f"command again{leave}",
         code=FOREIGN,
     )
 
@@ -237,12 +267,14 @@ def _all_gone(stack: StackState, backend: str, present: Account, types: Sequence
     name, volume = stack.name, stack.name.partition(VOLUME)[2]
     fleet = "FLEET" if name.startswith(SHARED) else name
     forget = f"orch volume delete {volume} --forget" if volume else f"orch refresh {fleet} --forget"
-    why = "has no call that tells its account" if present.id is None else "and its account is not recorded"
+    why = "the account of the stack is not recorded"
+    if present.id is None:
+        why = f"{title(backend)} has no call that tells its account"
     return OtherAccount(
         f"all that the {subject(name)} records on {title(backend)} is gone at once; a key of another account "
         "finds the same",
         detail=f"gone: {counted_kinds(types)}; the credentials lead to {present.words}, selected by "
-        f"{present.selected_by}; {title(backend)} {why}; nothing was changed",
+        f"{present.selected_by}; {why}; nothing was changed",
         hint=f"use a key of the account that has them; if they were deleted there, `{forget}` drops them "
         "from the record",
         code=GONE,

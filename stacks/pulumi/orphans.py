@@ -86,16 +86,18 @@ def marks_of(stack: StackState) -> Iterator[str]:
 def killed_call(stack: StackState, recorded: StackExport, broken: Sequence[Lock] = ()) -> Call | None:
     """Return the call that was killed while it changed a stack; None when what is `recorded` tells of none,
     or is an older copy. `broken`: the locks that the call left."""
-    updated = _updated(recorded)
-    if not (recorded.get("pending_operations") or broken) or updated is None:
+    updated, begun = _updated(recorded), bool(recorded.get("pending_operations"))
+    if not (begun or broken) or updated is None:
         return None
     past = _past(stack)
-    if broken:
-        # Nobody else changes a stack while it is locked.
-        began = datetime.now(timezone.utc) - timedelta(seconds=max(lock.age_s for lock in broken))
-        return None if past.changed_after(began) else Call(began)
     # Another call wrote it than the one that ended last; an end is told in whole seconds.
-    return None if past.changed_after(updated - timedelta(seconds=1)) else Call(past.last, updated + AT_WORK)
+    is_older = not begun or past.changed_after(updated - timedelta(seconds=1))
+    writer = None if is_older else Call(past.last, updated + AT_WORK)
+    if not broken:
+        return writer
+    # Nobody else changes a stack while it is locked. The lock may be of a recovery that was killed too.
+    began = datetime.now(timezone.utc) - timedelta(seconds=max(lock.age_s for lock in broken))
+    return None if past.changed_after(began) else Call(began, earlier=writer)
 
 
 def _updated(recorded: StackExport) -> datetime | None:

@@ -197,7 +197,7 @@ def test_a_stack_of_an_older_orch_is_compared_by_what_it_records_until_its_next_
     (there.stacks / "p5.pulumi-tags").unlink()
     for words in (("refresh", "p5"), ("down", "p5", "--yes"), ("up", "p5.yml", "--yes"), ("gc", "--yes")):
         said = refused(there, *words, code="ORCH349")
-        assert "its account is not recorded" in said.err
+        assert "the account of the stack is not recorded" in said.err
     said = there.up()
     assert (said.code, "no changes" in said.out) == (0, True), said.out + said.err
     assert accounts(there, "p5").keys() == {"aws"}
@@ -230,6 +230,19 @@ def test_a_first_up_that_was_killed_is_gone_on_with_in_its_own_account_alone(tmp
     # Of two first calls in two accounts, the second one finds the record of the first.
     refused(there, "up", "p5.yml", "--yes")
     assert there.down().code == 0
+
+
+def test_an_up_of_which_nothing_is_left_binds_the_fleet_to_no_account(tmp_path: Path) -> None:
+    there = made(Rehearsed, tmp_path, nodes=1)
+    creations = ("ec2:CreateVpc", "ec2:CreatePlacementGroup", "ec2:ImportKeyPair", "iam:CreateRole")
+    other(there).turn(denied=list(creations))
+    said = there.orch("up", "p5.yml", "--yes", "--rehearse", env=OTHER)
+    assert (said.code, "nothing of it is left" in said.err) == (5, True), said.err
+    assert other(there).everything() == {}
+    assert accounts(there, "p5") == {}
+    assert there.orch("gc", "--rehearse").code == 0
+    assert (said := there.up()).code == 0, said.err
+    refused(there, "down", "p5", "--yes")
 
 
 def test_a_rebuilt_state_and_pulumi_by_hand_know_the_account(tmp_path: Path) -> None:

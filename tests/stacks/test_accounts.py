@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from orch.components.cloud.marked import MarkedResource, Survey
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import OtherAccount
 from orch.stacks.project import find
+from orch.stacks.provisioning import leftovers
+from orch.stacks.provisioning.surveyed import Surveyed
+from orch.stacks.pulumi import accounts
 from orch.stacks.pulumi.accounts import (
     FRESH_S,
     TAG,
@@ -114,7 +119,13 @@ def test_a_difference_is_a_conflict_that_names_both_and_what_selected_the_presen
 
 
 @pytest.mark.parametrize(
-    "present", [Account("another key of it", "own"), Account("a cloud that tells none any more"), None]
+    "present",
+    [
+        Account("another key of it", "own"),
+        Account("a key that sees a further tenant", "a+own"),
+        Account("a cloud that tells none any more"),
+        None,
+    ],
 )
 def test_the_same_account_serves_by_any_key(present: Account | None, tmp_path: Path) -> None:
     require_own(stack(tmp_path, NODE, present=present, tag=OWN))
@@ -185,6 +196,12 @@ def test_a_look_that_lists_nothing_of_a_stack_says_nothing_of_leftovers(tmp_path
     with pytest.raises(OtherAccount, match="is gone at once"):
         require_surveyed(there, Survey((marked("i-9"),)))
     require_surveyed(there, Survey((marked("k-0"),)))
+    # A disk that existed before orch bears no mark, so no look lists it.
+    given = {**NODE, "external": True}
+    require_surveyed(stack(tmp_path / "given", given, present=Account("Lambda account")), Survey())
+    both = stack(tmp_path / "both", given, KEY, present=Account("Lambda account"))
+    with pytest.raises(OtherAccount, match="is gone at once"):
+        require_surveyed(both, Survey())
     known = stack(tmp_path / "b", NODE, present=Account("own", "own"), tag=OWN)
     require_own(known)
     require_surveyed(known, Survey())
@@ -211,3 +228,67 @@ def test_a_state_that_moves_or_gets_a_new_key_takes_the_record_with_it(
     said = folder.orch("rotate", "passphrase", "--yes")
     assert said.code == 0, said.err
     assert recorded_accounts(read_tags(moved)) == recorded_accounts({TAG: json.dumps(OWN)})
+
+
+def test_an_account_in_which_nothing_is_recorded_is_given_up_by_the_users_word_alone(tmp_path: Path) -> None:
+    other = Account("b", "b")
+    for name, resources, given_up in (("none", (), True), ("beside", BESIDE, True), ("node", (NODE,), False)):
+        there = stack(tmp_path / name, *resources, present=other, tag=OWN)
+        with pytest.raises(OtherAccount) as told:
+            require_own(there)
+        assert ("`orch down lab --forget`" in str(told.value.hint)) == given_up, name
+        forgetting = StackState(replace(there.project, forget=True), "lab")
+        forgetting.project.accounts["lambda"] = (float("inf"), other)
+        if given_up:
+            require_own(forgetting)
+        else:
+            with pytest.raises(OtherAccount):
+                require_own(forgetting)
+
+
+def test_an_account_that_cannot_be_asked_keeps_gc_from_no_other_cloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAMBDA_API_KEY", raising=False)
+    there = stack(tmp_path, NODE, present=None, tag=OWN)
+    looked: list[str] = []
+
+    def survey(*given: Any) -> Surveyed:
+        looked.append("aws")
+        return Surveyed(Survey(), ("aws", "lambda"))
+
+    monkeypatch.setattr(leftovers, "survey_all", survey)
+    del there.project.accounts["lambda"]
+    found = leftovers.find_leftovers(there.project)
+    assert looked == ["aws"]
+    assert ["Lambda" in each.text() for each in found.not_seen] == [True]
+    project = find(tmp_path)
+    project.accounts["lambda"] = (float("inf"), Account("b", "b"))
+    with pytest.raises(OtherAccount):
+        leftovers.find_leftovers(project)
+
+
+def test_credentials_that_see_less_than_was_recorded_are_of_another_account(tmp_path: Path) -> None:
+    both = {"lambda": {"id": "a+own", "words": "two tenants"}}
+    for present in ("own", "b+own", "a+ow"):
+        with pytest.raises(OtherAccount):
+            require_own(stack(tmp_path / present, NODE, present=Account("less", present), tag=both))
+
+
+def test_an_account_is_asked_where_an_sdk_may_wait_for_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = stack(tmp_path, present=None)
+    del there.project.accounts["lambda"]
+
+    def asked(*given: Any) -> Account:
+        # As the SDK of Nebius does it.
+        asyncio.run(asyncio.sleep(0))
+        return Account("own", "own")
+
+    monkeypatch.setattr(accounts.registry, "account", asked)
+
+    async def program() -> Account | None:
+        return accounts.present_account(there.project, "lambda")
+
+    assert asyncio.run(program()) == Account("own", "own")
