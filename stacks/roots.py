@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ COMPRESSED = (".gz", ".zst")
 """Suffixes of a state's file that the engine has compressed."""
 MOVED = "the move of the state to "
 """How the owner of a lease begins that keeps stacks whose state has moved; the rest is its URL."""
+HOLD = "state.hold"
+"""The stack whose lease holds the whole state; see `team/holding.py`."""
 
 
 class Reason(IntEnum):
@@ -170,7 +173,7 @@ def _place(folder: str) -> Place:
     except (OSError, ValueError):  # not there yet, or out of reach
         return Place(folder, folder)
     stacks = _stacks(dot)
-    is_common = folder in ("/", os.path.expanduser("~")) or bool(found.st_mode & stat.S_IWOTH)
+    is_common = folder == "/" or _is_home(found) or bool(found.st_mode & stat.S_IWOTH)
     return Place(
         folder,
         (found.st_dev, found.st_ino),
@@ -184,13 +187,25 @@ def _place(folder: str) -> Place:
     )
 
 
+def _is_home(found: os.stat_result) -> bool:
+    """Whether a folder is the home folder, by whichever name."""
+    try:
+        return os.path.samestat(found, os.stat(os.path.expanduser("~")))
+    except OSError:
+        return False
+
+
 def recorded_stacks(dot: Path) -> Mapping[str, tuple[str, ...]]:
     """The stacks that the state in an `.orch` records, by the name of their project, of which it may have had
-    several. Copies that a move of the state left are none."""
+    several. Copies that a move of the state left are none; while it is not finished, the stacks are here."""
     found: dict[str, tuple[str, ...]] = {}
     for folder in (dot / "state" / ".pulumi" / "stacks").glob("*"):
         names = {each.name.rpartition(".json")[0] for each in folder.glob("*") if is_checkpoint(each.name)}
-        if kept := sorted(name for name in names if not _has_moved(folder / f"{name}.pulumi-tags")):
+        names.discard(HOLD)
+        is_moving = _moves_still(folder / f"{HOLD}.pulumi-tags")
+        if kept := sorted(
+            name for name in names if is_moving or not _has_moved(folder / f"{name}.pulumi-tags")
+        ):
             found[folder.name] = tuple(kept)
     return found
 
@@ -202,7 +217,7 @@ def lost_stacks(root: Path) -> tuple[str, ...]:
         return ()
     files = (root / ".orch" / "config").glob("Pulumi.*.yaml")
     known = {name for names in recorded_stacks(root / ".orch").values() for name in names}
-    return tuple(sorted({each.name[len("Pulumi.") : -len(".yaml")] for each in files} - known))
+    return tuple(sorted({each.name[len("Pulumi.") : -len(".yaml")] for each in files} - known - {HOLD}))
 
 
 def is_checkpoint(name: str) -> bool:
@@ -211,10 +226,21 @@ def is_checkpoint(name: str) -> bool:
 
 
 def _has_moved(tags: Path) -> bool:
+    return MOVED in _text(tags)
+
+
+def _moves_still(tags: Path) -> bool:
+    """Whether the tags of the hold are of a move that has not ended, or was killed: one that has ended keeps
+    the hold for many years."""
+    years = re.search(rf"(\d{{4}})-\S+ (\d{{4}})-\S+ {re.escape(MOVED)}", _text(tags))
+    return years is not None and int(years[2]) - int(years[1]) <= 1
+
+
+def _text(file: Path) -> str:
     try:
-        return MOVED in tags.read_text("utf-8")
+        return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
-        return False
+        return ""
 
 
 def _stacks(dot: Path) -> tuple[str, ...] | None:

@@ -16,13 +16,10 @@ from orch.stacks.errors import Conflict, StackError
 from orch.stacks.project import Project, is_stack_name
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.masking import UNKNOWN
-from orch.stacks.roots import COMPRESSED, is_checkpoint
+from orch.stacks.roots import COMPRESSED, HOLD, is_checkpoint
 from orch.stacks.team.passphrase import VARIABLES, is_lacking, is_unfinished, key_file, not_ours
 
 StackExport = dict[str, Any]
-
-HOLD = "state.hold"
-"""The stack whose lease holds the whole state for a move or a rotation of its passphrase; see `leases.py`."""
 
 REASONS = "reasons"
 """The output with the explanations of the last `up`."""

@@ -17,7 +17,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
@@ -169,8 +169,17 @@ def release(stack: StackState, owner: str, listener: Listener, *, force: bool = 
         remove_tag(stack, TAG)
         return former
 
-    if lease_of(stack) is None:
+    lease = lease_of(stack)
+    if lease is None:
         return None
+    if force and _is_of_state(lease):
+        holder = stack.sibling(HOLD)
+        holder.invalidate()
+        hold = lease_of(holder)
+        if hold is not None and hold.binds(owner, datetime.now(timezone.utc)):
+            raise _leased(stack, hold)
+        # What a killed move has left keeps everybody else from the tags, too.
+        stack = StackState(replace(stack.project, owner=lease.owner), stack.name)
     return _held(stack, change, listener)
 
 
@@ -301,13 +310,14 @@ def _state_held(stack: StackState, lease: StackLease) -> Leased:
             code=CODE,
         )
     goes_on = f"`orch state move --to {shlex.quote(url)}` continues it"
+    until = "it holds for an hour, and each stack until `orch lease release NAME --force`"
     if not moves:
-        goes_on = "`orch rotate passphrase` continues it in that folder"
+        goes_on, until = "`orch rotate passphrase` continues it in that folder", "it holds for an hour"
     return Leased(
         f"{lease.owner} holds the state",
         where=stack.project.state_url,
         detail=f"since {since}; until it ends nobody else changes or creates a stack; nothing was changed",
-        hint=f"wait until it ends; if it was interrupted, {goes_on}; without that it holds for an hour",
+        hint=f"wait until it ends; if it was interrupted, {goes_on}; without that {until}",
         code=HELD,
     )
 

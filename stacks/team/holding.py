@@ -47,7 +47,7 @@ class Hold:
 
     def extend(self) -> None:
         """Extend the hold, once a quarter of it is over. Raises as `take`."""
-        if time.monotonic() > self._taken_at + HOLD_S / 4:
+        if time.time() > self._taken_at + HOLD_S / 4:  # as leases count: also while the machine sleeps
             self._take(HOLD_S)
 
     def keep_for_good(self) -> None:
@@ -56,8 +56,11 @@ class Hold:
         self._for_good = True
 
     def release(self) -> None:
-        """Remove the hold. Raises StackLocked, StackError."""
-        if self._stack.exists:
+        """Remove the hold, unless it is somebody else's by now: one's own had run out. Raises StackLocked,
+        StackError."""
+        self._stack.invalidate()
+        lease = lease_of(self._stack)
+        if self._stack.exists and (lease is None or lease.owner == self._stack.project.owner):
             plain(self._stack, ["stack", "rm", "--yes"])
             settings_file(self._stack.project, HOLD).unlink(missing_ok=True)
 
@@ -67,7 +70,7 @@ class Hold:
         return self._for_good
 
     def _take(self, seconds: int) -> None:
-        self._taken_at = time.monotonic()
+        self._taken_at = time.time()
         take(self._stack, self._stack.project.owner, seconds, self._listener)
         self._stack.invalidate()
 
@@ -118,4 +121,4 @@ def forget_former_move(project: Project, listener: Listener) -> None:
     """Remove the hold that a move from here has left, where the state comes back. Raises StackError."""
     lease = lease_of(_hold_of(project))
     if lease is not None and lease.is_for_good:
-        Hold(project, listener).release()
+        Hold(replace(project, owner=lease.owner), listener).release()

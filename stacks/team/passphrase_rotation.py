@@ -26,7 +26,15 @@ from orch.stacks.pulumi.recovery import recover, when_free
 from orch.stacks.state import HOLD, StackState, match_settings, stacks
 from orch.stacks.team.change_log import Journal, undertaken
 from orch.stacks.team.holding import HOLD_S, Hold, state_held
-from orch.stacks.team.passphrase import UNREADABLE, VARIABLES, former_file, is_given, new_file, opens
+from orch.stacks.team.passphrase import (
+    UNREADABLE,
+    VARIABLES,
+    former_file,
+    is_given,
+    key_file,
+    new_file,
+    opens,
+)
 from orch.stacks.team.sealing import new_seal, read_clear, require_equal, write_sealed
 
 _MADE = "new passphrase"
@@ -69,6 +77,7 @@ def rotate_passphrase(project: Project, given: str | None, listener: Listener) -
         undertaken(project, "rotate passphrase", project.name, holds=("state",)) as journal,
         state_held(own, listener) as hold,
     ):
+        _require_readable(own, given)
         if given is None:
             journal.step("", _MADE, lambda: _make_passphrase(project))
         new = given if given is not None else _new_passphrase(project)
@@ -83,6 +92,29 @@ def rotate_passphrase(project: Project, given: str | None, listener: Listener) -
                 _release(StackState(own, name), new, listener)
         journal.result = f"{counted(len(sealed), 'stack')} encrypted anew"
     return project.passphrase_file if given is None else None
+
+
+def _require_readable(own: Project, given: str | None) -> None:
+    """Raises StackError (ORCH354) where a stack cannot be read with what is here, before any is changed: two
+    clones could else encrypt some stacks each, and neither could finish."""
+    for name in stacks(own):
+        stack = StackState(own, name)
+        if _has_key(stack, given):
+            continue
+        try:
+            match_settings(stack)
+            read_clear(stack)  # one without secrets is read with any passphrase
+        except StackError:
+            stack.invalidate()  # the engine that a killed call left behind may have encrypted it meanwhile
+            if not _has_key(stack, given):
+                raise
+
+
+def _has_key(stack: StackState, given: str | None) -> bool:
+    """Whether a passphrase that is here is proved to be the stack's; of a given one the new one alone."""
+    if given is not None:
+        return _has(stack, given)
+    return stack.salt is None or key_file(stack.project, stack.salt) is not None
 
 
 def _as_rotation(project: Project) -> Project:

@@ -12,10 +12,21 @@ from pathlib import Path
 
 import pytest
 from cloud_engine import quiet
+from remote_state import bucket
 
 from orch.spec.errors import ExitCode
 from orch.stacks.project import Project, find
-from orch.stacks.pulumi.leases import FOR_GOOD_S, MOVED, ROTATION, TAG, Leased, StackLease, refuse_leased
+from orch.stacks.pulumi.leases import (
+    FOR_GOOD_S,
+    MOVED,
+    ROTATION,
+    TAG,
+    Leased,
+    StackLease,
+    refuse_leased,
+    release,
+    take,
+)
 from orch.stacks.pulumi.lock_holders import LockMark
 from orch.stacks.pulumi.operation import EngineCall, engine, init, plain, while_held
 from orch.stacks.pulumi.tags import remove_tag, set_tag
@@ -50,7 +61,7 @@ def held(path: Path, owner: str = OWNER, seconds: int = 3600) -> Project:
     file.parent.mkdir(parents=True, exist_ok=True)
     now = datetime.now(timezone.utc)
     value = StackLease(owner, now, now + timedelta(seconds=seconds)).value
-    file.with_name(f"{HOLD}.pulumi-tags").write_text(json.dumps({"tags": {TAG: value}}))
+    file.with_name(f"{HOLD}.pulumi-tags").write_text(json.dumps({"version": 1, "tags": {TAG: value}}))
     return project
 
 
@@ -135,3 +146,42 @@ def test_the_hold_ends_with_its_block_and_stays_after_a_kill(tmp_path: Path) -> 
     with state_held(own, quiet):
         pass
     set_tag(StackState(project, "lab"), "a", "b")
+
+
+def test_a_hold_that_ran_out_is_not_taken_from_who_has_it_now(tmp_path: Path) -> None:
+    project = find(tmp_path)
+    project.prepare()
+
+    def rotate() -> None:
+        with state_held(replace(project, owner=OWNER), quiet) as hold:
+            held(tmp_path, f"{ROTATION} by bob@desk in /lab")
+            hold.take()
+
+    with pytest.raises(Leased):
+        rotate()
+    with pytest.raises(Leased) as refused:
+        refuse_leased(StackState(project, "lab"))
+    assert "bob@desk" in refused.value.text()
+
+
+def test_what_a_killed_move_has_leased_in_a_bucket_can_be_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "PULUMI_CONFIG_PASSPHRASE"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with bucket() as url:
+        (tmp_path / "orch.yml").write_text(f'project: lab\nstate: "{url}"\n')
+        project = find(tmp_path)
+        project.prepare()
+        moves = StackState(replace(project, owner=f"{MOVED}s3://there"), "lab")
+        init(moves)
+        take(moves, moves.project.owner, FOR_GOOD_S, quiet)
+        hold = Hold(moves.project, quiet)
+        hold.take()
+        stack = StackState(project, "lab")
+        with pytest.raises(Leased, match="holds the state"):
+            release(stack, project.owner, quiet, force=True)
+        hold.release()  # its hour is over
+        assert release(stack, project.owner, quiet, force=True) is not None
+        set_tag(StackState(project, "lab"), "a", "b")

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 import transit
+from cloud_engine import quiet
 
+from orch.stacks.errors import StackError
 from orch.stacks.project import Project, find
 from orch.stacks.pulumi.install import require
+from orch.stacks.pulumi.operation import init
+from orch.stacks.secrets.store import SecretStore
 from orch.stacks.state import StackState, environment_of
 from orch.stacks.team.passphrase import (
     VARIABLES,
@@ -20,6 +24,7 @@ from orch.stacks.team.passphrase import (
     not_ours,
     opens,
 )
+from orch.stacks.team.passphrase_rotation import rotate_passphrase
 
 PASSPHRASE, SALT = "correct horse é", "v1:szwXgI091c8=:v1:QooOatRzCKeRWzWT:hKjhee3lEXwb9w7lch2C/nnWc9O6jw=="
 """A passphrase, and the salt that Pulumi 3.259 made of it."""
@@ -94,3 +99,25 @@ def test_a_passphrase_of_the_environment_is_the_only_one(
     new_file(project).write_text(PASSPHRASE)
     assert FILE not in environment_of(StackState(project, "one"), require())
     assert "PULUMI_CONFIG_PASSPHRASE of this environment" in (not_ours(project, "x").detail or "")
+
+
+@pytest.mark.usefixtures("passphrase", "engine")
+def test_a_rotation_with_the_key_of_another_clone_begins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (TEXT, FILE):
+        monkeypatch.delenv(name, raising=False)
+    project = find(tmp_path)
+    project.prepare()
+    init(StackState(project, "aaa"))
+    SecretStore(project).set("token", "geheim", quiet)
+    salt, own = StackState(project, "aaa").salt, project.passphrase_file.read_text()
+    project.passphrase_file.write_text("of no stack")
+    with pytest.raises(StackError) as refused:
+        rotate_passphrase(project, None, quiet)
+    assert refused.value.code == "ORCH354"
+    assert not is_unfinished(project)
+    assert StackState(project, "aaa").salt == salt
+    project.passphrase_file.write_text(own)
+    rotate_passphrase(project, None, quiet)
+    assert StackState(project, "aaa").salt != salt

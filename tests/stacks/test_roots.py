@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,8 @@ from orch.spec.defaults import nearest_project_file
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import find, scope_of
-from orch.stacks.pulumi.leases import MOVED
-from orch.stacks.roots import Choice, Claims, Place, Reason, choose, rehearsals_below
+from orch.stacks.pulumi.leases import FOR_GOOD_S, MOVED, TAG, StackLease
+from orch.stacks.roots import HOLD, Choice, Claims, Place, Reason, choose, lost_stacks, rehearsals_below
 from orch.stacks.state import stacks
 
 UNMARKED = Place("")
@@ -242,6 +244,37 @@ def test_what_has_moved_away_claims_nothing(tmp_path: Path) -> None:
         assert "1 stack" in refusal(fleets) or "2 stacks" in refusal(fleets)
         (tags / f"{name}.pulumi-tags").write_text(f'{{"tags": {{"orch:lease": "x y {MOVED}s3://b"}}}}')
     assert find(fleets).root == tmp_path
+
+
+def test_stacks_whose_move_was_killed_are_still_here(tmp_path: Path) -> None:
+    lab = record(tmp_path / "lab", "big", HOLD)
+    (lab / "jobs").mkdir()
+    (lab / ".orch" / "config").mkdir()
+    for name in ("big", HOLD):
+        (lab / ".orch" / "config" / f"Pulumi.{name}.yaml").write_text("")
+    tags = lab / ".orch" / "state" / ".pulumi" / "stacks" / "lab"
+    since = datetime(2026, 12, 31, 23, 30, tzinfo=timezone.utc)
+    for name, seconds in (("big", FOR_GOOD_S), (HOLD, 3600)):
+        lease = StackLease(f"{MOVED}s3://b", since, since + timedelta(seconds=seconds))
+        (tags / f"{name}.pulumi-tags").write_text(json.dumps({"tags": {TAG: lease.value}}))
+    assert find(lab / "jobs").root == lab
+    assert lost_stacks(lab) == ()
+    # The move has ended: it keeps the hold.
+    (tags / "big.pulumi-tags").replace(tags / f"{HOLD}.pulumi-tags")
+    (tags / "big.pulumi-tags").write_text((tags / f"{HOLD}.pulumi-tags").read_text())
+    assert find(lab / "jobs").root == lab / "jobs"
+
+
+def test_the_home_folder_lends_nothing_by_any_of_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = record(tmp_path / "disk" / "ada", "big")
+    (home / "new").mkdir()
+    link = tmp_path / "ada"
+    link.symlink_to(home)
+    for named, jobs in ((link, home / "new"), (home, link / "new"), (link, link / "new")):
+        monkeypatch.setenv("HOME", str(named))
+        assert os.path.samefile(find(jobs).root, home / "new")
 
 
 def test_a_folder_is_one_project_by_all_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
