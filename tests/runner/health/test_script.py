@@ -232,6 +232,13 @@ def test_a_kernel_that_tells_who_wrote_a_record_is_read(machine: Machine, caller
     assert machine.look().action == "reboot"
 
 
+def test_the_end_of_a_log_that_was_overtaken_each_time_is_read_by_dmesg(machine: Machine) -> None:
+    overtaken = "echo '4,1,1000000,-;old'; echo \"dd: error reading '/dev/kmsg': Broken pipe\" >&2; exit 1"
+    machine.has("dd", overtaken)
+    machine.has("dmesg", "echo '[ 2.0] NVRM: Xid (PCI:0000:00:06): 79, GPU has fallen off'")
+    assert machine.look().action == "reboot"
+
+
 def test_a_log_with_bytes_that_are_no_text_is_read(machine: Machine) -> None:
     machine.has(
         "dmesg",
