@@ -57,8 +57,11 @@ class Flow:
         for each in words:
             if each.literal is None:
                 self.any_file = True
-            elif not each.literal.startswith(("/dev/", "-")) and not each.literal.isdigit():
-                self.files.add(each.literal.rpartition("/")[2])
+                continue
+            # A file may stand in the word of its option: `--output=FILE`, `-oFILE`.
+            name = re.sub(r"^(--[^=]*=?|-[^-]?)", "", each.literal)
+            if not name.startswith("/dev/") and name and not name.isdigit():
+                self.files.add(name.rpartition("/")[2])
 
     def _holds_value(self, node: Node) -> bool:
         """Whether the statement of the text around a node has a value anywhere."""

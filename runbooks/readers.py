@@ -30,42 +30,51 @@ PLAIN = _set(
 """Commands with options such as `-c` that are no commands."""
 
 READERS = _set(
-    """R Rscript ansible ansible-playbook at autossh awk batch bun capsh chpst chroot chrt clush cpio
-    crictl cron crontab cscript csh ctr cu dc deno doas docker dsh ed elvish emacs entr ex expect fab
-    fakeroot firejail fish flock ftp gawk gdb gdbserver gmake gnuplot irb java julia just less lftp lldb
+    """R Rscript ansible ansible-playbook at autossh awk batch bun bwrap capsh cgexec choom chpst chroot chrt
+    clush compute-sanitizer cpio
+    crictl cron crontab cscript csh ctr cu dbus-run-session dc deno doas docker dsh dumb-init ed elvish
+    emacs entr ex expect fab
+    fakeroot faketime firejail fish flock ftp gawk gdb gdbserver gmake gnuplot gosu hyperfine irb java
+    julia just less lftp linux lldb
     ltrace lua luajit lxc lxc-attach m4 machinectl mail mailx make man mawk more mosh mpiexec mpirun
-    mutt mysql nawk nc ncat nerdctl netcat ninja node npm npx nsenter nu numactl nvim octave osascript
-    parallel pdsh perf perl php pip pipx pkexec podman procmail psql pssh pwsh python pythonw r2 rake
+    mutt mysql nawk nc ncat nerdctl netcat ninja node npm npx nsenter nsys nu numactl nvim octave osascript
+    parallel pdsh perf perl php pip pipx pkexec podman prlimit procmail proot psql pssh pwsh python pythonw
+    r2 rake
     redis-cli rpm rsh rsync ruby run-parts runcon runuser rush salloc salt sbatch scp screen script sed
-    setpriv sftp socat sqlite3 srun ssh sshpass start-stop-daemon strace su systemd-nspawn systemd-run
-    tclsh tcsh telnet tmux torchrun tox unshare uv uvx valgrind vi view vim watch wish xargs xterm yarn"""
+    setarch setpriv sftp socat sqlite3 srun ssh ssh-agent sshpass start-stop-daemon strace su su-exec
+    systemd-inhibit systemd-nspawn systemd-run
+    tclsh tcsh telnet tini tmux torchrun tox unbuffer unshare uv uvx valgrind vi view vim watch wish xargs
+    x86_64 xterm xvfb-run yarn"""
 )
 """Commands that may read a word, or their input, as commands: of a shell, their own, or another host's."""
 
 FORBIDDEN = _set(
-    """alias bind compgen complete declare enable fc hash history let mapfile readarray typeset"""
+    """alias bind compgen complete coproc declare enable fc hash history let mapfile readarray typeset"""
 )
 """Builtins that evaluate words, or change what other names mean."""
 
 NAMES = frozenset({"read", "getopts", "unset", "export", "readonly", "local"})
 """Builtins whose words are names of variables."""
 
-COPIERS = frozenset({"tee", "cp", "mv", "ln", "install", "dd"})
+COPIERS = _set("tee cp mv ln install dd sort uniq xxd split csplit curl wget")
 """Commands whose words are files that they write."""
 
 _NAMING = _set(
-    """action cmd command commands config editor env eval exec execute filter hook hooks init module pack
-    pager plugin plugins preload program proxy rc rcfile render renderer rsh script scripts shell startup"""
+    """action askpass cmd command commands config editor env eval exec execute filter hook hooks init module
+    pack pager plugin plugins preload program proxy rc rcfile render renderer rsh script scripts shell
+    startup"""
 )
 """Parts of the names of options that may take a command."""
 
+_EVALUATED = {"printf": "v", "test": "vR", "[": "vR", "wait": "p", "tar": "IF"}
+"""Letters of options that take the name of a variable, whose index a shell evaluates, or a command."""
 _CODE = frozenset({"-c", "-e", "-x", "-E", "-K", "--config"})
 _TEXT_OF_CODE = re.compile(r"[\s;|&$`(){}<>\"'\\!*?\[\]]")
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 _SPECIAL = re.compile(
-    r"PATH|IFS|ENV|BASH_.*|PS[0-4]|PROMPT_.*|SHELL.*|[CF]DPATH|FPATH|LD_.*|DYLD_.*|GIT_.*|.*EDITOR|VISUAL|.*PAGER|"
+    r"PATH|IFS|ENV|S?RANDOM|SECONDS|LINENO|EPOCH.*|BASH_.*|PS[0-4]|PROMPT_.*|SHELL.*|[CF]DPATH|FPATH|LD_.*|DYLD_.*|GIT_.*|.*EDITOR|VISUAL|.*PAGER|"
     r"BROWSER|LESS.*|PYTHON.*|PERL.*|RUBY.*|NODE_.*|.*JAVA_.*|JDK_.*|CLASSPATH|SSH_.*|RSYNC_.*|SUDO_.*|DOCKER_.*|"
     r"KUBECONFIG|HOME|PWD|OLDPWD|TERM.*|TMPDIR|GCONV_PATH|LOCPATH|NLSPATH|XDG_.*|MAKE.*|MFLAGS|GREP_.*|ANSIBLE_.*|"
     r"TF_.*|ORCH.*|PULUMI_.*|AWS_.*|GOOGLE_.*|CLOUDSDK_.*|OPENSSL_.*|CURL_.*|PIP_.*|NPM_.*|SLURM_.*|SBATCH_.*|OMPI_.*|"
@@ -129,6 +138,7 @@ SUBCOMMANDS = {
     "gh": frozenset({"alias", "extension", "codespace"}),
     "git": frozenset({"foreach", "run", "filter-branch", "config"}),
     "go": frozenset({"run", "generate"}),
+    "ip": frozenset({"exec"}),
     "kubectl": frozenset({"exec", "run", "debug", "attach", "plugin"}),
     "orch": frozenset({"ssh", "exec"}),
 }
@@ -192,8 +202,10 @@ def wrong_word(words: tuple[Word, ...], at: int) -> str | None:
         return "`orch` reads a verb or a command here"
     if name in NAMES or (name == "set" and at < options_end(words)):
         return f"`{name}` may evaluate it"
-    if name in ("printf", "test", "[") and before in ("-v", "-R"):
-        return f"`{name} {before}` may evaluate it"
+    option = word.fixed if word.fixed.startswith("-") else before
+    letters = option[1:] if name == "tar" else option[1:2]
+    if re.match("-[^-]", option) and not set(letters).isdisjoint(_EVALUATED.get(name, "")):
+        return f"`{name} {option}` may evaluate it"
     if _may_name_command(word.fixed.partition("=")[0]) or (at > 1 and _may_name_command(before)):
         return "this option may take a command"
     if before in _CODE and not knows:

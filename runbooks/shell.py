@@ -121,6 +121,10 @@ class _Text:
         self.flow.spread(self.nodes)
         for node in self.nodes:
             self._look_at(node)
+        # A loop and `read` set variables, too.
+        for name in filter(readers.is_special, sorted(self.flow.variables)):
+            why = f"the variable `{name}` decides which commands run, or how"
+            self._refuse(self.root, why, "give the variable another name")
 
     def script(self) -> Script:
         """Return the text with quotes around what stands without."""
@@ -206,7 +210,7 @@ class _Text:
         """Look at a builtin whose words are names of variables."""
         name = node.children[0].type
         for each in node.children[1:]:
-            dashed = each.type == "word" and text_of(each).startswith("-") and name != "readonly"
+            dashed = each.type == "word" and text_of(each).startswith("-")
             if (
                 name in ("declare", "typeset")
                 or dashed

@@ -184,7 +184,39 @@ SIBLINGS = (
     f"gcloud compute ssh n0 --command={X}",
 )
 
+LATER = (
+    f"readonly -a a={X}",
+    f"readonly -A a={X}",
+    f"RANDOM={X}",
+    f"for SECONDS in {X}; do :; done",
+    f"for PATH in {X}; do ls; done",
+    f"read PATH <<EOF\n{X}\nEOF",
+    f'printf "-v{X}" hi',
+    f"printf -v{X} %s hi",
+    f"wait -n -p {X}",
+    f"coproc {X}",
+    f"setarch x86_64 {X}",
+    f"linux64 {X}",
+    f"choom -n 0 -- {X}",
+    f"ssh-agent {X}",
+    f"ip netns exec a {X}",
+    f"tar -I {X} -cf a f",
+    f"tar -I{X} -cf a f",
+    f"wget --use-askpass={X} https://h/f",
+    f"echo {X} | sort -o gg; sh gg",
+    f"echo {X} | sort --output=gg; sh ./gg",
+    f"echo {X} | sort -ogg; sh gg",
+    f"echo {X} | uniq - gg; sh gg",
+    f"echo {X} | xxd - gg; sh gg",
+)
+"""Forms by which a value was run, of a second attack: an index of a variable's name, a variable that is a
+number, a program that starts another, a file that a command writes."""
+
 ACCEPTED = (
+    f"tar -xzf /data/{X}.tgz -C /data",
+    f'for name in {X}; do echo "$name"; done',
+    f"sort -u /data/{X} | head -n 3",
+    f"curl -fsS -o /tmp/answer https://h/{X}",
     f"echo {X}",
     f'printf "%s\\n" "before {X} after"',
     f"mytool {X}",
@@ -228,7 +260,7 @@ ACCEPTED = (
 )
 
 
-@pytest.mark.parametrize("text", [*FOUND, *SIBLINGS])
+@pytest.mark.parametrize("text", [*FOUND, *SIBLINGS, *LATER])
 def test_what_could_read_a_value_as_commands_is_refused(text: str) -> None:
     with pytest.raises(Problem) as caught:
         shell_text(text)

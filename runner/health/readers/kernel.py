@@ -51,7 +51,7 @@ STARTS = "|".join(
         *("NVRM: fallen off the bus", f"NVRM: GPU {_AT}: RmInitAdapter failed"),
         *(r"nvidia-nvswitch[0-9]+: SXid \(PCI:", f"amdgpu {_AT}: .*(rror|reset|lost)"),
         rf"habanalabs ({_AT}: |hl[0-9]+: ([A-Z]|device )).*(NOT usable|disabled|ECC)",
-        r"EDAC MC[0-9]+: [0-9]+ (UE|CE) [^][():]*on [^ ]+ \(",
+        r"EDAC MC[0-9]+: [0-9]+ (UE|CE) [^][():]*on [^][():]+ \(",
         r"(EDAC [^ ]+ MC[0-9]+: )?(mce: )?(\[Hardware Error\]: )?CPU [0-9]+: Machine Check.*: [0-9a-f]+ Ban",
         *("Memory failure: 0x[0-9a-f]", r"(\{[0-9]+\})?\[Hardware Error\]: event severity: "),
         f"[0-9A-Za-z_-]+ {_AT}: (AER: )?(Multiple )?(Uncorrect|PCIe Bus Error: severity=Unc)",
@@ -298,7 +298,7 @@ def _judge_others(lines: Sequence[KernelRecord], notes: ReportBuilder) -> None:
 
 
 # A process may be called `EDAC MC0: 1 UE `: what the kernel writes after a name has brackets or a colon.
-_EDAC = re.compile(r"EDAC MC\d+: (\d{1,9}) (UE|CE) [^\]\[():]*?\bon (\S+) \(")
+_EDAC = re.compile(r"EDAC MC\d+: (\d{1,9}) (UE|CE) [^\]\[():]*?\bon ([^\]\[():]+) \(")
 _MACHINE_CHECK = re.compile(
     r"(?:EDAC \S+ MC\d+: )?(?:mce: )?(?:\[Hardware Error\]: )?"
     r"CPU (\d+): Machine Check(?: Exception| Event)?: \w+ Bank (\d+): ([0-9a-f]{16})"

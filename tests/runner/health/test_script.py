@@ -216,6 +216,31 @@ def test_what_is_told_again_and_again_pushes_no_fault_out(machine: Machine) -> N
     assert "corrected memory errors" in str(read(node_of(), done.stdout).findings)
 
 
+@pytest.mark.parametrize(
+    "label", ["any memory", "unknown memory", "P0 CHANNEL A DIMM 0", "DIMM_A1 or DIMM_A2", "CPU_SrcID#0_MC#0"]
+)
+def test_memory_is_found_by_each_name_that_a_module_may_have(machine: Machine, label: str) -> None:
+    # "any memory" and "unknown memory": drivers/edac/edac_mc.c, where the module cannot be told.
+    fault = f"EDAC MC0: 1 UE Multi-bit ECC on {label} (page:0x1 offset:0x0 grain:1 - APEI location: node:0)"
+    machine.file("kmsg", as_kmsg((10.0, fault)))
+    found = [(each.part, each.severity) for each in machine.look().findings]
+    assert found == [(label, "failure")]
+
+
+@pytest.mark.parametrize("caller", ["[    T7]", " [    T7]", " [C1]"])
+def test_a_kernel_that_tells_who_wrote_a_record_is_read(machine: Machine, caller: str) -> None:
+    lost = f"[  812.400000]{caller} NVRM: Xid (PCI:0000:00:06): 79, GPU has fallen off"
+    machine.has("dmesg", f"echo '{lost}'")
+    assert machine.look().action == "reboot"
+
+
+def test_the_end_of_a_log_that_was_overtaken_each_time_is_read_by_dmesg(machine: Machine) -> None:
+    overtaken = "echo '4,1,1000000,-;old'; echo \"dd: error reading '/dev/kmsg': Broken pipe\" >&2; exit 1"
+    machine.has("dd", overtaken)
+    machine.has("dmesg", "echo '[ 2.0] NVRM: Xid (PCI:0000:00:06): 79, GPU has fallen off'")
+    assert machine.look().action == "reboot"
+
+
 def test_a_log_with_bytes_that_are_no_text_is_read(machine: Machine) -> None:
     machine.has(
         "dmesg",
