@@ -10,8 +10,6 @@ from orch.runner.node.volumes import VolumeAttacher
 from orch.spec.state import NodeState
 from orch.spec.volume_state import VolumeState
 from orch.stacks.project import Project
-from orch.stacks.pulumi.accounts import require_own
-from orch.stacks.volumes.state import stack_of
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
@@ -44,7 +42,9 @@ class ProjectVolumes:
     def attach(self, volume: VolumeState, node: NodeState, *, read_only: bool) -> tuple[str, ...]:
         """See `VolumeAttacher`."""
         from orch.components.volumes import disks_of
+        from orch.stacks.pulumi.accounts import require_own
         from orch.stacks.volumes.program import account_of
+        from orch.stacks.volumes.state import stack_of
 
         require_own(stack_of(self.project, volume.name))
         account = account_of(self.project, volume.backend)
@@ -53,7 +53,9 @@ class ProjectVolumes:
     def detach(self, volume: VolumeState, node: NodeState) -> None:
         """See `VolumeAttacher`."""
         from orch.components.volumes import disks_of
+        from orch.stacks.pulumi.accounts import require_own
         from orch.stacks.volumes.program import account_of
+        from orch.stacks.volumes.state import stack_of
 
         require_own(stack_of(self.project, volume.name))
         disks_of(volume.backend).detach(account_of(self.project, volume.backend), volume, node)
