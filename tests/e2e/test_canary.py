@@ -449,7 +449,8 @@ def test_all_verbs_did_what_they_are_for(place: Place) -> None:
     # `engine install` comes before any test, `offers refresh` asks a cloud; `plan` and `fleet delete` are
     # other names of what is called. Verbs of `ci` read orch.yml and what others wrote, and post to a forge.
     apart = {("engine", "install"), ("offers", "refresh"), ("plan",), ("fleet", "delete")}
-    apart |= {("ci", verb) for verb in ("init", "comment", "check", "drift-issue", "pull-request")}
+    posts = ("init", "comment", "check", "drift-issue", "pull-request", "watched", "environment")
+    apart |= {("ci", verb) for verb in posts}
     assert [each for each in verbs() if each not in apart and not called(each)] == []
     for what, said in place.said.items():
         assert what in DEPENDING or (said.code != 0) == (what in FAILING), (what, said)
