@@ -73,13 +73,13 @@ def test_each_operation_reads_the_state_once_and_again_after_the_engine_changed_
     assert calls() == {EXPORT: 1, "stack init": 1, "preview": 1}
     # Whether somebody has leased it is asked before it is planned, and once more under the lock: of a stack
     # that was just made, after it was read anew. By then its account is recorded, once. A new stack looks
-    # whether the whole state is held.
+    # whether the whole state is held. Afterwards `up` reads whether it has a lineage, and gives it one.
     there.up(fleet(2))
-    assert calls() == {EXPORT: 4, "stack init": 1, TAGS: 2, "up": 1}
+    assert calls() == {EXPORT: 4, "stack init": 1, TAGS: 4, "up": 1}
     there.plan(fleet(2))
     assert calls() == {EXPORT: 1, TAGS: 1, "preview": 1}
     there.up(fleet(2))
-    assert calls() == {EXPORT: 2, TAGS: 2, "up": 1}
+    assert calls() == {EXPORT: 2, TAGS: 3, "up": 1}
     there.drift()
     assert calls() == {EXPORT: 1, TAGS: 1, "refresh": 1}
     operations.refresh(there.project, there.name, quiet)
