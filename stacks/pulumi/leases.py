@@ -113,13 +113,14 @@ def take(stack: StackState, owner: str, seconds: int, listener: Listener) -> tup
     """
 
     def change() -> tuple[StackLease, bool]:
-        now = datetime.now(timezone.utc).replace(microsecond=0)
+        now = datetime.now(timezone.utc)
         former = lease_of(stack)
         if former is not None and former.binds(owner, now):
             raise _leased(stack, former)
         own = former is not None and not former.is_over(now)
-        since = former.since if former is not None and own else now
-        lease = StackLease(owner, since, now + timedelta(seconds=seconds))
+        second = now.replace(microsecond=0)
+        since = former.since if former is not None and own else second
+        lease = StackLease(owner, since, second + timedelta(seconds=seconds))
         set_tag(stack, TAG, lease.value)
         return lease, not own
 

@@ -88,7 +88,7 @@ def test_the_lock_of_each_command_of_the_engine_is_broken_when_it_was_killed(
     dying: Folder, words: tuple[str, ...], lock: int, with_orch: bool
 ) -> None:
     """`up` takes the locks of `stack init` and `up`, `down` those of `destroy` and `stack rm`."""
-    for _ in range(10):
+    for _ in range(30):
         if words == DOWN:
             assert dying.orch(*UP).code == 0
         killer = AtLock(dying, lock)
@@ -103,7 +103,7 @@ def test_the_lock_of_each_command_of_the_engine_is_broken_when_it_was_killed(
         goes_on(dying, UP, DOWN)
         if left:
             return
-    pytest.skip("the engine was faster each time")
+    pytest.fail("the engine was faster each time")
 
 
 def moments(count: int) -> list[object]:

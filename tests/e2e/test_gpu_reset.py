@@ -78,7 +78,7 @@ def test_no_reset_where_it_does_not_help(pool: Client, room: Room) -> None:
     assert "Attached GPUs" in (folder / "nvidia-smi-q.txt").read_text()
     assert (folder / "gpus.csv").read_text().count("GPU-") == 8
     assert [each.name for each in steps] == ["evidence", "triage"]
-    assert f"- `.orch/evidence/{change.id}/gpu1/dmesg-nvrm.txt`" in (pool.path / "report.md").read_text()
+    assert f"- .orch/evidence/{change.id}/gpu1/dmesg-nvrm.txt" in (pool.path / "report.md").read_text()
     with told(server, "0000:18:00 31", "0000:28:00 79"):
         said = pool.orch("node", "reset-gpu", "gpu1", "--yes")
     assert said.code == 7

@@ -259,7 +259,7 @@ def test_a_rebuilt_state_and_pulumi_by_hand_know_the_account(tmp_path: Path) -> 
     lines = there.orch("engine", "env", "--rehearse").out.splitlines()
     pairs = (shlex.split(line.removeprefix("export "))[0].partition("=") for line in lines)
     environment = {**os.environ, **{name: value for name, _, value in pairs}}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{environment['PATH']}"
     words = [str(engines.require().command), "preview", "--stack", "p5", "--non-interactive"]
     for env, is_own in (({}, True), (OTHER, False)):
         state = contents(there)

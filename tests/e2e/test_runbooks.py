@@ -118,7 +118,7 @@ def test_a_node_that_is_fine_is_back_and_its_evidence_is_kept(lab: Folder) -> No
     report = (lab.path / "bad.md").read_text()
     assert "| evidence | lab-0 | done |" in report
     assert "load average" in report
-    assert "- verdict: `fine`" in report
+    assert "- verdict: fine" in report
 
 
 def test_a_node_that_does_not_answer_is_judged_all_the_same_and_let_back_later(lab: Folder) -> None:

@@ -51,14 +51,14 @@ def submit_two(place: RunnerContext, ledger_url: str, tmp_path: Path) -> Iterato
     """Submits the run `late`, and the run `soon` while that has chosen its nodes and is not written yet."""
     ledger = Overtaken(*open_engine(ledger_url))
 
-    def submit_two(nodes: int, **more: Any) -> RunRow:
-        def submit(runner: RunnerContext, name: str, **more: Any) -> RunRow:
+    def submit_two(nodes: int, *, wait: bool = False) -> RunRow:
+        def submit(runner: RunnerContext, name: str, *, wait: bool = False) -> RunRow:
             task = Task.model_validate({"name": name, "nodes": nodes, "shell": "sh", "commands": ["true"]})
             fleet = FolderLab(tmp_path / "boxes").fleet()
-            return lifecycle.submit(runner, Submission(task, fleet, image="none", base=tmp_path, **more))
+            return lifecycle.submit(runner, Submission(task, fleet, image="none", base=tmp_path), wait=wait)
 
         ledger.somebody = lambda: submit(place, "soon")
-        return submit(replace(place, ledger=ledger), "late", **more)
+        return submit(replace(place, ledger=ledger), "late", wait=wait)
 
     yield submit_two
     ledger.close()
@@ -105,11 +105,11 @@ def test_a_run_that_needs_a_node_that_does_not_answer_is_refused(
     fleet = FolderLab(tmp_path / "boxes").fleet()
     (tmp_path / "boxes/node-1").rmdir()
 
-    def submit(nodes: int, **more: Any) -> RunRow:
+    def submit(nodes: int, *, wait: bool = False) -> RunRow:
         given = {"name": f"on-{nodes}", "nodes": nodes, "shell": "sh", "commands": ["true"]}
         task = Task.model_validate(given)
-        words = {"image": "none", "base": tmp_path, "why_silent": lambda *_: known, **more}
-        return lifecycle.submit(place, task, fleet, **words)
+        submission = Submission(task, fleet, image="none", base=tmp_path)
+        return lifecycle.submit(place, submission, wait=wait, why_silent=lambda *_: known)
 
     with pytest.raises(HostUnreachable) as caught:
         submit(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from containershell import inside
@@ -10,6 +11,8 @@ from nodelab import Lab
 from stocked import stocked
 
 from orch import images
+from orch.runner.launch.submission import Submission
+from orch.runner.ledger.records import RunRow
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
@@ -27,15 +30,19 @@ def small(lab: Lab) -> NodeState:
 def test_a_fork_bomb_ends_its_own_run_and_says_why(place: RunnerContext, lab: Lab, small: NodeState) -> None:
     fleet, seen = lab.fleet(small), []
 
+    def submit(task: dict[str, Any]) -> RunRow:
+        given = Task.model_validate(task)
+        return lifecycle.submit(
+            place, Submission(given, fleet, image=images.resolve("orch/mpi"), base=place.dot)
+        )
+
     def look() -> None:
         """What root's tools answer meanwhile."""
         while not over.is_set():
             seen.append(inside(small.name, "docker ps -q | wc -l; cat /proc/loadavg", check=False))
 
     task = {"name": "bomb", "commands": ["sleep 1; while :; do sleep 300 & done"], "stop_duration": 3}
-    row = lifecycle.submit(
-        place, Task.model_validate(task), fleet, image=images.resolve("orch/mpi"), base=place.dot
-    )
+    row = submit(task)
     over = threading.Event()
     looking = threading.Thread(target=look)
     looking.start()
@@ -50,9 +57,7 @@ def test_a_fork_bomb_ends_its_own_run_and_says_why(place: RunnerContext, lab: La
     assert all(seen)
     # A job of a whole node may have all of its share; one of no fault says nothing of it.
     task = {"name": "sound", "commands": ["for i in $(seq 200); do sleep 2 & done; wait; exit 3"]}
-    row = lifecycle.submit(
-        place, Task.model_validate(task), fleet, image=images.resolve("orch/mpi"), base=place.dot
-    )
+    row = submit(task)
     row = lifecycle.drive(place, row)
     assert "exited with code 3" in str(row.message)
     assert "limit" not in str(row.message)

@@ -24,12 +24,13 @@ def kept(
     made: datetime, broken: bool, past: Past, monkeypatch: pytest.MonkeyPatch, *, begun: bool = True
 ) -> bool:
     """Whether a machine of that time stays, that the state does not record: it was written two hours ago by a
-    call that was killed. `broken`: a recovery has left a lock a minute ago, and was killed too."""
+    call that was killed. `broken`: a recovery has left a lock a minute before, and was killed too."""
     monkeypatch.setattr(orphans, "_past", lambda _: past)
     state: Any = {"manifest": {"time": (NOW - 2 * HOUR).isoformat()}, "resources": [{}]}
     if begun:
         state["pending_operations"] = [{"type": "creating"}]
-    locks = (Lock(Path("lock"), 1, "user", "host", 60.0),) if broken else ()
+    since = (datetime.now(timezone.utc) - NOW).total_seconds()
+    locks = (Lock(Path("lock"), 1, "user", "host", since + 60.0),) if broken else ()
     call = killed_call(STACK, state, locks)
     return why_kept(Evidence(all_runs_known=True, created=made, call=call, alone=True)) is not None
 
