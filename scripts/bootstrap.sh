@@ -242,7 +242,7 @@ workflow_linter() {
         return
     fi
     command -v go > /dev/null || install_packages "the tests build actionlint with Go" golang-go
-    step "building actionlint $version" .venv/bin/python tests/gotools.py actionlint ||
+    step "building actionlint $version" .venv/bin/python tests/kit/forges/gotools.py actionlint ||
         fail "actionlint could not be built" "the log is $LOG"
 }
 

@@ -8,20 +8,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import postgres as servers
-import postgres_ledgers
 import pytest
-import statements
-import transit
-from forkserver import interpreter
-from hostlab import Room, server_room
 from hypothesis import HealthCheck, settings
-from memoryfolder import use_memory
-from support import ROOT, Folder
+from kit.engine import transit
+from kit.engine.forkserver import interpreter
+from kit.ledgers import postgres as servers
+from kit.ledgers import postgres_ledgers, statements
+from kit.memoryfolder import use_memory
+from kit.nodes.hostlab import Room, server_room
+from kit.support import ROOT, Folder
 
 from orch.stacks.pulumi.install import require
 
-pytest_plugins = ("workers",)
+pytest_plugins = ("kit.workers",)
 
 # A fourth of what a short call of the engine or of `docker` takes is Go's search for garbage.
 os.environ |= {"GOGC": "off", "GOMEMLIMIT": "512MiB"}

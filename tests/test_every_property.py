@@ -11,11 +11,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
-import acting
 import pytest
-from acting import Act
-from leaves import Leaf, about, documents_read, leaves, values_of, written, wrong_in_itself
-from tracing import Reads, traced
+from kit import acting
+from kit.acting import Act
+from kit.leaves import Leaf, about, documents_read, leaves, values_of, written, wrong_in_itself
+from kit.tracing import Reads, traced
 
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError

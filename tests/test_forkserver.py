@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from forkserver import anew, interpreter
-from support import ORCH, Folder, fork_server
+from kit.engine.forkserver import anew, interpreter
+from kit.support import ORCH, Folder, fork_server
 
 
 def both_say(folder: Folder, words: tuple[str, ...], env: dict[str, str]) -> str:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import acting
-import cloudconfig
 import pytest
-from acting import Act
 from jinja2 import Template
-from leaves import Leaf, documents_read, leaves
-from sandbox import Sandbox
+from kit import acting
+from kit.acting import Act
+from kit.clouds import cloudconfig
+from kit.leaves import Leaf, documents_read, leaves
+from kit.nodes.sandbox import Sandbox
 from test_every_property import ACTS, BASES, merged
 
 from orch.spec.errors import OrchError

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from kit.support import ROOT
 
 SHIPPED = (
     "cli",

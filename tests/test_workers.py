@@ -37,7 +37,7 @@ def test_quick_at_the_end():
 
 SAMPLED = """
 import pytest
-import samples
+from kit import samples
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", range(10))
@@ -59,7 +59,7 @@ def passed(folder: Path, tests: str, *words: str) -> str:
     (folder / "test_some.py").write_text(tests)
     env = {key: value for key, value in os.environ.items() if key not in ("DOCKER_HOST", "PYTEST_ADDOPTS")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "workers", *words],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "kit.workers", *words],
         cwd=folder,
         env={**env, "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,

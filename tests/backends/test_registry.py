@@ -11,8 +11,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from planning import request_of
-from support import Folder
+from kit.clouds.planning import request_of
+from kit.support import Folder
 
 from orch.components import registry
 from orch.components.cloud_errors import CloudRefused
@@ -240,7 +240,7 @@ def test_a_cloud_that_nobody_is_logged_in_to_is_told_of_and_the_next_one_is_used
     cloud.turn(quotas={"L-DB2E81BA": 2000})
 
     def session(name: str) -> object:
-        if name == "gcp":  # Google's own libraries are in no process with Pulumi's: tests/apart.py
+        if name == "gcp":  # Google's own libraries are in no process with Pulumi's: tests/kit/apart.py
             raise CloudRefused("nobody is logged in", code="ORCH303")
         return aws
 

@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from strangers import answering
-from support import Folder, Said
+from kit.clouds.strangers import answering
+from kit.support import Folder, Said
 
 from orch.catalog.errors import RefreshFailed
 from orch.catalog.lambda_ import prices

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import samples
 
 from orch.catalog import load
 from orch.catalog.records import Catalog, GpuModel, InstanceType, Offer

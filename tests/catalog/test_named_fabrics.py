@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 from orch.catalog.load import SHIPPED, catalog, read_rows
 

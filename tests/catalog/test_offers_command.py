@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support import Folder, Said
+from kit.support import Folder, Said
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
-from support import Folder, Said
+from kit.support import Folder, Said
 
 EC2 = "http://ec2.amazonaws.com/doc/2016-11-15/"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import Folder, Said
+from kit.support import Folder, Said
 
 from orch.catalog.load import catalog
 from orch.catalog.runpod.prices import country, gpu_ids

@@ -39,7 +39,7 @@ def test_the_missing_sdk_is_named_the_same_everywhere(
     asks: Callable[[Path], object],
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    # The errors of Google's libraries do not go with Pulumi's SDK: tests/apart.py.
+    # The errors of Google's libraries do not go with Pulumi's SDK: tests/kit/apart.py.
     monkeypatch.setattr(gcp, "translate_errors", lambda action: nullcontext())
     with pytest.raises(OrchError) as caught:
         asks(tmp_path)

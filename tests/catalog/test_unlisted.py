@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import Folder, Said
+from kit.support import Folder, Said
 
 from orch.catalog.load import SHIPPED, catalog, read_prices, read_rows, write_prices
 from orch.catalog.unpriced import reference_price, unlisted_offers, zone_prefix

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forges import BOT, GitHubServer, GitLabServer
-from support import Folder, Said
+from kit.forges.forges import BOT, GitHubServer, GitLabServer
+from kit.support import Folder, Said
 
 from orch.ci.comments import composed, marker_of, stale, sync_comment
 from orch.ci.forge import ForgeBusy

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from dangers import compare_comment, node_under_512_gpus
-from support import Folder
+from kit.forges.dangers import compare_comment, node_under_512_gpus
+from kit.support import Folder
 
 from orch.ci.comments import Footing, composed, stale
 from orch.ci.findings import BadFindings, findings_comment, read_findings

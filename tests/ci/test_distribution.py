@@ -17,7 +17,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from support import ROOT, Folder
+from kit.support import ROOT, Folder
 
 from orch.ci.distribution import NoDistribution, named_package, own_wheel, requirements_of
 from orch.spec.install import NAME, install_hint, requirements

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from forges import BOT, GitHubServer
-from openapi import GITHUB, GITLAB, Exchange
+from kit.clouds.openapi import GITHUB, GITLAB, Exchange
+from kit.forges.forges import BOT, GitHubServer
 
 REPO = "/repos/acme/cluster"
 COMMENTS = f"{REPO}/issues/5/comments"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from gotools import tool
-from support import Folder, Said
+from kit.forges.gotools import tool
+from kit.support import Folder, Said
 
 QUEUE = 'unexpected key "queue" for "concurrency" section'
 """actionlint 1.7.12 is older than `queue` of May 2026 (rhysd/actionlint#657); the values are tested here."""

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from pureruns import fleet, node
+from kit.ledgers.pureruns import fleet, node
 
 from orch.cli.errors import UsageError
 from orch.cli.output.run import run_json, runs_table, status_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 ANY = (
     "use `aws`, `crusoe`, `gcp`, `kubernetes`, `lambda`, `local`, `nebius` or `runpod`, "

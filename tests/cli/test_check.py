@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hostlab import Room
-from support import Folder, Said, fleet_yaml
+from kit.nodes.hostlab import Room
+from kit.support import Folder, Said, fleet_yaml
 
 from orch.cli.hosts.check import survey_json, survey_lines
 from orch.runner.hosts.checks.requirements import judge_host

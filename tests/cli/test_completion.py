@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 from orch.cli import completion
 from orch.cli.verbs import VERBS, Verb, load

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 
 @pytest.mark.parametrize("option", ["--since", "--until"])

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab
-from support import until
+from kit.nodes.foldernodes import FolderLab
+from kit.support import until
 
 from orch.cli.hosts import exec as module
 from orch.cli.hosts.exec import ask, exit_code, folded, limited

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oldrows import FLEET
-from support import Folder
+from kit.ledgers.oldrows import FLEET
+from kit.support import Folder
 
 from orch.cli.output.fleet import FleetRow, age, fleet_json, fleet_status, fleet_table, with_ended
 from orch.runner.node.status import NodeStatus

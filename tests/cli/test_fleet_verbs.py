@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hostlab import Client, Room
+from kit.nodes.hostlab import Client, Room
 
 FLEET = """\
 type: fleet

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import Folder, record_fleet
+from kit.support import Folder, record_fleet
 
 TASK = "type: task\nname: job\ncommands: [hostname]\n"
 VERBS = {

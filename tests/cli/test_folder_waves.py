@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Folder, record_fleet
+from kit.support import Folder, record_fleet
 
 import orch.cli.hosts.check
 from orch.cli.fleets.node_gates import Unhealthy, require_healthy

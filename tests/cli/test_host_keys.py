@@ -17,8 +17,8 @@ from pathlib import Path
 
 import paramiko
 import pytest
+from kit.support import ORCH, Folder, Said, fork_server
 from paramiko import common
-from support import ORCH, Folder, Said, fork_server
 
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.ssh.host_keys import fingerprint

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 from orch.runner.processes import here
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit.support import Folder, record_fleet
 from sqlalchemy import insert, select
-from support import Folder, record_fleet
 
 from orch.cli.project.log import SHOWN
 from orch.runner.errors import LedgerUnusable, NodesBusy

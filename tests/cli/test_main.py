@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import ORCH, ROOT, Folder, verbs
+from kit.support import ORCH, ROOT, Folder, verbs
 
 from orch import __version__
 from orch.cli.errors import run

@@ -9,8 +9,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from kit.support import Folder, record_fleet
 from prometheus_client.parser import text_string_to_metric_families
-from support import Folder, record_fleet
 
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.run_names import RunName

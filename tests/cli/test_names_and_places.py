@@ -6,9 +6,9 @@ import signal
 import socket
 from pathlib import Path
 
-import activeruns
 import pytest
-from support import Folder, until
+from kit.ledgers import activeruns
+from kit.support import Folder, until
 
 from orch.runner.ledger.ledger import open_ledger
 from orch.spec.state import NodeState

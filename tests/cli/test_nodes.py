@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostlab import Client, Room
-from support import ROOT
+from kit.nodes.hostlab import Client, Room
+from kit.support import ROOT
 
 FLEET = "type: fleet\nname: rack\nssh_config:\n  connect_timeout: 5s\n  hosts: ['gpu[1-4]']\n"
 

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 from orch.cli.errors import UsageError
 from orch.cli.output.files import print_or_write

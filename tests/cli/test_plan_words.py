@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from recorded_plans import EVENTS, EXPLAINED, Preview
+from kit.engine.recorded_plans import EVENTS, EXPLAINED, Preview
 
 from orch.cli.output.plan import cost_line, counts, plan_json, plan_line, plan_lines, reason_lines
 from orch.components.deployment import Deployment, PricedNodes

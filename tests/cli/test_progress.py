@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from support import fork_server
+from kit.support import fork_server
 
 from orch.cli.output.progress import Tally
 from orch.cli.output.ticking import clock

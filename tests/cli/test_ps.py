@@ -6,9 +6,9 @@ import datetime
 from pathlib import Path
 
 import pytest
-from oldrows import old_row
+from kit.ledgers.oldrows import old_row
+from kit.support import Folder
 from sqlalchemy import insert, select
-from support import Folder
 
 from orch.cli.runs.run import logs
 from orch.runner.ledger import database, schema

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from support import until
+from kit.support import until
 
 from orch.cli.output.live import FoldedLogs, Live, MessagePrinter
 from orch.cli.output.run import (

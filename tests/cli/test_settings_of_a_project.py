@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 from orch.cli.fleets.saved_plans import terms_of
 from orch.stacks.project import find

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from oldrows import FLEET
-from support import ORCH, Folder, fork_server
+from kit.ledgers.oldrows import FLEET
+from kit.support import ORCH, Folder, fork_server
 
 import orch.cli
 from orch.cli.errors import say

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import typer
+from kit.support import Folder, free_port
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support import Folder, free_port
 
 from orch.cli.output import tracing
 from orch.runner import tracing as traces

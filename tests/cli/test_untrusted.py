@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leaves import all_leaves, valid, written
-from support import fork_server
+from kit.leaves import all_leaves, valid, written
+from kit.support import fork_server
 from typer.testing import CliRunner
 
 import orch

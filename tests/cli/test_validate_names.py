@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support import ORCH, fork_server
+from kit.support import ORCH, fork_server
 
 # As with PYTHONIOENCODING=utf-8:strict.
 STRICT = """

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from oldrows import FLEET
-from support import Folder, record_fleet
+from kit.ledgers.oldrows import FLEET
+from kit.support import Folder, record_fleet
 
 from orch.spec.errors import ExitCode
 

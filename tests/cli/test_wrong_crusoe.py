@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rehearsals import H200, RehearsedCrusoe
+from kit.clouds.rehearsals import H200, RehearsedCrusoe
 
 HEAD = "type: fleet\nname: lab\nnodes: 2\nplacement: cluster\nbackends: [crusoe]\n"
 OF_H200 = f'{HEAD}instance_types: [{H200}]\nresources: {{gpu: "H200:8"}}\n'

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rehearsals import LAMBDA_H100, RehearsedLambda
-from support import Folder
+from kit.clouds.rehearsals import LAMBDA_H100, RehearsedLambda
+from kit.support import Folder
 
 HEAD = "type: fleet\nname: lab\nnodes: 2\nplacement: cluster\nbackends: [lambda]\n"
 OF_H100 = f'{HEAD}instance_types: [{LAMBDA_H100}]\nresources: {{gpu: "H100:8"}}\n'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rehearsals import RehearsedNebius
+from kit.clouds.rehearsals import RehearsedNebius
 
 FLEET = """\
 type: fleet

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from forges import GitHubServer, GitLabServer
-from support import ORCH, Folder, Said
+from kit.forges.forges import GitHubServer, GitLabServer
+from kit.support import ORCH, Folder, Said
 
 from orch.cli.runbooks.verb_words import rehearsed_commands
 

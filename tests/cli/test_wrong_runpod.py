@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rehearsals import RehearsedRunpod
+from kit.clouds.rehearsals import RehearsedRunpod
 
 HEAD = "type: fleet\nname: lab\nbackends: [runpod]\n"
 H100 = 'resources: {gpu: "H100:8"}\n'

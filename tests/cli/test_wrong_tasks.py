@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import activeruns
 import pytest
-from support import Folder
+from kit.ledgers import activeruns
+from kit.support import Folder
 
 from orch.cli.runs.submission import at_its_property, task_of_document
 from orch.spec.loader.load import InvalidConfiguration, load_paths

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from strangers import HTML, PORTAL, answering, serving
+from kit.clouds.strangers import HTML, PORTAL, answering, serving
 
 from orch.components import registry
 from orch.components.accounts import REHEARSED, Account

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import aws_cases
-import cloudconfig
-import gcp_cases
 import pytest
-from aws_cases import Case
+from kit.clouds import aws_cases, cloudconfig, gcp_cases
+from kit.clouds.aws_cases import Case
 
 from orch.components.aws.plan import NewNetwork
 

@@ -6,9 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import aws_cases
-import gcp_cases
 import pytest
+from kit.clouds import aws_cases, gcp_cases
 
 from orch.components.aws import explain as aws
 from orch.components.explain import Explained, known

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import run_beside
+from kit.support import run_beside
 
 from orch.components.idleness import IdleRule, idle_rule
 from orch.runner.node.commands import NODE_HOME

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aws_cases
-import cloudconfig
-import gcp_cases
 import pytest
+from kit.clouds import aws_cases, cloudconfig, gcp_cases
 
 PREPARES = {"aws": "/usr/local/sbin/orch-prepare", "gcp": "/var/lib/orch/prepare"}
 PLACES = ("/var/lib/orch", "/usr/local/sbin/orch", "/run/orch", "/etc/ssh", "/etc/orch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import run_beside
+from kit.support import run_beside
 
 from orch.components.lifetime import AHEAD_S, LOOK_S, OVERDUE_S, UNSET_S, Lifetime, doubt, is_over
 from orch.runner.node.commands import NODE_HOME

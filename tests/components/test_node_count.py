@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planning import request_of
+from kit.clouds.planning import request_of
 
 from orch.components.node_count import count_words, is_template, node_indices, own_pins, with_node_count
 from orch.components.registry import spares_of, spares_words

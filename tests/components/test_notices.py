@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support import until
+from kit.support import until
 
 from orch.components.cloud.cloudinit import READS_NOTICES, prepared
 from orch.rehearsal import metadata_service

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from labmachine import docker, wait_until
-from podlab import PodLab, greets, pod_lab
-from support import free_port
+from kit.nodes.labmachine import docker, wait_until
+from kit.nodes.podlab import PodLab, greets, pod_lab
+from kit.support import free_port
 
 from orch import images
 from orch.components.cloud.host_keys import private_host_key, public_host_key

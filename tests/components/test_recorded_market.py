@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from aws_cases import Case
-from gcp_cases import Case as GcpCase
+from kit.clouds.aws_cases import Case
+from kit.clouds.gcp_cases import Case as GcpCase
 
 from orch.components.aws.fleet_state import FleetOutputs, fleet_state
 from orch.components.cloud.host_keys import HostKey

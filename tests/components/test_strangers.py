@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from strangers import HTML, JSON, PORTAL, answering, serving
+from kit.clouds.strangers import HTML, JSON, PORTAL, answering, serving
 
 from orch.catalog.aws.machines import unit_quota
 from orch.components.aws.account import gather_facts

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_cases import Case
-from planning import request_of
+from kit.clouds.aws_cases import Case
+from kit.clouds.planning import request_of
 
 from orch.components.deployment import Deployment
 from orch.components.registry import check_total_budget

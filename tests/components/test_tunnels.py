@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_cases import Case
-from gcp_cases import Case as GcpCase
+from kit.clouds.aws_cases import Case
+from kit.clouds.gcp_cases import Case as GcpCase
 from pydantic import ValidationError
 
 from orch.components.aws.fleet_state import FleetOutputs, HostKey, fleet_state

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from forkserver import ForkServer, interpreter
-from support import ORCH, Folder, Said
+from kit.engine.forkserver import ForkServer, interpreter
+from kit.support import ORCH, Folder, Said
 
 RACK = {"PYTHONPATH": str(Path(__file__).parent.parent / "backends" / "rack")}
 FLEET = "type: fleet\nname: lab\nnodes: 2\nbackends: [rack]\nplacement: cluster\nresources: {memory: 1GB}\n"

@@ -7,7 +7,7 @@ import signal
 from contextlib import closing, suppress
 
 import pytest
-from support import Folder, at_work, until
+from kit.support import Folder, at_work, until
 
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.stacks.project import find

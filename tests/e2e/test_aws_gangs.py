@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import KIND, ZONES, Rehearsed, tries
+from kit.clouds.rehearsals import KIND, ZONES, Rehearsed, tries
 
 pytestmark = pytest.mark.timeout(600)  # several engines one after another
 A_AND_B: dict[str, Any] = {"availability_zones": ["us-east-1a", "us-east-1b"]}

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rehearsals import Rehearsed, kill_points
-from support import until
+from kit.clouds.rehearsals import Rehearsed, kill_points
+from kit.support import until
 
 NODES = [f"p5-{index}" for index in range(8)]
 pytestmark = pytest.mark.timeout(600)  # three engines one after another, the first for the module

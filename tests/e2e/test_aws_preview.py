@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import KIND, Rehearsed
-from support import ROOT
+from kit.clouds.rehearsals import KIND, Rehearsed
+from kit.support import ROOT
 
 
 def test_the_examples_preview_is_the_same_twice_before_and_after_it_is_up(tmp_path: Path) -> None:

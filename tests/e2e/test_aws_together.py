@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from remote_state import KIND, Shared, bucket, kill_tree, recorded_instances
-from support import until
+from kit.engine.remote_state import KIND, Shared, bucket, kill_tree, recorded_instances
+from kit.support import until
 
 pytestmark = pytest.mark.timeout(600)
 

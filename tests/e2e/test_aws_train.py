@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from rehearsals import few_ranks, stock_nodes
-from support import ROOT, Folder
+from kit.clouds.rehearsals import few_ranks, stock_nodes
+from kit.support import ROOT, Folder
 
 
 def nodes_of(folder: Folder) -> list[str]:

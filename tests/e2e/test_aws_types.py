@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from aws_cases import GOLDEN, Case
-from aws_engine import Stack, stack
+from kit.clouds.aws_cases import GOLDEN, Case
+from kit.clouds.aws_engine import Stack, stack
 
 # One of each layout of cards; the others differ in names and counts only, which the golden plans hold.
 TYPES = [

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support import ROOT, Folder
+from kit.support import ROOT, Folder
 
 NCCL = ROOT / "examples" / "nccl"
 

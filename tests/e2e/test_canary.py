@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from canaries import Canary, Nest, Watch
-from containershell import inside
-from hostlab import Client, HostLab
-from labmachine import docker
-from registrylab import APP, registry
-from stocked import stocked
-from support import ORCH, Said, containers, until, verbs
+from kit.canaries import Canary, Nest, Watch
+from kit.nodes.containershell import inside
+from kit.nodes.hostlab import Client, HostLab
+from kit.nodes.labmachine import docker
+from kit.nodes.registrylab import APP, registry
+from kit.nodes.stocked import stocked
+from kit.support import ORCH, Said, containers, until, verbs
 
 pytestmark = pytest.mark.usefixtures("passphrase")
 

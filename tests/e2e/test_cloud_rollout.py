@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import Rehearsed, RehearsedGcp
-from stocked import stocked
+from kit.clouds.rehearsals import Rehearsed, RehearsedGcp
+from kit.nodes.stocked import stocked
 
 from orch.rehearsal.scenario import NodeScenario
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import Rehearsed
+from kit.clouds.rehearsals import Rehearsed
 from sqlalchemy import text
 
 from orch.rehearsal.aws.client_hook import session

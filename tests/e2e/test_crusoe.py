@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rehearsals import H200, RehearsedCrusoe, few_ranks, kill_points, stock_nodes, tries
-from support import ROOT, Folder
+from kit.clouds.rehearsals import H200, RehearsedCrusoe, few_ranks, kill_points, stock_nodes, tries
+from kit.support import ROOT, Folder
 
 from orch.components.cloud.marked import cloud_name
 from orch.rehearsal.crusoe.account import CrusoeCloud, machine_config

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import Folder, at_work, containers, fleet_yaml, kill, networks, until
+from kit.support import Folder, at_work, containers, fleet_yaml, kill, networks, until
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(900)]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import KILL_ALL, L4, Rehearsed, RehearsedGcp
-from stocked import stocked
-from support import Said
+from kit.clouds.rehearsals import KILL_ALL, L4, Rehearsed, RehearsedGcp
+from kit.nodes.stocked import stocked
+from kit.support import Said
 
 from orch.rehearsal.project import rehearse
 from orch.rehearsal.scenario import NodeScenario

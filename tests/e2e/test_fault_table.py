@@ -30,16 +30,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import postgres as servers
 import psycopg
 import pytest
-from hostlab import Client, HostLab
-from labmachine import docker, wait_until
-from labserver import Server
-from rehearsals import Rehearsed
-from spotfleet import SHARED, spot_fleet
-from stocked import stocked
-from support import Folder, Said, at_work, kill
+from kit.clouds.rehearsals import Rehearsed
+from kit.clouds.spotfleet import SHARED, spot_fleet
+from kit.ledgers import postgres as servers
+from kit.nodes.hostlab import Client, HostLab
+from kit.nodes.labmachine import docker, wait_until
+from kit.nodes.labserver import Server
+from kit.nodes.stocked import stocked
+from kit.support import Folder, Said, at_work, kill
 
 from orch.images import volume_folders
 from orch.rehearsal.__main__ import main as rehearsal

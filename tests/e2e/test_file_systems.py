@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rehearsals import stock_nodes
-from support import Folder
+from kit.clouds.rehearsals import stock_nodes
+from kit.support import Folder
 
 from orch.rehearsal.aws.account import Cloud
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import Folder, Said, containers, fleet_yaml, networks
+from kit.support import Folder, Said, containers, fleet_yaml, networks
 
 from orch.stacks.project import find
 

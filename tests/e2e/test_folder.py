@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Folder, containers, docker
+from kit.support import Folder, containers, docker
 
 from orch.images.build import resolve
 from orch.stacks.project import find, scope_of

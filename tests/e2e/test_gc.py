@@ -9,10 +9,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from labmachine import docker
-from rehearsals import Rehearsed, RehearsedGcp
-from stocked import stocked
-from support import Folder
+from kit.clouds.rehearsals import Rehearsed, RehearsedGcp
+from kit.nodes.labmachine import docker
+from kit.nodes.stocked import stocked
+from kit.support import Folder
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rehearsals import RehearsedGcp
+from kit.clouds.rehearsals import RehearsedGcp
 
 
 def asked(there: RehearsedGcp, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

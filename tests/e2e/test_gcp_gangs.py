@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rehearsals import L4, RehearsedGcp, tries
+from kit.clouds.rehearsals import L4, RehearsedGcp, tries
 
 ULTRA = "a3-ultragpu-8g"
 FLEX: dict[str, Any] = {"type": "gcp", "provisioning": "flex-start", "run_duration": "2d"}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import RehearsedGcp, kill_points
-from support import until
+from kit.clouds.rehearsals import RehearsedGcp, kill_points
+from kit.support import until
 
 INSERT = "compute.instances.insert"
 NODES = ["lab-0", "lab-1", "lab-2"]

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rehearsals import few_ranks, stock_nodes
-from support import ROOT, Folder
+from kit.clouds.rehearsals import few_ranks, stock_nodes
+from kit.support import ROOT, Folder
 
 from orch.catalog.fabrics import fabric
 from orch.rehearsal.gcp.account import GcpCloud

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from rehearsals import RehearsedGcp
+from kit.clouds.rehearsals import RehearsedGcp
 
 PROJECT, REGION = "orch-rehearsal", "us-central1"
 MEGA, HIGH, ULTRA, A4X = "a3-megagpu-8g", "a3-highgpu-8g", "a3-ultragpu-8g", "a4x-highgpu-4g"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import L4, RehearsedGcp
+from kit.clouds.rehearsals import L4, RehearsedGcp
 
 from orch.rehearsal.project import rehearse
 from orch.stacks.project import find

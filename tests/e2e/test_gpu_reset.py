@@ -8,9 +8,9 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-from hostlab import Client, Room
-from labserver import Server
-from support import until
+from kit.nodes.hostlab import Client, Room
+from kit.nodes.labserver import Server
+from kit.support import until
 
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.ledger.ledger import open_ledger

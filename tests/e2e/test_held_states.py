@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from rehearsals import RehearsedGcp
-from remote_state import bucket
-from support import Folder, Said, fleet_yaml, until
+from kit.clouds.rehearsals import RehearsedGcp
+from kit.engine.remote_state import bucket
+from kit.support import Folder, Said, fleet_yaml, until
 
 from orch.rehearsal.project import rehearse
 from orch.stacks.project import Project, find

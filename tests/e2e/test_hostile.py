@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from containershell import inside
-from hostlab import Client, Room
-from labmachine import left_behind
-from stocked import stocked
-from support import Folder, Said, containers, fleet_yaml
+from kit.nodes.containershell import inside
+from kit.nodes.hostlab import Client, Room
+from kit.nodes.labmachine import left_behind
+from kit.nodes.stocked import stocked
+from kit.support import Folder, Said, containers, fleet_yaml
 
 # Each would leave a file named `pwned` wherever a shell reads it as more than one word of text.
 VALUE = """a b'c"d$(touch /tmp/pwned)`touch /tmp/pwned`; touch /tmp/pwned # \\ {{ 7*7 }} *\u2028|&\n-x"""

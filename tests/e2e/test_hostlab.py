@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
-from containershell import shell_of
-from hostlab import Room
-from labmachine import left_behind
+from kit.nodes.containershell import shell_of
+from kit.nodes.hostlab import Room
+from kit.nodes.labmachine import left_behind
 
 
 def ssh(room: Room, name: str, command: str) -> str:

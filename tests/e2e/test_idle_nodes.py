@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from labmachine import docker
-from rehearsals import L4, stock_nodes
-from support import Folder, until
+from kit.clouds.rehearsals import L4, stock_nodes
+from kit.nodes.labmachine import docker
+from kit.support import Folder, until
 
 from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.aws.account import Cloud

@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from labmachine import docker
-from rehearsals import Rehearsed
-from spotfleet import SHARED, instance_of, spot_fleet
-from support import until
+from kit.clouds.rehearsals import Rehearsed
+from kit.clouds.spotfleet import SHARED, instance_of, spot_fleet
+from kit.nodes.labmachine import docker
+from kit.support import until
 
 from orch.rehearsal import notices
 from orch.rehearsal.__main__ import main as rehearsal

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import LAMBDA_H100, RehearsedLambda, few_ranks, kill_points, stock_nodes, tries
-from support import ROOT, Folder
+from kit.clouds.rehearsals import LAMBDA_H100, RehearsedLambda, few_ranks, kill_points, stock_nodes, tries
+from kit.support import ROOT, Folder
 
 from orch.rehearsal.lambda_.account import LambdaCloud
 from orch.rehearsal.lambda_.api.resources import USUAL

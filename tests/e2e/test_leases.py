@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cloud_engine import quiet
-from rehearsals import Rehearsed
-from remote_state import bucket
-from support import ORCH, Folder, Said, until
+from kit.clouds.cloud_engine import quiet
+from kit.clouds.rehearsals import Rehearsed
+from kit.engine.remote_state import bucket
+from kit.support import ORCH, Folder, Said, until
 
 from orch.rehearsal.project import rehearse
 from orch.spec.loader.load import load_paths

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import Rehearsed
-from support import Said, at_work, kill, until
+from kit.clouds.rehearsals import Rehearsed
+from kit.support import Said, at_work, kill, until
 
 from orch.rehearsal.project import rehearse
 from orch.stacks.errors import Conflict

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodelab import docker
-from rehearsals import L4, Rehearsed, RehearsedGcp
-from stocked import stocked
-from support import until
+from kit.clouds.rehearsals import L4, Rehearsed, RehearsedGcp
+from kit.nodes.nodelab import docker
+from kit.nodes.stocked import stocked
+from kit.support import until
 
 from orch import images
 from orch.rehearsal.nodes import scope

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import H100, RehearsedNebius, few_ranks, kill_points, stock_nodes, tries
-from support import ROOT, Folder
+from kit.clouds.rehearsals import H100, RehearsedNebius, few_ranks, kill_points, stock_nodes, tries
+from kit.support import ROOT, Folder
 
 from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.nodes import file_of, keys_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from stocked import stocked
-from support import Folder, Said, containers, docker
+from kit.nodes.stocked import stocked
+from kit.support import Folder, Said, containers, docker
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("engine")]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import KIND, L4, ZONES, Rehearsed, RehearsedGcp
+from kit.clouds.rehearsals import KIND, L4, ZONES, Rehearsed, RehearsedGcp
 
 pytestmark = pytest.mark.timeout(600)  # several engines one after another
 THREE: dict[str, Any] = {"availability_zones": ["us-east-1a", "us-east-1b", "us-east-1c"], "placement": "any"}

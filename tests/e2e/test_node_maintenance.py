@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-from stocked import stocked
-from support import Folder, containers, docker, until
+from kit.nodes.stocked import stocked
+from kit.support import Folder, containers, docker, until
 
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.ledger.ledger import open_ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import Folder, containers, fleet_yaml
+from kit.support import Folder, containers, fleet_yaml
 
 FLEET = "ondemand"
 TASK = "type: task\nname: {name}\nnodes: {nodes}\ncommands: [echo rank $ORCH_NODE_RANK]\n"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import runpod_engine
-from rehearsals import (
+from kit.clouds import runpod_engine
+from kit.clouds.rehearsals import (
     Rehearsed,
     RehearsedCrusoe,
     RehearsedGcp,
@@ -25,7 +25,7 @@ from rehearsals import (
     RehearsedNebius,
     RehearsedRunpod,
 )
-from support import Said
+from kit.support import Said
 
 from orch.components.accounts import REHEARSED
 from orch.rehearsal.scenario import Knobs

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from rehearsals import Rehearsed
+from kit.clouds.rehearsals import Rehearsed
 
 
 def lines(there: Rehearsed, *words: str) -> list[str]:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
+from kit.support import free_port, until
 from prometheus_client import CollectorRegistry, generate_latest
-from support import free_port, until
 
 from orch.cli.output.metrics import serve
 from orch.runner.ledger.records import RankRow, RunRow

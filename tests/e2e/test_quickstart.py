@@ -9,7 +9,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from support import ORCH, Folder, containers, until
+from kit.support import ORCH, Folder, containers, until
 
 from orch.cli.runs.background import LOG
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.nodes.reference_tools import PROJECT, put_tools, sizes_reduced
+from kit.nodes.stocked import stocked
+from kit.reference_runs import REFERENCE
+from kit.support import Folder, Said, until
 from platformdirs import user_cache_path
-from reference_runs import REFERENCE
-from reference_tools import PROJECT, put_tools, sizes_reduced
-from stocked import stocked
-from support import Folder, Said, until
 
 NODES, GPUS = 4, 8
 IMAGE = "python3.13"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stocked import stocked
-from support import Folder, Said, containers, docker, until
+from kit.nodes.stocked import stocked
+from kit.support import Folder, Said, containers, docker, until
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.soak, pytest.mark.usefixtures("engine")]
 

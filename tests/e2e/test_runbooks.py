@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ORCH, Folder, Said, containers, docker, fleet_yaml, until
+from kit.support import ORCH, Folder, Said, containers, docker, fleet_yaml, until
 
 pytestmark = pytest.mark.timeout(1200)
 

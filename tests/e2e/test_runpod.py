@@ -7,6 +7,7 @@ account's own list is the judge.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -16,12 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import activeruns
 import pytest
-from cloud_engine import quiet
-from rehearsals import KILL_ALL, RehearsedRunpod, few_ranks, soaked
-from runpod_engine import Stack, begin, stack
-from support import ROOT, Folder, at_work, kill, until
+from kit import TESTS
+from kit.clouds import runpod_engine
+from kit.clouds.cloud_engine import quiet
+from kit.clouds.rehearsals import KILL_ALL, RehearsedRunpod, few_ranks, soaked
+from kit.clouds.runpod_engine import Stack, begin, stack
+from kit.ledgers import activeruns
+from kit.support import ROOT, Folder, at_work, kill, until
 
 from orch import images
 from orch.components.cloud.marked import cloud_name
@@ -420,10 +423,11 @@ def test_a_removal_that_was_killed_is_gone_on_with(
 
 
 def grower(folder: Path, fleet: str, nodes: int) -> subprocess.Popen[str]:
-    program = Path(__file__).parent.parent / "runpod_engine.py"
-    words = [sys.executable, str(program), str(folder), fleet, str(nodes)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(words, cwd=folder, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    words = [sys.executable, "-m", runpod_engine.__name__, str(folder), fleet, str(nodes)]
+    env, pipe = {**os.environ, "PYTHONPATH": str(TESTS)}, subprocess.PIPE
+    return subprocess.Popen(
+        words, cwd=folder, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
 
 
 def with_containers(path: Path) -> tuple[Folder, RunpodCloud]:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cloud_engine import quiet
-from dangers import compare_comment, node_under_512_gpus
-from forges import BOT, GitHubServer
-from rehearsals import Rehearsed
-from support import Said
+from kit.clouds.cloud_engine import quiet
+from kit.clouds.rehearsals import Rehearsed
+from kit.forges.dangers import compare_comment, node_under_512_gpus
+from kit.forges.forges import BOT, GitHubServer
+from kit.support import Said
 
 from orch.catalog.load import SHIPPED
 from orch.rehearsal.project import rehearse

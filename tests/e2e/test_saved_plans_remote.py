@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from remote_state import KIND, PLAN, Shared, bucket, kill_tree, objects_in, recorded_instances
-from support import until
+from kit.engine.remote_state import KIND, PLAN, Shared, bucket, kill_tree, objects_in, recorded_instances
+from kit.support import until
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from reference_runs import REFERENCE
-from reference_tools import put_tools, sizes_reduced
-from stocked import stocked
-from support import ROOT, Folder
+from kit.nodes.reference_tools import put_tools, sizes_reduced
+from kit.nodes.stocked import stocked
+from kit.reference_runs import REFERENCE
+from kit.support import ROOT, Folder
 
 pytestmark = pytest.mark.usefixtures("engine")
 

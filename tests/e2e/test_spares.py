@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stocked import stocked
-from support import Folder, docker, until
-from wards import RUN, TRAIN, VOLUME, container, equip, kernel_tells, weights
+from kit.nodes.stocked import stocked
+from kit.nodes.wards import RUN, TRAIN, VOLUME, container, equip, kernel_tells, weights
+from kit.support import Folder, docker, until
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.usefixtures("engine")]
 

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from hostlab import Client, Room
-from labmachine import left_behind
-from support import ROOT, Said, until
+from kit.nodes.hostlab import Client, Room
+from kit.nodes.labmachine import left_behind
+from kit.support import ROOT, Said, until
 
 NAMES = ["gpu1", "gpu2", "gpu3", "gpu4"]
 

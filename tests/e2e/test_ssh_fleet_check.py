@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from hostlab import PASSPHRASE, Client, HostLab, Room
-from labmachine import Network
-from labserver import Server
-from support import Said
+from kit.nodes.hostlab import PASSPHRASE, Client, HostLab, Room
+from kit.nodes.labmachine import Network
+from kit.nodes.labserver import Server
+from kit.support import Said
 
 FLEET = "type: fleet\nname: pair\nplacement: cluster\nssh_config:\n  hosts: [gpu1, gpu2]\n"
 

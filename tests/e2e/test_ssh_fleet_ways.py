@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostlab import Client, HostLab
-from labmachine import left_behind
+from kit.nodes.hostlab import Client, HostLab
+from kit.nodes.labmachine import left_behind
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from labmachine import docker
-from support import Folder, at_work, fleet_yaml, kill, until
+from kit.nodes.labmachine import docker
+from kit.support import Folder, at_work, fleet_yaml, kill, until
 
 from orch.runner.ledger.ledger import open_ledger
 from orch.stacks.project import find

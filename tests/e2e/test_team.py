@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kit.engine.remote_state import bucket
+from kit.ledgers.postgres import Postgres
+from kit.support import Folder, Said, containers, fleet_yaml, until
 from platformdirs import user_cache_dir
-from postgres import Postgres
-from remote_state import bucket
-from support import Folder, Said, containers, fleet_yaml, until
 
 TASK = """\
 type: task

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 FLEET = """type: fleet
 name: hop

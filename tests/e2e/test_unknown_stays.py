@@ -13,10 +13,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from cloud_engine import quiet
-from rehearsals import Rehearsed, RehearsedLambda
-from runpod_engine import begin, stack
-from support import Folder, containers, docker, fleet_yaml
+from kit.clouds.cloud_engine import quiet
+from kit.clouds.rehearsals import Rehearsed, RehearsedLambda
+from kit.clouds.runpod_engine import begin, stack
+from kit.support import Folder, containers, docker, fleet_yaml
 
 from orch.stacks.fleets import find_fleet
 from orch.stacks.provisioning.nodes_with_runs import give_up, remove_unused

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import Folder, at_work, containers, fleet_yaml, kill, networks, processes, until
+from kit.support import Folder, at_work, containers, fleet_yaml, kill, networks, processes, until
 
 from orch.runner.processes import GONE, start_time_of
 

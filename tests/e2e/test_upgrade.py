@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rehearsals import Rehearsed, RehearsedGcp
+from kit.clouds.rehearsals import Rehearsed, RehearsedGcp
 
 from orch.rehearsal.aws.data.tables import image_id
 

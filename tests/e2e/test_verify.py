@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stocked import stocked
-from support import Folder, Said, containers, docker, fleet_yaml
+from kit.nodes.stocked import stocked
+from kit.support import Folder, Said, containers, docker, fleet_yaml
 
 from orch import images
 from orch.runner.verify.verification import FILES, PROGRAM

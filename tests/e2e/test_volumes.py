@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from rehearsals import stock_nodes
-from support import Folder
+from kit.clouds.rehearsals import stock_nodes
+from kit.support import Folder
 
 from orch.rehearsal.aws.account import Cloud
 from orch.stacks.project import find

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 import yaml
-from forges import BOT, GitHubServer
-from gotools import tool
-from support import Folder, Said, containers, fleet_yaml
+from kit.forges.forges import BOT, GitHubServer
+from kit.forges.gotools import tool
+from kit.support import Folder, Said, containers, fleet_yaml
 
 pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("engine"), pytest.mark.timeout(1200)]
 

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from labmachine import docker
-from stocked import stocked
-from support import Folder, Said, at_work, containers
+from kit.nodes.labmachine import docker
+from kit.nodes.stocked import stocked
+from kit.support import Folder, Said, at_work, containers
 
 pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.timeout(900)]
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from support import until
+from kit.support import until
 
 from orch.images import docker, ensure, names
 from orch.images.build import build_once, tag

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import Folder, fleet_yaml
+from kit.support import Folder, fleet_yaml
 
 from orch import images
 from orch.images.variants import recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kubelab import Cluster
+from kit.kubernetes.kubelab import Cluster
 
 from orch.rehearsal.kubernetes.service import RehearsedCluster
 

@@ -6,7 +6,7 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
-from kubelab import INDEX, Cluster, indexed
+from kit.kubernetes.kubelab import INDEX, Cluster, indexed
 
 from orch.rehearsal.kubernetes.api import ApiError
 

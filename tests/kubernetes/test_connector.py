@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 import yaml
-from kubelab import Cluster
-from kubescreen import WAIT_S, Screen
+from kit.kubernetes.kubelab import Cluster
+from kit.kubernetes.kubescreen import WAIT_S, Screen
 
 from orch.rehearsal.kubernetes.certificates import Authority
 from orch.runner.errors import CommandTimeout, HostUnreachable, LoginRefused, PodGone, RunnerError

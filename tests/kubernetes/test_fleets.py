@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from kubelab import Cluster
-from kubeserver import Answer, Call, kube_server, status
-from support import Folder, Said, docker
+from kit.kubernetes.kubelab import Cluster
+from kit.kubernetes.kubeserver import Answer, Call, kube_server, status
+from kit.support import Folder, Said, docker
 
 from orch.components.kubernetes.account.gather_facts import gather_facts
 from orch.images import resolve

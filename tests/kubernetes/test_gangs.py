@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from gangcases import CASES, answers, queue, request
-from kubelab import Cluster
+from kit.kubernetes.gangcases import CASES, answers, queue, request
+from kit.kubernetes.kubelab import Cluster
 
 from orch.components.kubernetes.account.rights import OF_KUEUE_RUNS, OF_POD_GROUPS, OF_RUNS
 from orch.rehearsal.kubernetes.api import Doc

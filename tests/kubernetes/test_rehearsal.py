@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import ROOT, Folder
+from kit.support import ROOT, Folder
 
 from orch.rehearsal.kubernetes.service import RehearsedCluster
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubelab import Cluster
+from kit.kubernetes.kubelab import Cluster
 
 from orch.images import resolve
 from orch.runner.connect import open_connector

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kubelab import Cluster
+from kit.kubernetes.kubelab import Cluster
 
 pytestmark = pytest.mark.kubernetes
 

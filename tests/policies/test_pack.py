@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 import yaml
 from google.protobuf import empty_pb2
+from kit.support import ROOT
 from pulumi.runtime.proto import analyzer_pb2 as proto
 from pulumi.runtime.proto import analyzer_pb2_grpc
-from support import ROOT
 
 from orch import __version__
 

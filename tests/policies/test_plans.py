@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import Rehearsed, RehearsedGcp
-from support import ROOT, Said
+from kit.clouds.rehearsals import Rehearsed, RehearsedGcp
+from kit.support import ROOT, Said
 
 from orch.stacks.pulumi import install
 

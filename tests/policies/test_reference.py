@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support import ROOT
+from kit.support import ROOT
 
 from orch.policies.rule import Rule
 from orch.policies.settings import RULES

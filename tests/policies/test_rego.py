@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dangers import compiled, node, plan
-from gotools import tool
-from rehearsals import Rehearsed
-from support import ROOT
+from kit.clouds.rehearsals import Rehearsed
+from kit.forges.dangers import compiled, node, plan
+from kit.forges.gotools import tool
+from kit.support import ROOT
 
 from orch.cli.output.plan import plan_json
 from orch.stacks.saved_plans.record import Operation, StackPlan

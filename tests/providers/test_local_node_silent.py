@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from labmachine import docker
+from kit.nodes.labmachine import docker
 
 from orch import images
 from orch.components.local.backend import MARK

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from labmachine import docker
+from kit.nodes.labmachine import docker
 
 from orch import images
 from orch.providers.orch.handler import OBSERVED, Difference, differences

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support import until
+from kit.support import until
 
 from orch.providers.orch.handler import OBSERVED, ProviderError, StepFailed, differences
 from orch.providers.orch.ssh_host import SshHostHandler

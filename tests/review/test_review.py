@@ -7,7 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from dangers import CASES, COMMENTS, HOSTILE, change, compiled, fleet, node, plan, review, subject
+from kit.forges.dangers import CASES, COMMENTS, HOSTILE, change, compiled, fleet, node, plan, review, subject
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -38,7 +38,7 @@ def test_a_danger_stands_in_the_first_lines_of_its_comment(case: str) -> None:
     make, danger = CASES[case]
     text = markdown(make())
     assert danger in "\n".join(text.splitlines()[:25])
-    assert text == (COMMENTS / f"{case}.md").read_text(), "python tests/dangers.py writes it anew"
+    assert text == (COMMENTS / f"{case}.md").read_text(), "kit/forges/dangers.py writes it anew"
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -228,7 +228,7 @@ def test_costs_keep_spot_reserved_and_unknown_apart() -> None:
 
 
 def test_hosts_of_the_user_are_no_loss() -> None:
-    from recorded_plans import Preview
+    from kit.engine.recorded_plans import Preview
 
     made = Preview.of("ssh-a-host-less").plan()
     nodes = [{"name": f"gpu{i}", "gpus": {"count": 8}} for i in range(5)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from kit.support import ROOT
 
 from orch.cli.runbooks.verb_words import plan_words, wrong_words
 from orch.runbooks.library import LIBRARY, places

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from blocklab import end_all
-from hostlab import Room
-from labserver import Server
-from nodelab import Lab, load_image
-from podlab import RUNPOD, PodLab, pod_lab
-from stocked import stocked
+from kit.nodes.blocklab import end_all
+from kit.nodes.hostlab import Room
+from kit.nodes.labserver import Server
+from kit.nodes.nodelab import Lab, load_image
+from kit.nodes.podlab import RUNPOD, PodLab, pod_lab
+from kit.nodes.stocked import stocked
 
 from orch import images
 from orch.runner.events import Recorder

@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from foldernodes import FolderConnector, FolderLab, FolderRuntime
+from kit.nodes.foldernodes import FolderConnector, FolderLab, FolderRuntime
 from sqlalchemy import event
 
 from orch.runner.connect import ConnectorByKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from foldernodes import FolderConnector, FolderRuntime
+from kit.nodes.foldernodes import FolderConnector, FolderRuntime
 
 from orch.runner.connect import ConnectorByKind
 from orch.runner.events import Silent

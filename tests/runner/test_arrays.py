@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, FolderRuntime
-from forkserver import Forked
-from pureruns import fleet, node
-from support import ROOT, code_of, fork_server, until
+from kit.engine.forkserver import Forked
+from kit.ledgers.pureruns import fleet, node
+from kit.nodes.foldernodes import FolderLab, FolderRuntime
+from kit.support import ROOT, code_of, fork_server, until
 
 from orch.runner.errors import ArrayFull, BadRunName, BadTask, NameTaken, NotAdmitted, RunFailed, UnknownRun
 from orch.runner.events import Notice, Recorder

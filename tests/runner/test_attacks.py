@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from containershell import inside
-from nodelab import Lab
+from kit.nodes.containershell import inside
+from kit.nodes.nodelab import Lab
 
 from orch import images
 from orch.runner.events import LogLine, Recorder

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import foldernodes
 import pytest
-from foldernodes import FolderLab, FolderRuntime, folder_of, targets
-from postgres import Postgres
-from support import until as wait_until
+from kit.ledgers.postgres import Postgres
+from kit.nodes import foldernodes
+from kit.nodes.foldernodes import FolderLab, FolderRuntime, folder_of, targets
+from kit.support import until as wait_until
 
 from orch.runner.errors import NodesBusy, NoFit, RunFailed, RunnerError, UnknownRank
 from orch.runner.events import Event, LogLine, Notice, Recorder, RunChanged

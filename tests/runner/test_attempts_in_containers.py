@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nodelab import Lab, docker, wait_until
+from kit.nodes.nodelab import Lab, docker, wait_until
 
 from orch import images
 from orch.runner.events import LogLine, Recorder

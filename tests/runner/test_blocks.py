@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from blocklab import begin, end_all, fleet, left_on, node, run
-from labserver import Server
+from kit.nodes.blocklab import begin, end_all, fleet, left_on, node, run
+from kit.nodes.labserver import Server
 
 from orch.runner.node.status import node_statuses
 from orch.runner.runs.lifecycle import RunnerContext

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from blocklab import begin, end_all, fleet, left_on, node, person, run, submit
-from hostlab import Room
-from labserver import Server, wait_until
+from kit.nodes.blocklab import begin, end_all, fleet, left_on, node, person, run, submit
+from kit.nodes.hostlab import Room
+from kit.nodes.labserver import Server, wait_until
 
 from orch.runner.errors import NodeCordoned, NodesBusy
 from orch.runner.events import Notice, Recorder

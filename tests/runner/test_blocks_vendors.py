@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from blocklab import begin, end_all, fleet, node, run
-from hostlab import HostLab
-from labserver import Server
-from nodelab import load_image
+from kit.nodes.blocklab import begin, end_all, fleet, node, run
+from kit.nodes.hostlab import HostLab
+from kit.nodes.labserver import Server
+from kit.nodes.nodelab import load_image
 
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from blocklab import fleet, left_on, node, submit
-from hostlab import Room
-from labserver import Server, wait_until
+from kit.nodes.blocklab import fleet, left_on, node, submit
+from kit.nodes.hostlab import Room
+from kit.nodes.labserver import Server, wait_until
 
 from orch.runner.errors import NodeUnfit
 from orch.runner.events import Notice, Recorder

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderConnector
+from kit.nodes.foldernodes import FolderConnector
 
 from orch.runner.errors import RunFailed
 from orch.runner.events import Event, LogLine, LogLines, Recorder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pureruns import fleet, node
+from kit.ledgers.pureruns import fleet, node
 
 from orch.runner.errors import NoFit
 from orch.runner.placement.placement import place_task

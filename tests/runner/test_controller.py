@@ -16,12 +16,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import foldernodes
-import postgres as servers
 import pytest
-from foldernodes import FolderLab, FolderRuntime
-from postgres import Postgres
-from support import Said, Started, code_of, fork_server, until
+from kit.ledgers import postgres as servers
+from kit.ledgers.postgres import Postgres
+from kit.nodes import foldernodes
+from kit.nodes.foldernodes import FolderLab, FolderRuntime
+from kit.support import Said, Started, code_of, fork_server, until
 
 from orch.runner.errors import NodeDiskFull
 from orch.runner.events import Notice, Recorder
@@ -38,7 +38,7 @@ from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
 
 TESTS = Path(__file__).resolve().parents[1]
-ORCH_FOLDERS = TESTS / "orch_folders.py"
+ORCH_FOLDERS = TESTS / "kit/nodes/orch_folders.py"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab
+from kit.nodes.foldernodes import FolderLab
 
 from orch.runner.access.copying import NodeSide, PathMissing, Place, fetch, parse_place, push
 from orch.runner.errors import RunnerError

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support import Folder, until
+from kit.support import Folder, until
 
 from orch import images
 from orch.cli.runs.background import ENDED, drive_afresh, supervise

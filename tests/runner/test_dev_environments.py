@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from containershell import inside
-from support import Folder, Said, containers, kill, until
+from kit.nodes.containershell import inside
+from kit.support import Folder, Said, containers, kill, until
 
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.processes import describe_owner

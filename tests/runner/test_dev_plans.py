@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pureruns import compiled, fleet, node
+from kit.ledgers.pureruns import compiled, fleet, node
 
 from orch.runner.launch.dev_environment import desktop_link, task_of, ticks
 from orch.runner.launch.run_plan import DevPlan

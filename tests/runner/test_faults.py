@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from containershell import inside
-from labmachine import freeze
-from nodelab import Lab, docker, wait_until
-from stocked import stocked
+from kit.nodes.containershell import inside
+from kit.nodes.labmachine import freeze
+from kit.nodes.nodelab import Lab, docker, wait_until
+from kit.nodes.stocked import stocked
 
 from orch import images
 from orch.runner.connect import open_connector

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from nodelab import Lab, wait_until
+from kit.nodes.nodelab import Lab, wait_until
 
 from orch import images
 from orch.runner.access.copying import PathMissing, RankSide, fetch, push

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from pureruns import compiled, fleet, node
+from kit.ledgers.pureruns import compiled, fleet, node
 
 from orch.runner.node.runtime import ObservedRank
 from orch.runner.runs.first_failure import Failure, first_failure, first_failure_text

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldernodes import FolderLab, FolderRuntime
+from kit.nodes.foldernodes import FolderLab, FolderRuntime
+from kit.support import until
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
-from support import until
 
 from orch.cli.runs import ps
 from orch.cli.runs.metrics import Watched

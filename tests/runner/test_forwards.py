@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, FolderRuntime
-from nodelab import Lab, docker, wait_until
-from support import free_port
+from kit.nodes.foldernodes import FolderLab, FolderRuntime
+from kit.nodes.nodelab import Lab, docker, wait_until
+from kit.support import free_port
 
 from orch import images
 from orch.runner.access.forwards import LocalPorts, PortRequest, replaced, requested_ports

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pureruns import compiled, fleet, node
+from kit.ledgers.pureruns import compiled, fleet, node
 
 from orch.cli.output.live import Live
 from orch.cli.output.run import nodes_text, run_json, summary

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from pureruns import fleet, node
+from kit.ledgers.pureruns import fleet, node
 
 from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.placement.placement import place_task

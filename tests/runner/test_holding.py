@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from oldrows import old_row
+from kit.ledgers.oldrows import old_row
 
 from orch.runner.errors import HostUnreachable
 from orch.runner.events import Silent

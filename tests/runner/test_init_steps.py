@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import until
+from kit.support import until
 
 from orch.runner.node.status import read_status
 from orch.runner.preparation.first_boot import STATUS_SCRIPT, unfit_error

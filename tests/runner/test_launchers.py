@@ -8,9 +8,9 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from nodelab import Lab, docker, load_image, wait_until
+from kit.nodes.nodelab import Lab, docker, load_image, wait_until
+from kit.nodes.stocked import stocked
 from platformdirs import user_cache_path
-from stocked import stocked
 
 from orch import images
 from orch.images.build import build_once

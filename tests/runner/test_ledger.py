@@ -15,12 +15,12 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import ledger_taker
 import psycopg
 import pytest
-from postgres import Postgres
+from kit.ledgers import ledger_taker
+from kit.ledgers.postgres import Postgres
+from kit.support import fork_server, until
 from sqlalchemy import event, insert, select, text
-from support import fork_server, until
 
 from orch.runner.errors import LedgerReadOnly, LedgerUnusable, NewerLedger, RunConflict, UnknownRun
 from orch.runner.ledger import database, schema

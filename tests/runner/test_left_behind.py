@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import activeruns
 import pytest
+from kit.ledgers import activeruns
 
 from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import HostUnreachable

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from nodelab import Lab, docker
+from kit.nodes.nodelab import Lab, docker
 
 from orch import images
 from orch.runner.events import LogLine, Recorder

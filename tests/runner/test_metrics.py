@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldernodes import FolderConnector, FolderLab, FolderRuntime
-from support import until
+from kit.nodes.foldernodes import FolderConnector, FolderLab, FolderRuntime
+from kit.support import until
 
 from orch.cli.output.metrics import (
     History,

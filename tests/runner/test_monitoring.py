@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldernodes import FolderLab, FolderRuntime
+from kit.nodes.foldernodes import FolderLab, FolderRuntime
+from kit.support import until
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
-from support import until
 
 from orch.cli.output.metrics import serve
 from orch.runner.errors import HostUnreachable

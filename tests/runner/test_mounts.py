@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodelab import Lab
+from kit.nodes.nodelab import Lab
 
 from orch import images
 from orch.runner.errors import NodeUnfit

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from oldrows import FLEET, old_row
+from kit.ledgers.oldrows import FLEET, old_row
+from kit.support import Folder
 from sqlalchemy import text
-from support import Folder
 
 from orch.runner.errors import BadRunName
 from orch.runner.events import Notice, Recorder

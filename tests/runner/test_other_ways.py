@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, FolderRuntime, folder_of, targets
+from kit.nodes.foldernodes import FolderLab, FolderRuntime, folder_of, targets
 
 from orch.cli.output.run import run_json, summary
 from orch.runner.access.copying import PathMissing, collected, copy_here

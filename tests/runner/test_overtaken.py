@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldernodes import FolderLab, FolderRuntime
+from kit.nodes.foldernodes import FolderLab, FolderRuntime
 
 from orch.runner.errors import HostUnreachable, NodesBusy
 from orch.runner.events import Recorder

@@ -9,11 +9,11 @@ import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import pureruns
 import pytest
-from containershell import inside
-from labmachine import docker, wait_until
-from podlab import RUNPOD, PodLab
+from kit.ledgers import pureruns
+from kit.nodes.containershell import inside
+from kit.nodes.labmachine import docker, wait_until
+from kit.nodes.podlab import RUNPOD, PodLab
 
 from orch import images
 from orch.runner.errors import BadTask, ImageUnavailable

@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 import pytest
-from containershell import inside
-from nodelab import Lab
-from stocked import stocked
+from kit.nodes.containershell import inside
+from kit.nodes.nodelab import Lab
+from kit.nodes.stocked import stocked
 
 from orch import images
 from orch.runner.launch.submission import Submission

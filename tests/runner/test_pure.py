@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from pureruns import compiled, fleet, node
+from kit.ledgers.pureruns import compiled, fleet, node
 
 from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
 from orch.runner.launch.environment import host_names

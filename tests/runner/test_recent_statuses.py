@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from foldernodes import FolderLab
+from kit.nodes.foldernodes import FolderLab
 
 from orch.runner.node.status import NodeStatus
 from orch.runner.placement import recent_statuses

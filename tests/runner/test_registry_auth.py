@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from canaries import Nest, Watch
-from nodelab import Lab, docker
-from registrylab import ADDRESS, APP, Registry, registry
+from kit.canaries import Nest, Watch
+from kit.nodes.nodelab import Lab, docker
+from kit.nodes.registrylab import ADDRESS, APP, Registry, registry
 
 from orch.runner.events import LogLine, Recorder
 from orch.runner.launch.submission import Submission

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from pureruns import compiled, fleet, node
+from kit.ledgers.pureruns import compiled, fleet, node
 
 from orch.runner.launch.run_plan import RetryPlan
 from orch.runner.ledger.records import AttemptRow, RankRow, RunRow

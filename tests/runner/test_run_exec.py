@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from support import ORCH, Folder, until
+from kit.support import ORCH, Folder, until
 
 TASK = """\
 type: task

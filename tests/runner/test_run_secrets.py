@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, FolderRuntime
+from kit.nodes.foldernodes import FolderLab, FolderRuntime
 from sqlalchemy import select
 
 from orch.runner.errors import RunFailed

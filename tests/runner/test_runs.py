@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nodelab import Lab, docker
-from stocked import stocked
+from kit.nodes.nodelab import Lab, docker
+from kit.nodes.stocked import stocked
 
 from orch import images
 from orch.runner.errors import BadTask, HostfileIncomplete, NodesBusy, RunConflict

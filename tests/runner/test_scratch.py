@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodelab import Lab
+from kit.nodes.nodelab import Lab
 
 from orch import images
 from orch.runner.events import LogLine, Notice, Recorder

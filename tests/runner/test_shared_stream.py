@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, cast
 
 import pytest
-from foldernodes import FolderConnector
-from support import until
+from kit.nodes.foldernodes import FolderConnector
+from kit.support import until
 
 from orch.runner.errors import ImageUnavailable, RunnerError
 from orch.runner.events import Processor

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pureruns import fleet, node
+from kit.ledgers.pureruns import fleet, node
 
 from orch.runner.errors import NodesBusy, NodeUnfit, NoFit
 from orch.runner.node.status import NodeStatus

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from containershell import inside
-from hostlab import Room
-from labmachine import freeze
-from nodelab import Lab, docker
+from kit.nodes.containershell import inside
+from kit.nodes.hostlab import Room
+from kit.nodes.labmachine import freeze
+from kit.nodes.nodelab import Lab, docker
 
 from orch.runner.errors import CommandTimeout, HostKeyRefused, HostUnreachable, LoginRefused
 from orch.runner.ledger.run_folder import new_key_pair

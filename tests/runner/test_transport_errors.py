@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostlab import PASSPHRASE, Room
-from labmachine import Key
+from kit.nodes.hostlab import PASSPHRASE, Room
+from kit.nodes.labmachine import Key
 
 from orch.runner.errors import (
     ForwardingRefused,

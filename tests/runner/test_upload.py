@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, folder_of
-from nodelab import wait_until
+from kit.nodes.foldernodes import FolderLab, folder_of
+from kit.nodes.nodelab import wait_until
 
 from orch.runner.errors import NodeDiskFull, RunFailed
 from orch.runner.events import Silent

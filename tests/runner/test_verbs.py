@@ -10,8 +10,8 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from containershell import inside
-from support import Folder, containers, until
+from kit.nodes.containershell import inside
+from kit.support import Folder, containers, until
 
 COUNT = """\
 type: task

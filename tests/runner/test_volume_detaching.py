@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldernodes import FolderConnector, FolderRuntime, folder_of
+from kit.nodes.foldernodes import FolderConnector, FolderRuntime, folder_of
 
 from orch.runner.errors import DetachPending, RunFailed, VolumeDetaching
 from orch.runner.events import Notice, Recorder

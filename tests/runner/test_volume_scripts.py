@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from containershell import inside, shell_of
-from labmachine import docker
-from nodelab import Lab
+from kit.nodes.containershell import inside, shell_of
+from kit.nodes.labmachine import docker
+from kit.nodes.nodelab import Lab
 
 from orch import images
 from orch.runner.node.volumes import APPEAR_S, DETACHING, DETACHING_MIN, FAILED, FOREIGN, PREPARING

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, FolderRuntime
-from support import until
+from kit.nodes.foldernodes import FolderLab, FolderRuntime
+from kit.support import until
 
 from orch.cli.output.run import place_text, run_json, runs_table
 from orch.runner.errors import InLine

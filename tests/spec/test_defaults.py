@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from leaves import HEADS, Leaf, leaves, valid
+from kit.leaves import HEADS, Leaf, leaves, valid
 
 from orch.spec.defaults import OF_CLOUDS, Common, UnknownProfile, nearest_project_file
 from orch.spec.loader.load import Loaded, load_paths

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import samples
 
 from orch.spec.dump import dump
 from orch.spec.loader.load import Document, load_paths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from leaves import distinct_leaves, written
+from kit.leaves import distinct_leaves, written
 
 from orch.cli.validate import Format, validate
 from orch.spec.diagnostics import render_human

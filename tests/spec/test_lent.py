@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from leaves import distinct_leaves, written
+from kit.leaves import distinct_leaves, written
 
 from orch.cli.validate import Format, validate
 from orch.spec.diagnostics import Diagnostic, render_github, render_human, render_json, render_sarif

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from reference_runs import verdicts
+from kit.reference_runs import verdicts
 
 TABLE = Path(__file__).parent / "reference-runs.expected"
 

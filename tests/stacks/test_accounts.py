@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 from orch.components.accounts import Account
 from orch.components.cloud.marked import MarkedResource, Survey

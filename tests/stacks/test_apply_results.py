@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 from orch.stacks.errors import ProjectError
 from orch.stacks.saved_plans.result import recorded

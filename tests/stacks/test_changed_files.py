@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 from orch.stacks.errors import Conflict
 from orch.stacks.project import find

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cloud_engine import quiet
+from kit.clouds.cloud_engine import quiet
 
 from orch.stacks.project import Project, find
 from orch.stacks.pulumi import install as engines

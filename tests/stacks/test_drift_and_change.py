@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from recorded_plans import EVENTS, Preview
+from kit.engine.recorded_plans import EVENTS, Preview
 
 from orch.stacks.pulumi.changes import GONE, changes, find_drift, matches_record, without_values
 

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from cloud_engine import quiet
-from remote_state import bucket
+from kit.clouds.cloud_engine import quiet
+from kit.engine.remote_state import bucket
 
 from orch.spec.errors import ExitCode
 from orch.stacks.project import Project, find

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsals import H200, LAMBDA_H100
-from support import Folder
+from kit.clouds.rehearsals import H200, LAMBDA_H100
+from kit.support import Folder
 
 from orch.stacks.pulumi.keyless import PLACEHOLDER, secret_inputs, without_drift_of_secrets, without_secrets
 from orch.stacks.pulumi.masking import SECRET_MARK

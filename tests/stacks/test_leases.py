@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode

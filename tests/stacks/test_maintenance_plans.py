@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import until
+from kit.support import until
 
 from orch.cli.nodes.maintain import Begin, How
 from orch.review.maintenance import report

@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from activeruns import start
-from support import Folder
+from kit.ledgers.activeruns import start
+from kit.support import Folder
 
 from orch.components.deployment import Deployment
 from orch.runner.launch.run_plan import plan_of

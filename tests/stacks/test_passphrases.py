@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-import transit
-from cloud_engine import quiet
+from kit.clouds.cloud_engine import quiet
+from kit.engine import transit
 
 from orch.stacks.errors import StackError
 from orch.stacks.project import Project, find

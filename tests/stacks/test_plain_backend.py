@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from cloud_engine import quiet
-from planning import request_of
+from kit.clouds.cloud_engine import quiet
+from kit.clouds.planning import request_of
 
 from orch.components.base import Backend
 from orch.components.deployment import Deployment, Place

@@ -9,8 +9,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from rehearsals import Rehearsed
-from support import Folder, Said, kill, until
+from kit.clouds.rehearsals import Rehearsed
+from kit.support import Folder, Said, kill, until
 
 SECRET = "hunter2-hunter2-hunter2"
 VOLUME = (

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import Folder, record_fleet
+from kit.support import Folder, record_fleet
 
 from orch.stacks.project import find
 from orch.stacks.state import StackState, settings_file

@@ -11,8 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from foldernodes import FolderLab, FolderRuntime
-from support import ORCH, Folder, Said
+from kit.nodes.foldernodes import FolderLab, FolderRuntime
+from kit.support import ORCH, Folder, Said
 
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger

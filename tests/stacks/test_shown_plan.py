@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from aws_cases import Case
-from aws_engine import Stack, stack
-from cloud_engine import quiet
-from hostlab import Client, Room
-from rehearsals import Rehearsed
+from kit.clouds.aws_cases import Case
+from kit.clouds.aws_engine import Stack, stack
+from kit.clouds.cloud_engine import quiet
+from kit.clouds.rehearsals import Rehearsed
+from kit.nodes.hostlab import Client, Room
 
 from orch.spec.models import Fleet
 from orch.stacks import operations

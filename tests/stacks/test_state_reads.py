@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from aws_cases import Case
-from aws_engine import Stack, stack
-from cloud_engine import quiet
-from counted_engine import CountedEngine
-from oldrows import FLEET
-from remote_state import bucket
-from support import Folder
+from kit.clouds.aws_cases import Case
+from kit.clouds.aws_engine import Stack, stack
+from kit.clouds.cloud_engine import quiet
+from kit.engine.counted_engine import CountedEngine
+from kit.engine.remote_state import bucket
+from kit.ledgers.oldrows import FLEET
+from kit.support import Folder
 
 from orch.spec.models import Fleet
 from orch.stacks import operations

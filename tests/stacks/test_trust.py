@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from oldrows import FLEET
-from support import Folder
+from kit.ledgers.oldrows import FLEET
+from kit.support import Folder
 
 from orch.cli import errors
 from orch.cli.verbs import app

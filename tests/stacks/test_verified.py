@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from pureruns import fleet, node
+from kit.ledgers.pureruns import fleet, node
 
 from orch.runner.errors import HostUnreachable
 from orch.runner.health.findings import Finding, report

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support import Folder
+from kit.support import Folder
 
 from orch.cli.fleets import volumes as cli_volumes
 from orch.components.volumes import Account, Attachment, DiskVolumes, VolumePlan, VolumeRequest

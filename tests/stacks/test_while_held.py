@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cloud_engine import quiet
-from support import kill, until
+from kit.clouds.cloud_engine import quiet
+from kit.support import kill, until
 
 from orch.stacks.errors import EngineGone, Interrupted, StackError, StackLocked
 from orch.stacks.project import Project, find

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from sandbox import Sandbox
+from kit.nodes.sandbox import Sandbox
 
 import orch.templates
 from orch.components.cloud.cloudinit import filled

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from activeruns import fail, left, start
-from aws_engine import Stack, stack
-from cloud_engine import quiet
+from kit.clouds.aws_engine import Stack, stack
+from kit.clouds.cloud_engine import quiet
+from kit.ledgers.activeruns import fail, left, start
 
 from orch.components.request import Approvals
 from orch.spec.loader.load import load_paths

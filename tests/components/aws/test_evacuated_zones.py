@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planning import request_of
+from kit.clouds.planning import request_of
 
 from orch.components import registry
 from orch.components.aws.account import gather_facts

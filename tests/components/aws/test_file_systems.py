@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from aws_engine import Stack, stack
-from rehearsals import Rehearsed
+from kit.clouds.aws_engine import Stack, stack
+from kit.clouds.rehearsals import Rehearsed
 
 from orch.runner.preparation.mounts import CREATED, created_name
 from orch.spec.findings import PlanErrors

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_engine import Stack, stack
+from kit.clouds.aws_engine import Stack, stack
 
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet

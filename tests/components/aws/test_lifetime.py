@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aws_engine import Stack, stack
-from cloud_engine import quiet
+from kit.clouds.aws_engine import Stack, stack
+from kit.clouds.cloud_engine import quiet
 
 from orch.cli.runs.control import see_to_fleets
 from orch.components.lifetime import TAG

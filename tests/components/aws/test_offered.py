@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_cases import CATALOG
-from planning import request_of
+from kit.clouds.aws_cases import CATALOG
+from kit.clouds.planning import request_of
 
 from orch.catalog.aws.machines import nics
 from orch.components.aws.account.facts import Reservation

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aws_engine import Stack, stack
-from cloud_engine import quiet
+from kit.clouds.aws_engine import Stack, stack
+from kit.clouds.cloud_engine import quiet
 
 from orch.cli.runs.new_nodes import NewNodes, make, tell_of_later_nodes
 from orch.rehearsal.aws.api.actions import ACCOUNT

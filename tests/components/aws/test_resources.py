@@ -16,9 +16,9 @@ import pulumi
 import pulumi.runtime
 import pytest
 import yaml
-from aws_cases import Case, cases
+from kit.clouds.aws_cases import Case, cases
+from kit.engine.registering import registered
 from pulumi.runtime import rpc
-from registering import registered
 
 from orch.components.aws.plan import AwsPlan
 from orch.components.cloud.host_keys import public_host_key

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from aws_cases import Case
+from kit.clouds.aws_cases import Case
 
 from orch.catalog.aws.machines import nics
 from orch.components.aws.nics import Interface, interfaces, words

@@ -9,10 +9,10 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
-import cloudconfig
 import pytest
 import yaml
-from aws_cases import Case, cases
+from kit.clouds import cloudconfig
+from kit.clouds.aws_cases import Case, cases
 
 from orch.components.aws.account.gather_facts import host_key_of
 from orch.components.aws.planner import MOST_BYTES

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gcp_cases import CATALOG
 from google.api_core import exceptions
 from google.cloud import compute_v1 as compute
-from planning import request_of
+from kit.clouds.gcp_cases import CATALOG
+from kit.clouds.planning import request_of
 
 from orch.components.gcp.account import gather_facts
 from orch.components.gcp.account.client import moment

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cloud_engine import quiet
-from gcp_engine import Stack, stack
+from kit.clouds.cloud_engine import quiet
+from kit.clouds.gcp_engine import Stack, stack
 
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gcp_engine import Stack, stack
+from kit.clouds.gcp_engine import Stack, stack
 
 from orch.rehearsal.nodes import file_of
 from orch.runner.preparation.mounts import CREATED, created_name

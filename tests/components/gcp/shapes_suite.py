@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cloudconfig
 import pytest
-from gcp_cases import GOLDEN, Case
-from simulated_stack import Done, SimulatedStack
+from kit.clouds import cloudconfig
+from kit.clouds.gcp_cases import GOLDEN, Case
+from kit.engine.simulated_stack import Done, SimulatedStack
 
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.spec.models import Fleet

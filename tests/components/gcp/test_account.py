@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from apart import passes
-from support import ROOT
+from kit.apart import passes
+from kit.support import ROOT
 
 SUITES = (
     "components/gcp/account_suite.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rehearsals import L4, RehearsedGcp
+from kit.clouds.rehearsals import L4, RehearsedGcp
 
 
 @pytest.mark.timeout(600)

@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from gcp_cases import GOLDEN, Case, cases
+from kit.clouds.gcp_cases import GOLDEN, Case, cases
 
 
 @pytest.mark.parametrize("name", cases())

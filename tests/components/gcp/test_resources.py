@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import cloudconfig
 import pulumi
 import pulumi.runtime
 import pytest
 import yaml
-from gcp_cases import Case, cases
+from kit.clouds import cloudconfig
+from kit.clouds.gcp_cases import Case, cases
+from kit.engine.registering import registered
 from pulumi.runtime import rpc
-from registering import registered
 
 from orch.components.cloud.host_keys import public_host_key
 from orch.components.gcp.account.facts import Member

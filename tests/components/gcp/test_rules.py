@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from gcp_cases import CATALOG, Case, cases
+from kit.clouds.gcp_cases import CATALOG, Case, cases
 
 from orch.catalog.gcp.machines import gcp_codes, shapes
 from orch.components import cloud_errors

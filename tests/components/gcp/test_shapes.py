@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from apart import passes
+from kit.apart import passes
 
 from orch.stacks.pulumi import install as engines
 

@@ -6,9 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
-import cloudconfig
 import pytest
-from gcp_cases import Case, cases
+from kit.clouds import cloudconfig
+from kit.clouds.gcp_cases import Case, cases
 
 from orch.catalog.gcp.machines import software
 from orch.components.gcp.userdata import MOST_BYTES

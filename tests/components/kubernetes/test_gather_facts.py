@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubeserver import Answer, Call, KubeServer, kube_server, status
+from kit.kubernetes.kubeserver import Answer, Call, KubeServer, kube_server, status
 
 from orch.components.kubernetes.account.facts import ATTACHMENT_KIND, ATTACHMENTS
 from orch.components.kubernetes.account.gather_facts import gather_facts

@@ -1,6 +1,7 @@
 """Every case of `golden/`: what a fleet becomes on a Kubernetes cluster, or what is wrong with it.
 
-A case holds `fleet`, `settings` of orch.yml, the `cluster` (tests/kubernetes_cases.py), `pins` and `tags`.
+A case holds `fleet`, `settings` of orch.yml, the `cluster` (kit/kubernetes/kubernetes_cases.py), `pins` and
+`tags`.
 `ORCHCTL_REWRITE_GOLDEN=1 pytest tests/components/kubernetes` writes the answers anew; read the difference.
 """
 
@@ -14,8 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes_cases import Case, plan_with
-from tracing import traced
+from kit.kubernetes.kubernetes_cases import Case, plan_with
+from kit.tracing import traced
 
 from orch.components.kubernetes.backend import jump_note
 from orch.components.kubernetes.fabrics import rows

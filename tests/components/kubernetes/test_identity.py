@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import kubernetes_cases
 import pytest
-from kubernetes_cases import Case
+from kit.kubernetes import kubernetes_cases
+from kit.kubernetes.kubernetes_cases import Case
 
 from orch.components.kubernetes.plan import KubernetesPlan
 from orch.spec.errors import ExitCode

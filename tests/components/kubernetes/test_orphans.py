@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubeserver import Answer, Call, KubeServer, kube_server, status
+from kit.kubernetes.kubeserver import Answer, Call, KubeServer, kube_server, status
 
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.kubernetes.account.facts import MANAGED_BY, MARK

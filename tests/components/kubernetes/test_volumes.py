@@ -8,8 +8,8 @@ from typing import Any
 
 import pulumi.runtime
 import pytest
-from kubeserver import Answer, Call, KubeServer, kube_server, status
-from registering import registered
+from kit.engine.registering import registered
+from kit.kubernetes.kubeserver import Answer, Call, KubeServer, kube_server, status
 
 from orch.components.kubernetes.account.facts import MARK
 from orch.components.kubernetes.plan import STACK

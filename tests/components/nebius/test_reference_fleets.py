@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cloud_engine import CloudStack
-from support import ROOT
+from kit.clouds.cloud_engine import CloudStack
+from kit.support import ROOT
 
 from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.project import rehearse

@@ -1,5 +1,5 @@
 """The simulated project for tests of this folder."""
 
-from crusoe_lab import lab
+from kit.clouds.crusoe_lab import lab
 
 __all__ = ["lab"]

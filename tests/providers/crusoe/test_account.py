@@ -6,7 +6,7 @@ import re
 
 import httpx
 import pytest
-from crusoe_lab import H200, IB, LOCATION, Lab, spec
+from kit.clouds.crusoe_lab import H200, IB, LOCATION, Lab, spec
 
 from orch.components.cloud.rest.client import query_text
 from orch.components.cloud_errors import CloudRefused

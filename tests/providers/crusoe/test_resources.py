@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crusoe_lab import H200, IB, LOCATION, Lab, spec
+from kit.clouds.crusoe_lab import H200, IB, LOCATION, Lab, spec
 
 from orch.components.cloud.marked import cloud_name
 from orch.components.crusoe.account.client import DISK, INSTANCE, NETWORK, PARTITION, RULE, SUBNET, Kind

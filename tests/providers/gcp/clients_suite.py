@@ -11,7 +11,7 @@ import pytest
 from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1 as compute
-from strangers import HTML, JSON, PORTAL, answering, serving
+from kit.clouds.strangers import HTML, JSON, PORTAL, answering, serving
 
 from orch.components.cloud_errors import CloudRefused
 from orch.components.gcp.account.guarded import Guarded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from support import ROOT
+from kit.support import ROOT
 
 
 def test_the_account_itself_imports_nothing_of_googles() -> None:

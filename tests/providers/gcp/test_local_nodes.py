@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from nodelab import docker
+from kit.nodes.nodelab import docker
 
 from orch.rehearsal.nodes import repair, scope, stop
 from orch.runner.ledger.run_folder import new_key_pair

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_stack import SimulatedStack
+from kit.engine.simulated_stack import SimulatedStack
 
 from orch.stacks.pulumi import install as engines
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from provider_tables import judge, judge_words
+from kit.engine.provider_tables import judge, judge_words
 
 from orch.providers.orch.values import UNKNOWN
 from orch.rehearsal.gcp.account import GcpCloud

@@ -1,5 +1,5 @@
 """The simulated account for tests of this folder."""
 
-from lambda_lab import lab
+from kit.clouds.lambda_lab import lab
 
 __all__ = ["lab"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from lambda_lab import H100, QUICK, REGION, Lab, spec
-from strangers import answering
+from kit.clouds.lambda_lab import H100, QUICK, REGION, Lab, spec
+from kit.clouds.strangers import answering
 
 from orch.components.cloud.marked import cloud_name
 from orch.components.cloud.rest.client import MOST_PAUSE_S

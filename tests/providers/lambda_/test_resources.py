@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lambda_lab import H100, QUICK, REGION, Lab, spec
+from kit.clouds.lambda_lab import H100, QUICK, REGION, Lab, spec
 
 from orch.components.cloud.marked import Survey, cloud_name
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot, delete_named, survey_named

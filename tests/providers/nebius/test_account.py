@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nebius_lab import PROJECT, SUBNET, Lab, LoggedIn, instance
+from kit.clouds.nebius_lab import PROJECT, SUBNET, Lab, LoggedIn, instance
 
 from orch.components.cloud_errors import CloudRefused
 from orch.components.nebius.account import client as api

@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from nebius_lab import Lab
-from support import Folder
+from kit.clouds.nebius_lab import Lab
+from kit.support import Folder
 
 from orch.catalog.errors import RefreshFailed
 from orch.catalog.load import catalog

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from nebius_lab import PROJECT, Lab, instance
+from kit.clouds.nebius_lab import PROJECT, Lab, instance
 from pulumi.provider.experimental import provider as api
 from pulumi.provider.experimental.property_value import PropertyValue
 

@@ -1,5 +1,5 @@
 """The simulated account for tests of this folder."""
 
-from runpod_lab import lab
+from kit.clouds.runpod_lab import lab
 
 __all__ = ["lab"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from runpod_lab import A100, H100, Lab, cluster, pod
+from kit.clouds.runpod_lab import A100, H100, Lab, cluster, pod
 
 from orch.catalog.errors import NoSdk
 from orch.catalog.runpod.prices import gpus_of_pods

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labmachine import docker, wait_until
-from runpod_lab import Lab
+from kit.clouds.runpod_lab import Lab
+from kit.nodes.labmachine import docker, wait_until
 
 from orch import images
 from orch.components.cloud.host_keys import private_host_key, public_host_key

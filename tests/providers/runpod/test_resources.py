@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from runpod_lab import A100, H100, Lab, cluster, pod
+from kit.clouds.runpod_lab import A100, H100, Lab, cluster, pod
 
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME
 from orch.components.runpod.account.errors import ERRORS, RunpodRefused

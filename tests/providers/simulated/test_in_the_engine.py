@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_stack import SimulatedStack, Wanted
-from support import at_work, until
+from kit.engine.simulated_stack import SimulatedStack, Wanted
+from kit.support import at_work, until
 
 from orch.stacks.pulumi import install as engines
 from orch.stacks.pulumi.recovery import repair_files

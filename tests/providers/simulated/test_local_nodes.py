@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from nodelab import docker
+from kit.nodes.nodelab import docker
 
 from orch.components.aws.account.gather_facts import host_key_of
 from orch.rehearsal.nodes import keys_of, repair, scope, stop

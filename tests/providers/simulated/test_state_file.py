@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forkserver import Forked
-from support import fork_server, until
+from kit.engine.forkserver import Forked
+from kit.support import fork_server, until
 
 from orch.rehearsal.__main__ import main
 from orch.rehearsal.account import SimulationError

@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from kernellog import as_kmsg
-from nodelab import docker
+from kit.nodes.kernellog import as_kmsg
+from kit.nodes.nodelab import docker
 
 from orch import images
 from orch.runner.health.examination import command

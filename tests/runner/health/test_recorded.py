@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from kernellog import as_read
+from kit.nodes.kernellog import as_read
 
 from orch.runner.health.examination import read
 from orch.runner.health.findings import HealthReport

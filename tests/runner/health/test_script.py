@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from kernellog import as_kmsg, records_of
+from kit.nodes.kernellog import as_kmsg, records_of
 
 from orch.runner.health import examination
 from orch.runner.health.examination import Depth, command, examine, read

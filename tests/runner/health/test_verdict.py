@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foldernodes import FolderLab, folder_of
+from kit.nodes.foldernodes import FolderLab, folder_of
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, NodeUnfit
 from orch.runner.events import Event, Notice

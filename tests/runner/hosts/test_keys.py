@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostlab import Room
+from kit.nodes.hostlab import Room
 
 from orch.runner.errors import HostKeyRefused, HostUnreachable
 from orch.runner.ledger.run_folder import new_key_pair

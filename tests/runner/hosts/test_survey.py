@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hostlab import PASSPHRASE, Room
-from labmachine import left_behind
-from labserver import Server
+from kit.nodes.hostlab import PASSPHRASE, Room
+from kit.nodes.labmachine import left_behind
+from kit.nodes.labserver import Server
 
 from orch import images
 from orch.providers.orch.ssh_host import SshHostHandler

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from hostlab import Room
+from kit.nodes.hostlab import Room
 
 from orch.runner.errors import BadSshConfig, HostKeyRefused, HostUnreachable, RunnerError
 from orch.runner.hosts.checks.types import TargetError

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from kubeserver import Answer, Call, KubeServer, kube_server, status
+from kit.kubernetes.kubeserver import Answer, Call, KubeServer, kube_server, status
 
 from orch.runner.errors import PodsRefused
 from orch.runner.runs.pods.admission import admitted

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubeserver import Answer, Call, KubeServer, kube_server, status
+from kit.kubernetes.kubeserver import Answer, Call, KubeServer, kube_server, status
 
 from orch.runner.kubernetes import client as clients
 from orch.runner.kubernetes.client import KubernetesClient, api_path
@@ -523,9 +523,13 @@ def test_the_time_is_that_of_the_server(
     before = datetime.now(timezone.utc)
     assert before <= client.now() <= datetime.now(timezone.utc)
     later = format_datetime(before + timedelta(hours=3), usegmt=True)
-    monkeypatch.setattr("kubeserver._Handler.date_time_string", lambda self, timestamp=None: later)
+    monkeypatch.setattr(
+        "kit.kubernetes.kubeserver._Handler.date_time_string", lambda self, timestamp=None: later
+    )
     client.get("/api/v1/pods")
     assert timedelta(minutes=178) < client.now() - before < timedelta(minutes=182)
-    monkeypatch.setattr("kubeserver._Handler.date_time_string", lambda self, timestamp=None: "none")
+    monkeypatch.setattr(
+        "kit.kubernetes.kubeserver._Handler.date_time_string", lambda self, timestamp=None: "none"
+    )
     client.get("/api/v1/pods")
     assert timedelta(minutes=178) < client.now() - before < timedelta(minutes=182)

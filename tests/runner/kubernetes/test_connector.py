@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubeserver import Answer, Call, KubeServer, Streams, kube_server, pod, run_command, status
+from kit.kubernetes.kubeserver import Answer, Call, KubeServer, Streams, kube_server, pod, run_command, status
 
 from orch.runner.connect import open_connector
 from orch.runner.errors import CommandTimeout, HostUnreachable, LoginRefused, PodGone, RunnerError

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from kubeserver import Answer, KubeServer, kube_server, pod, run_command, status
+from kit.kubernetes.kubeserver import Answer, KubeServer, kube_server, pod, run_command, status
 
 from orch.runner.kubernetes import login as logins
 from orch.runner.kubernetes.client import KubernetesClient

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubescreen import WAIT_S, Screen
-from kubeserver import Answer, KubeServer, Streams, kube_server, pod, run_command, status
+from kit.kubernetes.kubescreen import WAIT_S, Screen
+from kit.kubernetes.kubeserver import Answer, KubeServer, Streams, kube_server, pod, run_command, status
 
 from orch.runner.errors import RunnerError
 from orch.runner.kubernetes.connector import KubernetesConnector

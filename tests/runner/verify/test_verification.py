@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pureruns import compiled, fleet, node
+from kit.ledgers.pureruns import compiled, fleet, node
 
 from orch.runner.errors import RunFailed
 from orch.runner.events import LogLine, LogLines, Notice, Recorder

@@ -143,7 +143,7 @@ def _without_ciphertext(value: Any) -> Any:
 
 
 def aws(folder: Path) -> None:
-    from aws_engine import stack
+    from kit.clouds.aws_engine import stack
 
     lab = stack(folder, quotas={"L-417A185B": 20_000})
     fleet = {
@@ -185,7 +185,7 @@ def aws(folder: Path) -> None:
 
 
 def gcp(folder: Path) -> None:
-    from gcp_engine import stack
+    from kit.clouds.gcp_engine import stack
 
     lab = stack(folder, "lab")
     fleet = {
@@ -253,8 +253,8 @@ def local(folder: Path) -> None:
 
 
 def _containers(folder: Path) -> list[dict[str, str]]:
-    from support import Folder
-    from support import containers as listed
+    from kit.support import Folder
+    from kit.support import containers as listed
 
     return [{"name": name} for name in listed(Folder(folder), "laptop")]
 
@@ -285,7 +285,7 @@ def ssh(folder: Path) -> None:
 
 @contextmanager
 def room_of(folder: Path) -> Iterator[Any]:
-    from hostlab import server_room
+    from kit.nodes.hostlab import server_room
     from platformdirs import user_cache_path
 
     cache = str(user_cache_path())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import pytest
-from gangcases import queue, request, written
+from kit.kubernetes.gangcases import queue, request, written
 
 from orch.runner.errors import BadTask
 from orch.runner.kubernetes.client import KubernetesClient

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gangcases import written
-from pureruns import compiled, fleet
+from kit.kubernetes.gangcases import written
+from kit.ledgers.pureruns import compiled, fleet
 
 from orch.runner.kubernetes.gangs.fabric import fabric_variables
 from orch.spec.state import FleetState, NodeState

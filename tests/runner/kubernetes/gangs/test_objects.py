@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
-from gangcases import CASES, GOLDEN, answers, queue, request, written
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.kubernetes.gangcases import CASES, GOLDEN, answers, queue, request, written
 
 from orch.catalog.errors import BadCatalogFile
 from orch.runner.errors import BadTask

@@ -1,0 +1,414 @@
+"""What plans and runs each kind of document, without a cloud and without nodes: `act(document, folder)`.
+
+An act goes on step by step, so that who has seen enough of it ends it there. It adds to `told` the shell text
+that it would send elsewhere, but for what templates render.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from datetime import date
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+from unittest.mock import patch
+
+import pulumi
+import pulumi.runtime
+from google.auth.credentials import AnonymousCredentials
+
+from kit.clouds import aws_cases, cloud_cases, gcp_cases
+from kit.clouds.planning import request_of
+from kit.engine.registering import registered
+from kit.kubernetes import kubernetes_cases
+from orch.cli.runs import submission
+from orch.cli.runs.new_nodes import NewNodes
+from orch.components.aws.account import gather_facts as aws_ask
+from orch.components.aws.account import lookups as aws_wanted
+from orch.components.aws.backend import AwsBackend
+from orch.components.aws.fleet_state import ssm_command
+from orch.components.cloud.backend import CloudBackend
+from orch.components.gcp.account import gather_facts as gcp_ask
+from orch.components.gcp.account import lookups as gcp_wanted
+from orch.components.gcp.backend import GcpBackend
+from orch.components.gcp.capacity import max_wait_s
+from orch.components.gcp.fleet_state import iap_command
+from orch.components.init_steps import scripts
+from orch.components.kubernetes.backend import jump_note
+from orch.components.kubernetes.login import kubeconfig_file
+from orch.components.local.facts import LocalFacts
+from orch.components.local.plan import plan as plan_local
+from orch.components.node_count import with_node_count
+from orch.components.registry import check_total_budget, compile_fleet, watched
+from orch.components.request import PlanRequest, PriorState, Spent
+from orch.components.ssh.facts import SshFacts
+from orch.components.ssh.facts import ask as ask_hosts
+from orch.components.ssh.plan import plan as plan_ssh
+from orch.policies.rule import Resource
+from orch.policies.settings import Settings, Subject, finding_of, violations
+from orch.runner.errors import HostUnreachable
+from orch.runner.hosts.checks.types import HostReport
+from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
+from orch.runner.hosts.network import ClusterAddress as Address
+from orch.runner.hosts.network import ClusterNetwork
+from orch.runner.hosts.survey import Survey
+from orch.runner.launch.compile import compile_run
+from orch.runner.launch.launch_record import LaunchRecord
+from orch.runner.launch.run_plan import RunPlan, plan_of
+from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.records import RunRow
+from orch.runner.node.connector import Connector
+from orch.runner.node.container import (
+    go_command,
+    log_command,
+    observe_command,
+    release_command,
+    start_command,
+    stop_command,
+)
+from orch.runner.node.stage import stage_files
+from orch.runner.placement.placement import place_task
+from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.ssh.naming import names
+from orch.runner.ssh.targets import SshTarget
+from orch.spec.errors import OrchError
+from orch.spec.loader.load import Document
+from orch.spec.models import Fleet
+from orch.spec.models.backends.aws import AwsSettings
+from orch.spec.models.backends.gcp import GcpSettings
+from orch.spec.models.backends.kubernetes import KubernetesSettings
+from orch.spec.models.backends.local import LocalSettings
+from orch.spec.models.project import ProjectSettings
+from orch.spec.state import FleetState, Gpus, NodeState
+from orch.stacks.project import find
+from orch.stacks.secrets.values import tunnels
+from orch.stacks.state import StackState
+
+Steps = Generator[None, None, None]
+Act = Callable[[Document, Path, list[str]], Steps]
+
+
+def fleets(plan: Callable[[Fleet, Path], Steps]) -> Act:
+    """The act of a backend's plan."""
+
+    def act(document: Document, folder: Path, told: list[str]) -> Steps:
+        assert isinstance(document.model, Fleet)
+        with_node_count(request_of(document.model, folder=folder))
+        watched(document.model)
+        yield from plan(document.model, folder)
+
+    return act
+
+
+def plan_on_aws(fleet: Fleet, folder: Path, given: AwsSettings | None = None) -> Steps:
+    class OnAws(aws_cases.Case):
+        @property
+        def fleet(self) -> Fleet:
+            return fleet
+
+        @property
+        def settings(self) -> AwsSettings:
+            return given or AwsSettings()
+
+    made = yield from plan_on_cloud(
+        AwsBackend(), OnAws("given", {}), lambda *asked: aws_wanted.needed_lookups(*asked, "scope"), folder
+    )
+    if given is not None or fleet.__dict__["network"] is not None:
+        register_on_aws(made, given or AwsSettings())
+
+
+def plan_on_gcp(fleet: Fleet, folder: Path, given: GcpSettings | None = None) -> Steps:
+    class OnGcp(gcp_cases.Case):
+        @property
+        def fleet(self) -> Fleet:
+            return fleet
+
+        @property
+        def settings(self) -> GcpSettings:
+            return given or GcpSettings()
+
+    max_wait_s(fleet)
+    made = yield from plan_on_cloud(GcpBackend(), OnGcp("given", {}), gcp_wanted.needed_lookups, folder)
+    if given is not None or fleet.__dict__["network"] is not None:
+        register_on_gcp(made, given or GcpSettings())
+
+
+def plan_on_cloud(
+    backend: CloudBackend[Any, Any], case: Any, question: Callable[..., object], folder: Path
+) -> Generator[None, None, Any]:
+    places = case.candidates()
+    yield
+    question(case.fleet, case.settings, places[0], PriorState())
+    scripts(case.fleet, folder)
+    yield
+    request = request_of(case.fleet, case.settings, folder=folder, session=object())
+    deployment = backend.deploy(request, places[0], case.plan(places[0]))
+    plan = deployment.plan
+    check_total_budget(replace(request, spent=Spent(0.0)), deployment)
+    yield
+    return plan
+
+
+class Given(pulumi.runtime.Mocks):
+    """Resources that get what a cloud would give them."""
+
+    def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
+        more: dict[str, Any] = {"arn": f"arn:{args.name}", "latestVersion": 1, "instanceId": args.name}
+        if args.typ == "orch:index:Keys":
+            more |= {"client_private_key": "private", "client_public_key": "ssh-ed25519 AAAA me"}
+            more |= {"host_seed": "ab" * 32}
+        if "nstance" in args.typ:
+            nic = {"networkIp": "10.0.0.9", "accessConfigs": [{"natIp": "203.0.113.7"}]}
+            more |= {"privateIp": "10.0.0.9", "publicIp": "203.0.113.7", "networkInterfaces": [nic]}
+            more |= {"primaryNetworkInterfaceId": f"eni-{args.name}", "selfLinkUnique": args.name}
+        return f"{args.name}-id", {**args.inputs, **more}
+
+    def call(self, args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
+        raise AssertionError(f"{args.token} is asked inside the program")
+
+
+def register_on_aws(plan: Any, settings: AwsSettings) -> None:
+    from orch.components.aws.resources import AwsFleet
+
+    registered(Given(), lambda: AwsFleet(plan, settings, lambda ids: {}).state)
+
+
+def register_on_gcp(plan: Any, settings: GcpSettings) -> None:
+    from orch.components.gcp.resources import GcpFleet
+
+    registered(Given(), lambda: GcpFleet(plan, settings, lambda names: {}, lambda group, count: ()).state)
+
+
+def plan_locally(fleet: Fleet, folder: Path) -> Steps:
+    yield
+    machine = LocalFacts(cpus=64, memory_mib=1 << 20, node_image="orch/node")
+    plan_local(fleet, machine, PriorState(), "abc", scripts(fleet, folder))
+
+
+def plan_hosts(fleet: Fleet, folder: Path) -> Steps:
+    """Asked where nothing listens, and planned as if all were fit."""
+    ask_hosts(fleet, folder)
+    yield
+    request = PlanRequest(fleet, (), PriorState(), "abc", root=folder, folder=folder)
+    plan_ssh(request, fit_hosts(fleet), scripts(fleet, folder))
+
+
+def fit_hosts(fleet: Fleet) -> SshFacts:
+    """What hosts without a fault would have said."""
+    assert fleet.ssh_config is not None
+    cards = (Gpu(vendor="nvidia", name="H100", count=8, memory_mib=81_559),)
+    facts = HostFacts(cpus=64, memory_mib=1 << 20, gpus=cards, docker=Docker(version="27"), machine_id="m")
+    called = names(fleet.ssh_config)
+    targets = {
+        name: SshTarget(
+            NodeState(
+                index=index,
+                name=name,
+                address=f"10.0.0.{index + 1}",
+                user="ops",
+                host_key=f"ssh-ed25519 {name}",
+            ),
+            "scanned",
+            f"SHA256:{name}",
+        )
+        for index, name in enumerate(called)
+    }
+    reports = tuple(HostReport(targets[name], facts, ()) for name in called)
+    places = tuple(Address(name, f"192.168.1.{index + 1}", "eth1", 1500) for index, name in enumerate(called))
+    return SshFacts(Survey(reports, ClusterNetwork("192.168.1.0/24", places), ()), targets)
+
+
+# Tasks: the command line's own way, up to what a node is asked to start
+
+
+class Unreachable:
+    """A way to nodes that leads to none: where they do not answer, a run is planned all the same."""
+
+    def run(self, node: NodeState, command: object, **more: object) -> Any:
+        raise HostUnreachable(f"{node.name} does not answer")
+
+    def close(self) -> None: ...
+
+    def hang_up(self) -> None: ...
+
+
+def fleets_of(backend: str, names: tuple[str, ...]) -> dict[str, FleetState]:
+    """Fleets of two nodes each with eight H100."""
+    gpus = Gpus(count=8, vendor="nvidia", name="H100", memory_mib=81_559)
+    kinds = {"aws": ("p5.48xlarge", "efa"), "gcp": ("a3-megagpu-8g", "tcpxo")}
+    kind, interconnect = kinds.get(backend, (None, "none"))
+    nodes = tuple(
+        NodeState(
+            index=index,
+            name=f"n{index}",
+            address=f"127.0.0.{index + 2}",
+            internal_ip=f"10.0.0.{index + 2}",
+            user="root",
+            host_key="k",
+            cpus=64,
+            memory_mib=1 << 20,
+            gpus=gpus,
+            instance_type=kind,
+        )
+        for index in range(2)
+    )
+    more: dict[str, Any] = {"placement": "cluster", "interconnect": interconnect}
+    return {name: FleetState(name=name, stack=name, backend=backend, nodes=nodes, **more) for name in names}
+
+
+@cache
+def empty_ledger() -> bytes:
+    """The file of a ledger that was just made, which takes longer than a plan."""
+    with TemporaryDirectory() as folder:
+        open_ledger(f"sqlite:///{folder}/ledger.db").close()
+        return Path(folder, "ledger.db").read_bytes()
+
+
+def compiled(place: RunnerContext, row: RunRow) -> tuple[RunPlan, tuple[dict[str, str], ...]]:
+    """The plan of a run and the environments of its ranks; of a member of an array as its first attempt has
+    them, on the nodes that it would have."""
+    plan, folder = plan_of(row), place.context(row).folder
+    if row.array is None:
+        return plan, folder.environments()
+    record = LaunchRecord.kept(folder)
+    seats = place_task(record.task, record.fleet)
+    again = compile_run(record.request(row, fleet=record.fleet, seats=seats, volumes=record.volumes))
+    return again.plan, again.environments
+
+
+def run_on(backend: str, **given: Any) -> Act:
+    """`given` is what a command line may hold: `name`, `arguments`, `variables`."""
+
+    def act(document: Document, folder: Path, told: list[str]) -> Steps:
+        here = fleets_of(backend, document.model.__dict__["fleets"] or ("lab",))
+        (folder / "ledger.db").write_bytes(empty_ledger())
+        ledger = open_ledger(f"sqlite:///{folder / 'ledger.db'}")
+        place = RunnerContext(folder / ".orch", ledger, cast(Connector, Unreachable()))
+        try:
+            with (
+                patch("orch.cli.runs.submission._candidates", lambda *asked: here),
+                patch("orch.stacks.fleets.known_fleets", lambda at: {n: StackState(at, n) for n in here}),
+                patch("orch.images.resolve", lambda image: image),
+            ):
+                room = submission.fleets_with_room(
+                    find(folder), place, document, None, NewNodes(True, False, "")
+                )
+                # As if the nodes that it gets were made for it.
+                made = frozenset(node.name for fleet in here.values() for node in fleet.nodes)
+                row = submission.submit_task(
+                    find(folder),
+                    place,
+                    document,
+                    fleet_name=None,
+                    room=replace(room, made=made),
+                    **{"arguments": (), "name": None, "variables": {}, **given},
+                )
+            yield
+            plan, environments = compiled(place, row)
+            for rank in range(len(plan.ranks)):
+                staged = stage_files(plan, rank, environments[rank], None)
+                told += [staged["env"], *(text for name, text in staged.items() if name.endswith(".sh"))]
+                nothing = (b"",)
+                made = [start_command(plan, rank, nothing), go_command(plan, rank, 29_500)]
+                made += [
+                    ask(plan, rank) for ask in (observe_command, stop_command, release_command, log_command)
+                ]
+                told += [each.text for each in made]
+        finally:
+            ledger.close()
+            (folder / "ledger.db").unlink()
+
+    return act
+
+
+# orch.yml: a fleet of each backend of it, and what logs in there
+
+FLEETS = {
+    "aws": ({"instance_types": ["c7i.8xlarge"]}, {"resources": {"gpu": "H100:8"}}),
+    "gcp": ({"instance_types": ["n2-standard-8"]}, {"resources": {"gpu": "H100:8"}, "placement": "cluster"}),
+}
+
+
+@contextmanager
+def nobody_answers() -> Iterator[None]:
+    """The SDKs ask no machine but this one, where nothing listens."""
+    nowhere = "http://127.0.0.1:1"
+    given = {"AWS_ENDPOINT_URL": nowhere, "AWS_MAX_ATTEMPTS": "1", "AWS_EC2_METADATA_DISABLED": "true"}
+    given |= {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
+    anonymous = patch("google.auth.default", lambda: (AnonymousCredentials(), "acme"))
+    # Its errors are in a module that does not go with Pulumi's SDK: tests/kit/apart.py.
+    as_raised = patch(
+        "orch.components.gcp.account.gather_facts.translate_errors", lambda doing: nullcontext()
+    )
+    with patch.dict(os.environ, given), anonymous, as_raised:
+        yield
+
+
+def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
+    judge(Settings(cast(ProjectSettings, document.model).policies))
+    yield
+    project = find(folder)
+    tunnels(project)
+    yield
+    # Ranges are told apart as objects, and the project has read its own.
+    of_document = cast(ProjectSettings, document.model).configured
+    for settings in project.backends:
+        if isinstance(settings, LocalSettings):
+            fleet = fleet_of("local", {})
+            with patch(
+                "orch.components.local.backend.ask", lambda image: LocalFacts(64, 1 << 20, image or "")
+            ):
+                compile_fleet(
+                    PlanRequest(fleet, of_document, PriorState(), "abc", root=folder, folder=folder)
+                )
+        elif isinstance(settings, AwsSettings):
+            told.append(ssm_command("us-east-1", settings, "i-0").replace("%%", "%"))
+            with nobody_answers():
+                if settings.__dict__["creds"] is not None:
+                    aws_ask.open_session(settings)
+                yield
+                places = [fleet_of("aws", more) for more in FLEETS["aws"]]
+                yield from all_of(partial(plan_on_aws, fleet, folder, settings) for fleet in places)
+        elif isinstance(settings, GcpSettings):
+            told.append(iap_command("acme", "us-west1-b", settings, "node").replace("%%", "%"))
+            with nobody_answers():
+                gcp_ask.open_session(settings)
+                yield
+                places = [fleet_of("gcp", more) for more in FLEETS["gcp"]]
+                yield from all_of(partial(plan_on_gcp, fleet, folder, settings) for fleet in places)
+        elif isinstance(settings, KubernetesSettings):
+            kubeconfig_file(settings, folder)
+            jump_note(settings)
+            yield
+            kubernetes_cases.plan_with(settings)
+        elif (plan := cloud_cases.PLANS.get(type(settings))) is not None:
+            yield from plan(settings)
+
+
+def judge(settings: Settings) -> None:
+    """Judge a resource by policies, and say what they say."""
+    public = {"associatePublicIpAddress": True, "launchTemplate": {}}
+    found = settings.of_resource(Resource("aws:ec2/instance:Instance", "lab-0", "urn", public))
+    for each in violations(found, Subject("lab", "lab.yml", date(2027, 1, 1))):
+        finding_of(each)
+
+
+def all_of(acts: Iterable[Callable[[], Steps]]) -> Steps:
+    """The steps of each act, whatever became of those before. Raises the first error."""
+    errors = list[OrchError]()
+    for act in acts:
+        try:
+            yield from act()
+        except OrchError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def fleet_of(backend: str, more: dict[str, Any]) -> Fleet:
+    given = {"type": "fleet", "name": "lab", "backends": [backend], "nodes": "2", **more}
+    return Fleet.model_validate(given)
