@@ -45,7 +45,7 @@ def _missing(environment: Environment, branch: str, reviewed: bool) -> Iterator[
     if environment.branches is None:
         yield "each branch may deploy to it"
     elif other := [each for each in environment.branches if each != branch]:
-        yield f"other branches may deploy to it: {', '.join(other)}"
+        yield f"others may deploy to it: {', '.join(other)}"
     elif branch not in environment.branches:
         yield f"{branch} may not deploy to it"
     if reviewed and not environment.reviewed:
@@ -57,7 +57,8 @@ def of_github(
 ) -> Environment:
     """What GitHub answers about an environment, None for 404, and about its deployment branches.
 
-    `protected_branches` counts as `branch`: it is protected itself, or the environment is open to nobody.
+    `protected_branches` counts as `branch`: it is protected itself, or the environment is open to nobody. A
+    policy of tags is no branch, even if it has the branch's name.
     Source: REST API, "Get an environment", "List deployment branch policies".
     """
     if told is None:
@@ -68,10 +69,16 @@ def of_github(
     branches: tuple[str, ...] | None = None
     if policy and policy.get("custom_branch_policies"):
         found = policies.get("branch_policies") or ()
-        branches = tuple(str(each.get("name")) for each in found)
+        branches = tuple(_allowed(policy) for policy in found)
     elif policy and policy.get("protected_branches"):
         branches = (branch,)
     return Environment(name, True, reviewed, branches)
+
+
+def _allowed(policy: Mapping[str, Any]) -> str:
+    """Return the branch that a deployment policy of GitHub allows, or `tag NAME` for one of tags."""
+    name = str(policy.get("name"))
+    return name if policy.get("type", "branch") == "branch" else f"{policy['type']} {name}"
 
 
 def of_gitlab(name: str, token: str) -> Environment:

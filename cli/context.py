@@ -47,7 +47,7 @@ Forget = Annotated[
     bool,
     typer.Option(
         "--forget",
-        help="Drop resources from the record although all of a cloud's are gone at once (ORCH349).",
+        help="Forget the resources of a cloud that are all missing at once (ORCH349); nothing is deleted.",
     ),
 ]
 Owner = Annotated[

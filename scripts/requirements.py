@@ -1,7 +1,7 @@
 """Writes ci/requirements.txt: every dependency of orch that a pipeline installs, with its version and hashes.
 
-    python -m venv /tmp/uv && /tmp/uv/bin/pip install uv
-    python scripts/requirements.py /tmp/uv/bin/uv
+    python -m venv FOLDER && FOLDER/bin/pip install uv
+    python scripts/requirements.py FOLDER/bin/uv
 
 Run it after a change of dependencies in pyproject.toml, before a release, and when a dependency has a fix. uv
 resolves for Python 3.10 to 3.13 at once; kept are the hashes of wheels for Linux on x86_64 and aarch64. Each

@@ -486,7 +486,7 @@ def test_findings_of_a_stranger_take_few_requests_and_no_message_is_too_long(
     [
         ({}, "", (4, "there is no such environment")),
         ({"production": (False, None)}, "", (4, "each branch may deploy to it")),
-        ({"production": (True, ["main", "x/*"])}, "", (4, "other branches may deploy to it: x/*")),
+        ({"production": (True, ["main", "x/*"])}, "", (4, "others may deploy to it: x/*")),
         ({"production": (False, ["main"])}, "", (4, "nobody has to approve a deployment")),
         ({"production": (False, ["main"])}, "branch", (0, "")),
         ({"production": (True, ["main"])}, "", (0, "")),

@@ -27,23 +27,26 @@ def told(rules: list[dict[str, Any]], policy: dict[str, bool] | None) -> dict[st
 
 
 @pytest.mark.parametrize(
-    ("answer", "branches", "missing"),
+    ("answer", "allowed", "missing"),
     [
         (None, [], "there is no such environment"),
         (told([], None), [], "each branch may deploy to it; nobody has to approve a deployment"),
         (told([REVIEWERS], None), [], "each branch may deploy to it"),
         (told([{**REVIEWERS, "reviewers": []}], CUSTOM), ["main"], "nobody has to approve a deployment"),
-        (told([REVIEWERS], CUSTOM), ["main", "feature/*"], "other branches may deploy to it: feature/*"),
+        (told([REVIEWERS], CUSTOM), ["main", "feature/*"], "others may deploy to it: feature/*"),
         (told([REVIEWERS], CUSTOM), [], "main may not deploy to it"),
         (told([REVIEWERS], CUSTOM), ["main"], None),
+        (told([REVIEWERS], CUSTOM), ["main", ("tag", "main")], "others may deploy to it: tag main"),
+        (told([REVIEWERS], CUSTOM), [("branch", "main")], None),
         (told([REVIEWERS], PROTECTED), [], None),
     ],
 )
 def test_an_environment_of_github_is_protected_or_nothing_is_done(
-    answer: dict[str, Any] | None, branches: list[str], missing: str | None
+    answer: dict[str, Any] | None, allowed: list[str | tuple[str, str]], missing: str | None
 ) -> None:
-    policies = {"branch_policies": [{"name": each} for each in branches]}
-    found = of_github("production", answer, policies, "main")
+    policies = [("branch", one) if isinstance(one, str) else one for one in allowed]
+    listed = {"branch_policies": [{"type": kind, "name": name} for kind, name in policies]}
+    found = of_github("production", answer, listed, "main")
     if missing is None:
         require_protected(found, "main", reviewed=True, where="acme/cluster")
         return
