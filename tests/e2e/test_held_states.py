@@ -189,7 +189,7 @@ class Place:
         return find(self.folder.path)
 
 
-@pytest.fixture(params=["files", "bucket"])
+@pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     folder = Folder(tmp_path / "clone")
     folder.path.mkdir()
@@ -245,16 +245,22 @@ SECRET = (("secret", "set", "other", "x"), "orch.secrets")
 STACK = (("up", "late.yml", "--yes"), "volume.late")
 
 
-def moments(longest: float, *few: float) -> list[object]:
-    """Moments of a call: a few in each run of the suite, and twenty by chance in `make soak`."""
-    chance = [round(random.uniform(0.0, longest), 2) for _ in range(20)]
+def moments() -> list[object]:
+    """Places and moments of a call, in seconds: one for each place in each run of the suite, and twenty by
+    chance in `make soak`."""
+    soak = [(place, round(random.uniform(0.0, 8.0), 2)) for place in ("files", "bucket") for _ in range(20)]
+    soak += [("files", 5.0), ("bucket", 0.8)]
     return [
-        *few,
-        *(pytest.param(each, marks=pytest.mark.soak, id=f"soak{n}") for n, each in enumerate(chance)),
+        pytest.param("files", 0.8, id="files"),
+        pytest.param("bucket", 5.0, id="bucket"),
+        *(
+            pytest.param(*each, marks=pytest.mark.soak, id=f"{each[0]}-soak{n}")
+            for n, each in enumerate(soak)
+        ),
     ]
 
 
-@pytest.mark.parametrize("after_s", moments(8.0, 0.8, 5.0))
+@pytest.mark.parametrize(("place", "after_s"), moments(), indirect=["place"])
 def test_what_a_second_process_makes_while_the_passphrase_is_rotated_is_not_lost(
     place: Place, after_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +280,7 @@ def test_what_a_second_process_makes_while_the_passphrase_is_rotated_is_not_lost
     assert ProjectSecrets(place.project).values(list(expected)) == expected
 
 
-@pytest.mark.parametrize("after_s", moments(8.0, 0.8, 5.0))
+@pytest.mark.parametrize(("place", "after_s"), moments(), indirect=["place"])
 def test_what_a_second_process_makes_while_the_state_moves_goes_along(place: Place, after_s: float) -> None:
     remote = place.project.local_state is None
     other, stack = random.choice([SECRET, STACK])
