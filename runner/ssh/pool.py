@@ -113,6 +113,16 @@ class SshConnector:
         finally:
             channel.close()
 
+    def log_in(self, node: NodeState) -> Connection:
+        """Open a connection of the caller's own, which the pool does not keep.
+
+        Raises HostUnreachable, JumpUnreachable, HostKeyRefused, LoginRefused.
+        """
+        try:
+            return self._connect(of_node(node), self._patience())
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise unreachable(node, error) from error
+
     def close(self) -> None:
         self._closed = True
         self.hang_up()

@@ -52,6 +52,7 @@ TOGETHER = {
     "tests/e2e/test_arrays.py": "the quickstart's fleet",
     "tests/e2e/test_verify.py": "the quickstart's fleet",
     "tests/runner/test_dev_environments.py": "the quickstart's fleet",
+    "tests/runner/test_fabfile.py": "the quickstart's fleet",
     "tests/runner/test_run_exec.py": "the quickstart's fleet",
     "tests/runner/test_verbs.py": "the quickstart's fleet",
 }
