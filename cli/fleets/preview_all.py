@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from orch.review.model import StackReview
     from orch.spec.diagnostics import Diagnostic
     from orch.spec.loader.load import Document, Loaded
-    from orch.spec.models import Fleet
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Progress
     from orch.stacks.saved_plans.record import StackPlan, Terms
@@ -224,7 +223,9 @@ def _previewed(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Pr
     from orch.cli.output.redaction import mask
 
     try:
-        result = (_fleet if job.kind == "fleet" else _volume)(job, project, loaded, wanted)
+        result = _unreviewed(job, project, wanted)
+        if result is None:
+            result = (_fleet if job.kind == "fleet" else _volume)(job, project, loaded, wanted)
     except OrchError as error:
         result = _failed(job, error)
     except KeyboardInterrupt:
@@ -232,6 +233,30 @@ def _previewed(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Pr
     except Exception as error:  # noqa: BLE001 - a bug with one stack is told in its place
         result = _failed(job, as_bug(error))
     return _cleaned(result, mask())
+
+
+def _unreviewed(job: Job, project: Project, wanted: Wanted) -> Previewed | None:
+    """Return that a stack of Kubernetes has no plan before its kubeconfig is reviewed, None for any other.
+
+    One that leaves Kubernetes is still compared with its cluster."""
+    from orch.components.registry import backends_of
+    from orch.spec.models import Fleet, Volume
+    from orch.spec.models.backends import effective
+    from orch.stacks.state import StackState
+    from orch.stacks.volumes.state import stack_of
+
+    held, model = wanted.reviewed, job.document.model
+    if held is None or held.kubeconfig is None or not isinstance(model, Fleet | Volume):
+        return None
+    if isinstance(model, Fleet):
+        stack = StackState(project, model.name)
+        backends = effective(model.written_backends, tuple(each.type for each in project.backends))
+    else:
+        stack, backends = stack_of(project, model.name), (model.backend,)
+    if "kubernetes" not in {*backends, *backends_of(str(each["type"]) for each in stack.resources)}:
+        return None
+    # No failure: the required check of a pull request would never let it be merged.
+    return replace(_failed(job, held.refusal(f"the {job.kind} {job.name}")), code=ExitCode.OK)
 
 
 def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previewed:
@@ -261,13 +286,6 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     document, fleet, notes = job.document, job.document.model, _Notes()
     if not isinstance(fleet, Fleet):
         raise TypeError(f"{job.name} is no fleet")
-    if (
-        (held := wanted.reviewed) is not None
-        and held.kubeconfig is not None
-        and _on_kubernetes(fleet, project)
-    ):
-        # No failure: the required check of a pull request would never let it be merged.
-        return replace(_failed(job, held.refusal(f"the fleet {fleet.name}")), code=ExitCode.OK)
     warnings = document.effective()
     file = document.file.absolute() if document.file.name != "<stdin>" else None
     approvals = Approvals(unseen="all" if wanted.accept_new_host_keys else "none")
@@ -361,12 +379,6 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
     return Previewed(
         review, outcome_json(outcome), ExitCode.OK, shown, told, outcome.pending, saved, tuple(found)
     )
-
-
-def _on_kubernetes(fleet: Fleet, project: Project) -> bool:
-    from orch.spec.models.backends import effective
-
-    return "kubernetes" in effective(fleet.written_backends, tuple(each.type for each in project.backends))
 
 
 def _failed(job: Job, error: OrchError) -> Previewed:
