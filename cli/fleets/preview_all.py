@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from orch.review.model import StackReview
     from orch.spec.diagnostics import Diagnostic
     from orch.spec.loader.load import Document, Loaded
-    from orch.spec.models import Fleet
     from orch.stacks.project import Project
     from orch.stacks.pulumi.operation import Progress
     from orch.stacks.saved_plans.record import StackPlan, Terms
@@ -136,12 +135,15 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
         owner=wanted.owner,
         keyless=wanted.keyless,
     )
+    trusted = True
     if wanted.base is not None:
-        from orch.ci.programs import reviewed
+        from orch.ci.programs import EVERY, reviewed
 
-        wanted = replace(wanted, reviewed=reviewed(project, wanted.base))
-        project = wanted.reviewed.project if wanted.reviewed is not None else project
-    loaded = read(target, backends=[each.type for each in project.backends])
+        held = reviewed(project, wanted.base)
+        wanted, project = replace(wanted, reviewed=held), held.project
+        # A state that the change selects is not asked.
+        trusted = EVERY not in held.settings
+    loaded = read(target, backends=[each.type for each in project.backends], secrets=trusted)
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))
     if os.path.isdir(target):
@@ -161,7 +163,7 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
         wanted = replace(wanted, terms=terms_of(project, wanted.expires_s, titles))
     done = (*broken, *_run(jobs, project, loaded, wanted))
     code = worst(each.code for each in done)
-    found = found_undescribed(project) if os.path.isdir(target) else ()
+    found = found_undescribed(project) if trusted and os.path.isdir(target) else ()
     return Previews(target, project, loaded, done, code, wanted.terms, found)
 
 
@@ -224,7 +226,8 @@ def _previewed(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Pr
     from orch.cli.output.redaction import mask
 
     try:
-        result = (_fleet if job.kind == "fleet" else _volume)(job, project, loaded, wanted)
+        held = _held(job, project, wanted)
+        result = held or (_fleet if job.kind == "fleet" else _volume)(job, project, loaded, wanted)
     except OrchError as error:
         result = _failed(job, error)
     except KeyboardInterrupt:
@@ -261,13 +264,6 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     document, fleet, notes = job.document, job.document.model, _Notes()
     if not isinstance(fleet, Fleet):
         raise TypeError(f"{job.name} is no fleet")
-    if (
-        (held := wanted.reviewed) is not None
-        and held.kubeconfig is not None
-        and _on_kubernetes(fleet, project)
-    ):
-        # No failure: the required check of a pull request would never let it be merged.
-        return replace(_failed(job, held.refusal(f"the fleet {fleet.name}")), code=ExitCode.OK)
     warnings = document.effective()
     file = document.file.absolute() if document.file.name != "<stdin>" else None
     approvals = Approvals(unseen="all" if wanted.accept_new_host_keys else "none")
@@ -363,10 +359,21 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
     )
 
 
-def _on_kubernetes(fleet: Fleet, project: Project) -> bool:
+def _held(job: Job, project: Project, wanted: Wanted) -> Previewed | None:
+    """A stack without a plan, since the change brings programs or settings that wait for an approval."""
+    from orch.spec.models import Fleet, Volume
     from orch.spec.models.backends import effective
 
-    return "kubernetes" in effective(fleet.written_backends, tuple(each.type for each in project.backends))
+    model, configured = job.document.model, tuple(each.type for each in project.backends)
+    if isinstance(model, Fleet) and model.ssh_config is not None:
+        backends: tuple[str, ...] = ("ssh",)
+    elif isinstance(model, Fleet):
+        backends = effective(model.written_backends, configured)
+    else:
+        backends = (str(model.backend),) if isinstance(model, Volume) else ()
+    refusal = wanted.reviewed.refusal(f"the {job.kind} {job.name}", backends) if wanted.reviewed else None
+    # No failure: the required check of a pull request would never let it be merged.
+    return replace(_failed(job, refusal), code=ExitCode.OK) if refusal is not None else None
 
 
 def _failed(job: Job, error: OrchError) -> Previewed:
