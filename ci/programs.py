@@ -8,17 +8,14 @@ reviewed before they were merged into it.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
-
-import yaml
+from typing import Any
 
 from orch.ci.gathering import repository_of
-from orch.runner.kubernetes.login import kubeconfig_files
+from orch.components.kubernetes.login import named_files
 from orch.runner.upload.git import run_git
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
@@ -72,7 +69,6 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
 """Properties of orch.yml and of its backends: those whose change needs an approval before a plan with rights
 is made, since they select credentials, where these go, or commands; and those that only change the plan."""
 
-_WORDS = re.compile(r"[^\w./@+~-]+")
 _LATER = "the plan after the merge has it; it is shown before somebody approves it"
 
 
@@ -149,47 +145,9 @@ def reviewed(project: Project, base: str) -> Reviewed:
 
 
 def kubernetes_files(project: Project) -> Iterator[Path]:
-    """The kubeconfigs of a project, and the files and folders that they name: programs, their arguments and
-    variables, certificates, keys and tokens. Programs start in the folder of the caller."""
-    given = [each.kubeconfig for each in project.backends if isinstance(each, KubernetesSettings)]
-    for each in given or [None]:
-        if each is not None and each.data is not None:
-            yield from _named(each.data, project.root / ".orch" / "kubernetes", project.root)
-            continue
-        name = None if each is None else each.filename
-        for file in kubeconfig_files(None if name is None else str(project.root / Path(name).expanduser())):
-            yield file.absolute()
-            try:
-                yield from _named(file.read_text("utf-8"), file.absolute().parent, project.root)
-            except (OSError, UnicodeDecodeError):  # logging in reports it
-                continue
-
-
-def _named(text: str, *folders: Path) -> Iterator[Path]:
-    """What the texts of a kubeconfig name, whole or as words of a command. A word without a slash names no
-    folder: names of contexts are often those of folders."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return
-    for each in _texts(document):
-        for word in dict.fromkeys((each, *_WORDS.split(each))):
-            for folder in (*folders, Path.cwd()) if word else ():
-                try:
-                    path = folder / Path(word).expanduser()
-                    if path.is_file() or ("/" in word and path.is_dir()):
-                        yield path
-                except (OSError, ValueError, RuntimeError):  # no path of this system
-                    continue
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (Mapping, list)):
-        items = cast("Mapping[object, object]", value).values() if isinstance(value, Mapping) else value
-        for each in cast("Iterable[object]", items):
-            yield from _texts(each)
+    """The kubeconfigs of a project, and the files and folders that they name."""
+    settings = [each for each in project.backends if isinstance(each, KubernetesSettings)]
+    return named_files(settings, project.root)
 
 
 def _settings(text: str | None) -> ProjectSettings | None:

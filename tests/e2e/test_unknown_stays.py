@@ -184,8 +184,8 @@ def test_where_gc_cannot_look_it_says_so_and_never_that_nothing_is_left(tmp_path
     said = there.up()
     assert (said.code, "ORCH434" in said.err, "`--make-another`" in said.err) == (9, True, True), said.err
     # Nor by a plan that was saved, whose leases make an empty stack.
-    said = there.preview(None, "--out", "plan.json")
-    assert (said.code, "is not known" in said.out) == (0, True), said.err
+    said = there.orch("preview", "p5.yml", "--rehearse", "--out", "plan.json")
+    assert (said.code, "is not known" in said.err) == (0, True), said.err
     for more in ((), ("--lease", "1h", "--owner", "ada")):
         said = there.orch("up", "--plan", "plan.json", "--rehearse", "--yes", *more)
         assert (said.code, "ORCH434" in said.err, "without `--plan`" in said.err) == (9, True, True), said.err
