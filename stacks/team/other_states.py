@@ -18,7 +18,7 @@ from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet, Volume
-from orch.spec.models.backends import effective
+from orch.spec.models.backends import effective, provisioned
 from orch.spec.models.backends.base import CloudSettings
 from orch.spec.suggest import counted, few
 from orch.stacks.errors import Conflict
@@ -76,7 +76,9 @@ def other_volumes(stack: StackState, volume: Volume, listener: Listener) -> tupl
     """The same of a volume that orch would make. A claim of a cluster has its name once."""
     project, name = stack.project, volume.backend
     named = volume.volume_id is not None or volume.claim_name is not None
-    if named or _is_known(stack) or not issubclass(backend(name).settings, CloudSettings):
+    if named or name not in provisioned() or not issubclass(backend(name).settings, CloudSettings):
+        return ()
+    if _is_known(stack):
         return ()
     names, regions = ([name] if project.may_hold_more(name) else []), [volume.region] if volume.region else []
     title = f"volume {volume.name}"

@@ -152,6 +152,9 @@ def test_a_volume_is_not_made_twice_nor_where_the_cloud_does_not_tell(project: R
     assert (found.code, found.severity) == ("ORCH434", Severity.NOTE)
     with pytest.raises(Conflict, match="whether another state has made the volume data is not known"):
         up_volume(project, VOLUME, lambda _: None)
+    for backend in ("local", "kubernetes", "azure"):
+        elsewhere = VOLUME.model_copy(update={"backend": backend})
+        assert other_volumes(stack_of(project, "data"), elsewhere, lambda _: None) == ()
     named = VOLUME.model_copy(update={"volume_id": "vol-1", "size_mib": None})
     assert other_volumes(stack_of(project, "data"), named, lambda _: None) == ()
 
