@@ -135,12 +135,15 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
         owner=wanted.owner,
         keyless=wanted.keyless,
     )
+    trusted = True
     if wanted.base is not None:
-        from orch.ci.programs import reviewed
+        from orch.ci.programs import EVERY, reviewed
 
-        wanted = replace(wanted, reviewed=reviewed(project, wanted.base))
-        project = wanted.reviewed.project if wanted.reviewed is not None else project
-    loaded = read(target, backends=[each.type for each in project.backends])
+        held = reviewed(project, wanted.base)
+        wanted, project = replace(wanted, reviewed=held), held.project
+        # A state that the change selects is not asked.
+        trusted = EVERY not in held.settings
+    loaded = read(target, backends=[each.type for each in project.backends], secrets=trusted)
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))
     if os.path.isdir(target):
@@ -160,7 +163,7 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
         wanted = replace(wanted, terms=terms_of(project, wanted.expires_s, titles))
     done = (*broken, *_run(jobs, project, loaded, wanted))
     code = worst(each.code for each in done)
-    found = found_undescribed(project) if os.path.isdir(target) else ()
+    found = found_undescribed(project) if trusted and os.path.isdir(target) else ()
     return Previews(target, project, loaded, done, code, wanted.terms, found)
 
 
@@ -233,30 +236,6 @@ def _previewed(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Pr
     except Exception as error:  # noqa: BLE001 - a bug with one stack is told in its place
         result = _failed(job, as_bug(error))
     return _cleaned(result, mask())
-
-
-def _unreviewed(job: Job, project: Project, wanted: Wanted) -> Previewed | None:
-    """Return that a stack of Kubernetes has no plan before its kubeconfig is reviewed, None for any other.
-
-    One that leaves Kubernetes is still compared with its cluster."""
-    from orch.components.registry import backends_of
-    from orch.spec.models import Fleet, Volume
-    from orch.spec.models.backends import effective
-    from orch.stacks.state import StackState
-    from orch.stacks.volumes.state import stack_of
-
-    held, model = wanted.reviewed, job.document.model
-    if held is None or held.kubeconfig is None or not isinstance(model, Fleet | Volume):
-        return None
-    if isinstance(model, Fleet):
-        stack = StackState(project, model.name)
-        backends = effective(model.written_backends, tuple(each.type for each in project.backends))
-    else:
-        stack, backends = stack_of(project, model.name), (model.backend,)
-    if "kubernetes" not in {*backends, *backends_of(str(each["type"]) for each in stack.resources)}:
-        return None
-    # No failure: the required check of a pull request would never let it be merged.
-    return replace(_failed(job, held.refusal(f"the {job.kind} {job.name}")), code=ExitCode.OK)
 
 
 def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previewed:
@@ -379,6 +358,36 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
     return Previewed(
         review, outcome_json(outcome), ExitCode.OK, shown, told, outcome.pending, saved, tuple(found)
     )
+
+
+def _unreviewed(job: Job, project: Project, wanted: Wanted) -> Previewed | None:
+    """Return that a stack has no plan before programs or settings of its backends are reviewed, else None.
+
+    A stack that leaves Kubernetes is still compared with its cluster.
+    """
+    from orch.ci.programs import EVERY
+    from orch.components.registry import backends_of
+    from orch.spec.models import Fleet, Volume
+    from orch.spec.models.backends import effective
+    from orch.stacks.state import StackState
+    from orch.stacks.volumes.state import stack_of
+
+    held, model = wanted.reviewed, job.document.model
+    if held is None or not isinstance(model, Fleet | Volume):
+        return None
+    if isinstance(model, Volume):
+        stack, backends = stack_of(project, model.name), (str(model.backend),)
+    else:
+        stack = StackState(project, model.name)
+        configured = tuple(each.type for each in project.backends)
+        written = effective(model.written_backends, configured)
+        backends = ("ssh",) if model.ssh_config is not None else written
+    recorded: set[str] = set()
+    if held.kubeconfig is not None and EVERY not in held.settings:
+        recorded = {*backends_of(str(each["type"]) for each in stack.resources)} & {"kubernetes"}
+    refusal = held.refusal(f"the {job.kind} {job.name}", (*backends, *recorded))
+    # No failure: the required check of a pull request would never let it be merged.
+    return replace(_failed(job, refusal), code=ExitCode.OK) if refusal is not None else None
 
 
 def _failed(job: Job, error: OrchError) -> Previewed:
