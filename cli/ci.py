@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.context import Json, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import UsageError, print_json, say, tell
+from orch.cli.options import Json
 from orch.cli.workflows import OnForge, Repo, environment, init, pipeline_of, watched
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Force, Indices, Json, Rehearse, Yes, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
-from orch.cli.nodes.maintain import SCHEMA as PLAN_SCHEMA
-from orch.cli.nodes.maintain import (
+from orch.cli.maintenance.maintain import SCHEMA as PLAN_SCHEMA
+from orch.cli.maintenance.maintain import (
     SERIAL,
     Begin,
     How,
@@ -28,6 +28,7 @@ from orch.cli.nodes.maintain import (
     options_of,
     refuse_with_undo,
 )
+from orch.cli.options import Force, Indices, Json, Rehearse, Yes
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _keep_out(project: Project, fleet: str, found: Evacuation, how: How) -> None
 
 def _let_back(fleet: str, zone: str, *, rehearse: bool) -> None:
     """Let new nodes go to a zone again, and give up an evacuation of it that was interrupted."""
-    from orch.cli.runs.opening import open_runner
+    from orch.cli.driver.opening import open_runner
     from orch.runner.launch.environment import fold
     from orch.stacks.maintenance.evacuate import give_up, let_back
 
@@ -223,9 +224,9 @@ def _let_back(fleet: str, zone: str, *, rehearse: bool) -> None:
 
 
 def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> None:
-    from orch.cli.hosts.health import protected_words
+    from orch.cli.driver.opening import open_runner
+    from orch.cli.maintenance.checks import protected_words
     from orch.cli.output.fleet import FleetRow, fleet_json, fleet_table, with_ended
-    from orch.cli.runs.opening import open_runner
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
     from orch.stacks.fleets import fleet_of, known_fleets

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import Json, Rehearse, Yes, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
+from orch.cli.options import Json, Rehearse, Yes
 from orch.spec.errors import ExitCode
 from orch.spec.suggest import counted
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from orch.cli.context import Allow, File, Json, NewKeys, Owner, Rehearse, Untrusted, Verbose, strangers
+from orch.cli.context import strangers
 from orch.cli.errors import coloured, end, json_text, print_json, say, tell, terminated_as_interrupted
 from orch.cli.fleets import volumes
 from orch.cli.fleets.prune import told
-from orch.cli.fleets.targets import FleetFile
+from orch.cli.options import Allow, File, Json, NewKeys, Owner, Rehearse, Untrusted, Verbose
 from orch.cli.output.files import print_or_write
+from orch.cli.targets.fleet_files import FleetFile
 from orch.spec.errors import ExitCode
 from orch.stacks.waves import order_lines
 
@@ -240,7 +241,7 @@ def _preview_file(
     source: FleetFile, approvals: Approvals, *, as_json: bool, verbose: bool, exit_code: bool
 ) -> ExitCode:
     """Show the plans of a file's volumes and fleets, each as soon as it is there; the exit code."""
-    from orch.cli.hosts.host_keys import planned
+    from orch.cli.output.host_keys import planned
     from orch.cli.output.plan import plan_json, plan_line, reason_lines, run_lines
     from orch.cli.output.progress import watching
     from orch.cli.output.review import judged_with_runs, on_nodes_that_go, shown_lines, tell_problems

@@ -221,7 +221,7 @@ def _ended(job: Job, code: int | None) -> Previewed:
 
 def _previewed(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previewed:
     """One stack: no error of it reaches the others."""
-    from orch.cli.output.redaction import mask
+    from orch.cli.redaction import mask
 
     try:
         result = (_fleet if job.kind == "fleet" else _volume)(job, project, loaded, wanted)

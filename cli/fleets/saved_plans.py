@@ -409,7 +409,7 @@ def _compare_all(jobs: Sequence[Job], approvals: Approvals, *, as_json: bool) ->
 
 def _apply(job: Job, approvals: Approvals, *, as_json: bool) -> bool:
     """Apply one stack and say what was done; whether hosts of it are unfit."""
-    from orch.cli.hosts.host_keys import planned
+    from orch.cli.output.host_keys import planned
     from orch.cli.output.plan import counts, plan_json
     from orch.cli.output.progress import watching
     from orch.cli.output.review import tell_problems

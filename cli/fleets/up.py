@@ -13,27 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from orch.cli.context import (
-    ALSO,
-    Force,
-    Forget,
-    Json,
-    NewKeys,
-    Owner,
-    Rehearse,
-    TraceOption,
-    Verbose,
-    Yes,
-    lease_seconds,
-)
+from orch.cli.context import lease_seconds
 from orch.cli.diagnostics import tell_of_folders_below
 from orch.cli.errors import UsageError, as_bug, end, print_json, say, tell, terminated_as_interrupted
 from orch.cli.fleets import side_by_side, volumes
 from orch.cli.fleets.node_gates import pass_gate, require_healthy
 from orch.cli.fleets.provision import remove
 from orch.cli.fleets.prune import Undescribed, found_undescribed, refuse_protected, told, undescribed
-from orch.cli.fleets.targets import FleetFile
+from orch.cli.options import ALSO, Force, Forget, Json, NewKeys, Owner, Rehearse, TraceOption, Verbose, Yes
 from orch.cli.output.tracing import traced, tracing
+from orch.cli.targets.fleet_files import FleetFile
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.waves import Stack, in_waves, refuse_missing
 
@@ -323,7 +312,7 @@ def _bring_up(
     accept_host_keys: Sequence[str],
 ) -> bool:
     """Bring up a fleet or a volume, after asking unless `means.yes`; whether hosts of it are unfit."""
-    from orch.cli.hosts.host_keys import planned, rekeyed
+    from orch.cli.output.host_keys import planned, rekeyed
     from orch.cli.output.plan import counts, key_lines, plan_json
     from orch.cli.output.progress import watching
     from orch.cli.output.review import Agreement, agree, need_terminal, tell_problems

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from orch.cli.context import Json, Rehearse, Yes
 from orch.cli.errors import end, say, tell
-from orch.cli.nodes.maintain import (
+from orch.cli.maintenance.maintain import (
     SERIAL,
     Fleet,
     How,
@@ -26,6 +25,7 @@ from orch.cli.nodes.maintain import (
     options_of,
     refuse_with_undo,
 )
+from orch.cli.options import Json, Rehearse, Yes
 from orch.spec.errors import ExitCode
 
 app = typer.Typer(no_args_is_help=True)
@@ -140,8 +140,8 @@ NODE_S = 15.0
 def _undo_drain(words: Sequence[str], fleet: str | None, *, rehearse: bool) -> None:
     """Remove the cordons of this project's maintenance, and give up what of it was interrupted there. Others'
     cordons stay."""
-    from orch.cli.nodes.maintain import nodes_by_fleet
-    from orch.cli.runs.opening import open_runner
+    from orch.cli.driver.opening import open_runner
+    from orch.cli.maintenance.maintain import nodes_by_fleet
     from orch.runner.launch.environment import fold
     from orch.runner.node.connector import fan_out
     from orch.runner.node.cordon import unmark_of

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.context import Json, Rehearse, Yes
 from orch.cli.errors import UsageError, say
-from orch.cli.nodes.maintain import (
+from orch.cli.maintenance.maintain import (
     SERIAL,
     Begin,
     How,
@@ -22,6 +21,7 @@ from orch.cli.nodes.maintain import (
     begin,
     options_of,
 )
+from orch.cli.options import Json, Rehearse, Yes
 
 if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
@@ -52,7 +52,7 @@ def rollout(
     Each wave is drained first and checked afterwards; the next one begins when its nodes are in order. What
     the file changes without new nodes is brought up after the last wave.
     """
-    from orch.cli.fleets.targets import FleetFile
+    from orch.cli.targets.fleet_files import FleetFile
     from orch.components.request import Approvals
 
     options = options_of(serial, max_fail, wait, reason, stop_runs=stop_runs)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import MOST, REHEARSE, Json, Rehearse, Yes, project_at
+from orch.cli.context import MOST, project_at
 from orch.cli.errors import UsageError, end, print_json, say, tell, terminated_as_interrupted
+from orch.cli.options import REHEARSE, Json, Rehearse, Yes
 from orch.cli.output.files import require_writable
 from orch.cli.runbooks.approvals import approver_of
 from orch.spec.errors import ExitCode, OrchError

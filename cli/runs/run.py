@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, TraceOption, Variables
+from orch.cli.driver.background import drive_afresh, drive_behind, see_through, supervise
+from orch.cli.driver.new_nodes import NewNodes, tell_of_later_nodes
+from orch.cli.driver.opening import EarlyStart, early_start, open_runner
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
+from orch.cli.options import ALSO, Detach, Json, OnFleet, Port, Profile, Rehearse, TraceOption, Variables
 from orch.cli.output.ticking import still
 from orch.cli.output.tracing import span, traced
-from orch.cli.runs.background import drive_afresh, drive_behind, see_through, supervise
-from orch.cli.runs.new_nodes import NewNodes, tell_of_later_nodes
-from orch.cli.runs.opening import EarlyStart, early_start, open_runner
 from orch.cli.runs.ports import hold_ports, hold_ports_of_run, ports_of
 from orch.cli.runs.submission import (
     check_name,
@@ -27,6 +27,7 @@ from orch.cli.runs.submission import (
     of_array,
     submit_task,
 )
+from orch.cli.targets.moments import moment_of
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -480,23 +481,3 @@ def variables_of(items: Sequence[str]) -> dict[str, str]:
 def _stamp(moment: datetime) -> str:
     """RFC 3339 as log lines have it."""
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def moment_of(text: str, now: float | None = None) -> datetime:
-    """The moment of `--since`: a time, or an age before `now`, in seconds since the epoch; by default this
-    machine's. Raises BadParameter."""
-    from datetime import datetime, timedelta, timezone
-
-    from orch.spec.grammar.values import Problem, parse_duration
-
-    try:
-        age = parse_duration(text)
-    except Problem:
-        age = None
-    try:
-        if age is not None:
-            present = datetime.now(timezone.utc) if now is None else datetime.fromtimestamp(now, timezone.utc)
-            return present - timedelta(seconds=age)
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
-    except (ValueError, OverflowError):
-        raise typer.BadParameter(f"{text!r} is neither a time nor an age", param_hint="--since") from None

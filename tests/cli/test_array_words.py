@@ -11,8 +11,8 @@ from kit.ledgers.pureruns import fleet, node
 from orch.cli.errors import UsageError
 from orch.cli.output.run import run_json, runs_table, status_text
 from orch.cli.runs.arrays.words import array_json, counts, ends, summary
-from orch.cli.runs.exec import fleet_or_run
 from orch.cli.runs.run import start
+from orch.cli.targets.names import fleet_or_run
 from orch.runner.errors import UnknownRun
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger

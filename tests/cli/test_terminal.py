@@ -14,8 +14,8 @@ from kit.support import ORCH, Folder, fork_server
 
 import orch.cli
 from orch.cli.errors import say
-from orch.cli.hosts.exec import ExecResult, show_answers
-from orch.cli.hosts.node_names import UnknownNode, nodes_named
+from orch.cli.runs.exec import ExecResult, show_answers
+from orch.cli.targets.nodes import UnknownNode, nodes_named
 from orch.runner.launch.environment import fold
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node.commands import Command

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kit.support import until
 
-from orch.cli.nodes.maintain import Begin, How
+from orch.cli.maintenance.maintain import Begin, How
 from orch.review.maintenance import report
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.node.cordon import CLOUD, Cordon

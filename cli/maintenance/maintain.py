@@ -131,7 +131,7 @@ class Begin:
 
 def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Options, how: How) -> None:
     """Plan a maintenance of nodes, ask, and carry it out; one that was interrupted is gone on with."""
-    from orch.cli.hosts.node_names import names_in
+    from orch.cli.targets.nodes import names_in
 
     def same(plan: MaintenancePlan) -> bool:
         # Some of its nodes may be gone by now.
@@ -152,10 +152,10 @@ def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Optio
 
 def begin(asked: Begin, how: How, path: str | None) -> None:
     """Show the plan of a maintenance, ask, and carry it out, in the project of a path (default: here)."""
-    from orch.cli.hosts.check import in_order
+    from orch.cli.driver.opening import open_runner
+    from orch.cli.maintenance.checks import in_order
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.cli.runs.opening import open_runner
     from orch.runner.launch.environment import fold
     from orch.stacks.maintenance.context import Maintenance
     from orch.stacks.maintenance.drive import carry_out
@@ -205,7 +205,7 @@ def begin(asked: Begin, how: How, path: str | None) -> None:
 
 def nodes_by_fleet(project: Project, words: Sequence[str], fleet: str | None) -> list[tuple[str, NodeState]]:
     """The nodes that are named, each with its fleet. Raises UnknownNode."""
-    from orch.cli.hosts.node_names import nodes_named
+    from orch.cli.targets.nodes import nodes_named
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.state import StackState
 

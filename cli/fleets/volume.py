@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Forget, Json, Rehearse, Yes, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import print_json, say, tell
 from orch.cli.fleets.volumes import delete, protected_error
+from orch.cli.options import Forget, Json, Rehearse, Yes
 from orch.cli.output.volumes import SCHEMA
 
 Name = Annotated[
