@@ -13,22 +13,9 @@ from orch.cli import completion
 from orch.cli.context import project_at
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
 from orch.cli.maintenance.maintain import SCHEMA as PLAN_SCHEMA
-from orch.cli.maintenance.maintain import (
-    SERIAL,
-    Begin,
-    How,
-    MaxFail,
-    PlanOnly,
-    Reason,
-    Report,
-    Serial,
-    StopRuns,
-    Wait,
-    begin,
-    options_of,
-    refuse_with_undo,
-)
-from orch.cli.options import Force, Indices, Json, Rehearse, Yes
+from orch.cli.maintenance.maintain import Begin, begin
+from orch.cli.maintenance.options import Handling, Waves
+from orch.cli.options import Force, Indices, Json, Rehearse, Yes, with_records
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -124,6 +111,7 @@ def fleet_delete(
 
 
 @app.command("evacuate", epilog="Example: orch fleet evacuate lab --zone us-east-1a --wait 2h")
+@with_records
 def fleet_evacuate(
     fleet: Annotated[
         str, typer.Argument(metavar="FLEET", help="A fleet's name.", autocompletion=completion.fleets)
@@ -136,27 +124,18 @@ def fleet_evacuate(
     whole: Annotated[
         bool, typer.Option("--whole", help="Move all of the fleet, with its network; a cluster always is.")
     ] = False,
-    stop_runs: StopRuns = False,
-    wait: Wait = None,
-    serial: Serial = SERIAL,
-    max_fail: MaxFail = "0",
-    reason: Reason = "",
-    plan_only: PlanOnly = False,
-    report: Report = None,
-    yes: Yes = False,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
+    waves: Waves,
+    how: Handling,
 ) -> None:
     """Move a fleet's nodes out of a zone, in waves, and keep new ones out of it until that is undone.
 
     Nodes are drained first, as by `orch node drain`. A cluster moves as a whole.
     """
-    how = How(yes, as_json, plan_only, rehearse, report)
     if undo:
-        refuse_with_undo(how)
-        _let_back(fleet, zone, rehearse=rehearse)
+        how.refuse_with_undo()
+        _let_back(fleet, zone, rehearse=how.rehearse)
         return
-    options = options_of(serial, max_fail, wait, reason, stop_runs=stop_runs)
+    options = waves.parsed()
     words = ["fleet", "evacuate", fleet, "--zone", zone, *(["--whole"] if whole else [])]
 
     def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
@@ -182,7 +161,7 @@ def fleet_evacuate(
     begin(Begin("evacuate", options, same, planned, words), how, None)
 
 
-def _keep_out(project: Project, fleet: str, found: Evacuation, how: How) -> None:
+def _keep_out(project: Project, fleet: str, found: Evacuation, how: Handling) -> None:
     """A zone that the fleet has no node in: there is nothing to move."""
     from orch.cli.output.review import confirm, need_terminal
     from orch.stacks.maintenance.evacuate import keep_out
