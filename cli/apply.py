@@ -11,7 +11,7 @@ import typer
 from orch.cli.context import project_at
 from orch.cli.diagnostics import secrets_near, settings_near
 from orch.cli.errors import UsageError, tell
-from orch.cli.fleets.up import UpMeans, bring_up
+from orch.cli.fleets.bring_up import UpMeans, bring_up
 from orch.cli.options import Detach, File, OnFleet, Profile, Rehearse, TraceOption, Variables, Yes
 from orch.cli.output.tracing import traced
 from orch.cli.runs import run

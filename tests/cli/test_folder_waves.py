@@ -10,9 +10,9 @@ import pytest
 from kit.support import Folder, record_fleet
 
 import orch.cli.maintenance.checks
+from orch.cli.fleets.bring_up import in_own_process
 from orch.cli.fleets.node_gates import Unhealthy, require_healthy
 from orch.cli.fleets.prune import undescribed
-from orch.cli.fleets.up import in_own_process
 from orch.runner.errors import RunnerError
 from orch.runner.hosts.checks.types import CheckResult, HostReport, Result, TargetError
 from orch.runner.hosts.survey import Survey
