@@ -290,7 +290,7 @@ VERBS = (
     ),
     Verb(
         "gc",
-        "fleets.gc:gc",
+        "project.gc:gc",
         "Find what the clouds hold with this project's marks and no state knows; show it, then delete it.",
         FLEETS,
         "orch gc --stack demo/train/1a2b3c",
@@ -355,7 +355,7 @@ VERBS = (
     ),
     Verb(
         "volume",
-        "fleets.volume:app",
+        "fleets.volumes:app",
         "Volumes that are up: list, show, delete, and gc for those that nobody uses.",
         FLEETS,
     ),

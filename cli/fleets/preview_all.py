@@ -125,7 +125,7 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
     that are read.
     """
     from orch.cli.diagnostics import read, tell_of_folders_below
-    from orch.cli.fleets.saved_plans import terms_of
+    from orch.cli.fleets.preview_files import terms_of
     from orch.spec.diagnostics import render_human
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError

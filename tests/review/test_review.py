@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from orch.cli.errors import worst
-from orch.cli.fleets.preview import Output, outputs_of
+from orch.cli.fleets.preview_files import Output, outputs_of
 from orch.review.assess import fleet_review
 from orch.review.escape import escape, fenced, marked, mermaid
 from orch.review.html import html
