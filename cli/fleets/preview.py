@@ -49,7 +49,7 @@ class FindingsFormat(str, Enum):
 
 @dataclass(frozen=True)
 class PreviewOptions:
-    """The words of `orch preview`."""
+    """The command line of `orch preview`."""
 
     file: File
     as_json: Json = False

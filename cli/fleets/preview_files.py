@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from orch.cli.errors import UsageError, json_text, tell
+from orch.cli.fleets.preview_stack import SCHEMA
 from orch.cli.output.files import print_or_write
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from orch.spec.errors import ExitCode
     from orch.stacks.project import Project
     from orch.stacks.saved_plans.record import Commit, SavedPlan, Terms
-
-SCHEMA = 1
 
 Form = Literal["markdown", "html", "json", "object", "plan"]
 

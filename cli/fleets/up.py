@@ -34,7 +34,7 @@ MOST_PARALLEL = 16
 
 @dataclass(frozen=True)
 class UpOptions:
-    """The words of `orch up`."""
+    """The command line of `orch up`."""
 
     file: Annotated[
         str | None,

@@ -12,17 +12,23 @@ import typer
 
 from orch.cli import completion
 from orch.cli.errors import UsageError, end, print_json, say, tell
-from orch.cli.options import Json, Rehearse
+from orch.cli.options import Json, Rehearse, with_records
 from orch.cli.targets.nodes import selected
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import Problem, parse_duration
 
 if TYPE_CHECKING:
+    from orch.runner.ledger.records import RunRow
     from orch.runner.node.connector import Completed, Connector
-    from orch.spec.state import NodeState
+    from orch.runner.runs.lifecycle import RunnerContext
+    from orch.spec.state import FleetState, NodeState
+    from orch.stacks.project import Project
 
 
-def execute(
+@dataclass(frozen=True)
+class ExecOptions:
+    """The command line of `orch exec`."""
+
     name: Annotated[
         str,
         typer.Argument(
@@ -30,11 +36,10 @@ def execute(
             help="Of a fleet or a run; where both have it, run:NAME or fleet:NAME.",
             autocompletion=completion.fleets_and_runs,
         ),
-    ],
+    ]
     command: Annotated[
         list[str], typer.Argument(metavar="-- CMD...", help="For the shell there; joined, as with ssh.")
-    ],
-    *,
+    ]
     node: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,15 +48,15 @@ def execute(
             help="Only these: a name, an index, gpu[1-4]; repeatable.",
             autocompletion=completion.nodes,
         ),
-    ] = None,
+    ] = None
     rank: Annotated[
         list[int] | None,
         typer.Option("--rank", metavar="RANK", help="Of a run, only this rank; repeatable."),
-    ] = None,
+    ] = None
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="TIME", help="Give the command up after this: 30s, 5m.")
-    ] = None,
-    sudo: Annotated[bool, typer.Option("--sudo", help="As root.")] = False,
+    ] = None
+    sudo: Annotated[bool, typer.Option("--sudo", help="As root.")] = False
     serial: Annotated[
         str | None,
         typer.Option(
@@ -59,71 +64,98 @@ def execute(
             metavar="N|N%",
             help="So many nodes at a time, or so many of a hundred: stop after those of which one fails.",
         ),
-    ] = None,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
-) -> None:
+    ] = None
+    as_json: Json = False
+    rehearse: Rehearse = False
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.command)
+
+
+@with_records
+def execute(options: ExecOptions) -> None:
     """Run a command on every node of a fleet, or in every container of a run, in the job's environment.
 
     Equal output is shown once, under the names of its nodes. The exit code is the largest one; a node that
     cannot be reached counts as 7. In one container, and typed on a terminal, the command has that.
     """
     from orch.cli.driver.opening import open_runner
-    from orch.cli.runs import containers as in_run
     from orch.cli.targets.names import fleet_or_run
-    from orch.runner.launch.run_plan import plan_of
-    from orch.runner.node.commands import as_root
     from orch.spec.state import FleetState
 
-    timeout_s, text, batch = _seconds(timeout), " ".join(command), _batch(serial)
-    with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
-        target = fleet_or_run(project, runner, name, verb="exec")
-        if isinstance(target, FleetState):
-            if rank:
-                raise UsageError(f"{target.name} is a fleet, which has no ranks", hint="choose with `--node`")
-            answered, rank_of = {"fleet": target.name}, {}
-            nodes = selected(target, node or ())
-            if not nodes:
-                tell(f"the fleet {target.name} has no nodes now: nothing was done")
-                if target.queue is not None:
-                    tell("  hint: its runs bring their own; `orch exec RUN -- …` reaches those")
-            shell = "sh" if sudo else '"${SHELL:-/bin/sh}"'  # what sshd runs a command with
-            there = limited(text, timeout_s, shell)
-            on_node = as_root(there) if sudo else there
-
-            def on_each(_: NodeState) -> str:
-                return on_node
-
-            text_for = on_each
+    timeout_s, text, batch = _seconds(options.timeout), options.text, _batch(options.serial)
+    with open_runner(None, as_json=True, rehearse=options.rehearse) as (project, runner):
+        found = fleet_or_run(project, runner, options.name, verb="exec")
+        if isinstance(found, FleetState):
+            target = _on_fleet(found, options, timeout_s)
         else:
-            plan = plan_of(in_run.with_containers(runner, target))
-            answered = {"run": target.name}
-            nodes, rank_of = in_run.nodes_of_ranks(plan, rank or (), node or ())
-            if len(nodes) == 1 and timeout_s is None and not as_json and in_run.on_terminal():
-                of_rank = rank_of[nodes[0].name]
-                words = in_run.terminal_words(runner, project.dot, plan, of_rank, text, root=sudo)
-                in_run.become(words, project)
-
-            in_container = limited(text, timeout_s)
-
-            def in_job(of: NodeState) -> str:
-                return runner.runtime(of).job_command(plan, rank_of[of.name], in_container, root=sudo)
-
-            text_for = in_job
+            target = _in_run(project, runner, found, options, timeout_s)
         answers: list[ExecResult] = []
-        for members in batches(nodes, batch):
-            answers += (now := ask(members, runner.connector, text_for, text, timeout_s=timeout_s))
-            if not as_json:
+        for members in batches(target.nodes, batch):
+            answers += (now := ask(members, runner.connector, target.text_for, text, timeout_s=timeout_s))
+            if not options.as_json:
                 show_answers(now)
             if exit_code(now):
                 break
-    if as_json:
-        print_json(answers_json(answered, rank_of, answers))
-    if left := len(nodes) - len(answers):
-        tell(
-            f"stopped: it was not run on {left} of {len(nodes)} nodes, {nodes[len(answers)].name} is the next"
-        )
+    if options.as_json:
+        print_json(answers_json(target.name, target.rank_of, answers))
+    if left := len(target.nodes) - len(answers):
+        after = target.nodes[len(answers)].name
+        tell(f"stopped: it was not run on {left} of {len(target.nodes)} nodes, {after} is the next")
     end(exit_code(answers))
+
+
+@dataclass(frozen=True)
+class Target:
+    """The nodes of a fleet or run that a command runs on. `name`: of the fleet or run; `rank_of`: of a run,
+    the rank on each node by its name; `text_for`: the command as shell text for a node."""
+
+    name: Mapping[str, str]
+    nodes: tuple[NodeState, ...]
+    rank_of: Mapping[str, int]
+    text_for: Callable[[NodeState], str]
+
+
+def _on_fleet(fleet: FleetState, options: ExecOptions, timeout_s: float | None) -> Target:
+    from orch.runner.node.commands import as_root
+
+    if options.rank:
+        raise UsageError(f"{fleet.name} is a fleet, which has no ranks", hint="choose with `--node`")
+    nodes = selected(fleet, options.node or ())
+    if not nodes:
+        tell(f"the fleet {fleet.name} has no nodes now: nothing was done")
+        if fleet.queue is not None:
+            tell("  hint: its runs bring their own; `orch exec RUN -- …` reaches those")
+    shell = "sh" if options.sudo else '"${SHELL:-/bin/sh}"'  # what sshd runs a command with
+    there = limited(options.text, timeout_s, shell)
+    on_node = as_root(there) if options.sudo else there
+    return Target({"fleet": fleet.name}, nodes, {}, lambda _: on_node)
+
+
+def _in_run(
+    project: Project,
+    runner: RunnerContext,
+    row: RunRow,
+    options: ExecOptions,
+    timeout_s: float | None,
+) -> Target:
+    """Return the containers of a run. On a terminal, this process becomes the command in the only one."""
+    from orch.cli.runs import containers
+    from orch.runner.launch.run_plan import plan_of
+
+    plan = plan_of(containers.with_containers(runner, row))
+    nodes, rank_of = containers.nodes_of_ranks(plan, options.rank or (), options.node or ())
+    if len(nodes) == 1 and timeout_s is None and not options.as_json and containers.on_terminal():
+        rank = rank_of[nodes[0].name]
+        words = containers.terminal_words(runner, project.dot, plan, rank, options.text, root=options.sudo)
+        containers.become(words, project)
+    in_container = limited(options.text, timeout_s)
+
+    def in_job(node: NodeState) -> str:
+        return runner.runtime(node).job_command(plan, rank_of[node.name], in_container, root=options.sudo)
+
+    return Target({"run": row.name}, nodes, rank_of, in_job)
 
 
 def answers_json(
