@@ -87,14 +87,14 @@ def apply(
         source = FleetFile(file, ("fleet", "volume"), rehearse, mixed=True, environ=environ, profile=profile)
         bring_up(source, NO_CONSENT, UpMeans(yes))
     if has_tasks:
-        run.start(
+        options = run.RunOptions(
             file,
             name=name,
             env=env,
             detach=detach,
             fleet=fleet,
             rehearse=rehearse,
-            mixed=True,
             profile=profile,
             yes=yes,
         )
+        run.start(options, mixed=True)

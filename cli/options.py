@@ -156,3 +156,11 @@ TraceOption = Annotated[
         help="Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT, by default this machine's port 4318.",
     ),
 ]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="The run's name or id, as `orch ps -a` shows them.",
+        autocompletion=completion.runs,
+    ),
+]

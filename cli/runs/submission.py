@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,27 +40,26 @@ class Room:
     made_on: str = ""
 
 
+@dataclass(frozen=True)
+class RunRequest:
+    """What a command line asks of a run. `makes_nodes`: later attempts make the nodes that they lack, as the
+    task permits."""
+
+    arguments: Sequence[str] = ()
+    fleet: str | None = None
+    name: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    wait: bool = False
+    makes_nodes: bool = False
+
+
 def submit_task(
-    project: Project,
-    runner: RunnerContext,
-    document: Document,
-    *,
-    arguments: Sequence[str],
-    fleet_name: str | None,
-    name: str | None,
-    variables: dict[str, str],
-    room: Room,
-    wait: bool = False,
-    makes_nodes: bool = False,
+    project: Project, runner: RunnerContext, document: Document, request: RunRequest, room: Room
 ) -> RunRow:
-    """Submit a task to the best of the fleets that are up: those of `room`. `makes_nodes`: later attempts
-    make the nodes that they lack, as the task permits."""
-    from orch import images
-    from orch.images import job_image
+    """Submit a task to the best of the fleets that are up: those of `room`."""
     from orch.runner.errors import NoFit
     from orch.runner.launch.submission import Submission
     from orch.runner.launch.volumes import VolumeMisfit
-    from orch.runner.node.registry import registry_of
     from orch.runner.placement.rank_groups import on_fleet
     from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.arrays.submit import submit_array
@@ -71,15 +70,47 @@ def submit_task(
     stacks = room.stacks
     task, dev = task_of_document(document)
     try:
-        if fleet_name is not None:
-            task = on_fleet(task, fleet_name)
-        found = _candidates(project, stacks, task, fleet_name)
+        if request.fleet is not None:
+            task = on_fleet(task, request.fleet)
+        found = _candidates(project, stacks, task, request.fleet)
         candidates = {name: own_nodes(each, room.made_for) for name, each in found.items()}
         others = [node["name"] for name in stacks if name not in candidates for node in stacks[name].nodes]
-        fleet = choose_fleet(runner, task, candidates, fleet_name, elsewhere=others)
+        fleet = choose_fleet(runner, task, candidates, request.fleet, elsewhere=others)
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
     _tell_of_end(task, stacks[fleet.stack])
+    task, image = _with_image(project, document, task, fleet)
+    try:
+        with at_its_property(document):
+            submission = Submission(
+                task,
+                with_variables(stacks[fleet.stack], fleet),
+                image=image,
+                base=document.directory,
+                name=request.name,
+                stem=_stem(document.file),
+                run_args=tuple(request.arguments),
+                cli_env=dict(request.variables),
+                caller_env=dict(os.environ),
+                volumes=_volumes(project, runner, task),
+                dev=dev,
+                makes_nodes=request.makes_nodes and task.creation_policy != "reuse",
+                made=room.made,
+            )
+            if task.array is not None:
+                return submit_array(runner, submission)
+            silent = partial(why_silent, project, stacks[fleet.stack])
+            return submit(runner, submission, wait=request.wait, why_silent=silent)
+    except VolumeMisfit as error:
+        raise _as_diagnostic(error, project, document) from error
+
+
+def _with_image(project: Project, document: Document, task: Task, fleet: FleetState) -> tuple[Task, str]:
+    """Return the task as it runs on a fleet, and its image there. Raises BadTask, ImageError."""
+    from orch import images
+    from orch.images import job_image
+    from orch.runner.node.registry import registry_of
+
     image = job_image(task, fleet, project.default_image, project.images)
     if image.instead_of is not None:
         tell(f"image {image.instead_of}: {image.reference} is used in its place (`images` of orch.yml)")
@@ -92,34 +123,11 @@ def submit_task(
         with at_its_property(document):
             require_in_registry(task, fleet, image.reference)
     try:
-        resolved = images.resolve(image.reference)
+        return task, images.resolve(image.reference)
     except images.ImageError as error:
         if image.reference == task.image:
             error.where = str(document.span(("image",)))
         raise
-    try:
-        with at_its_property(document):
-            submission = Submission(
-                task,
-                with_variables(stacks[fleet.stack], fleet),
-                image=resolved,
-                base=document.directory,
-                name=name,
-                stem=_stem(document.file),
-                run_args=tuple(arguments),
-                cli_env=variables,
-                caller_env=dict(os.environ),
-                volumes=_volumes(project, runner, task),
-                dev=dev,
-                makes_nodes=makes_nodes and task.creation_policy != "reuse",
-                made=room.made,
-            )
-            if task.array is not None:
-                return submit_array(runner, submission)
-            silent = partial(why_silent, project, stacks[fleet.stack])
-            return submit(runner, submission, wait=wait, why_silent=silent)
-    except VolumeMisfit as error:
-        raise _as_diagnostic(error, project, document) from error
 
 
 def fleets_with_room(

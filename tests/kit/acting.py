@@ -303,9 +303,8 @@ def run_on(backend: str, **given: Any) -> Act:
                     find(folder),
                     place,
                     document,
-                    fleet_name=None,
-                    room=replace(room, made=made),
-                    **{"arguments": (), "name": None, "variables": {}, **given},
+                    submission.RunRequest(**given),
+                    replace(room, made=made),
                 )
             yield
             plan, environments = compiled(place, row)
