@@ -111,8 +111,8 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     from orch.cli.output.plan import plan_json, warning_lines
     from orch.cli.output.review import judged_with_runs, on_nodes_that_go
     from orch.policies.settings import finding_of
-    from orch.review.assess import FleetSubject, fleet_review
-    from orch.review.model import PolicyResult
+    from orch.review.assess import fleet_review
+    from orch.review.model import FleetSubject, PolicyResult
     from orch.spec.diagnostics import render_human
     from orch.spec.models import Fleet
     from orch.stacks.saved_plans.marks import serial_of
