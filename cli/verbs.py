@@ -343,7 +343,7 @@ VERBS = (
     ),
     Verb(
         "ci",
-        "ci:app",
+        "ci.ci:app",
         "Pipelines: write the workflows of this project; post their comments, checks and issues.",
         FILES,
     ),

@@ -8,22 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orch.cli.ci.options import OnForge, Repo, kind_of, pipeline_of
 from orch.cli.context import project_at
 from orch.cli.errors import UsageError, say
 
 if TYPE_CHECKING:
     from orch.ci.facts import PipelineFacts
     from orch.ci.gathering import Survey
-    from orch.ci.pipeline import Kind, Pipeline
+    from orch.ci.pipeline import Kind
     from orch.stacks.project import Project
-
-Repo = Annotated[
-    str | None, typer.Option("--repo", metavar="OWNER/NAME", help="The repository; default: the pipeline's.")
-]
-OnForge = Annotated[
-    str | None,
-    typer.Option("--forge", metavar="github|gitlab", help="Where to; default: what the pipeline runs on."),
-]
 
 
 def init(
@@ -174,18 +167,6 @@ def environment(
     wanted = reviewed and os.environ.get("ORCH_PROTECTED") != BY_BRANCH
     require_protected(found, branch, reviewed=wanted, where=pipeline.repo)
     say(f"environment {name}: protected")
-
-
-def pipeline_of(forge: str | None) -> Pipeline:
-    from orch.ci.pipeline import pipeline
-
-    return pipeline(os.environ, None if forge is None else kind_of(forge))
-
-
-def kind_of(forge: str) -> Kind:
-    if forge in ("github", "gitlab"):
-        return forge
-    raise UsageError(f"no forge is called {forge}", hint="write github or gitlab")
 
 
 def _files_read(project: Project, top: Path, folders: list[Path]) -> list[str]:
