@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from orch.cli.context import Detach, File, OnFleet, Profile, Rehearse, TraceOption, Variables, Yes, project_at
+from orch.cli.context import project_at
 from orch.cli.diagnostics import secrets_near, settings_near
 from orch.cli.errors import UsageError, tell
-from orch.cli.fleets.targets import FleetFile
-from orch.cli.fleets.up import UpMeans, bring_up
+from orch.cli.fleets.bring_up import UpMeans, bring_up
+from orch.cli.options import Detach, File, OnFleet, Profile, Rehearse, TraceOption, Variables, Yes
 from orch.cli.output.tracing import traced
 from orch.cli.runs import run
 from orch.cli.runs.submission import at_its_property, is_run, task_of_document
+from orch.cli.targets.fleet_files import FleetFile
 from orch.spec.suggest import few
 
 
@@ -86,14 +87,14 @@ def apply(
         source = FleetFile(file, ("fleet", "volume"), rehearse, mixed=True, environ=environ, profile=profile)
         bring_up(source, NO_CONSENT, UpMeans(yes))
     if has_tasks:
-        run.start(
+        options = run.RunOptions(
             file,
             name=name,
             env=env,
             detach=detach,
             fleet=fleet,
             rehearse=rehearse,
-            mixed=True,
             profile=profile,
             yes=yes,
         )
+        run.start(options, mixed=True)

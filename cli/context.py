@@ -1,113 +1,18 @@
-"""What verbs share: their options, and the project that a command works in."""
+"""The project that a command works in, and what several verbs read of their words."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
 
-from orch.cli import completion
 from orch.cli.errors import project_begins, rehearsal_begins, tell
 
 if TYPE_CHECKING:
     from orch.stacks.project import Project
-
-ALSO = "Also as `-f FILE`."
-
-File = Annotated[str, typer.Argument(metavar="FILE", help=f"A YAML file, a folder of them, or -. {ALSO}")]
-FileOrName = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE|NAME",
-        help=f"A fleet's file, or its name. {ALSO}",
-        autocompletion=completion.files_or_fleets,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")]
-Indices = Annotated[
-    list[int] | None,
-    typer.Option("--instance", "-i", metavar="INDEX", help="Only this node of the fleet; repeatable."),
-]
-NewKeys = Annotated[
-    bool,
-    typer.Option(
-        "--accept-new-host-keys",
-        help="Trust hosts whose keys nobody has seen yet; a changed key is refused.",
-    ),
-]
-Verbose = Annotated[
-    bool,
-    typer.Option("--verbose", "-v", help="Every property that changes, also what only follows."),
-]
-Force = Annotated[bool, typer.Option("--force", help="Remove nodes also while runs are on them.")]
-Forget = Annotated[
-    bool,
-    typer.Option(
-        "--forget",
-        help="Forget the resources of a cloud that are all missing at once (ORCH349); nothing is deleted.",
-    ),
-]
-Owner = Annotated[
-    str | None,
-    typer.Option("--owner", metavar="NAME", help="Who changes it, as leases name them; default USER@HOST."),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-OnFleet = Annotated[
-    str | None,
-    typer.Option("--fleet", help="The fleet to run on.", autocompletion=completion.fleets),
-]
-Variables = Annotated[
-    list[str] | None,
-    typer.Option("--env", "-e", metavar="K=V", help="A variable for the job; repeatable."),
-]
-Profile = Annotated[
-    str | None,
-    typer.Option("--profile", "-P", metavar="NAME", help="The profile of orch.yml to read tasks with."),
-]
-Port = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--port",
-        metavar="[LOCAL:]JOB",
-        help="Forward this port of the job, from another one here than the task says; repeatable.",
-    ),
-]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the run goes on.")]
-Untrusted = Annotated[
-    bool,
-    typer.Option(
-        "--untrusted", help="For files of strangers: no environment, no file outside their repository."
-    ),
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow", metavar="NAME", help="A variable or path that they may name; it is not read. Repeatable."
-    ),
-]
-REHEARSE = "ORCHCTL_REHEARSE"
-"""The variable that is as `--rehearse`: shells of a rehearsed runbook have it, so that each `orch` in them is
-rehearsed."""
-Rehearse = Annotated[
-    bool,
-    typer.Option(
-        "--rehearse",
-        envvar=REHEARSE,
-        show_envvar=False,
-        help="On a simulated cloud, with local nodes for its instances.",
-    ),
-]
-TraceOption = Annotated[
-    bool,
-    typer.Option(
-        "--trace",
-        help="Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT, by default this machine's port 4318.",
-    ),
-]
-
 
 MOST = 2**63 - 1
 """The largest number that a ledger counts."""

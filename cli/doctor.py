@@ -13,8 +13,9 @@ from typing import Annotated
 
 import typer
 
-from orch.cli.context import Json, Rehearse, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import end, say, tell
+from orch.cli.options import Json, Rehearse
 from orch.spec.errors import ExitCode
 
 engine = typer.Typer(no_args_is_help=True)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
-from orch.cli.output.redaction import masked
+from orch.cli.redaction import masked
 from orch.spec.confidential import hidden
 from orch.spec.errors import ExitCode, OrchError, visible_lines
 

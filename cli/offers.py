@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from orch.cli.context import ALSO, positional, project_at
+from orch.cli.context import positional, project_at
 from orch.cli.errors import print_json, say, tell
+from orch.cli.options import ALSO
 from orch.spec.errors import visible
 from orch.spec.grammar.values import render_size
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import coloured, print_json, say
-from orch.cli.runs.exec import kind_of, no_such_name
-from orch.cli.runs.opening import open_runner
+from orch.cli.options import Json, Rehearse
+from orch.cli.targets.names import kind_of, no_such_name
 from orch.spec.errors import visible
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def show(
 
 
 def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | None:
-    from orch.cli.hosts.health import protected_words
+    from orch.cli.maintenance.checks import protected_words
     from orch.cli.output.fleet import FleetRow
     from orch.runner.node.status import node_statuses
     from orch.stacks.errors import NoSuchFleet

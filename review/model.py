@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from orch.components.deployment import Deployment
+    from orch.spec.diagnostics import Diagnostic
+    from orch.spec.models import Fleet
+    from orch.stacks.plan import Plan
+    from orch.stacks.provisioning.busy_nodes import Occupant
 
 Verdict = Literal["failed", "refused", "danger", "changes", "unchanged"]
 
@@ -286,3 +293,22 @@ def worst_first(stacks: Sequence[StackReview]) -> tuple[StackReview, ...]:
             stacks, key=lambda each: (VERDICTS.index(each.verdict), order[each.kind], each.name, each.where)
         )
     )
+
+
+@dataclass(frozen=True)
+class FleetSubject:
+    """A fleet and all that its review is made from.
+
+    `where`: file:line of its document; `recorded`: its nodes as the state has them; `diagnostics`: the
+    findings of the plan and of the file, each with its place; `prices`: which price list, and of when.
+    """
+
+    plan: Plan
+    fleet: Fleet
+    where: str
+    compiled: Deployment | None
+    recorded: Sequence[Mapping[str, Any]] = ()
+    occupants: Sequence[Occupant] = ()
+    diagnostics: Sequence[Diagnostic] = ()
+    policies: Sequence[PolicyResult] = ()
+    prices: str = ""

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.context import FileCommand, FileOrName, Json, Owner, Rehearse, lease_seconds
+from orch.cli.context import FileCommand, lease_seconds
 from orch.cli.errors import print_json, say
-from orch.cli.fleets.targets import is_file, stacks_of
+from orch.cli.options import FileOrName, Json, Owner, Rehearse
+from orch.cli.targets.fleet_files import is_file, stacks_of
 
 if TYPE_CHECKING:
     from orch.stacks.pulumi.leases import StackLease

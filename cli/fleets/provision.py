@@ -6,20 +6,11 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.context import (
-    FileOrName,
-    Force,
-    Forget,
-    Indices,
-    Json,
-    Owner,
-    Rehearse,
-    Yes,
-    project_at,
-)
+from orch.cli.context import project_at
 from orch.cli.errors import end, print_json, say, tell
 from orch.cli.fleets import volumes
-from orch.cli.fleets.targets import FleetFile, fleets_at, fleets_of, is_file, stacks_of
+from orch.cli.options import FileOrName, Force, Forget, Indices, Json, Owner, Rehearse, Yes
+from orch.cli.targets.fleet_files import FleetFile, fleets_at, fleets_of, is_file, stacks_of
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:

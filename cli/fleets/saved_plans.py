@@ -1,19 +1,16 @@
-"""Saved plans: what `orch preview --out plan.json` writes, and `orch up --plan` applies.
+"""Applies saved plans: `orch up --plan`.
 
 All stacks of one are compared before the first one is changed.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import typer
 
 from orch.cli.errors import UsageError, end, print_json, say, tell
 from orch.cli.fleets.node_gates import pass_gate, require_healthy
@@ -21,7 +18,6 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.waves import Stack, in_waves, refuse_missing
 
 if TYPE_CHECKING:
-    from orch.cli.fleets.preview_all import Previews
     from orch.components.request import Approvals
     from orch.spec.loader.load import Document
     from orch.spec.models import Fleet, Volume
@@ -29,92 +25,8 @@ if TYPE_CHECKING:
     from orch.stacks.pulumi.operation import Listener
     from orch.stacks.request import FleetRequest
     from orch.stacks.saved_plans.applying import Approved
-    from orch.stacks.saved_plans.record import Commit, SavedPlan, StackPlan, Terms
+    from orch.stacks.saved_plans.record import SavedPlan, StackPlan
     from orch.stacks.saved_plans.result import Progress
-
-
-# Making one
-
-
-def terms_of(project: Project, expires_s: int | None, titles: Sequence[str]) -> Terms:
-    """The terms of a plan of these stacks that is made now. `expires_s`: for how many seconds it is valid,
-    None: as long as the project says. Raises UsageError."""
-    from orch import __version__
-    from orch.stacks.pulumi.install import require
-    from orch.stacks.saved_plans.record import Terms
-
-    made = datetime.now(timezone.utc).replace(microsecond=0)
-    seconds = project.saved_plan_s if expires_s is None else expires_s
-    try:
-        expires = made + timedelta(seconds=seconds)
-    except OverflowError as error:
-        raise UsageError("a saved plan cannot be valid for that long", hint="write `3d`") from error
-    return Terms(
-        project=project.name,
-        rehearsal=project.rehearsal,
-        made=made,
-        expires=expires,
-        orch=__version__,
-        engine=require().version,
-        stacks=tuple(titles),
-    )
-
-
-def validity(expires: str | None, file: str, *, saves: bool) -> int | None:
-    """How many seconds a saved plan is valid; None: as long as the project says. Raises BadParameter."""
-    from orch.spec.grammar.values import Problem, parse_duration
-
-    if not saves:
-        if expires is not None:
-            raise typer.BadParameter("it goes with a saved plan, `--out plan.json`", param_hint="--expires")
-        return None
-    if file == "-":
-        raise typer.BadParameter("a saved plan is of a file: name it", param_hint="--out")
-    if expires is None:
-        return None
-    try:
-        seconds = parse_duration(expires)
-    except Problem as problem:
-        raise typer.BadParameter(str(problem), param_hint="--expires") from problem
-    if not seconds:
-        raise typer.BadParameter("a plan expires: write `24h` or `3d`", param_hint="--expires")
-    return seconds
-
-
-def commit_behind(previews: Previews) -> Commit | None:
-    """The commit that the files of a preview are of."""
-    from orch.stacks.saved_plans.fingerprint import commit_of
-
-    done, root = previews.done, previews.project.root
-    files = {file for each in done if each.saved is not None for file in each.saved.files if " (" not in file}
-    files |= {os.path.relpath(each.review.where.partition(":")[0], root) for each in done}
-    return commit_of(root, sorted(file for file in files if not file.startswith(("..", "/"))))
-
-
-def saved_plan(previews: Previews, commit: Commit | None) -> SavedPlan | None:
-    """The saved plan of what was previewed; None where none is wanted."""
-    from orch.stacks.saved_plans.record import SavedPlan, Unplanned
-
-    if previews.terms is None:
-        return None
-    return SavedPlan(
-        path=os.path.relpath(previews.target),
-        terms=previews.terms,
-        git=commit,
-        stacks=tuple(each.saved for each in previews.done if each.saved is not None),
-        unplanned=tuple(
-            Unplanned(
-                title=each.review.title,
-                where=each.review.where,
-                summary=each.review.failure.summary if each.review.failure else "it has no plan",
-            )
-            for each in previews.done
-            if each.saved is None
-        ),
-    )
-
-
-# Applying one
 
 
 @dataclass(frozen=True)
@@ -409,7 +321,7 @@ def _compare_all(jobs: Sequence[Job], approvals: Approvals, *, as_json: bool) ->
 
 def _apply(job: Job, approvals: Approvals, *, as_json: bool) -> bool:
     """Apply one stack and say what was done; whether hosts of it are unfit."""
-    from orch.cli.hosts.host_keys import planned
+    from orch.cli.output.host_keys import planned
     from orch.cli.output.plan import counts, plan_json
     from orch.cli.output.progress import watching
     from orch.cli.output.review import tell_problems

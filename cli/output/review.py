@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orch.cli.errors import UsageError, coloured, end, tell
-from orch.cli.hosts.host_keys import accepting, after_keys
+from orch.cli.output.host_keys import accepting, after_keys
 from orch.cli.output.plan import key_lines, plan_line, plan_lines, run_lines, warning_lines
 from orch.cli.output.progress import watching
 from orch.policies.settings import finding_of

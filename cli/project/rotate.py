@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse, Yes, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import UsageError, end, print_json, say, tell
+from orch.cli.options import Json, Rehearse, Yes
 from orch.spec.errors import ExitCode
 
 app = typer.Typer(no_args_is_help=True)
@@ -50,10 +51,10 @@ def ssh_keys(
     yes: Yes = False,
 ) -> None:
     """Open the nodes of fleets with new SSH keys, and no longer with the old ones. No run stops."""
-    from orch.cli.hosts.node_names import nodes_named
+    from orch.cli.driver.opening import connector_of, open_runner
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.cli.runs.opening import connector_of, open_runner
+    from orch.cli.targets.nodes import nodes_named
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.state import StackState
     from orch.stacks.team import key_plan

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import UsageError, print_json, say, tell
+from orch.cli.options import Json
 
 if TYPE_CHECKING:
     from orch.stacks.project import Project

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import File, FileOrName, Json, Rehearse, Yes, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import print_json, say, tell
+from orch.cli.options import File, FileOrName, Json, Rehearse, Yes
 
 if TYPE_CHECKING:
     from orch.spec.loader.load import Document
@@ -87,9 +88,9 @@ def repair(
     Clears locks and operations of calls that were killed, as `up` does; a state file that cannot be read, or
     is gone, is replaced by the latest copy of it that is there.
     """
-    from orch.cli.fleets.targets import stacks_of
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
+    from orch.cli.targets.fleet_files import stacks_of
     from orch.stacks.pulumi.locks import subject
     from orch.stacks.state import StackState
     from orch.stacks.team.repair import damage_of
@@ -141,7 +142,7 @@ def import_state(
     Shows what was found, what was not, and what is new; makes and removes nothing in the cloud. A state that
     is there, and what is not clear, is refused.
     """
-    from orch.cli.fleets.targets import FleetFile
+    from orch.cli.targets.fleet_files import FleetFile
 
     fleets = list(FleetFile(file, launch=("fleet",), rehearse=rehearse, mixed=True).fleets())
     rows = [_import(file, each, stack, yes=yes, as_json=as_json) for each in fleets]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import Json, Rehearse
+from orch.cli.driver.background import begins_elsewhere
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import end, print_json, tell
-from orch.cli.runs.background import begins_elsewhere
-from orch.cli.runs.opening import open_runner
+from orch.cli.options import Json, Rehearse
 from orch.cli.runs.ports import Address, address_of, cannot_listen
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def see_to_fleets(project: Project, ledger: Ledger) -> Iterator[Notice]:
 def see_to_health(project: Project, runner: RunnerContext) -> Iterator[Notice]:
     """Examine the nodes of all fleets whose `health.interval` is over, and replace those that failed, where
     their fleet says so; what changed."""
-    from orch.cli.hosts.check import in_order
+    from orch.cli.maintenance.checks import in_order
     from orch.cli.output.progress import watching
     from orch.runner.events import Notice
     from orch.spec.errors import OrchError

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Rehearse
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import UsageError, tell
+from orch.cli.options import Rehearse
 from orch.cli.output.ticking import still
-from orch.cli.runs.exec import with_containers
-from orch.cli.runs.opening import open_runner
+from orch.cli.runs.containers import with_containers
 
 if TYPE_CHECKING:
     from orch.runner.access.copying import Copied, Place, Side
@@ -81,7 +81,7 @@ def _run_named(runner: RunnerContext, name: str) -> RunRow | None:
 
 
 def _node_side(project: Project, runner: RunnerContext, place: Place, fleet: str | None) -> Side:
-    from orch.cli.hosts.node_names import nodes_named
+    from orch.cli.targets.nodes import nodes_named
     from orch.runner.access.copying import NodeSide
     from orch.runner.errors import UnknownRun
     from orch.runner.launch.environment import fold

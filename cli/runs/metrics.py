@@ -12,13 +12,14 @@ import typer
 from typer.core import TyperGroup
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
+from orch.cli.options import Json, Rehearse
 from orch.cli.runs import monitoring
-from orch.cli.runs.exec import fleet_or_run, with_containers
-from orch.cli.runs.opening import open_runner
+from orch.cli.runs.containers import with_containers
 from orch.cli.runs.ports import Address, address_of, cannot_listen
-from orch.cli.runs.run import moment_of
+from orch.cli.targets.moments import moment_of
+from orch.cli.targets.names import fleet_or_run
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:

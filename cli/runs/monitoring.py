@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Rehearse
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import UsageError, say, tell
-from orch.cli.runs.opening import open_runner
+from orch.cli.options import Rehearse
 from orch.cli.runs.ports import address_of, cannot_listen
 from orch.spec.install import install_hint
 

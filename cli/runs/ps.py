@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse
+from orch.cli.driver.background import LOG, begins_elsewhere, why_undriven
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import UsageError, coloured, print_json, say, tell
-from orch.cli.runs.background import LOG, begins_elsewhere, why_undriven
-from orch.cli.runs.opening import open_runner
+from orch.cli.options import Json, Rehearse
 
 if TYPE_CHECKING:
     from orch.runner.ledger.controllers import Controller

@@ -15,7 +15,7 @@ from orch.ci.comments import composed, marker_of, stale, sync_comment
 from orch.ci.forge import ForgeBusy
 from orch.ci.github import GitHub
 from orch.ci.pipeline import pipeline as of_environment
-from orch.review.markdown import MOST_BYTES
+from orch.review.blocks import MOST_BYTES
 
 HEAD, NEWER, BASE = "a" * 40, "c" * 40, "b" * 40
 MARKER = "<!-- orch:plan v1 project=tests path=infra -->"

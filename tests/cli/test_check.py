@@ -8,7 +8,7 @@ import pytest
 from kit.nodes.hostlab import Room
 from kit.support import Folder, Said, fleet_yaml
 
-from orch.cli.hosts.check import survey_json, survey_lines
+from orch.cli.nodes.check import survey_json, survey_lines
 from orch.runner.hosts.checks.requirements import judge_host
 from orch.runner.hosts.checks.types import CheckOptions, HostObservation, HostReport, Target
 from orch.runner.hosts.host_facts import HostFacts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orch.cli.runs.new_nodes import growth_of
+from orch.cli.driver.new_nodes import growth_of
 from orch.runner.errors import BadTask, HostUnreachable, NoFit
 from orch.runner.launch.volumes import VolumeMisfit
 from orch.runner.node.connector import Completed

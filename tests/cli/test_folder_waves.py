@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kit.support import Folder, record_fleet
 
-import orch.cli.hosts.check
+import orch.cli.maintenance.checks
+from orch.cli.fleets.bring_up import in_own_process
 from orch.cli.fleets.node_gates import Unhealthy, require_healthy
 from orch.cli.fleets.prune import undescribed
-from orch.cli.fleets.up import in_own_process
 from orch.runner.errors import RunnerError
 from orch.runner.hosts.checks.types import CheckResult, HostReport, Result, TargetError
 from orch.runner.hosts.survey import Survey
@@ -105,7 +105,7 @@ def test_the_next_wave_does_not_begin_before_nodes_are_in_order(
     def survey_of(project: object, name: str) -> Survey:
         return Survey((report(f"{name}-0", results[name]),), None, ())
 
-    monkeypatch.setattr(orch.cli.hosts.check, "survey_of", survey_of)
+    monkeypatch.setattr(orch.cli.maintenance.checks, "survey_of", survey_of)
     require_healthy(stacks, 1, unfit=False)
     with pytest.raises(Unhealthy, match="the next wave does not begin"):
         require_healthy(stacks, 1, unfit=True)

@@ -10,7 +10,7 @@ from kit.ledgers.oldrows import old_row
 from kit.support import Folder
 from sqlalchemy import insert, select
 
-from orch.cli.runs.run import logs
+from orch.cli.runs.logs import logs
 from orch.runner.ledger import database, schema
 from orch.runner.ledger.ledger import SHOWN, open_ledger
 from orch.runner.ledger.run_folder import open_folder

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orch.cli.runs import standby
-from orch.cli.runs.opening import KnownFleets
-from orch.cli.runs.standby import LentLedger, Link, StandbyDriver, serve
+from orch.cli.driver import standby
+from orch.cli.driver.opening import KnownFleets
+from orch.cli.driver.standby import LentLedger, Link, StandbyDriver, serve
 from orch.runner.errors import LedgerUnusable, NameTaken
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.node.status import NodeStatus

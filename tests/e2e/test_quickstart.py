@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from kit.support import ORCH, Folder, containers, until
 
-from orch.cli.runs.background import LOG
+from orch.cli.driver.background import LOG
 
 
 @pytest.mark.timeout(900)  # the fleet may be brought up for it

@@ -25,8 +25,8 @@ from kit.clouds import aws_cases, cloud_cases, gcp_cases
 from kit.clouds.planning import request_of
 from kit.engine.registering import registered
 from kit.kubernetes import kubernetes_cases
+from orch.cli.driver.new_nodes import NewNodes
 from orch.cli.runs import submission
-from orch.cli.runs.new_nodes import NewNodes
 from orch.components.aws.account import gather_facts as aws_ask
 from orch.components.aws.account import lookups as aws_wanted
 from orch.components.aws.backend import AwsBackend
@@ -303,9 +303,8 @@ def run_on(backend: str, **given: Any) -> Act:
                     find(folder),
                     place,
                     document,
-                    fleet_name=None,
-                    room=replace(room, made=made),
-                    **{"arguments": (), "name": None, "variables": {}, **given},
+                    submission.RunRequest(**given),
+                    replace(room, made=made),
                 )
             yield
             plan, environments = compiled(place, row)

@@ -12,7 +12,7 @@ import pytest
 from kit.support import Folder, until
 
 from orch import images
-from orch.cli.runs.background import ENDED, drive_afresh, supervise
+from orch.cli.driver.background import ENDED, drive_afresh, supervise
 from orch.runner.errors import RunFailed
 from orch.runner.events import Notice, Recorder
 from orch.runner.launch.submission import Submission
@@ -118,7 +118,7 @@ def test_what_a_driver_leaves_in_its_log_tells_no_value(
 DETACH = """
 import sys
 from pathlib import Path
-from orch.cli.runs.background import drive_behind
+from orch.cli.driver.background import drive_behind
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.runs.lifecycle import RunnerContext
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from orch.cli.driver.background import drive_afresh
 from orch.cli.errors import end, print_json, say, tell
 from orch.cli.output.ticking import still
 from orch.cli.runs.arrays.words import array_json, counts_text, ends, members_text, summary
-from orch.cli.runs.background import drive_afresh
 from orch.runner.errors import LedgerUnusable
 from orch.runner.ledger.run_names import as_argument
 from orch.runner.runs.arrays.choose import Chosen

@@ -10,7 +10,7 @@ import pytest
 from kit.clouds.aws_engine import Stack, stack
 from kit.clouds.cloud_engine import quiet
 
-from orch.cli.runs.new_nodes import NewNodes, make, tell_of_later_nodes
+from orch.cli.driver.new_nodes import NewNodes, make, tell_of_later_nodes
 from orch.rehearsal.aws.api.actions import ACCOUNT
 from orch.runner.errors import NoFit
 from orch.spec.findings import PlanErrors

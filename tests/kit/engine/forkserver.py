@@ -38,7 +38,7 @@ _VERBS_LOAD = """
 orch.cli.main orch.cli.apply orch.cli.doctor orch.cli.fleets.fleet orch.cli.offers orch.cli.fleets.preview
 orch.cli.fleets.provision orch.cli.fleets.up
 orch.cli.show
-orch.cli.hosts.check orch.cli.hosts.node_names orch.cli.output.fleet orch.review.tree
+orch.cli.nodes.check orch.cli.targets.nodes orch.cli.output.fleet orch.review.tree
 orch.cli.output.review orch.cli.output.run orch.cli.output.untrusted
 orch.stacks.operations orch.rehearsal.project orch.runner.runs.lifecycle orch.runner.ssh.pool
 orch.runner.ledger.ledger orch.runner.hosts.survey orch.catalog.load orch.components.registry

@@ -17,9 +17,9 @@ from kit.engine.recorded_plans import Preview
 
 from orch.components.aws import explain as aws
 from orch.components.deployment import Deployment, PricedNodes
-from orch.review.assess import FleetSubject, failed_review, fleet_review, volume_review
+from orch.review.assess import failed_review, fleet_review, volume_review
 from orch.review.markdown import markdown
-from orch.review.model import PolicyResult, Review, StackReview, worst_first
+from orch.review.model import FleetSubject, PolicyResult, Review, StackReview, worst_first
 from orch.spec.diagnostics import Diagnostic, Severity, Span
 from orch.spec.loader.load import InvalidConfiguration
 from orch.spec.models import Fleet

@@ -26,7 +26,7 @@ class FleetFile:
 
     `launch`: document types that the verb acts on, whose missing variables are errors. `mixed`: the caller
     acts on the file's other documents, so no note tells that they are left out. `environ`: variables for the
-    file, by default this process's own. `owner`: who changes its stacks. `forget`: see `cli.context.Forget`.
+    file, by default this process's own. `owner`: who changes its stacks. `forget`: see `cli.options.Forget`.
     """
 
     file: str

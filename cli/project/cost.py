@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import coloured, print_json, say, tell
+from orch.cli.options import Json, Rehearse
+from orch.cli.targets.moments import moment_in_words
 from orch.spec.errors import visible
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ def _grouping(by: str) -> tuple[Grouping, str | None]:
 
 def _fleets(target: str | None, *, rehearse: bool) -> tuple[Project, Collection[str] | None]:
     """The project, and which fleets of it; None for all."""
-    from orch.cli.fleets.targets import FleetFile, is_file
+    from orch.cli.targets.fleet_files import FleetFile, is_file
     from orch.spec.grammar.values import encodable
 
     if target is None or not is_file(target):
@@ -137,24 +139,6 @@ def _require_known(fleets: Collection[str], lives: Sequence[NodeLife]) -> None:
             or "`orch cost` alone shows all fleets",
             code="ORCH353",
         )
-
-
-def moment_in_words(text: str, now: float, option: str) -> float:
-    """A day or time, of UTC unless it says otherwise, or an age before now. Raises BadParameter."""
-    from orch.cli.runs.run import moment_of
-
-    try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        try:
-            return moment_of(text, now).timestamp()
-        except typer.BadParameter as error:
-            raise typer.BadParameter(error.message, param_hint=option) from None
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-    try:
-        return aware.astimezone(timezone.utc).timestamp()
-    except OverflowError as error:  # the first day of all, east of Greenwich
-        raise typer.BadParameter(f"{text!r} is no time of UTC", param_hint=option) from error
 
 
 def cost_table(report: Report, by: Grouping, *, colour: bool) -> str:

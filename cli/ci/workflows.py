@@ -8,20 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orch.cli.ci.options import OnForge, Repo, kind_of, pipeline_of
 from orch.cli.context import project_at
 from orch.cli.errors import UsageError, say
 
 if TYPE_CHECKING:
-    from orch.ci.pipeline import Kind, Pipeline
+    from orch.ci.facts import PipelineFacts
+    from orch.ci.gathering import Survey
+    from orch.ci.pipeline import Kind
     from orch.stacks.project import Project
-
-Repo = Annotated[
-    str | None, typer.Option("--repo", metavar="OWNER/NAME", help="The repository; default: the pipeline's.")
-]
-OnForge = Annotated[
-    str | None,
-    typer.Option("--forge", metavar="github|gitlab", help="Where to; default: what the pipeline runs on."),
-]
 
 
 def init(
@@ -77,7 +72,7 @@ def init(
     Files that were changed are not overwritten without --force. What is left to set by hand, secrets,
     variables, roles and environments, is printed, and written beside.
     """
-    from orch.ci import gathering, workflows
+    from orch.ci import gathering
 
     kind = kind_of(forge)
     if apply_before_merge and kind != "github":
@@ -90,17 +85,31 @@ def init(
         raise UsageError(f"there is no folder {path}", hint="give --path the folder of the project")
     project = project_at(path)
     gathering.require_shared_state(project)
-    top = gathering.repository_of(project.root)
-    folders = [Path(each) for each in folder or ()] or list(gathering.folders_with_stacks(project.root))
-    for each in folders:
-        gathering.relative(each, top)
-    survey = gathering.Survey(
-        project, top, folders, _backends(project, folders), _files_read(project, top, folders)
-    )
     choices = gathering.Choices(
         kind, repo, branch, environment, runner, package, apply_before_merge, nightly_gc
     )
+    survey = _surveyed(project, [Path(each) for each in folder or ()])
     facts = gathering.gathered(survey, choices)
+    _write(facts, survey.top, kind, force=force)
+
+
+def _surveyed(project: Project, folders: list[Path]) -> Survey:
+    """Return what workflows depend on in some folders of a project, by default in all that have stacks."""
+    from orch.ci import gathering
+
+    top = gathering.repository_of(project.root)
+    folders = folders or list(gathering.folders_with_stacks(project.root))
+    for each in folders:
+        gathering.relative(each, top)
+    return gathering.Survey(
+        project, top, folders, _backends(project, folders), _files_read(project, top, folders)
+    )
+
+
+def _write(facts: PipelineFacts, top: Path, kind: Kind, *, force: bool) -> None:
+    """Write the workflows into a repository, and say what is left to set by hand."""
+    from orch.ci import workflows
+
     files = workflows.files_of(facts)
     include = top / ".gitlab-ci.yml"
     if kind == "gitlab" and not include.exists():
@@ -158,18 +167,6 @@ def environment(
     wanted = reviewed and os.environ.get("ORCH_PROTECTED") != BY_BRANCH
     require_protected(found, branch, reviewed=wanted, where=pipeline.repo)
     say(f"environment {name}: protected")
-
-
-def pipeline_of(forge: str | None) -> Pipeline:
-    from orch.ci.pipeline import pipeline
-
-    return pipeline(os.environ, None if forge is None else kind_of(forge))
-
-
-def kind_of(forge: str) -> Kind:
-    if forge in ("github", "gitlab"):
-        return forge
-    raise UsageError(f"no forge is called {forge}", hint="write github or gitlab")
 
 
 def _files_read(project: Project, top: Path, folders: list[Path]) -> list[str]:

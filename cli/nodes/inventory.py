@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import Rehearse, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import UsageError, tell
+from orch.cli.options import Rehearse
 
 if TYPE_CHECKING:
     from orch.runner.node.connector import Connector

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, cast
 
-from orch.cli.errors import coloured
-from orch.cli.runs.background import LOG, log_to, supervise
-from orch.cli.runs.standby import (
+from orch.cli.driver.background import LOG, log_to, supervise
+from orch.cli.driver.provisioned import ProjectNow
+from orch.cli.driver.standby import (
     LentLedger,
     Link,
     StandbyDriver,
     early_driver,
     serve,
 )
-from orch.cli.runs.submission import ProjectNow
+from orch.cli.errors import coloured
 from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def open_runner(
     ledger = None
     if driver is not None:
         # What comes next, while the driver opens the ledger.
-        import orch.cli.runs.new_nodes
+        import orch.cli.driver.new_nodes
         import orch.runner.runs.submit  # noqa: F401
 
         ledger = cast("Ledger", LentLedger(driver, project.ledger_url))

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import Json, Rehearse, Yes, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
+from orch.cli.options import Json, Rehearse, Yes
 from orch.spec.errors import ExitCode
 from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
     from orch.components.cloud.marked import Leftovers, MarkedResource
+    from orch.stacks.project import Project
     from orch.stacks.provisioning.leftovers import Deleted, Found
 
 SCHEMA = 1
@@ -47,22 +49,36 @@ def gc(
     what an older copy of the state may have lost, is deleted only where --stack names it. Exits with 5 when
     something could not be looked at.
     """
-    from orch.cli.output.progress import watching
-    from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.errors import Interrupted
-    from orch.stacks.provisioning.leftovers import (
-        Deleted,
-        delete_leftovers,
-        find_leftovers,
-        refuse_in_use,
-        refuse_mounted,
-    )
-    from orch.stacks.team.change_log import logged
+    from orch.stacks.provisioning.leftovers import Deleted, find_leftovers, refuse_in_use, refuse_mounted
 
     project = project_at(rehearse=rehearse)
     project.prepare()
     found = find_leftovers(project)
     marks = frozenset(stack or ())
+    chosen = _chosen(found, marks)
+    done = Deleted()
+    if not as_json:
+        _show(found)
+    refuse_mounted(found, chosen)
+    if marks and not force:
+        refuse_in_use(project, chosen)
+    if chosen and not yes:
+        _confirm(project, found, chosen, marks, as_json=as_json)
+    if chosen:
+        _delete(project, found, chosen, done, data=bool(marks), as_json=as_json)
+    _show_end(found, chosen, done, as_json=as_json)
+    if failed := next(iter((*done.errors, *found.not_seen)), None):
+        # Whatever keeps a cloud from being looked at, the account's being another one apart.
+        end(ExitCode.CONFLICT if failed.exit_code == ExitCode.CONFLICT else ExitCode.PROVISION)
+    if done.skipped and marks:
+        end(ExitCode.CONFLICT)
+
+
+def _chosen(found: Found, marks: frozenset[str]) -> Leftovers:
+    """Return what is deleted: what has the marks of a command line, or what nobody may need.
+
+    Raises UsageError for a mark that nothing has for sure.
+    """
     if unsure := sorted(marks & {each.mark for each in found.leftovers.unsure} - found.leftovers.marks):
         raise UsageError(
             f"what has the mark {', '.join(unsure)} may be another project's: labels alone tell it",
@@ -73,30 +89,44 @@ def gc(
             f"nothing that is left has the mark {', '.join(unknown)}",
             hint="`orch gc` lists what is left, with marks",
         )
-    chosen = found.leftovers.of(marks) if marks else found.deletable
-    done = Deleted()
-    if not as_json:
-        _show(found)
-    refuse_mounted(found, chosen)
-    if marks and not force:
-        refuse_in_use(project, chosen)
-    if chosen and not yes:
-        if as_json and (sys.stdin is None or not sys.stdin.isatty()):
-            print_json(_as_json(found, done))
-        need_terminal(" ".join(["orch gc", *(f"--stack {each}" for each in sorted(marks)), "--yes"]), project)
-        confirm(_question(chosen))
-    if chosen:
-        with (
-            watching(as_json=as_json) as listener,
-            logged(project, "gc", ", ".join(sorted(chosen.marks)), listener) as outcome,
-        ):
-            try:
-                delete_leftovers(project, found, chosen, listener, done, data=bool(marks))
-            except (Interrupted, KeyboardInterrupt):
-                _tell_remaining(done, chosen)
-                raise
-            outcome.result = f"{counted(len(done.names), 'resource')} deleted"
-            outcome.deleted(done.names)
+    return found.leftovers.of(marks) if marks else found.deletable
+
+
+def _confirm(
+    project: Project, found: Found, chosen: Leftovers, marks: frozenset[str], *, as_json: bool
+) -> None:
+    from orch.cli.output.review import confirm, need_terminal
+    from orch.stacks.provisioning.leftovers import Deleted
+
+    if as_json and (sys.stdin is None or not sys.stdin.isatty()):
+        print_json(_as_json(found, Deleted()))
+    need_terminal(" ".join(["orch gc", *(f"--stack {each}" for each in sorted(marks)), "--yes"]), project)
+    confirm(_question(chosen))
+
+
+def _delete(
+    project: Project, found: Found, chosen: Leftovers, done: Deleted, *, data: bool, as_json: bool
+) -> None:
+    """Delete what was chosen, and add to `done` what is gone."""
+    from orch.cli.output.progress import watching
+    from orch.stacks.errors import Interrupted
+    from orch.stacks.provisioning.leftovers import delete_leftovers
+    from orch.stacks.team.change_log import logged
+
+    with (
+        watching(as_json=as_json) as listener,
+        logged(project, "gc", ", ".join(sorted(chosen.marks)), listener) as outcome,
+    ):
+        try:
+            delete_leftovers(project, found, chosen, listener, done, data=data)
+        except (Interrupted, KeyboardInterrupt):
+            _tell_remaining(done, chosen)
+            raise
+        outcome.result = f"{counted(len(done.names), 'resource')} deleted"
+        outcome.deleted(done.names)
+
+
+def _show_end(found: Found, chosen: Leftovers, done: Deleted, *, as_json: bool) -> None:
     remaining = done.remaining(chosen) if done.errors else []
     if as_json:
         print_json(_as_json(found, done) | {"remaining": [_row(each) for each in remaining]})
@@ -109,11 +139,6 @@ def gc(
     for error in (*found.not_seen, *done.errors):
         tell(error.text())
     _tell_left(remaining)
-    if failed := next(iter((*done.errors, *found.not_seen)), None):
-        # Whatever keeps a cloud from being looked at, the account's being another one apart.
-        end(ExitCode.CONFLICT if failed.exit_code == ExitCode.CONFLICT else ExitCode.PROVISION)
-    if done.skipped and marks:
-        end(ExitCode.CONFLICT)
 
 
 def _tell_remaining(done: Deleted, chosen: Leftovers) -> None:

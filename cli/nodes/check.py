@@ -6,14 +6,15 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.context import FileOrName, Json, NewKeys, Rehearse, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import end, print_json, say
+from orch.cli.maintenance.checks import survey_of
+from orch.cli.options import FileOrName, Json, NewKeys, Rehearse
 from orch.spec.errors import ExitCode
 from orch.spec.suggest import counted
 
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
     from orch.components.ssh.facts import AcceptNew
     from orch.runner.hosts.checks.types import CheckResult, HostReport
     from orch.runner.hosts.survey import Survey
-    from orch.runner.runs.context import RunnerContext
     from orch.spec.models import Fleet
     from orch.spec.state import NodeState
-    from orch.stacks.maintenance.context import Health
     from orch.stacks.project import Project
 
 SCHEMA = 1
@@ -87,7 +86,7 @@ def survey_lines(name: str, survey: Survey, *, width: int, colour: bool) -> list
 
 def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[str, Survey]]:
     """Each fleet to check, by its name, with the survey of its hosts."""
-    from orch.cli.fleets.targets import FleetFile, is_file
+    from orch.cli.targets.fleet_files import FleetFile, is_file
     from orch.spec.findings import PlanError
     from orch.stacks.request import with_hosts
 
@@ -104,26 +103,6 @@ def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[s
             yield fleet.name, survey_of(project, fleet.name)
         else:
             yield fleet.name, _of_file(project, fleet, folder, unseen)
-
-
-def survey_of(project: Project, name: str, only: Collection[str] | None = None) -> Survey:
-    """The survey of a fleet that is up, of any backend; `only` of nodes with these names. Raises
-    NoSuchFleet."""
-    from orch.runner.connect import open_connector
-    from orch.runner.hosts.checks.types import CheckOptions, Target
-    from orch.runner.hosts.survey import survey
-    from orch.stacks.fleets import fleet_state
-
-    state = fleet_state(project, name)
-    requirements = CheckOptions(cluster=state.placement == "cluster", image=state.image)
-    if state.backend == "local" or project.rehearsal:
-        minimum, recommended = LOCAL_DISK_GIB
-        requirements = replace(
-            requirements, disk_min_gib=minimum, disk_warn_gib=recommended, machine_ids=False
-        )
-    with closing(open_connector(connect_timeout_s=CONNECT_S, deadline_s=2 * CONNECT_S)) as connector:
-        nodes = [node for node in state.nodes if only is None or node.name in only]
-        return survey([Target(node) for node in nodes], connector, requirements)
 
 
 def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: AcceptNew) -> Survey:
@@ -212,31 +191,3 @@ def _details(hosts: Sequence[HostReport], colour: bool) -> list[str]:
     for (reason, names), ids in skipped.items():
         lines.append(paint(f"skipped {', '.join(ids)} on {names}: {reason}", COLOURS["skipped"], colour))
     return lines
-
-
-def failures_of(host: HostReport) -> list[str]:
-    """The requirements that a host fails, each with what was found."""
-    return [f"{one.id}: {one.detail}" for one in host.checks if one.result.value == "fail"]
-
-
-def in_order(project: Project, runner: RunnerContext) -> Health:
-    """What keeps nodes of a fleet from taking jobs, by node: what they fail of `orch check`, their health."""
-    from orch.runner.health.gate import depth_of
-    from orch.stacks.fleets import fleet_state
-    from orch.stacks.health.watch import watch
-
-    def reasons(fleet: str, names: Collection[str]) -> Mapping[str, str]:
-        found: dict[str, list[str]] = {}
-        for host in survey_of(project, fleet, only=names).hosts:
-            if failed := failures_of(host):
-                found[host.name] = failed
-        state = fleet_state(project, fleet)
-        if state.health is not None and state.health.gate != "none":
-            depth = depth_of(state.health.gate)
-            watched = watch(project, runner.ledger, runner.connector, state, names=names, depth=depth)
-            for each in watched.examined:
-                if each.status == "failure":
-                    found.setdefault(each.node.name, []).append(each.reason)
-        return {name: "; ".join(each) for name, each in found.items()}
-
-    return reasons

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Rehearse
 from orch.cli.errors import end, say, tell
+from orch.cli.options import Rehearse
 from orch.spec.errors import ExitCode
 
 # A node that is up answers within this time; one that does not is not marked, and is reported.
@@ -34,9 +34,9 @@ def cordon(
     rehearse: Rehearse = False,
 ) -> None:
     """Keep new jobs off nodes. Jobs that run there stay, and everybody who uses the nodes sees the mark."""
-    from orch.cli.hosts.node_names import nodes_named
+    from orch.cli.driver.opening import open_runner
     from orch.cli.output.progress import watching
-    from orch.cli.runs.opening import open_runner
+    from orch.cli.targets.nodes import nodes_named
     from orch.runner.launch.environment import fold
     from orch.runner.node.cordon import mark, unmark
     from orch.stacks.fleets import fleet_of, known_fleets

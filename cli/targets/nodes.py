@@ -85,3 +85,13 @@ def _unfolded(word: str) -> list[str]:
             hint="such as gpu1 or gpu[1-4,7]",
         ) from reason
     return names
+
+
+def selected(state: FleetState, words: Sequence[str]) -> tuple[NodeState, ...]:
+    """The nodes of a fleet that `words` name, by name, folded names or index; all when there are none."""
+    if not words:
+        return state.nodes
+    by_index = {str(node.index): node.name for node in state.nodes}
+    node_names = {node.name for node in state.nodes}
+    names = [word if word in node_names else by_index.get(word, word) for word in words]
+    return nodes_named(names, {state.name: state})

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.cli.errors import end, mask_threads, tell
-from orch.cli.output.redaction import masked
 from orch.cli.output.ticking import still
+from orch.cli.redaction import masked
 from orch.runner.errors import LedgerUnusable, RunFailed
 from orch.spec.errors import ExitCode, OrchError
 

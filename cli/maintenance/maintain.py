@@ -1,21 +1,18 @@
-"""What the verbs on nodes share: the plan is shown, agreed to and carried out, and a report written."""
+"""Shows the plan of a maintenance, asks, carries it out, and writes a report."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from orch.cli import completion
 from orch.cli.errors import UsageError, end, print_json, say, tell
 from orch.cli.output.files import require_writable
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
+    from orch.cli.maintenance.options import Handling, Waves
     from orch.runner.ledger.changes import Change, Changes
     from orch.runner.runs.context import RunnerContext
     from orch.spec.state import NodeState
@@ -25,85 +22,6 @@ if TYPE_CHECKING:
     from orch.stacks.request import FleetRequest
 
 SCHEMA = 1
-
-SERIAL = "1,10%,25%"
-"""Sizes of waves: one node to see whether it works, then ever more."""
-
-Nodes = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="NODE...", help="Names of nodes, also folded: gpu[1-4,7].", autocompletion=completion.nodes
-    ),
-]
-Fleet = Annotated[
-    str | None,
-    typer.Option("--fleet", help="The fleet the nodes are of.", autocompletion=completion.fleets),
-]
-Serial = Annotated[
-    str,
-    typer.Option(
-        "--serial", metavar="N|N%,...", help="Nodes of each wave, or so many of a hundred; the last repeats."
-    ),
-]
-MaxFail = Annotated[
-    str,
-    typer.Option("--max-fail", metavar="N|N%", help="Go on while no more nodes than these have failed."),
-]
-StopRuns = Annotated[
-    bool, typer.Option("--stop-runs", help="Stop the runs on the nodes that the plan names.")
-]
-Wait = Annotated[
-    str | None, typer.Option("--wait", metavar="DURATION", help="Wait so long for runs on the nodes to end.")
-]
-Reason = Annotated[str, typer.Option("--reason", "-r", metavar="TEXT", help="Shown with the cordon.")]
-PlanOnly = Annotated[bool, typer.Option("--plan-only", help="Show the plan, and change nothing.")]
-Report = Annotated[
-    Path | None,
-    typer.Option(
-        "--report", metavar="FILE", help="Write what was planned and done as Markdown.", dir_okay=False
-    ),
-]
-
-
-@dataclass(frozen=True)
-class How:
-    """How a verb is called, beside what it does."""
-
-    yes: bool
-    as_json: bool
-    plan_only: bool
-    rehearse: bool
-    report: Path | None
-
-
-def refuse_with_undo(how: How) -> None:
-    """Raises UsageError for options that `--undo` would not heed: it has no plan, and acts at once."""
-    options = {"--plan-only": how.plan_only, "--report": how.report is not None, "--json": how.as_json}
-    if given := [option for option, is_given in options.items() if is_given]:
-        raise UsageError(
-            f"`--undo` goes without {' and '.join(given)}; nothing was changed",
-            hint="it takes back at once, without a plan, and says what",
-        )
-
-
-def options_of(serial: str, max_fail: str, wait: str | None, reason: str, *, stop_runs: bool) -> Options:
-    """Reads the options of a command line. Raises BadParameter."""
-    from orch.spec.grammar.values import parse_duration
-    from orch.stacks.maintenance.plan import Options
-    from orch.stacks.maintenance.serial import Share, parse_serial
-
-    option = "--serial"
-    try:
-        sizes = parse_serial(serial)
-        option = "--max-fail"
-        most = Share.parse(max_fail, least=0)
-        option = "--wait"
-        wait_s = parse_duration(wait) if wait is not None else 0
-        if wait_s is None:
-            raise ValueError("write how long, `30m` or `2h`")
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint=option) from problem
-    return Options(sizes, most, stop_runs, wait_s, " ".join(reason.split()))
 
 
 @dataclass(frozen=True)
@@ -122,16 +40,18 @@ class Begin:
     words: Sequence[str]
     request: FleetRequest | None = None
 
-    def command(self, how: How) -> str:
+    def command(self, how: Handling) -> str:
         """What a user types to agree without being asked."""
         report = ["--report", str(how.report)] if how.report is not None else []
         words = ("orch", *self.words, *self.options.words(), *report, *(["--json"] if how.as_json else []))
         return shlex.join((*words, "--yes"))
 
 
-def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Options, how: How) -> None:
+def maintain(verb: Verb, words: Sequence[str], fleet: str | None, waves: Waves, how: Handling) -> None:
     """Plan a maintenance of nodes, ask, and carry it out; one that was interrupted is gone on with."""
-    from orch.cli.hosts.node_names import names_in
+    from orch.cli.targets.nodes import names_in
+
+    options = waves.parsed()
 
     def same(plan: MaintenancePlan) -> bool:
         # Some of its nodes may be gone by now.
@@ -150,12 +70,12 @@ def maintain(verb: Verb, words: Sequence[str], fleet: str | None, options: Optio
     begin(Begin(verb, options, same, planned, typed), how, None)
 
 
-def begin(asked: Begin, how: How, path: str | None) -> None:
+def begin(asked: Begin, how: Handling, path: str | None) -> None:
     """Show the plan of a maintenance, ask, and carry it out, in the project of a path (default: here)."""
-    from orch.cli.hosts.check import in_order
+    from orch.cli.driver.opening import open_runner
+    from orch.cli.maintenance.checks import in_order
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.cli.runs.opening import open_runner
     from orch.runner.launch.environment import fold
     from orch.stacks.maintenance.context import Maintenance
     from orch.stacks.maintenance.drive import carry_out
@@ -205,7 +125,7 @@ def begin(asked: Begin, how: How, path: str | None) -> None:
 
 def nodes_by_fleet(project: Project, words: Sequence[str], fleet: str | None) -> list[tuple[str, NodeState]]:
     """The nodes that are named, each with its fleet. Raises UnknownNode."""
-    from orch.cli.hosts.node_names import nodes_named
+    from orch.cli.targets.nodes import nodes_named
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.state import StackState
 
@@ -239,7 +159,7 @@ def _interrupted(changes: Changes, project: Project, asked: Begin) -> Change | N
     return None
 
 
-def _show_end(project: Project, changes: Changes, number: int, how: How) -> None:
+def _show_end(project: Project, changes: Changes, number: int, how: Handling) -> None:
     """Print what became of a change, and write its report where one is asked for."""
     from datetime import datetime, timezone
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse
 from orch.cli.errors import end, print_json, say, tell
+from orch.cli.maintenance.checks import protected_words
+from orch.cli.options import Json, Rehearse
 from orch.spec.errors import ExitCode, OrchError, visible
 from orch.spec.suggest import few
 
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
     from orch.runner.health.findings import HealthReport
     from orch.runner.health.gate import Examined
     from orch.runner.ledger.history.node_health import HealthPeriod
-    from orch.runner.runs.context import RunnerContext
-    from orch.spec.state import FleetState
     from orch.stacks.health.watch import Watched
-    from orch.stacks.project import Project
 
 SCHEMA = 1
 
@@ -64,8 +62,8 @@ def health(
     What is found is written to the node, so that everybody's runs keep off it, and kept in the ledger. Exits
     with 7 when any node is a failure or could not be examined.
     """
-    from orch.cli.hosts.node_names import nodes_named
-    from orch.cli.runs.opening import open_runner
+    from orch.cli.driver.opening import open_runner
+    from orch.cli.targets.nodes import nodes_named
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.health.watch import watch
     from orch.stacks.project import ledger_scope
@@ -106,18 +104,6 @@ def health(
         tell(f"warning: this is not kept, and `--history` will not tell it: {unkept[0].summary}")
     bad = any(each.failed or each.left_out or any(one.error for one in each.examined) for each in watched)
     end(ExitCode.HOSTS if bad else ExitCode.OK)
-
-
-def protected_words(project: Project, runner: RunnerContext, fleet: FleetState) -> str | None:
-    """Why none of a fleet's nodes is replaced by itself until somebody has seen to it; None where they are,
-    or never were to be."""
-    from orch.stacks.health.protection import protection_of
-    from orch.stacks.project import ledger_scope
-
-    if fleet.health is None or not fleet.health.auto_replace:
-        return None
-    found = protection_of(runner.ledger.changes, project.name, ledger_scope(project), fleet.name)
-    return None if found is None else str(found)
 
 
 def _fleet_json(watched: Watched) -> dict[str, Any]:
