@@ -45,6 +45,11 @@ class CloudCandidate:
     def backend(self) -> str:
         return self.type.backend
 
+    @property
+    def infiniband(self) -> str | None:
+        """The InfiniBand network that a cloud's machines join there, of those that have several."""
+        return None
+
     def same_place(self, other: CloudCandidate) -> bool:
         return (self.type.name, self.zone, self.spot) == (other.type.name, other.zone, other.spot)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +15,7 @@ from orch.spec.findings import Finding
 from orch.spec.state import FleetMount
 
 if TYPE_CHECKING:
-    pass
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Bastion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CloudPlan(ABC):
+class CloudPlan:
     """The nodes of one type in one zone at one market, and the fleet around them.
 
     A cluster is one such node group. Of another fleet this is the first group, with all that a fleet has only
@@ -91,7 +90,7 @@ class CloudPlan(ABC):
     warnings: tuple[Finding, ...]
     number: int = 0
     moved: tuple[str, ...] = ()
-    others: tuple[CloudPlan, ...] = ()
+    others: tuple[Self, ...] = ()
 
     @property
     def suffix(self) -> str:
@@ -99,9 +98,9 @@ class CloudPlan(ABC):
         return f"-{self.number}" if self.number else ""
 
     @property
-    @abstractmethod
-    def node_groups(self) -> tuple[CloudPlan, ...]:
+    def node_groups(self) -> tuple[Self, ...]:
         """The plans of all groups, this one's first."""
+        return (self, *self.others)
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:

@@ -98,6 +98,11 @@ def network_of(fleet: Fleet) -> NetworkBlock:
     return fleet.network or NetworkBlock()
 
 
+def subnets_in(block: NetworkBlock, region: str) -> tuple[str, ...]:
+    """Return the subnets that a file gives in a region."""
+    return block.subnets.get(region, ()) if isinstance(block.subnets, dict) else block.subnets
+
+
 def way_in(block: NetworkBlock, settings: CloudSettings) -> AccessMethod:
     """Over given hops; straight, where networks are named that may come in, or security groups that decide
     it; else over a bastion: for clouds without a tunnel that asks who comes in, as SSM and IAP do."""
