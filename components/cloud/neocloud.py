@@ -1,14 +1,17 @@
-"""Plans on neoclouds: machines whose images have NVIDIA's driver and Docker, on a cloud without a tunnel.
+"""Neoclouds: machines whose images have NVIDIA's driver and Docker, on a cloud without a tunnel.
 
 Crusoe, Lambda and Nebius are such clouds. SSH gets in straight, over given hops or over a bastion.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar
 
+from orch.catalog.load import catalog
+from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.cloudinit import (
     RUNS_INIT,
@@ -17,31 +20,20 @@ from orch.components.cloud.cloudinit import (
     node_files,
     prepared,
 )
-from orch.components.cloud.plan import CloudPlan
+from orch.components.cloud.plan import NeocloudPlan
 from orch.components.cloud.planner import Facts, Planner
 from orch.components.cloud.sizing import nvidia
 from orch.components.cloud.ssh_access import AccessMethod, way_in
+from orch.components.cloud_errors import CategoryErrors, CloudError
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
+from orch.components.request import PlanRequest
 from orch.runner.preparation.init_steps import steps
+from orch.spec.models import Fleet
 from orch.spec.models.backends.base import CloudSettings
 from orch.spec.models.ssh import Jump
 from orch.templates import render
 
 PREPARE = "/usr/local/sbin/orch-prepare"
-
-
-@dataclass(frozen=True, kw_only=True)
-class NeocloudPlan(CloudPlan):
-    """A fleet on a neocloud.
-
-    `access`: how SSH gets in; `jumps`: given hops. `image`: the id of the nodes' machine image. `whole`: the
-    fleet comes up with all of its nodes or with none.
-    """
-
-    access: Literal["direct", "given", "bastion"]
-    jumps: tuple[Jump, ...]
-    image: str
-    whole: bool
 
 
 Place = TypeVar("Place", bound=CloudCandidate)
@@ -112,3 +104,39 @@ class NeocloudPlanner(Planner[Place, Facts, Plan, Settings]):
             "image": self.image.id,
             "whole": self.whole,
         }
+
+
+class NeocloudBackend(CloudBackend[Facts, Plan]):
+    """A backend of a neocloud, whose fleets are of one type at one place.
+
+    `find`: its candidates; `errors`: the meaning of its errors.
+    """
+
+    find: ClassVar[Callable[..., Sequence[CloudCandidate]]]
+    errors: ClassVar[CategoryErrors]
+
+    @abstractmethod
+    def client(self, session: Any) -> Any:
+        """Return the client of a session."""
+
+    def connected(self, request: PlanRequest) -> Any:
+        """Return the client of a request."""
+        return request.once((self.name, "client"), lambda: self.client(self.session(request)))
+
+    def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
+        return self.find(
+            request.fleet,
+            self.settings_of(request),
+            catalog(),
+            previous=self.prior(request),
+            other_backends=request.backends,
+        )
+
+    def listed(self, fleet: Fleet, settings: Any) -> Sequence[CloudCandidate]:
+        return self.find(fleet, settings, catalog())
+
+    def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
+        return False
+
+    def cloud_error(self, text: str) -> CloudError | None:
+        return self.errors.read(text)

@@ -12,6 +12,7 @@ from orch.components.file_systems import FileSystem
 from orch.components.idleness import IdleRule
 from orch.components.lifetime import Lifetime
 from orch.spec.findings import Finding
+from orch.spec.models.ssh import Jump
 from orch.spec.state import FleetMount
 
 if TYPE_CHECKING:
@@ -107,3 +108,17 @@ class CloudPlan:
         """The nodes of all groups, in order of their index."""
         nodes = (node for group in self.node_groups for node in group.nodes)
         return tuple(sorted(nodes, key=lambda node: node.index))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeocloudPlan(CloudPlan):
+    """A fleet on a neocloud.
+
+    `access`: how SSH gets in; `jumps`: given hops. `image`: the id of the nodes' machine image. `whole`: the
+    fleet comes up with all of its nodes or with none.
+    """
+
+    access: Literal["direct", "given", "bastion"]
+    jumps: tuple[Jump, ...]
+    image: str
+    whole: bool

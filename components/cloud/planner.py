@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from orch.catalog.fabrics import Fabric, fabric
 from orch.catalog.records import Catalog
@@ -33,9 +33,16 @@ from orch.spec.models.backends.base import BackendSettings
 from orch.templates import ShellText
 
 Place = TypeVar("Place", bound=CloudCandidate)
-Facts = TypeVar("Facts")
+Facts = TypeVar("Facts", bound="MachineFacts")
 Plan = TypeVar("Plan", bound=CloudPlan)
 Settings = TypeVar("Settings", bound=BackendSettings)
+
+
+class MachineFacts(Protocol):
+    """Facts of a cloud. `image`: the machine image of the nodes, None if it is missing."""
+
+    @property
+    def image(self) -> Any: ...
 
 
 @dataclass(frozen=True)

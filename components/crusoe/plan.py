@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch.components.cloud.neocloud import NeocloudPlan
+from orch.components.cloud.plan import NeocloudPlan
 
 CIDR = "10.0.0.0/16"
 """Of a network that is made with a fleet, which no other one reaches, and of its one subnet."""

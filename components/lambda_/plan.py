@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orch.components.cloud.neocloud import NeocloudPlan
+from orch.components.cloud.plan import NeocloudPlan
 
 IMAGE_FAMILY = "lambda-stack"
 """The images of nodes where the file names none, of whatever Ubuntu: with NVIDIA's driver and Docker."""

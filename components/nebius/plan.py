@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orch.components.cloud.neocloud import NeocloudPlan
+from orch.components.cloud.plan import NeocloudPlan
 
 DISK_TYPE = "NETWORK_SSD"
 NETWORKS_PER_RULE = 8
