@@ -35,7 +35,6 @@ class CrusoeBackend(NeocloudBackend[CrusoeFacts, CrusoePlan]):
     settings: ClassVar[type[BackendSettings]] = CrusoeSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     key_variables: ClassVar[tuple[str, ...]] = ("CRUSOE_ACCESS_KEY_ID",)
-    rehearsal: ClassVar[str | None] = "orch.rehearsal.crusoe"
     explained: ClassVar[Explained] = EXPLAINED
     planner: ClassVar[type[AnyPlanner] | None] = CrusoePlanner
     node_type: ClassVar[str] = INSTANCE

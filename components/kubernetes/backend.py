@@ -43,7 +43,6 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     settings: ClassVar[type[BackendSettings]] = KubernetesSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     explained: ClassVar[Explained] = EXPLAINED
-    rehearsal_server: ClassVar[str | None] = "orch.rehearsal.kubernetes"
     compares_account: ClassVar[bool] = True
 
     def _login(self, request: PlanRequest, context: str | None) -> tuple[Path | None, str | None]:

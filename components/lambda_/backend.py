@@ -39,7 +39,6 @@ class LambdaBackend(NeocloudBackend[LambdaFacts, LambdaPlan]):
     settings: ClassVar[type[BackendSettings]] = LambdaSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     key_variables: ClassVar[tuple[str, ...]] = (KEY,)
-    rehearsal: ClassVar[str | None] = "orch.rehearsal.lambda_"
     explained: ClassVar[Explained] = EXPLAINED
     planner: ClassVar[type[AnyPlanner] | None] = LambdaPlanner
     node_type: ClassVar[str] = INSTANCE

@@ -41,7 +41,6 @@ class NebiusBackend(NeocloudBackend[NebiusFacts, NebiusPlan]):
     settings: ClassVar[type[BackendSettings]] = NebiusSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     key_variables: ClassVar[tuple[str, ...]] = ("NEBIUS_IAM_TOKEN",)
-    rehearsal: ClassVar[str | None] = "orch.rehearsal.nebius"
     explained: ClassVar[Explained] = EXPLAINED
     planner: ClassVar[type[AnyPlanner] | None] = NebiusPlanner
     node_type: ClassVar[str] = INSTANCE
