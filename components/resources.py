@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 import pulumi
 
 from orch.components.cloud.cloudinit import filled
-from orch.components.cloud.fleet_state import bastion_jump, fleet_state, given_jumps, node_state
+from orch.components.cloud.fleet_state import Route, bastion_jump, fleet_state, given_jumps, node_state
 from orch.components.cloud.host_keys import HostKey, private_host_key, public_host_key
 from orch.components.cloud.plan import CloudPlan, Node
 
@@ -103,11 +103,8 @@ class ServedFleet(pulumi.ComponentResource, Generic[Plan]):
         return node_state(
             group,
             node,
-            key=HostKey(public_host_key(seed, node.name), machine["id"]),
-            address=machine["public" if group.access == "direct" else "address"],
-            internal=machine["address"],
-            jumps=jumps,
-            proxy_command=None,
+            HostKey(public_host_key(seed, node.name), machine["id"]),
+            Route(machine["public" if group.access == "direct" else "address"], machine["address"], jumps),
             topology=machine["topology"] if getattr(group, "rank_by_topology", False) else (),
             disk_gb=self.disk_gb(group),
             reservation=getattr(group, "reservation", None),
