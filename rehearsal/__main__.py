@@ -29,7 +29,7 @@ import yaml
 from pydantic import ValidationError
 
 from orch.rehearsal.account import Refusal, SimulatedAccount, cloud_of
-from orch.rehearsal.hooks import simulators
+from orch.rehearsal.simulators import simulators
 from orch.spec.errors import OrchError
 
 

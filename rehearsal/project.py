@@ -23,8 +23,8 @@ from pydantic import ValidationError
 from orch.catalog.shortages import FILE
 from orch.components.accounts import REHEARSED
 from orch.rehearsal.account import Endpoint, SimulatedAccount
-from orch.rehearsal.hooks import accounts, servers
 from orch.rehearsal.scenario import Knobs, NodeScenario
+from orch.rehearsal.simulators import accounts, servers
 from orch.runner.private import private_folder, stage_file, write_private
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import Project
