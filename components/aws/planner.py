@@ -6,7 +6,7 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -48,7 +48,6 @@ from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.reasons import image_reason, rank_reasons
 from orch.components.cloud.sizing import disk_findings, disk_gb, key_findings, nvidia
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
-from orch.components.scratch import disk_scratch
 from orch.runner.preparation.init_steps import steps
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
@@ -221,10 +220,6 @@ class AwsPlanner(Planner[CloudCandidate, AwsFacts, AwsPlan, AwsSettings]):
     @cached_property
     def node_scratch(self) -> Scratch | None:
         return scratch(self.fleet, self.nics.disks)
-
-    @cached_property
-    def scratch(self) -> Mapping[str, str | bool] | None:
-        return disk_scratch(self.fleet, self.node_scratch)
 
     @cached_property
     def layout_parts(self) -> tuple[object, ...]:

@@ -65,3 +65,22 @@ def missing_pieces(
         elif name in block.security_groups:
             path = f"network.security_groups[{block.security_groups.index(name)}]"
         yield Finding("ORCH226", path, f"the project {project} has no {name}", hint=hint)
+
+
+def short_reservation(total: int, free: int, *, nodes: int, new: int) -> Iterator[Finding]:
+    """Report a reservation that does not hold a fleet. `new`: how many of its nodes are to be created."""
+    if total < nodes:
+        yield Finding(
+            "ORCH321",
+            "reservation",
+            f"the reservation holds {total} instances, the fleet has {nodes} nodes",
+            hint=f"write `nodes: {total}`, or name a reservation of {nodes}",
+        )
+    elif free < new:
+        yield Finding(
+            "ORCH321",
+            "reservation",
+            f"{free} of the reservation's {total} instances are free, {new} more nodes are wanted",
+            detail="others use the rest",
+            hint="end what uses them, or name another reservation",
+        )

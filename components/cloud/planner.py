@@ -26,10 +26,12 @@ from orch.components.idleness import IdleRule, idle_rule
 from orch.components.lifetime import Lifetime, lifetime
 from orch.components.node_count import count_words, folded, live_indices, node_indices
 from orch.components.request import PriorState
+from orch.components.scratch import disk_scratch
 from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.blocks import Scratch
 from orch.templates import ShellText
 
 Place = TypeVar("Place", bound=CloudCandidate)
@@ -220,9 +222,14 @@ class Planner(ABC, Generic[Place, Facts, Plan, Settings]):
         return ""
 
     @cached_property
-    def scratch(self) -> Mapping[str, str | bool] | None:
-        """What becomes of the local disks."""
+    def node_scratch(self) -> Scratch | None:
+        """What becomes of the local disks; None: they are left alone."""
         return None
+
+    @cached_property
+    def scratch(self) -> Mapping[str, str | bool] | None:
+        """The record of the local disks."""
+        return disk_scratch(self.fleet, self.node_scratch)
 
     def node_facts(self) -> dict[str, str | int | bool | None]:
         """What a node's state tells of its accelerators."""

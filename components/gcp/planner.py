@@ -5,7 +5,7 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -48,7 +48,6 @@ from orch.components.gcp.plan import (
 )
 from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
 from orch.components.idleness import IdleRule
-from orch.components.scratch import disk_scratch
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.gcp import GcpSettings
@@ -159,10 +158,6 @@ class GcpPlanner(Planner[CloudCandidate, GcpFacts, GcpPlan, GcpSettings]):
     @cached_property
     def node_scratch(self) -> Scratch | None:
         return userdata.node_scratch(self.fleet, self.shape, self.os)
-
-    @cached_property
-    def scratch(self) -> Mapping[str, str | bool] | None:
-        return disk_scratch(self.fleet, self.node_scratch)
 
     @cached_property
     def disk(self) -> Disk:

@@ -112,11 +112,12 @@ class NamedHandler(ABC, Generic[Client]):
 class KindHandler(NamedHandler[Client]):
     """Resources of one kind, whose `spec` is the body of its create, without a name.
 
-    `kind`: as the client knows it; `most_name`: how many characters a name may have.
+    `kind`: as the client knows it; `most_name`: how many characters a name may have, None for as many as it
+    needs.
     """
 
     kind: Any
-    most_name: ClassVar[int]
+    most_name: ClassVar[int | None] = None
 
     def name_of(self, inputs: Inputs) -> str:
         return cloud_name(inputs["name"], inputs["mark"], inputs["spec"], most=self.most_name)
