@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from orch.rehearsal.scenario import Failure, Hook, Knobs, NodeScenario
 from orch.rehearsal.store import Doc, Store
@@ -307,7 +307,7 @@ class SimulatedAccount(ABC):
         """Start and stop local nodes as the call requires."""
         from orch.rehearsal import nodes
 
-        nodes.follow(self, scenario, self.shut_down)
+        nodes.follow(cast("Any", self), scenario, self.shut_down)
 
     def follow_behind_the_back(self) -> None:
         """Start and stop local nodes after a change that no call made."""
@@ -319,7 +319,7 @@ class SimulatedAccount(ABC):
         """Record what became of local nodes by themselves."""
         from orch.rehearsal import nodes
 
-        nodes.tell_powered_off(self)
+        nodes.tell_powered_off(cast("Any", self))
 
     def note(self, event: Literal["born", "dead"], instance: str) -> None:
         """Remember an instance that came or went, for its local node: inside the transaction of a call."""

@@ -18,7 +18,6 @@ from orch.components.lambda_.account.client import (
     PARTS,
     SSH_KEY,
     TAG,
-    Kind,
     LambdaClient,
     Login,
 )
@@ -46,7 +45,6 @@ SETTLE_S = 30.0
 class LambdaHandler(KindHandler[LambdaClient]):
     """Resources of one kind, which Lambda has by their name."""
 
-    kind: ClassVar[Kind]
     most_name: ClassVar[int] = MOST_NAME
 
     def __init__(
@@ -61,7 +59,7 @@ class LambdaHandler(KindHandler[LambdaClient]):
 class SshKeyHandler(LambdaHandler):
     """The one key that a launch has to name. Its id is what others ask for; they launch by its `key_name`."""
 
-    kind: ClassVar[Kind] = SSH_KEY
+    kind: Any = SSH_KEY
     computed: ClassVar[frozenset[str]] = frozenset({"key_name"})
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
@@ -79,7 +77,7 @@ class SshKeyHandler(LambdaHandler):
 class FileSystemHandler(LambdaHandler):
     """File systems that are made with a fleet. They hold data: of several by one name none is deleted."""
 
-    kind: ClassVar[Kind] = FILE_SYSTEM
+    kind: Any = FILE_SYSTEM
     most_name: ClassVar[int] = MOST_FILE_SYSTEM_NAME
 
     def own(self, inputs: Inputs) -> str | None:
@@ -171,7 +169,7 @@ class InstanceHandler(LambdaHandler):
     for a fleet that keeps what it got.
     """
 
-    kind: ClassVar[Kind] = INSTANCE
+    kind: Any = INSTANCE
     tools: ClassVar[frozenset[str]] = frozenset({"waits"})
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
