@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from orch.rehearsal.scenario import Failure, Hook, Knobs, NodeScenario
 from orch.rehearsal.store import Doc, Store
@@ -137,6 +137,13 @@ class SimulatedMachine:
     placeholders: tuple[str, ...]
     pod: PodContainer | None = None
     file_systems: tuple[tuple[str, str], ...] = ()
+
+
+def device_files(gpus: int, cards: int = 0) -> tuple[str, ...]:
+    """The files of a machine in /dev: those of NVIDIA for its GPUs, and of its InfiniBand cards."""
+    control = ("/dev/nvidiactl", "/dev/nvidia-uvm") if gpus else ()
+    numbered = [f"/dev/nvidia{number}" for number in range(gpus)]
+    return (*numbered, *control, *(f"/dev/infiniband/uverbs{number}" for number in range(cards)))
 
 
 A = TypeVar("A", bound="SimulatedAccount")
@@ -296,13 +303,23 @@ class SimulatedAccount(ABC):
     def after_refusal(self, refusal: Refusal) -> None:
         """Record what a refused call leaves; its effect is already undone."""
 
-    @abstractmethod
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         """Start and stop local nodes as the call requires."""
+        from orch.rehearsal import nodes
 
-    @abstractmethod
+        nodes.follow(cast("Any", self), scenario, self.shut_down)
+
+    def follow_behind_the_back(self) -> None:
+        """Start and stop local nodes after a change that no call made."""
+        scenario = self.knobs.nodes
+        if scenario is not None:
+            self.update_local_nodes(scenario, "", {})
+
     def see_local_nodes(self) -> None:
         """Record what became of local nodes by themselves."""
+        from orch.rehearsal import nodes
+
+        nodes.tell_powered_off(cast("Any", self))
 
     def note(self, event: Literal["born", "dead"], instance: str) -> None:
         """Remember an instance that came or went, for its local node: inside the transaction of a call."""

@@ -23,7 +23,7 @@ from orch.components.kubernetes.candidates import KubernetesCandidate, candidate
 from orch.components.kubernetes.explain import EXPLAINED, PACKAGE, traits
 from orch.components.kubernetes.login import kubeconfig_file, require_contexts
 from orch.components.kubernetes.plan import KubernetesPlan
-from orch.components.kubernetes.planner import Context, plan
+from orch.components.kubernetes.planner import Context, KubernetesPlanner
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.runner.kubernetes.client import KubernetesClient
 from orch.runner.kubernetes.namespace_limits import short_quotas, too_much
@@ -43,7 +43,6 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     settings: ClassVar[type[BackendSettings]] = KubernetesSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     explained: ClassVar[Explained] = EXPLAINED
-    rehearsal_server: ClassVar[str | None] = "orch.rehearsal.kubernetes"
     compares_account: ClassVar[bool] = True
 
     def _login(self, request: PlanRequest, context: str | None) -> tuple[Path | None, str | None]:
@@ -107,7 +106,7 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
             login=login,
             tags=request.tags,
         )
-        made = plan(request.fleet, candidate, facts, request.previous, context)
+        made = KubernetesPlanner(request.fleet, candidate, facts, request.previous, context).plan()
         return replace(made, warnings=(*made.warnings, *limit_findings(made.queue, facts)))
 
     def deploy(

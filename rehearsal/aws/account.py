@@ -143,11 +143,6 @@ class Cloud(SimulatedAccount):
 
     # -- local nodes --------------------------------------------------------------------------------------
 
-    def see_local_nodes(self) -> None:
-        from orch.rehearsal import nodes
-
-        nodes.tell_powered_off(self)
-
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes
 

@@ -156,11 +156,6 @@ class GcpCloud(SimulatedAccount):
 
     # -- local nodes --------------------------------------------------------------------------------------
 
-    def see_local_nodes(self) -> None:
-        from orch.rehearsal import nodes
-
-        nodes.tell_powered_off(self)
-
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes
 
