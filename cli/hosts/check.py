@@ -110,8 +110,9 @@ def survey_of(project: Project, name: str, only: Collection[str] | None = None) 
     """The survey of a fleet that is up, of any backend; `only` of nodes with these names. Raises
     NoSuchFleet."""
     from orch.runner.connect import open_connector
-    from orch.runner.hosts.checks.types import CheckOptions, Target
+    from orch.runner.hosts.checks.types import CheckOptions
     from orch.runner.hosts.survey import survey
+    from orch.runner.node_api.target import Target
     from orch.stacks.fleets import fleet_state
 
     state = fleet_state(project, name)

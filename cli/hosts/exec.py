@@ -20,7 +20,7 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import Problem, parse_duration
 
 if TYPE_CHECKING:
-    from orch.runner.node.connector import Completed, Connector
+    from orch.runner.node_api.connector import Completed, Connector
     from orch.spec.state import FleetState, NodeState
 
 
@@ -72,8 +72,8 @@ def execute(
     """
     from orch.cli.runs import exec as in_run
     from orch.cli.runs.opening import open_runner
-    from orch.runner.launch.run_plan import plan_of
-    from orch.runner.node.commands import as_root
+    from orch.runner.ledger.plans import plan_of
+    from orch.runner.node_api.commands import as_root
     from orch.spec.state import FleetState
 
     timeout_s, text, batch = _seconds(timeout), " ".join(command), _batch(serial)
@@ -299,8 +299,8 @@ def ask(
     `text` is what the user wrote, which errors show. With `timeout_s`, `text_for` gives what `limited` made.
     """
     from orch.runner.errors import CommandTimeout
-    from orch.runner.node.commands import Command
-    from orch.runner.node.connector import fan_out
+    from orch.runner.node_api.commands import Command
+    from orch.runner.node_api.connector import fan_out
 
     wait_s = None if timeout_s is None else timeout_s + KILL_S + ANSWER_S
 

@@ -15,7 +15,7 @@ from orch.cli.context import Rehearse, project_at
 from orch.cli.errors import UsageError, tell
 
 if TYPE_CHECKING:
-    from orch.runner.node.connector import Connector
+    from orch.runner.node_api.connector import Connector
     from orch.spec.state import FleetState, NodeState
     from orch.stacks.project import Project
 

@@ -156,7 +156,7 @@ def begin(asked: Begin, how: How, path: str | None) -> None:
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.cli.runs.opening import open_runner
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
     from orch.stacks.maintenance.context import Maintenance
     from orch.stacks.maintenance.drive import carry_out
     from orch.stacks.maintenance.plan import MaintenancePlan
@@ -287,7 +287,7 @@ def _refuse_other_options(plan: MaintenancePlan, options: Options, earlier: Chan
 
 
 def _refuse_nothing(plan: MaintenancePlan) -> None:
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
     from orch.stacks.maintenance.errors import NothingToDo
 
     if plan.nodes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orch.runbooks.plan import PlannedStep, RunPlan
     from orch.runner.ledger.changes import Change
     from orch.runner.ledger.changes import Step as Written
-    from orch.spec.loader.text import Source
+    from orch.spec.document.text import Source
     from orch.stacks.project import Project
     from orch.stacks.team.change_log import Journal
 
@@ -369,7 +369,7 @@ def _parsed(source: Source) -> Runbook:
 
 
 def _source(kept: RunPlan) -> Source:
-    from orch.spec.loader.text import Source
+    from orch.spec.document.text import Source
 
     return Source.of(kept.file, kept.text)
 

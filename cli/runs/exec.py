@@ -12,8 +12,8 @@ from orch.cli.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orch.runner.launch.run_plan import RunPlan
     from orch.runner.ledger.records import RunRow
+    from orch.runner.plan.run_plan import RunPlan
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState, NodeState
     from orch.stacks.errors import NoSuchFleet

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from orch.runner.events import PortForwarded
-    from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
+    from orch.runner.plan.run_plan import RankPort
     from orch.runner.runs.arrays.choose import Chosen
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.loader.load import Document
@@ -121,7 +121,7 @@ def start(
             "nothing is forwarded with --detach; `orch attach RUN --port ...` does", param_hint="--port"
         )
     if name is not None:
-        from orch.runner.ledger.run_names import RunName
+        from orch.runner.plan.run_names import RunName
 
         name = RunName.parse(name)
     variables = variables_of(env)
@@ -316,7 +316,7 @@ def _ranks_of(row: RunRow, chosen: str | None) -> list[int]:
         return ranks
     if chosen.isdigit():
         raise UnknownRank(f"run {row.name} has no rank {chosen}", hint=f"its ranks are 0 to {everyone[-1]}")
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
 
     raise UnknownRank(
         f"run {row.name} has no rank on a node named {visible(chosen)}",
@@ -403,7 +403,7 @@ def _refuse_ports(ports: Sequence[RankPort], chosen: Chosen) -> None:
 
 def _tell_left(row: RunRow) -> None:
     """Tell which nodes may still have something of a run that has ended."""
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
 
     if left := [rank.node for rank in row.ranks if not rank.collected]:
         tell(
@@ -414,14 +414,14 @@ def _tell_left(row: RunRow) -> None:
 
 def _load(file: str, variables: dict[str, str], profile: str | None) -> tuple[Document, ...]:
     from orch.cli.diagnostics import load
-    from orch.spec.loader.document import RUNS
+    from orch.spec.document.draft import RUNS
 
     return load(file, launch=RUNS, environ={**os.environ, **variables}, profile=profile)
 
 
 def _warn_of_unused(tasks: Sequence[Document]) -> None:
     """Tell which tasks have no place for the words after `--`."""
-    from orch.spec.loader.document import scalars
+    from orch.spec.document.draft import scalars
 
     for document in tasks:
         if not any("run.args" in scalar.text for _, scalar in scalars(document.draft.node)):

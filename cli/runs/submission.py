@@ -18,10 +18,10 @@ from orch.spec.errors import OrchError
 if TYPE_CHECKING:
     from orch.cli.runs.new_nodes import NewNodes
     from orch.runner.errors import NoFit
-    from orch.runner.launch.run_plan import DevPlan
     from orch.runner.launch.volumes import Volumes
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
+    from orch.runner.plan.run_plan import DevPlan
     from orch.runner.runs.context import RunContext
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.loader.load import Document
@@ -113,7 +113,7 @@ class ProjectNow:
 
     def attempt_ended(self, row: RunRow) -> None:
         """Remove the nodes that were made for a run alone. Ctrl-C ends that, and is passed on."""
-        from orch.runner.launch.run_plan import plan_of
+        from orch.runner.ledger.plans import plan_of
 
         mark = self.marks.pop(row.id, None)
         if mark is None and not any(rank.node.made_for for rank in plan_of(row).ranks):
@@ -154,8 +154,8 @@ def submit_task(
     from orch.runner.launch.volumes import VolumeMisfit
     from orch.runner.node.registry import registry_of
     from orch.runner.placement.rank_groups import on_fleet
-    from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.arrays.submit import submit_array
+    from orch.runner.runs.seats.choose import choose_fleet
     from orch.runner.runs.submit import submit
     from orch.spec.state import own_nodes
     from orch.stacks.variables import with_variables
@@ -405,7 +405,7 @@ def at_its_property(document: Document) -> Iterator[None]:
     where the document says the name."""
     from orch.runner.errors import BadTask, NameTaken
     from orch.runner.placement.placement import parts_of
-    from orch.spec.loader.document import env_path
+    from orch.spec.document.draft import env_path
     from orch.spec.loader.load import InvalidConfiguration
 
     try:

@@ -21,8 +21,8 @@ from urllib.parse import quote
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunnerError
 from orch.runner.kubernetes.channel import CLOSE, STATUS, STDERR, STDIN, STDOUT, Channel, ChannelLost
 from orch.runner.kubernetes.errors import shortened
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed
 from orch.spec.state import NodeState
 
 LONGEST_IN_ADDRESS = 4096

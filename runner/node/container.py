@@ -20,18 +20,18 @@ from orch.runner.errors import (
     RunFailed,
 )
 from orch.runner.launch.dev_environment import ticks
-from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
-from orch.runner.launch.run_plan import FabricAccess, RunPlan, watched
-from orch.runner.node.accelerators import DeviceAccess, device_access
-from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
 from orch.runner.node.clock import seconds_of
-from orch.runner.node.commands import IDLE_AFTER, LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
-from orch.runner.node.connector import Completed
-from orch.runner.node.cordon import Cordon
 from orch.runner.node.runtime import CloudNotice, FilesMissing, ImageMissing, ObservedRank, StartedRank
-from orch.runner.node.verdict import unhealthy_error
+from orch.runner.node_api.accelerators import DeviceAccess, device_access, watched
+from orch.runner.node_api.claims import ABANDONED_AFTER_S, Claim, busy_error
+from orch.runner.node_api.commands import IDLE_AFTER, LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
+from orch.runner.node_api.connector import Completed
+from orch.runner.node_api.cordon import Cordon
+from orch.runner.node_api.first_boot import FAILED_STEPS, unfit_error
+from orch.runner.node_api.verdict import unhealthy_error
 from orch.runner.placement.block_resources import limit_options, share_of
-from orch.runner.preparation.first_boot import FAILED_STEPS, unfit_error
+from orch.runner.plan.environment import FIRST_RENDEZVOUS_PORT, host_names
+from orch.runner.plan.run_plan import FabricAccess, RunPlan
 from orch.spec.state import NodeScratch
 from orch.templates import render
 

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError
 from orch.runner.events import LogLine, LogLines, Notice, Processor
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.run_folder import RunFolder
-from orch.runner.node.connector import Connector
 from orch.runner.node.runtime import JobRuntime
+from orch.runner.node_api.connector import Connector
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.private import private_file, private_folder
 
 # Of a kept log as long as this, the end is compared before all of it is read again.

@@ -16,10 +16,10 @@ from typing import Protocol
 
 from orch.runner.errors import ImageUnavailable, RunFailed
 from orch.runner.events import Processor
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.clock import seconds_of
-from orch.runner.node.connector import Connector, NodeResult
 from orch.runner.node.registry import RegistryLogin
+from orch.runner.node_api.connector import Connector, NodeResult
+from orch.runner.plan.run_plan import RunPlan
 from orch.spec.state import NodeState
 
 _WORD = re.compile(r"notice=((spot|maintenance|rebalance|health|cluster)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)?)")

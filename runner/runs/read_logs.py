@@ -12,11 +12,12 @@ from typing import IO
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError, UnknownRank
 from orch.runner.events import LogLine, Notice
-from orch.runner.launch.run_plan import RunPlan, groups_and_tags, plan_of
+from orch.runner.ledger.plans import groups_and_tags, plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.metrics.sampling import keeping_samples
 from orch.runner.node import logs
-from orch.runner.node.connector import fan_out
+from orch.runner.node_api.connector import fan_out
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.follow import RunWatch
 from orch.runner.runs.outputs import keeper

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from orch.spec.diagnostics import Diagnostic, Related, property_path
+from orch.spec.document.bounded import DiagnosticList
+from orch.spec.document.draft import Draft, Path_
+from orch.spec.document.redaction import unquoted
 from orch.spec.grammar.values import Problem, Problems, shown
-from orch.spec.loader.bounded import DiagnosticList
-from orch.spec.loader.document import Draft, Path_
-from orch.spec.loader.redaction import unquoted
 from orch.spec.models import KINDS, MODELS
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.parsing import Misread

@@ -15,9 +15,9 @@ from orch.runbooks.library import LIBRARY
 from orch.runbooks.parse import parse
 from orch.runbooks.plan import planned
 from orch.runbooks.shell import shell_text
+from orch.spec.document.text import Source
 from orch.spec.grammar.values import Problem
 from orch.spec.loader.load import InvalidConfiguration
-from orch.spec.loader.text import Source
 
 X = "${{ params.x }}"
 

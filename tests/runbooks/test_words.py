@@ -16,8 +16,8 @@ from orch.runbooks.plan import holds, planned, subject
 from orch.runbooks.programs import program_of
 from orch.runbooks.words import command_words
 from orch.spec.diagnostics import Span
+from orch.spec.document.text import Source
 from orch.spec.grammar.values import Problem
-from orch.spec.loader.text import Source
 
 HEAD = "---\nname: mine\nsummary: A test.\nparameters:\n  text: {type: string}\n---\n"
 

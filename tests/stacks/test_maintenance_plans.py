@@ -16,7 +16,7 @@ from kit.support import until
 from orch.cli.nodes.maintain import Begin, How
 from orch.review.maintenance import report
 from orch.runner.ledger.changes import Change, Step
-from orch.runner.node.cordon import CLOUD, Cordon
+from orch.runner.node_api.cordon import CLOUD, Cordon
 from orch.spec.models import Fleet
 from orch.stacks.errors import Conflict
 from orch.stacks.maintenance import evacuate

@@ -14,11 +14,11 @@ from typing import Any
 
 from orch.runner.errors import ImageUnavailable, PodGone
 from orch.runner.events import Processor
-from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node.commands import NODE_HOME, Command, argv
-from orch.runner.node.connector import Completed, Connector, NodeResult
 from orch.runner.node.registry import RegistryLogin
 from orch.runner.node.runtimes.docker import DockerRuntime
+from orch.runner.node_api.commands import NODE_HOME, Command, argv
+from orch.runner.node_api.connector import Completed, Connector, NodeResult
+from orch.runner.plan.run_plan import RunPlan
 from orch.spec.state import NodeState
 from orch.templates import render
 

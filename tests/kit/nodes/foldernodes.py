@@ -24,12 +24,12 @@ from kit.support import ROOT, code_of, fork_server, free_port
 from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import CommandTimeout, HostUnreachable, NodesBusy, RunnerError
 from orch.runner.events import Processor
-from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node.claims import Claim
-from orch.runner.node.commands import NODE_HOME, Command
-from orch.runner.node.connector import Address, Completed, Connector, NodeResult
 from orch.runner.node.registry import RegistryLogin
 from orch.runner.node.runtime import CloudNotice, FilesMissing, ObservedRank, StartedRank
+from orch.runner.node_api.claims import Claim
+from orch.runner.node_api.commands import NODE_HOME, Command
+from orch.runner.node_api.connector import Address, Completed, Connector, NodeResult
+from orch.runner.plan.run_plan import RunPlan
 from orch.spec.state import FleetState, NodeState, OtherAccess
 
 _START = """\

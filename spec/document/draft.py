@@ -4,16 +4,18 @@ property.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from orch.spec.diagnostics import Diagnostic, Related, Severity, Span, property_path
-from orch.spec.loader.bounded import DiagnosticList
-from orch.spec.loader.context import LoadContext
-from orch.spec.loader.redaction import masked
-from orch.spec.loader.text import Source
-from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
+from orch.spec.document.bounded import DiagnosticList
+from orch.spec.document.context import LoadContext
+from orch.spec.document.redaction import masked
+from orch.spec.document.text import Source
+from orch.spec.document.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.models import MODELS, AnyModel
 
 Part = str | int
@@ -214,3 +216,9 @@ def env_path(draft: Draft, name: str, at: Path_ = ("env",)) -> Path_:
         if text == name or text.startswith(f"{name}="):
             return (*at, index)
     return (*at, name)
+
+
+def folder_of(draft: Draft) -> Path:
+    """Where relative paths of a document start."""
+    file = draft.source.file
+    return Path.cwd() if file == "<stdin>" else Path(os.path.abspath(file)).parent

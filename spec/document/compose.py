@@ -16,9 +16,9 @@ from typing import Protocol, cast
 import yaml
 
 from orch.spec.diagnostics import Diagnostic, Related, Span
-from orch.spec.loader.bounded import DiagnosticList
-from orch.spec.loader.text import BREAK, Source
-from orch.spec.loader.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
+from orch.spec.document.bounded import DiagnosticList
+from orch.spec.document.text import BREAK, Source
+from orch.spec.document.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
 
 MAX_DEPTH = 64
 MAX_EXPANDED = 10_000

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from orch.runner.errors import HostUnreachable, NodesBusy, NoFit, RunnerError
 from orch.runner.events import Notice
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import RunPlan, plan_of
-from orch.runner.node.status import CHOICE_S, NodeStatus, node_statuses
+from orch.runner.ledger.plans import plan_of
+from orch.runner.node.status import CHOICE_S, node_statuses
+from orch.runner.node_api.status import NodeStatus
 from orch.runner.placement.availability import IDLE, NodeAvailability
 from orch.runner.placement.conditions import check_names
 from orch.runner.placement.node_fit import Seat
@@ -28,15 +28,17 @@ from orch.runner.placement.placement import (
 from orch.runner.placement.rank_groups import place_of_fleet, requested_fleets
 from orch.runner.placement.slots import is_of_cluster, is_slot
 from orch.runner.placement.spares import held_back, held_message
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.processes import here
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted, few, hint_for
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
-    from orch.runner.placement.early_look import EarlyLook
     from orch.runner.runs.context import RunContext, RunnerContext
+    from orch.runner.runs.seats.early_look import EarlyLook
     from orch.spec.models import Task
 
 WhySilent = Callable[[FleetState, Sequence[str]], Mapping[str, str]]
