@@ -21,7 +21,15 @@ from orch.runner.errors import (
 )
 from orch.runner.launch.dev_environment import ticks
 from orch.runner.node.clock import seconds_of
-from orch.runner.node.runtime import CloudNotice, FilesMissing, ImageMissing, ObservedRank, StartedRank
+from orch.runner.node.runtime import (
+    WHOLE_LOG,
+    CloudNotice,
+    FilesMissing,
+    ImageMissing,
+    LogPart,
+    ObservedRank,
+    StartedRank,
+)
 from orch.runner.node_api.accelerators import DeviceAccess, device_access, watched
 from orch.runner.node_api.claims import ABANDONED_AFTER_S, Claim, busy_error
 from orch.runner.node_api.commands import IDLE_AFTER, LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
@@ -537,28 +545,20 @@ def write_path_command(plan: RunPlan, rank: int, path: str, archive: Iterable[by
     return Command(as_root(text), f"write {path} of {name}", StdinSource(archive), COPY_S)
 
 
-def log_command(
-    plan: RunPlan,
-    rank: int,
-    *,
-    skip: int = 0,
-    follow: bool = True,
-    tail: int | None = None,
-    since: str | None = None,
-) -> Command:
-    """A rank's log after its first `skip` lines; each line starts with its time."""
+def log_command(plan: RunPlan, rank: int, part: LogPart = WHOLE_LOG) -> Command:
+    """Return the command that prints a part of a rank's log; each line starts with its time."""
     options = ["--timestamps"]
-    if follow:
+    if part.follow:
         options.append("--follow")
-    if tail is not None:
-        options.append(f"--tail={tail}")
-    if since is not None:
-        options.append(f"--since={since}")
+    if part.tail is not None:
+        options.append(f"--tail={part.tail}")
+    if part.since is not None:
+        options.append(f"--since={part.since}")
     text = render(
         "node-log.sh.j2",
         name=plan.container(rank),
         options=options,
-        skip=skip,
+        skip=part.skip,
         no_stage=NO_STAGE,
         no_docker=NO_DOCKER,
     )

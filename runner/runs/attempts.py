@@ -50,7 +50,7 @@ from orch.runner.runs.retry import (
     next_try,
     shortage_events,
 )
-from orch.runner.runs.seats.choose import choose_seats
+from orch.runner.runs.seats.choose import SeatSearch, choose_seats
 from orch.runner.user_hosts import close_entry
 from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
@@ -298,9 +298,8 @@ def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan, released_
     if made:
         before, fleet = fleet, _fleet(context, row, record)
         new = new_nodes(before, fleet)
-    seats = choose_seats(
-        context, task, fleet, answering=True, failed=failed, released_at=None if made else released_at
-    )
+    search = SeatSearch(answering=True, failed=failed, released_at=None if made else released_at)
+    seats = choose_seats(context, task, fleet, search)
     compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes, made=new))
     return _Attempt(compiled.plan.model_copy(update={"files": previous.files}), compiled.environments)
 

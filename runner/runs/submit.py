@@ -35,7 +35,7 @@ from orch.runner.runs import retry
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.pods.admission import ASKED
 from orch.runner.runs.run_secrets import names_in
-from orch.runner.runs.seats.choose import WhySilent, choose_seats, crowded
+from orch.runner.runs.seats.choose import SeatSearch, WhySilent, choose_seats, crowded
 from orch.runner.upload.repository import Repository, repository_of
 from orch.runner.upload.snapshot import check_sources, keep_files
 
@@ -196,10 +196,12 @@ def _seats(
             runner,
             task,
             fleet,
-            answering=waits,
-            early_look=runner.early_look,
-            why_silent=None if waits else why_silent,
-            examines=submission.examines,
+            SeatSearch(
+                answering=waits,
+                early_look=runner.early_look,
+                why_silent=None if waits else why_silent,
+                examines=submission.examines,
+            ),
         )
         return seats, None
     except (NodesBusy, NodeCordoned, NodeUnfit, HostUnreachable) as error:

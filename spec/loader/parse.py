@@ -157,9 +157,9 @@ def _untyped(draft: Draft, node: Mapping) -> Diagnostic:
     keys = set(node.entries)
     close = next((key for key in node.entries if key not in _KNOWN and hint_for(key, ("type",))), None)
     if close:
-        hint = "did you mean 'type'?"
-        return draft.diagnostic(
-            "ORCH113", (close,), "this document has no `type`", key=True, hint=hint, replacement="type"
+        summary, hint = "this document has no `type`", "did you mean 'type'?"
+        return draft.problem(
+            Problem("ORCH113", summary, hint=hint, replacement="type", on_key=True), (close,)
         )
     if keys & {"project", "state", "backends"} and not keys & {"nodes", "placement", "commands", "resources"}:
         hint = "the project and its backends belong in a file named `orch.yml`"

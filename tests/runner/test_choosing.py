@@ -12,8 +12,9 @@ from orch.runner.ledger.ledger import Ledger
 from orch.runner.node_api.commands import Command
 from orch.runner.node_api.connector import Completed
 from orch.runner.placement.availability import NodeAvailability
+from orch.runner.placement.fleets import choose, fitting
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.runner.runs.seats.choose import choose, choose_fleet, fitting
+from orch.runner.runs.seats.choose import choose_fleet
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 
