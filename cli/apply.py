@@ -35,9 +35,9 @@ def apply(
 ) -> None:
     """Bring up the fleets of a file, then run its tasks: `up` and `run` in one, as dstack users type it."""
     from orch.components.request import NO_CONSENT
-    from orch.runner.ledger.run_names import RunName
+    from orch.runner.plan.run_names import RunName
     from orch.runner.runs.lifecycle import check_task
-    from orch.spec.loader.document import RUNS
+    from orch.spec.document.draft import RUNS
     from orch.spec.loader.load import load_paths
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError

@@ -13,8 +13,8 @@ from orch.cli.errors import tell
 
 if TYPE_CHECKING:
     from orch.policies.settings import Settings
-    from orch.spec.defaults import Common
     from orch.spec.diagnostics import Diagnostic
+    from orch.spec.document.defaults import Common
     from orch.spec.loader.load import Document, Loaded
     from orch.spec.models.backends.base import BackendSettings
 
@@ -88,8 +88,8 @@ def secrets_near(path: str, *, local_only: bool = False) -> frozenset[str] | Non
 def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Callable[[str], Common | None]:
     """What the nearest `orch.yml` upwards from a file says for its documents; a stranger's only within the
     repository. The answer raises UnknownProfile, also where there is no `orch.yml`."""
-    from orch.spec.defaults import Common, UnknownProfile, nearest_project_file
-    from orch.spec.loader.fence import fence_around
+    from orch.spec.document.defaults import Common, UnknownProfile, nearest_project_file
+    from orch.spec.document.fence import fence_around
 
     known: dict[str, Common | None] = {}
 
@@ -118,8 +118,8 @@ def policies_near(*, untrusted: bool = False) -> Callable[[str], tuple[Settings,
     """What the nearest `orch.yml` upwards from a file says of policies, and its folder; the defaults where
     there is none, or none that can be read: that is told where it is read itself."""
     from orch.policies.settings import DEFAULTS, Settings
-    from orch.spec.defaults import nearest_project_file
-    from orch.spec.loader.fence import fence_around
+    from orch.spec.document.defaults import nearest_project_file
+    from orch.spec.document.fence import fence_around
     from orch.spec.loader.load import load_paths
     from orch.spec.models.project import ProjectSettings
 
@@ -147,9 +147,9 @@ def backend_settings(
     `untrusted`: as in `load_paths`; only the repository is searched then, and warnings of its `orch.yml` are
     printed. Raises InvalidConfiguration for an `orch.yml` with errors.
     """
-    from orch.spec.defaults import nearest_project_file
     from orch.spec.diagnostics import render_human
-    from orch.spec.loader.fence import fence_around
+    from orch.spec.document.defaults import nearest_project_file
+    from orch.spec.document.fence import fence_around
     from orch.spec.loader.load import load_paths
     from orch.spec.models.project import ProjectSettings
 

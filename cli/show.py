@@ -163,7 +163,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
         rank_lines,
         status_text,
     )
-    from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of
+    from orch.runner.ledger.plans import cost_of, groups_and_tags, hourly_of
     from orch.runner.processes import describe_owner
     from orch.runner.runs.outputs import outputs_left
 
@@ -240,7 +240,7 @@ def _entry_pairs(runner: RunnerContext, row: RunRow) -> Pairs:
 def _plan_facts(row: RunRow) -> dict[str, Any]:
     """Launcher, image and files of a run's plan; empty values for a plan of another version."""
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     try:
         plan = plan_of(row)

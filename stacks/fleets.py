@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from orch.components.request import whole
+from orch.spec.document.text import MAX_BYTES
 from orch.spec.grammar.values import shown
-from orch.spec.loader.text import MAX_BYTES
 from orch.spec.models import Fleet, Volume
 from orch.spec.state import SCHEMA, Access, FleetState, NodeState
 from orch.spec.suggest import few, hint_for
@@ -202,7 +202,7 @@ def _has_fleet(path: Path) -> bool:
 
 def _files_with(root: Path, noun: str) -> Iterator[tuple[Path, Loaded]]:
     """The YAML files under `root` that have the word, each with its documents."""
-    from orch.spec.defaults import Common
+    from orch.spec.document.defaults import Common
     from orch.spec.loader.load import load_paths
 
     settings = root / "orch.yml"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
-from orch.spec.loader.ways import ways_up
+from orch.spec.document.ways import ways_up
 from orch.spec.suggest import counted, few
 from orch.stacks.errors import ProjectError
 from orch.stacks.trust import trusted_owners

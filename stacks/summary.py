@@ -58,7 +58,7 @@ def fold(names: Iterable[str]) -> str:
     numbered = [name for name in listed if re.search(r"\d", name)]
     if len(numbered) < 2:
         return ", ".join(listed)
-    from orch.runner.launch.environment import fold as folded
+    from orch.spec.grammar.hosts import fold as folded
 
     return ", ".join([folded(numbered), *(name for name in listed if name not in numbered)])
 

@@ -25,8 +25,8 @@ from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
     from orch.runner.access.forwards import LocalPorts
-    from orch.runner.launch.run_plan import RunPlan
     from orch.runner.ledger.records import ArrayKey, RunRow
+    from orch.runner.plan.run_plan import RunPlan
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.stacks.project import Project
 
@@ -46,8 +46,8 @@ def see_through(project: Project, runner: RunnerContext, row: RunRow, ports: Loc
     from orch.cli.output.live import Live
     from orch.cli.output.tracing import run_spans
     from orch.runner.access.entry import Entering
-    from orch.runner.launch.run_plan import plan_of
-    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.ledger.plans import plan_of
+    from orch.runner.plan.run_names import as_argument
     from orch.runner.runs.lifecycle import drive
 
     def plan() -> RunPlan:
@@ -129,7 +129,7 @@ def drive_afresh(
 def _undriven(runner: RunnerContext, row: RunRow, why: str, log: Path) -> RunFailed:
     """The error for a run whose driver did not start. Nothing of it is anywhere where nobody has begun it:
     then it ends."""
-    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.plan.run_names import as_argument
     from orch.runner.runs.lifecycle import end_unbegun
 
     name, text = as_argument(row.name), f"its driver did not start: {why}"
@@ -212,7 +212,7 @@ def _job_values(runner: RunnerContext, row: RunRow) -> tuple[str, ...]:
     """Values of the variables of a run that has not started yet, except for those that orch sets itself.
 
     After the start this machine keeps none of them."""
-    from orch.runner.launch.environment import is_set_by_orch
+    from orch.runner.plan.environment import is_set_by_orch
 
     try:
         folder = runner.context(row).folder

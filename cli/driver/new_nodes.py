@@ -64,10 +64,10 @@ def growth_of(
     from orch.images.errors import ImageError
     from orch.runner.errors import BadTask
     from orch.runner.events import Notice
-    from orch.runner.launch.environment import fold
     from orch.runner.launch.volumes import VolumeMisfit
     from orch.runner.placement.placement import misfit
-    from orch.runner.placement.seats import free_now
+    from orch.runner.runs.seats.choose import free_now
+    from orch.spec.grammar.hosts import fold
     from orch.spec.state import own_nodes
     from orch.stacks.provisioning.nodes_for_runs import growth_for, too_small
 

@@ -30,10 +30,11 @@ from orch.spec.errors import OrchError
 if TYPE_CHECKING:
     from orch.runner.connect import ConnectorByKind
     from orch.runner.ledger.ledger import Ledger
-    from orch.runner.node.connector import Connector
-    from orch.runner.placement.early_look import EarlyLook, Statuses
+    from orch.runner.node_api.connector import Connector
     from orch.runner.runs.context import RunnerContext
     from orch.runner.runs.run_secrets import Secrets
+    from orch.runner.runs.seats.early_look import EarlyLook
+    from orch.runner.runs.seats.recent_statuses import Statuses
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
     from orch.stacks.secrets.values import ProjectSecrets
@@ -155,7 +156,7 @@ def early_start(file: str, requested: str | None, *, detach: bool, rehearse: boo
         elif known is not None and driver is not None:
             yield EarlyStart(driver.prepare(known.project, fleet), driver=driver)
         elif known is not None and fleet is not None and (connector := _connector(known.project)) is not None:
-            from orch.runner.placement.early_look import EarlyLook
+            from orch.runner.runs.seats.early_look import EarlyLook
 
             yield EarlyStart(EarlyLook(fleet, begin_look(connector, fleet)), connector)
         else:
@@ -230,7 +231,7 @@ def connector_of(project: Project) -> ConnectorByKind:
 def begin_look(connector: ConnectorByKind, fleet: FleetState) -> Callable[[], Statuses | None]:
     """Begin to look at the nodes of a fleet; what is returned waits for the answer."""
     from orch.runner.node.status import CHOICE_S, node_status
-    from orch.runner.placement import early_look
+    from orch.runner.runs.seats import early_look
 
     for node in fleet.nodes[:1]:
         with suppress(OrchError):

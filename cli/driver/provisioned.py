@@ -92,7 +92,7 @@ class ProjectNow:
 
     def attempt_ended(self, row: RunRow) -> None:
         """Remove the nodes that were made for a run alone. Ctrl-C ends that, and is passed on."""
-        from orch.runner.launch.run_plan import plan_of
+        from orch.runner.ledger.plans import plan_of
 
         mark = self.marks.pop(row.id, None)
         if mark is None and not any(rank.node.made_for for rank in plan_of(row).ranks):

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger, Taken
     from orch.runner.ledger.records import RunRow, Waiting
     from orch.runner.ledger.waiting_line import Line
-    from orch.runner.placement.early_look import EarlyLook, Statuses
+    from orch.runner.runs.seats.early_look import EarlyLook
+    from orch.runner.runs.seats.recent_statuses import Statuses
     from orch.spec.state import FleetState
     from orch.stacks.project import Project
 
@@ -103,7 +104,7 @@ class StandbyDriver:
 
     def prepare(self, project: Project, fleet: FleetState | None) -> EarlyLook | None:
         """Have it log in to the nodes of a fleet; what it sees there is the look that is returned."""
-        from orch.runner.placement.early_look import EarlyLook
+        from orch.runner.runs.seats.early_look import EarlyLook
 
         try:
             self._link.send((project, fleet))

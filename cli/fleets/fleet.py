@@ -185,7 +185,7 @@ def _keep_out(project: Project, fleet: str, found: Evacuation, how: Handling) ->
 def _let_back(fleet: str, zone: str, *, rehearse: bool) -> None:
     """Let new nodes go to a zone again, and give up an evacuation of it that was interrupted."""
     from orch.cli.driver.opening import open_runner
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
     from orch.stacks.maintenance.evacuate import give_up, let_back
 
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):

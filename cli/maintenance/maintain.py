@@ -76,7 +76,7 @@ def begin(asked: Begin, how: Handling, path: str | None) -> None:
     from orch.cli.maintenance.checks import in_order
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
     from orch.stacks.maintenance.context import Maintenance
     from orch.stacks.maintenance.drive import carry_out
     from orch.stacks.maintenance.plan import MaintenancePlan
@@ -207,7 +207,7 @@ def _refuse_other_options(plan: MaintenancePlan, options: Options, earlier: Chan
 
 
 def _refuse_nothing(plan: MaintenancePlan) -> None:
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
     from orch.stacks.maintenance.errors import NothingToDo
 
     if plan.nodes:

@@ -37,8 +37,8 @@ def cordon(
     from orch.cli.driver.opening import open_runner
     from orch.cli.output.progress import watching
     from orch.cli.targets.nodes import nodes_named
-    from orch.runner.launch.environment import fold
-    from orch.runner.node.cordon import mark, unmark
+    from orch.runner.node_api.cordon import mark, unmark
+    from orch.spec.grammar.hosts import fold
     from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.state import StackState
     from orch.stacks.team.change_log import logged

@@ -16,7 +16,7 @@ from orch.cli.errors import UsageError, tell
 from orch.cli.options import Rehearse
 
 if TYPE_CHECKING:
-    from orch.runner.node.connector import Connector
+    from orch.runner.node_api.connector import Connector
     from orch.spec.state import FleetState, NodeState
     from orch.stacks.project import Project
 

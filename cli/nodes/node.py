@@ -96,10 +96,10 @@ def _undo_drain(words: Sequence[str], fleet: str | None, *, rehearse: bool) -> N
     cordons stay."""
     from orch.cli.driver.opening import open_runner
     from orch.cli.maintenance.maintain import nodes_by_fleet
-    from orch.runner.launch.environment import fold
-    from orch.runner.node.connector import fan_out
-    from orch.runner.node.cordon import unmark_of
     from orch.runner.node.status import node_status
+    from orch.runner.node_api.connector import fan_out
+    from orch.runner.node_api.cordon import unmark_of
+    from orch.spec.grammar.hosts import fold
     from orch.stacks.project import ledger_scope
     from orch.stacks.team.change_log import undertaken
 

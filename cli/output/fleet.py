@@ -12,8 +12,8 @@ from typing import Any
 from orch.catalog.devices import model_of, nominal_mib
 from orch.runner.connect import open_connector
 from orch.runner.errors import HostUnreachable
-from orch.runner.node.connector import Address, Connector
-from orch.runner.node.status import NodeStatus
+from orch.runner.node_api.connector import Address, Connector
+from orch.runner.node_api.status import NodeStatus
 from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.spares import held_back
 from orch.spec.errors import OrchError, visible

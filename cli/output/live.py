@@ -24,10 +24,10 @@ from orch.runner.events import (
     RankChanged,
     RunChanged,
 )
-from orch.runner.launch.environment import fold
 from orch.runner.node.clock import seconds_of
 from orch.spec.confidential import hidden
 from orch.spec.errors import visible, visible_lines
+from orch.spec.grammar.hosts import fold
 
 # One colour per rank, in turn; chosen to be told apart on light and dark grounds.
 _COLOURS = (36, 33, 35, 32, 34, 31)

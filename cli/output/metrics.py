@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orch.runner.metrics.figures import Figures, Rate
     from orch.runner.metrics.history import Moment
     from orch.runner.metrics.reading import Device, Reading, Target
-    from orch.runner.node.connector import NodeResult
+    from orch.runner.node_api.connector import NodeResult
 
     Looks = Callable[[], Sequence[tuple[Target, NodeResult[Reading]]]]
 

@@ -9,11 +9,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from orch.runner.events import PortForwarded
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of, waits_for_pods
+from orch.runner.ledger.plans import cost_of, groups_and_tags, hourly_of, waits_for_pods
 from orch.runner.ledger.records import ARRAY_LIMIT
 from orch.runner.processes import describe_owner
 from orch.spec.errors import visible
+from orch.spec.grammar.hosts import fold
 
 if TYPE_CHECKING:
     from orch.runner.ledger.controllers import Controller

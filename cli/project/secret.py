@@ -108,7 +108,7 @@ def _warn_of_runs(project: Project, name: str) -> None:
 
     from orch.runner.errors import LedgerUnusable, NewerLedger
     from orch.runner.ledger.ledger import open_ledger
-    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.plan.run_names import as_argument
     from orch.runner.runs.arrays.choose import fold_waiting
     from orch.runner.runs.run_secrets import runs_that_need
 

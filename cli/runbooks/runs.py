@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orch.runbooks.plan import PlannedStep, RunPlan
     from orch.runner.ledger.changes import Change
     from orch.runner.ledger.changes import Step as Written
-    from orch.spec.loader.text import Source
+    from orch.spec.document.text import Source
     from orch.stacks.project import Project
     from orch.stacks.team.change_log import Journal
 
@@ -35,7 +35,7 @@ def parsed(source: Source) -> Runbook:
 
 
 def source_of_plan(kept: RunPlan) -> Source:
-    from orch.spec.loader.text import Source
+    from orch.spec.document.text import Source
 
     return Source.of(kept.file, kept.text)
 

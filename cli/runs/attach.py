@@ -16,8 +16,8 @@ from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
     from orch.runner.events import PortForwarded
-    from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
+    from orch.runner.plan.run_plan import RankPort
     from orch.runner.runs.arrays.choose import Chosen
     from orch.runner.runs.lifecycle import RunnerContext
 
@@ -101,7 +101,7 @@ def _refuse_ports(ports: Sequence[RankPort], chosen: Chosen) -> None:
 
 def _tell_left(row: RunRow) -> None:
     """Tell which nodes may still have something of a run that has ended."""
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
 
     if left := [rank.node for rank in row.ranks if not rank.collected]:
         tell(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orch.runner.launch.run_plan import RunPlan
     from orch.runner.ledger.records import RunRow
+    from orch.runner.plan.run_plan import RunPlan
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import NodeState
     from orch.stacks.project import Project

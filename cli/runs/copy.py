@@ -84,7 +84,7 @@ def _node_side(project: Project, runner: RunnerContext, place: Place, fleet: str
     from orch.cli.targets.nodes import nodes_named
     from orch.runner.access.copying import NodeSide
     from orch.runner.errors import UnknownRun
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
     from orch.spec.grammar.values import shown
     from orch.spec.suggest import hint_for
     from orch.stacks.fleets import fleet_of, known_fleets
@@ -120,8 +120,8 @@ def _copy_run(
 ) -> None:
     from orch.runner.access.copying import PathMissing, RankSide, collected, copy_here
     from orch.runner.errors import RunConflict, UnknownRank
-    from orch.runner.launch.run_plan import plan_of
-    from orch.runner.node.connector import fan_out
+    from orch.runner.ledger.plans import plan_of
+    from orch.runner.node_api.connector import fan_out
     from orch.runner.placement.slots import is_slot
 
     plan, context = plan_of(row), runner.context(row)

@@ -19,7 +19,7 @@ from orch.spec.grammar.values import Problem, parse_duration
 
 if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
-    from orch.runner.node.connector import Completed, Connector
+    from orch.runner.node_api.connector import Completed, Connector
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState, NodeState
     from orch.stacks.project import Project
@@ -118,7 +118,7 @@ class Target:
 
 
 def _on_fleet(fleet: FleetState, options: ExecOptions, timeout_s: float | None) -> Target:
-    from orch.runner.node.commands import as_root
+    from orch.runner.node_api.commands import as_root
 
     if options.rank:
         raise UsageError(f"{fleet.name} is a fleet, which has no ranks", hint="choose with `--node`")
@@ -142,7 +142,7 @@ def _in_run(
 ) -> Target:
     """Return the containers of a run. On a terminal, this process becomes the command in the only one."""
     from orch.cli.runs import containers
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     plan = plan_of(containers.with_containers(runner, row))
     nodes, rank_of = containers.nodes_of_ranks(plan, options.rank or (), options.node or ())
@@ -282,8 +282,8 @@ def ask(
     `text` is what the user wrote, which errors show. With `timeout_s`, `text_for` gives what `limited` made.
     """
     from orch.runner.errors import CommandTimeout
-    from orch.runner.node.commands import Command
-    from orch.runner.node.connector import fan_out
+    from orch.runner.node_api.commands import Command
+    from orch.runner.node_api.connector import fan_out
 
     wait_s = None if timeout_s is None else timeout_s + KILL_S + ANSWER_S
 

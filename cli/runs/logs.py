@@ -86,7 +86,7 @@ def _ranks_of(row: RunRow, chosen: str | None) -> list[int]:
         return ranks
     if chosen.isdigit():
         raise UnknownRank(f"run {row.name} has no rank {chosen}", hint=f"its ranks are 0 to {everyone[-1]}")
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
 
     raise UnknownRank(
         f"run {row.name} has no rank on a node named {visible(chosen)}",

@@ -25,7 +25,7 @@ from orch.spec.errors import ExitCode
 if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
     from orch.runner.metrics.reading import Reading, Target
-    from orch.runner.node.connector import Connector, NodeResult
+    from orch.runner.node_api.connector import Connector, NodeResult
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState
 
@@ -166,7 +166,7 @@ class Watched:
         return self._run.active
 
     def _targets(self) -> tuple[Target, ...]:
-        from orch.runner.launch.run_plan import plan_of
+        from orch.runner.ledger.plans import plan_of
         from orch.runner.metrics.reading import fleet_targets, run_targets
 
         if self._run is not None:
@@ -179,7 +179,7 @@ def _kept(runner: RunnerContext, row: RunRow, since: str | None, attempt: int | 
     """What was kept of an attempt of a run, by default of the latest."""
     from orch.cli.output.metrics import kept_json, kept_text
     from orch.cli.output.run import moment
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
     from orch.runner.metrics.history import moments
     from orch.runner.metrics.reading import run_targets
     from orch.runner.runs.read_logs import of_attempt

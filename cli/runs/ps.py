@@ -242,7 +242,7 @@ def _print_json(shown: Shown) -> None:
 def _tell_undriven(
     undriven: Sequence[tuple[RunRow, str | None, bool]], controllers: Sequence[Controller], rehearse: str
 ) -> None:
-    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.plan.run_names import as_argument
     from orch.runner.processes import describe_owner
 
     told: set[str] = set()

@@ -43,8 +43,8 @@ from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
     from orch.runner.access.forwards import LocalPorts
-    from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
+    from orch.runner.plan.run_plan import RankPort
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.loader.load import Document
     from orch.stacks.project import Project
@@ -97,7 +97,7 @@ def start(options: RunOptions, *, mixed: bool = False) -> None:
         )
     name = options.name
     if name is not None:
-        from orch.runner.ledger.run_names import RunName
+        from orch.runner.plan.run_names import RunName
 
         name = RunName.parse(name)
     variables = variables_of(options.env or ())
@@ -227,14 +227,14 @@ class _Launch:
 
 def _load(file: str, variables: Mapping[str, str], profile: str | None) -> tuple[Document, ...]:
     from orch.cli.diagnostics import load
-    from orch.spec.loader.document import RUNS
+    from orch.spec.document.draft import RUNS
 
     return load(file, launch=RUNS, environ={**os.environ, **variables}, profile=profile)
 
 
 def _warn_of_unused(tasks: Sequence[Document]) -> None:
     """Tell which tasks have no place for the words after `--`."""
-    from orch.spec.loader.document import scalars
+    from orch.spec.document.draft import scalars
 
     for document in tasks:
         if not any("run.args" in scalar.text for _, scalar in scalars(document.draft.node)):

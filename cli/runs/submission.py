@@ -18,9 +18,9 @@ from orch.spec.errors import OrchError
 if TYPE_CHECKING:
     from orch.cli.driver.new_nodes import NewNodes
     from orch.runner.errors import NoFit
-    from orch.runner.launch.run_plan import DevPlan
     from orch.runner.launch.volumes import Volumes
     from orch.runner.ledger.records import RunRow
+    from orch.runner.plan.run_plan import DevPlan
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.loader.load import Document
     from orch.spec.models import Task
@@ -61,8 +61,8 @@ def submit_task(
     from orch.runner.launch.submission import Submission
     from orch.runner.launch.volumes import VolumeMisfit
     from orch.runner.placement.rank_groups import on_fleet
-    from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.arrays.submit import submit_array
+    from orch.runner.runs.seats.choose import choose_fleet
     from orch.runner.runs.submit import submit
     from orch.spec.state import own_nodes
     from orch.stacks.variables import with_variables
@@ -314,7 +314,7 @@ def at_its_property(document: Document) -> Iterator[None]:
     where the document says the name."""
     from orch.runner.errors import BadTask, NameTaken
     from orch.runner.placement.placement import parts_of
-    from orch.spec.loader.document import env_path
+    from orch.spec.document.draft import env_path
     from orch.spec.loader.load import InvalidConfiguration
 
     try:

@@ -29,7 +29,7 @@ def nodes_named(words: Iterable[str], fleets: Mapping[str, FleetState]) -> tuple
     names = names_in(words, nodes)
     unknown = [name for name in names if name not in nodes]
     if unknown:
-        from orch.runner.launch.environment import fold
+        from orch.spec.grammar.hosts import fold
 
         has = "; ".join(
             f"{fleet} has {fold([n.name for n in s.nodes]) or 'none'}" for fleet, s in fleets.items()

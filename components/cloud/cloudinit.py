@@ -19,7 +19,7 @@ from orch.components.init_steps import pinned, short
 from orch.components.lifetime import PROPERTY as TTL
 from orch.components.lifetime import SCRIPT as TTL_SCRIPT
 from orch.components.request import PriorState
-from orch.runner.node.cordon import CLOUD
+from orch.runner.node_api.cordon import CLOUD
 from orch.runner.preparation.init_steps import INIT, Step, mark_of, mount_steps, steps
 from orch.runner.preparation.mounts import CREATED
 from orch.spec.diagnostics import Severity

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -236,6 +236,47 @@ def refusal(asked: Asked, status: int, document: Mapping[str, Any]) -> ApiRefusa
             "`kubectl auth whoami` asks the same",
             **words,
         )
+    denied = _admission_denied(target, status, message, causes, words)
+    if denied is not None:
+        return denied
+    if status == 403:
+        return _forbidden(asked, message, words)
+    if status == 404:
+        return _not_found(asked, message, document, words)
+    if status == 409:
+        return _conflict(target, message, causes, words)
+    if status == 410:
+        return Expired(f"the cluster no longer knows this version of {target}", detail=message, **words)
+    if status in (400, 413, 415, 422):
+        fields = tuple((field, text) for _, field, text in causes)
+        return Invalid(
+            f"the cluster takes no such {target}",
+            fields=fields,
+            detail="\n".join(f"{field}: {text}" if field else text for field, text in fields) or message,
+            hint="does the cluster know these fields in its version?" if "unknown field" in message else None,
+            **words,
+        )
+    if status == 429:
+        return TooManyRequests(
+            "the cluster's API server asks for patience",
+            detail=message,
+            hint="it has too many requests at once: try again in a minute",
+            **words,
+        )
+    if status >= 500:
+        return _server_error(target, status, message, words)
+    return ApiRefusal(
+        f"the cluster answers {status} to {asked.verb} {target}",
+        detail=message,
+        hint="is the server of the kubeconfig an API server of Kubernetes?",
+        **words,
+    )
+
+
+def _admission_denied(
+    target: Target, status: int, message: str, causes: Sequence[tuple[str, str, str]], words: dict[str, Any]
+) -> ApiRefusal | None:
+    """Return the error of what admits requests, though the user may make them; None for another cause."""
     if found := _DENIED_BY.search(message):
         return AdmissionDenied(
             f"an admission webhook of the cluster refuses {target}",
@@ -283,50 +324,24 @@ def refusal(asked: Asked, status: int, document: Mapping[str, Any]) -> ApiRefusa
             hint="change what it refuses, or ask who runs the cluster",
             **words,
         )
-    if status == 403:
-        return _forbidden(asked, message, words)
-    if status == 404 and document.get("kind") != "Status" and message != NO_PATH:
+    return None
+
+
+def _not_found(asked: Asked, message: str, document: Mapping[str, Any], words: dict[str, Any]) -> ApiRefusal:
+    target = asked.target
+    if document.get("kind") != "Status" and message != NO_PATH:
         return ServerError(
             "what answers is no API server of Kubernetes",
             detail=f"to {asked.method} {asked.path} it says 404: {message}",
             hint="is `server` of the kubeconfig its address, or does a proxy in between want a login?",
             **words,
         )
-    if status == 404:
-        if reason == "NotFound" and (document.get("details") or {}).get("name"):
-            return NotFound(f"there is no {target}", detail=message, **words)
-        return UnknownApi(
-            f"the cluster has no {target}",
-            detail=message,
-            hint="is what brings this kind installed, in this version?",
-            **words,
-        )
-    if status == 409:
-        return _conflict(target, message, causes, words)
-    if status == 410:
-        return Expired(f"the cluster no longer knows this version of {target}", detail=message, **words)
-    if status in (400, 413, 415, 422):
-        fields = tuple((field, text) for _, field, text in causes)
-        return Invalid(
-            f"the cluster takes no such {target}",
-            fields=fields,
-            detail="\n".join(f"{field}: {text}" if field else text for field, text in fields) or message,
-            hint="does the cluster know these fields in its version?" if "unknown field" in message else None,
-            **words,
-        )
-    if status == 429:
-        return TooManyRequests(
-            "the cluster's API server asks for patience",
-            detail=message,
-            hint="it has too many requests at once: try again in a minute",
-            **words,
-        )
-    if status >= 500:
-        return _server_error(target, status, message, words)
-    return ApiRefusal(
-        f"the cluster answers {status} to {asked.verb} {target}",
+    if words["reason"] == "NotFound" and (document.get("details") or {}).get("name"):
+        return NotFound(f"there is no {target}", detail=message, **words)
+    return UnknownApi(
+        f"the cluster has no {target}",
         detail=message,
-        hint="is the server of the kubeconfig an API server of Kubernetes?",
+        hint="is what brings this kind installed, in this version?",
         **words,
     )
 

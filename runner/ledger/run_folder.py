@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orch.runner.errors import LedgerUnusable, RunFailed
 from orch.runner.ledger.records import ArrayKey
-from orch.runner.ledger.run_names import RunName
+from orch.runner.plan.run_names import RunName
 from orch.runner.private import private_folder, stage_file, write_private
 
 _NUMBER = "number"

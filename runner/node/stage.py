@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orch.runner.launch.dev_environment import entry_files
-from orch.runner.launch.environment import SSH_PORT, host_names
-from orch.runner.launch.run_plan import RunPlan, StagedFile
 from orch.runner.ledger.run_folder import RunKeys
+from orch.runner.plan.environment import SSH_PORT, host_names
+from orch.runner.plan.run_plan import RunPlan, StagedFile
 from orch.templates import ShellText, render
 
 # Two hours of waiting for the other ranks: as long as an image may take to any of them (`images.TRANSFER_S`).

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from orch.runner.access.entry import close_entry
 from orch.runner.errors import (
     ArrayFull,
     BadTask,
@@ -29,15 +28,14 @@ from orch.runner.errors import (
 )
 from orch.runner.events import Notice, RunChanged
 from orch.runner.launch.compile import compile_run
-from orch.runner.launch.environment import fold
 from orch.runner.launch.launch_record import LaunchRecord
-from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.launch.volumes import Volumes
 from orch.runner.ledger.lease import LeaseLost
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import ARRAY_LIMIT, Lease, RunRow, Waiting
 from orch.runner.ledger.waiting_line import Line, behind
 from orch.runner.placement.placement import place_task
-from orch.runner.placement.seats import choose_seats
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import Phase, Verdict
 from orch.runner.runs.pods.admission import admitted, brings_pods, give_pods_back, look_again_s
@@ -52,8 +50,11 @@ from orch.runner.runs.retry import (
     next_try,
     shortage_events,
 )
+from orch.runner.runs.seats.choose import SeatSearch, choose_seats
+from orch.runner.user_hosts import close_entry
 from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import FleetState, new_nodes
 
 if TYPE_CHECKING:
@@ -297,9 +298,8 @@ def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan, released_
     if made:
         before, fleet = fleet, _fleet(context, row, record)
         new = new_nodes(before, fleet)
-    seats = choose_seats(
-        context, task, fleet, answering=True, failed=failed, released_at=None if made else released_at
-    )
+    search = SeatSearch(answering=True, failed=failed, released_at=None if made else released_at)
+    seats = choose_seats(context, task, fleet, search)
     compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes, made=new))
     return _Attempt(compiled.plan.model_copy(update={"files": previous.files}), compiled.environments)
 

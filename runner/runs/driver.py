@@ -13,15 +13,14 @@ from dataclasses import replace
 
 from orch.runner.errors import HostUnreachable, LedgerUnusable, RunFailed, error_text, start_reason
 from orch.runner.events import Notice, RankChanged, RunChanged
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger import patience
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.patience import LedgerPatience
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import Lease, RankRow, RunRow
-from orch.runner.ledger.run_names import as_argument
 from orch.runner.node import logs
 from orch.runner.node.runtime import CloudNotice, ObservedRank
+from orch.runner.plan.run_names import as_argument
 from orch.runner.runs.attempts import (
     EarlierAttempts,
     begin_attempt,
@@ -65,6 +64,7 @@ from orch.runner.runs.ranks import (
 from orch.runner.upload.snapshot import Snapshots
 from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
+from orch.spec.grammar.hosts import fold
 
 # A look costs each node one `docker inspect`. Its log's end wakes the driver sooner; the pause grows with
 # the run.

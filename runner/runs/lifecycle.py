@@ -12,13 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from orch.runner.access.entry import close_entry
 from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
 from orch.runner.events import Notice
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.patience import LEDGER_PAUSE_S, LedgerPatience
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import ArrayKey, Desired, RunRow
 from orch.runner.ledger.run_folder import folders_with_secrets
 from orch.runner.metrics.sampling import keeping_samples
@@ -31,6 +30,7 @@ from orch.runner.runs.driver import Driver
 from orch.runner.runs.follow import follow
 from orch.runner.runs.ranks import collect_ranks
 from orch.runner.runs.submit import check_task, submit, waiting_for_nodes
+from orch.runner.user_hosts import close_entry
 from orch.spec.errors import ExitCode
 
 __all__ = [

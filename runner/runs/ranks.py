@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 from orch.runner.errors import NodePreparing, RunFailed, VolumeDetaching
 from orch.runner.events import Notice, Preparing
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import logs
-from orch.runner.node.claims import ABANDONED_AFTER_S
-from orch.runner.node.connector import NodeResult, fan_out
 from orch.runner.node.runtime import FilesMissing, ImageMissing, ObservedRank, StartedRank
 from orch.runner.node.stage import stage
 from orch.runner.node.volumes import mount_volumes, release_volumes
-from orch.runner.preparation.first_boot import LOOK_AGAIN_S, PREPARE_S
+from orch.runner.node_api.claims import ABANDONED_AFTER_S
+from orch.runner.node_api.connector import NodeResult, fan_out
+from orch.runner.node_api.first_boot import LOOK_AGAIN_S, PREPARE_S
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.outputs import collect_outputs, tell_keeper
 from orch.runner.runs.run_secrets import filled_environments, filled_login
 from orch.runner.upload.send import Uploads
 from orch.spec.errors import OrchError
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import NodeState
 
 # Often enough that a node which is away at one time or another still has a fresh claim.

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from orch.runner.errors import RunnerError
 from orch.runner.events import Notice
 from orch.runner.health.findings import HealthReport
-from orch.runner.launch.run_plan import plan_of as run_plan_of
 from orch.runner.ledger.changes import Change, ChangeUnderWay
 from orch.runner.ledger.history.node_health import HealthPeriod
-from orch.runner.node.commands import NODE_HOME, Command, as_root
-from orch.runner.node.cordon import Cordon
+from orch.runner.ledger.plans import plan_of as run_plan_of
 from orch.runner.node.status import node_statuses
+from orch.runner.node_api.commands import NODE_HOME, Command, as_root
+from orch.runner.node_api.cordon import Cordon
 from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.spares import held_back
 from orch.runner.runs.context import RunnerContext

@@ -13,7 +13,7 @@ from orch.runner.health.findings import Finding, HealthReport, Status, report
 from orch.runner.health.gate import WRITE_S
 from orch.runner.ledger.history.node_health import Examination
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.verdict import Verdict, record
+from orch.runner.node_api.verdict import Verdict, record
 from orch.runner.runs.context import RunnerContext
 from orch.runner.verify.judge import Report, Shortfall, judge, unmeasured, with_health
 from orch.runner.verify.verification import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from orch.runner.node.connector import Connector, fan_out
+from orch.runner.node_api.connector import Connector, fan_out
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState

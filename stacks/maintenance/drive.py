@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from orch.runner import processes
-from orch.runner.launch.environment import fold
-from orch.runner.node.cordon import mark_for
+from orch.runner.node_api.cordon import mark_for
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import NodeState
 from orch.spec.suggest import counted
 from orch.stacks.maintenance.context import Failures, Maintenance

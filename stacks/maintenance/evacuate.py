@@ -10,7 +10,7 @@ from orch.components.file_systems import ZONAL, words_of
 from orch.components.node_count import RESERVATION
 from orch.components.request import PlanRequest
 from orch.runner.ledger.changes import Change
-from orch.runner.node.cordon import unmark_of
+from orch.runner.node_api.cordon import unmark_of
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError

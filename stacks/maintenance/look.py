@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
 from orch.runner.ledger.changes import Changes
-from orch.runner.node.connector import Connector, fan_out
-from orch.runner.node.status import NodeStatus, node_status
+from orch.runner.node.status import node_status
+from orch.runner.node_api.connector import Connector, fan_out
+from orch.runner.node_api.status import NodeStatus
 from orch.spec.state import NodeState, hourly_price
 from orch.stacks.fleets import fleet_of
 from orch.stacks.maintenance.plan import NodeLook, PlannedRun

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from orch.components.node_count import is_range, node_indices
 from orch.components.request import PriorState
-from orch.runner.node.cordon import unmark_of
+from orch.runner.node_api.cordon import unmark_of
 from orch.spec.models import Fleet
 from orch.spec.state import NodeState
 from orch.stacks import operations

@@ -26,8 +26,8 @@ from orch.stacks.volumes.attaching import project_volumes
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
-    from orch.runner.node.claims import Claim
-    from orch.runner.node.connector import Connector
+    from orch.runner.node_api.claims import Claim
+    from orch.runner.node_api.connector import Connector
 
 ANSWER_S = 5.0
 """How long to wait for a node's answer; without one, the ledger alone decides."""
@@ -128,7 +128,7 @@ def _names(on_nodes: Iterable[Occupant]) -> list[str]:
 
 
 def _hint(project: Project, on_nodes: Sequence[Occupant], *, pods: bool = False) -> str:
-    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.plan.run_names import as_argument
 
     rehearse = " --rehearse" if project.rehearsal else ""
     own = _names(each for each in on_nodes if each.own and not each.ended)
@@ -241,7 +241,7 @@ def _with_pods(ledger: Ledger, fleet: str, mark: str | None) -> list[RunRow]:
 def _mark(row: RunRow) -> str | None:
     """The mark of the project whose queue a run's pods came from; None where its plan does not say."""
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     try:
         return next((node.access.model_dump().get("mark") for node in plan_of(row).nodes), None)
@@ -346,7 +346,7 @@ def _on(ledger: Ledger, name: str, machines: Mapping[str, str]) -> Iterator[tupl
 def _nodes_of(row: RunRow) -> dict[str, str | None]:
     """The nodes of a run, each with the identity of its machine; None when its plan cannot be read."""
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     try:
         return {node.name: node.access.machine for node in plan_of(row).nodes}
@@ -357,7 +357,7 @@ def _nodes_of(row: RunRow) -> dict[str, str | None]:
 def _gpus(row: RunRow) -> int | None:
     """The GPUs of a run on all of its nodes; None when its plan cannot be read."""
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     try:
         ranks = plan_of(row).ranks
@@ -369,7 +369,7 @@ def _gpus(row: RunRow) -> int | None:
 def _containers(row: RunRow) -> set[str]:
     """The names of a run's containers, which its claims carry."""
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     try:
         plan = plan_of(row)

@@ -24,12 +24,12 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.file_systems import MOUNTED_PIN, mounted, mounts_one_of
 from orch.components.idleness import resources_of
 from orch.components.lifetime import doubt, ends_of, is_over
-from orch.runner.launch.environment import fold
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node.clock import seconds_of
 from orch.runner.runs.pods.admission import remove_leftover_pods
 from orch.spec.deletable import Call
 from orch.spec.errors import OrchError
+from orch.spec.grammar.hosts import fold
 from orch.spec.models import Fleet
 from orch.stacks import operations
 from orch.stacks.errors import Conflict, Interrupted, OtherAccount, ProjectError, StackError, StackLocked

@@ -20,8 +20,8 @@ from typing import Literal
 
 from orch.runner.connect import open_connector
 from orch.runner.errors import RunnerError
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import Ledger, open_ledger
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.private import private_folder
 from orch.spec.deletable import Evidence, run_words, why_kept

@@ -216,7 +216,7 @@ def _books(project: Project, stack: StackState) -> Books:
 
 def _placed(ledger: Ledger, fleet: str) -> Iterator[tuple[str, Sequence[NodeState]]]:
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     for row in ledger.placed_on(fleet):
         try:
@@ -229,7 +229,7 @@ def _placed(ledger: Ledger, fleet: str) -> Iterator[tuple[str, Sequence[NodeStat
 
 def _ways(ledger: Ledger, fleet: str) -> dict[str, NodeState]:
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     found: dict[str, NodeState] = {}
     for row in ledger.listed(ended=True, fleets=[fleet], limit=RUNS).rows:

@@ -147,7 +147,7 @@ def backends_with_secrets(
 
 def _place_of_reference(project: Project, secret: str) -> str | None:
     """Where orch.yml names a secret."""
-    from orch.spec.loader.document import scalars
+    from orch.spec.document.draft import scalars
     from orch.spec.loader.load import load_paths
 
     documents = load_paths([project.root / "orch.yml"]).require().documents

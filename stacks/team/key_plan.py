@@ -10,7 +10,7 @@ from typing import Any
 
 from orch.runner.hosts import authorized_keys
 from orch.runner.ledger.changes import Change, Changes
-from orch.runner.node.connector import Completed, Connector, fan_out
+from orch.runner.node_api.connector import Completed, Connector, fan_out
 from orch.spec.errors import ExitCode
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted, few

@@ -17,8 +17,8 @@ from typing import Protocol
 from orch.runner.errors import HostUnreachable, LoginRefused, error_text
 from orch.runner.hosts import authorized_keys
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed, Connector, fan_out
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed, Connector, fan_out
 from orch.runner.private import private_folder, write_private
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState

@@ -11,8 +11,8 @@ import pytest
 from orch.cli.driver.new_nodes import growth_of
 from orch.runner.errors import BadTask, HostUnreachable, NoFit
 from orch.runner.launch.volumes import VolumeMisfit
-from orch.runner.node.connector import Completed
 from orch.runner.node.runtimes import RUNTIMES
+from orch.runner.node_api.connector import Completed
 from orch.spec.models import Task
 from orch.spec.state import FleetSpares, FleetState
 from orch.stacks.project import find

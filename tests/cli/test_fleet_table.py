@@ -12,7 +12,7 @@ from kit.ledgers.oldrows import FLEET
 from kit.support import Folder
 
 from orch.cli.output.fleet import FleetRow, age, fleet_json, fleet_status, fleet_table, with_ended
-from orch.runner.node.status import NodeStatus
+from orch.runner.node_api.status import NodeStatus
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetSpares, FleetState
 from orch.stacks.project import find

@@ -14,8 +14,9 @@ from orch.cli.fleets.bring_up import in_own_process
 from orch.cli.fleets.node_gates import Unhealthy, require_healthy
 from orch.cli.fleets.prune import undescribed
 from orch.runner.errors import RunnerError
-from orch.runner.hosts.checks.types import CheckResult, HostReport, Result, TargetError
+from orch.runner.hosts.checks.types import CheckResult, HostReport, Result
 from orch.runner.hosts.survey import Survey
+from orch.runner.node_api.target import TargetError
 from orch.spec.loader.load import Document, load_paths
 from orch.stacks.errors import NoSuchFleet, ProjectError
 from orch.stacks.project import find

@@ -14,8 +14,8 @@ from orch.cli.runs.logs import logs
 from orch.runner.ledger import database, schema
 from orch.runner.ledger.ledger import SHOWN, open_ledger
 from orch.runner.ledger.run_folder import open_folder
-from orch.runner.ledger.run_names import RunName
 from orch.runner.node.logs import LogFile
+from orch.runner.plan.run_names import RunName
 from orch.stacks.project import find
 
 ENDED = SHOWN + 5

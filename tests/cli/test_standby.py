@@ -15,7 +15,7 @@ from orch.cli.driver.opening import KnownFleets
 from orch.cli.driver.standby import LentLedger, Link, StandbyDriver, serve
 from orch.runner.errors import LedgerUnusable, NameTaken
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.runner.node.status import NodeStatus
+from orch.runner.node_api.status import NodeStatus
 from orch.spec.state import FleetState
 from orch.stacks.project import find
 

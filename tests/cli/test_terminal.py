@@ -16,10 +16,10 @@ import orch.cli
 from orch.cli.errors import say
 from orch.cli.runs.exec import ExecResult, show_answers
 from orch.cli.targets.nodes import UnknownNode, nodes_named
-from orch.runner.launch.environment import fold
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import FleetState
 from orch.stacks.project import find
 

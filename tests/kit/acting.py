@@ -58,10 +58,9 @@ from orch.runner.hosts.network import ClusterNetwork
 from orch.runner.hosts.survey import Survey
 from orch.runner.launch.compile import compile_run
 from orch.runner.launch.launch_record import LaunchRecord
-from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.connector import Connector
 from orch.runner.node.container import (
     go_command,
     log_command,
@@ -71,7 +70,9 @@ from orch.runner.node.container import (
     stop_command,
 )
 from orch.runner.node.stage import stage_files
+from orch.runner.node_api.connector import Connector
 from orch.runner.placement.placement import place_task
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.naming import names
 from orch.runner.ssh.targets import SshTarget

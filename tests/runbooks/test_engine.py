@@ -27,7 +27,7 @@ from orch.runner.ledger.changes import Step as Written
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.schema import change_step
 from orch.runner.processes import GONE, start_time_of
-from orch.spec.loader.text import Source
+from orch.spec.document.text import Source
 from orch.stacks.project import Project, find
 from orch.stacks.team.change_log import gone_on_with, undertaken
 

@@ -19,7 +19,7 @@ from orch.runner.launch.submission import Submission
 from orch.runner.ledger import database, patience
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.connector import Connector
+from orch.runner.node_api.connector import Connector
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector

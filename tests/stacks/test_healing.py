@@ -17,8 +17,8 @@ from orch.runner.health.gate import Examined
 from orch.runner.ledger.changes import Undertaking
 from orch.runner.ledger.history.node_health import Examination
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.runner.node.cordon import CLOUD, Cordon
-from orch.runner.node.status import NodeStatus
+from orch.runner.node_api.cordon import CLOUD, Cordon
+from orch.runner.node_api.status import NodeStatus
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetHealth, FleetSpares, FleetState, NodeState, SshAccess
 from orch.stacks.health import healing
@@ -383,7 +383,7 @@ def test_want_of_room_protects_no_fleet(lab: Lab) -> None:
 def test_runs_leave_for_a_spare_also_where_nothing_is_replaced(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orch.runner.node.claims import Claim
+    from orch.runner.node_api.claims import Claim
     from orch.stacks.maintenance.plan import PlannedRun
 
     busy = NodeStatus(

@@ -18,8 +18,8 @@ from orch.runner.errors import HostUnreachable, LoginRefused
 from orch.runner.ledger.changes import Undertaking
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Address, Completed
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Address, Completed
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 from orch.stacks.errors import StackError

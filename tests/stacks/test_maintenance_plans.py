@@ -17,7 +17,7 @@ from orch.cli.maintenance.maintain import Begin
 from orch.cli.maintenance.options import Handling
 from orch.review.maintenance import report
 from orch.runner.ledger.changes import Change, Step
-from orch.runner.node.cordon import CLOUD, Cordon
+from orch.runner.node_api.cordon import CLOUD, Cordon
 from orch.spec.models import Fleet
 from orch.stacks.errors import Conflict
 from orch.stacks.maintenance import evacuate

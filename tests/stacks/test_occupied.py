@@ -12,12 +12,12 @@ from kit.ledgers.activeruns import start
 from kit.support import Folder
 
 from orch.components.deployment import Deployment
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow, Waiting
 from orch.runner.node import status
-from orch.runner.node.claims import Claim
 from orch.runner.node.status import read_claims
+from orch.runner.node_api.claims import Claim
 from orch.runner.placement.slots import access_of
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec.defaults import nearest_project_file
+from orch.spec.document.defaults import nearest_project_file
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import ProjectError
 from orch.stacks.project import find, scope_of

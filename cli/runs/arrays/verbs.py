@@ -12,7 +12,7 @@ from orch.cli.errors import end, print_json, say, tell
 from orch.cli.output.ticking import still
 from orch.cli.runs.arrays.words import array_json, counts_text, ends, members_text, summary
 from orch.runner.errors import LedgerUnusable
-from orch.runner.ledger.run_names import as_argument
+from orch.runner.plan.run_names import as_argument
 from orch.runner.runs.arrays.choose import Chosen
 from orch.runner.runs.arrays.drive import ArrayDriver
 from orch.spec.errors import ExitCode

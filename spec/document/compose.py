@@ -16,9 +16,10 @@ from typing import Protocol, cast
 import yaml
 
 from orch.spec.diagnostics import Diagnostic, Related, Span
-from orch.spec.loader.bounded import DiagnosticList
-from orch.spec.loader.text import BREAK, Source
-from orch.spec.loader.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
+from orch.spec.document.bounded import DiagnosticList
+from orch.spec.document.text import BREAK, Source
+from orch.spec.document.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
+from orch.spec.grammar.values import Problem
 
 MAX_DEPTH = 64
 MAX_EXPANDED = 10_000
@@ -322,16 +323,13 @@ def _syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
         line, column = error.context_mark.line, error.context_mark.column
         rest = source.lines[line][column:]
         text = re.split(r"\s+#|,\s|[\]}]\s*$", rest)[0].strip() or "*"
-        return _at(
-            source,
+        problem = Problem(
             "ORCH104",
-            line,
-            column,
             "this is a YAML alias, but no name follows the star",
             hint=f'quote it: `"{text}"`',
             replacement=f'"{text}"' if '"' not in text and "\\" not in text else None,
-            width=len(text),
         )
+        return _at(source, problem, line, column, width=len(text))
     tab = _tab_indent(source, line)
     if tab is not None and ("cannot start any token" in message or "tab character" in message):
         return _tabs(source, tab)
@@ -345,8 +343,9 @@ def _syntax_error(source: Source, error: yaml.MarkedYAMLError) -> Diagnostic:
         line, column, message = bare, len(_indent(source.lines[bare])), "could not find expected ':'"
     for pattern, summary, hint in _REWORDED:
         if pattern in message:
-            return _at(source, "ORCH101", line, column, summary, hint=hint)
-    return _at(source, "ORCH101", line, column, "this is not valid YAML", hint="check quotes and indentation")
+            return _at(source, Problem("ORCH101", summary, hint=hint), line, column)
+    problem = Problem("ORCH101", "this is not valid YAML", hint="check quotes and indentation")
+    return _at(source, problem, line, column)
 
 
 def _without_colon(source: Source, line: int) -> int | None:
@@ -385,45 +384,26 @@ def _tabs(source: Source, line: int) -> Diagnostic:
     if detail and len(others) > 8:
         detail += ", …"
     start = indent.index("\t")
-    return _at(
-        source,
-        "ORCH103",
-        line,
-        start,
-        "a tab indents this line",
-        hint="use spaces",
-        detail=detail,
-        replacement="  " * (len(indent) - start),
-        width=len(indent) - start,
+    width = len(indent) - start
+    problem = Problem(
+        "ORCH103", "a tab indents this line", hint="use spaces", detail=detail, replacement="  " * width
     )
+    return _at(source, problem, line, start, width)
 
 
 def _unreadable(source: Source, position: int) -> Diagnostic:
     before = source.text[:position]
     lines = BREAK.split(before)
     char = source.text[position : position + 1]
-    return _at(
-        source,
+    problem = Problem(
         "ORCH106",
-        len(lines) - 1,
-        len(lines[-1]),
         f"the character U+{ord(char):04X} does not belong in a text file" if char else "this is not text",
         hint="remove it; in double quotes it can be written as an escape",
     )
+    return _at(source, problem, len(lines) - 1, len(lines[-1]))
 
 
-def _at(
-    source: Source,
-    code: str,
-    line: int,
-    column: int,
-    summary: str,
-    *,
-    hint: str | None = None,
-    detail: str | None = None,
-    replacement: str | None = None,
-    width: int = 1,
-) -> Diagnostic:
+def _at(source: Source, problem: Problem, line: int, column: int, width: int = 1) -> Diagnostic:
     line = min(line, len(source.lines) - 1)
     if line and column == 0 and not source.lines[line].strip():  # the end of the text: show its last line
         while line and not source.lines[line].strip():
@@ -431,11 +411,11 @@ def _at(
         column = len(source.lines[line])
     span = Span(source.file, line + 1, column + 1, line + 1, column + 1 + width)
     return Diagnostic(
-        code,
+        problem.code,
         span,
-        summary,
-        hint=hint,
-        detail=detail,
-        replacement=replacement,
+        problem.summary,
+        hint=problem.hint,
+        detail=problem.detail,
+        replacement=problem.replacement,
         excerpt=source.lines[line],
     )

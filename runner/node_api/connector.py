@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from orch.runner.node.commands import Command
+from orch.runner.node_api.commands import Command
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 

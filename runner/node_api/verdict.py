@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
 
 from orch.runner.errors import NodeUnfit, RunnerError
-from orch.runner.node.commands import NODE_HOME, Command, argv, as_root
-from orch.runner.node.connector import Connector, NodeResult, fan_out
+from orch.runner.node_api.commands import NODE_HOME, Command, argv, as_root
+from orch.runner.node_api.connector import Connector, NodeResult, fan_out
 from orch.spec.state import NodeState
 
 Status = Literal["healthy", "warning", "failure"]

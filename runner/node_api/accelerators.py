@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orch.runner.plan.run_plan import RankPlan, RunPlan
 from orch.spec.state import Gpus
 from orch.templates import ShellText
 
@@ -129,3 +130,9 @@ def device_access(gpus: Gpus) -> DeviceAccess | None:
         return None
     vendor = gpus.vendor or "nvidia"
     return (None if gpus.toolkit else WITHOUT_TOOLKIT.get(vendor)) or DEVICE_ACCESS.get(vendor)
+
+
+def watched(plan: RunPlan, rank: RankPlan) -> bool:
+    """Whether the use of a rank's GPUs can be read: those of simulated nodes are a number alone."""
+    access = device_access(rank.node.gpus)
+    return not plan.simulated and access is not None and access.use is not None

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+from orch.runner.errors import BadTask
+from orch.spec.grammar.hosts import fold
 
 MPI_HOSTFILE = "/run/orch/hostfile"
 SSH_PORT = 10022
@@ -27,7 +28,6 @@ _SLURM_ARRAY = frozenset(f"SLURM_{name}" for name in _ARRAY)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
 _ADDRESS = re.compile(r"[0-9.]+")
-_FOLDABLE = re.compile(r"[^][{}(),!&^@%*/\s]+")
 _RUN_NAMESPACE = uuid.UUID("6f0e3a52-6a0a-4b6e-9d0c-0f7d5f1f2a11")
 
 
@@ -265,17 +265,6 @@ def host_names(run: str, nodes: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def fold(names: Sequence[str]) -> str:
-    """`a-0 a-1 a-3` as `a-[0-1,3]`.
-
-    Names with characters of that notation are appended unfolded: names may come from other people, and
-    `a[1-99999999999]` would be expanded.
-    """
-    foldable = [name for name in names if _FOLDABLE.fullmatch(name)]
-    folded = [str(NodeSet.fromlist(foldable, resolver=RESOLVER_NOGROUP))] if foldable else []
-    return ",".join([*folded, *dict.fromkeys(name for name in names if not _FOLDABLE.fullmatch(name))])
-
-
 def _slurm(run: RunFacts, rank: int) -> dict[str, str]:
     node = run.nodes[rank]
     count = len(run.nodes)
@@ -310,3 +299,12 @@ def _slurm(run: RunFacts, rank: int) -> dict[str, str]:
     if run.working_dir is not None:
         values["SLURM_SUBMIT_DIR"] = run.working_dir
     return values
+
+
+def check_names(environment: Mapping[str, str]) -> None:
+    """Raises BadTask for what a shell cannot export."""
+    invalid = [name for name in environment if not is_name(name)]
+    if invalid:
+        raise BadTask(
+            f"{invalid[0]!r} is not the name of an environment variable", hint="letters, digits and _ only"
+        )

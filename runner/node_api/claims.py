@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from orch.runner.errors import NodesBusy
-from orch.runner.ledger.run_names import as_argument
+from orch.runner.plan.run_names import as_argument
 from orch.runner.processes import here
 
 # After this time another run may take the claim of a job that has ended or never started. Its client may be

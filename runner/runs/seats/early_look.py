@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orch.runner.node.status import NodeStatus
+    from orch.runner.node_api.status import NodeStatus
     from orch.spec.state import FleetState, NodeState
 
     Statuses = tuple[NodeStatus, ...]
@@ -43,7 +43,7 @@ class EarlyLook:
 
 def begin_look(fleet: FleetState, ask: Callable[[NodeState], NodeStatus]) -> Callable[[], Statuses | None]:
     """Ask the nodes from threads that keep no process from its end; what is returned waits for the answer."""
-    from orch.runner.node.connector import FAN_OUT
+    from orch.runner.node_api.connector import FAN_OUT
 
     count = len(fleet.nodes)
     found: list[NodeStatus | None] = [None] * count

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from typing import TypeVar
 
 from orch.runner.errors import RunnerError
-from orch.runner.node.commands import NODE_HOME, Command, argv, as_root
-from orch.runner.node.connector import Connector, NodeResult, fan_out
+from orch.runner.node_api.commands import NODE_HOME, Command, argv, as_root
+from orch.runner.node_api.connector import Connector, NodeResult, fan_out
 from orch.runner.processes import here
 from orch.spec.state import NodeState
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orch.spec.loader.fence import Fence
+from orch.spec.document.fence import Fence
 
 if TYPE_CHECKING:
-    from orch.spec.defaults import Common
+    from orch.spec.document.defaults import Common
 
 
 @dataclass(frozen=True)

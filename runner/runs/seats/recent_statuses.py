@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orch.runner.node.status import NodeStatus
+from orch.runner.node_api.status import NodeStatus
 from orch.spec.state import FleetState
 
 Statuses = tuple[NodeStatus, ...]

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from orch.spec.diagnostics import Diagnostic
+from orch.spec.document.compose import parse
+from orch.spec.document.text import Source, read
+from orch.spec.document.ways import ways_up
+from orch.spec.document.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import shown
-from orch.spec.loader.compose import parse
-from orch.spec.loader.text import Source, read
-from orch.spec.loader.ways import ways_up
-from orch.spec.loader.yaml_nodes import Entry, Mapping, Node, Scalar, Sequence
 from orch.spec.models import MODELS
 from orch.spec.models.backends import effective
 from orch.spec.suggest import few, hint_for
 
 if TYPE_CHECKING:
     from orch.spec.diagnostics import Span
-    from orch.spec.loader.untrusted import Fence
+    from orch.spec.document.fence import Fence
 
 # Properties that a document never inherits.
 OWN = frozenset({"type", "name"})

@@ -7,7 +7,7 @@ On those, steps of `init` that failed leave it in theirs (`init_steps.py`).
 from __future__ import annotations
 
 from orch.runner.errors import NodeUnfit
-from orch.runner.node.commands import NODE_HOME
+from orch.runner.node_api.commands import NODE_HOME
 from orch.templates import ShellText
 
 BOOT = f"{NODE_HOME}/boot"

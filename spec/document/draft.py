@@ -4,16 +4,19 @@ property.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from collections.abc import Sequence as AnySequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from orch.spec.diagnostics import Diagnostic, Related, Severity, Span, property_path
-from orch.spec.loader.bounded import DiagnosticList
-from orch.spec.loader.context import LoadContext
-from orch.spec.loader.redaction import masked
-from orch.spec.loader.text import Source
-from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
+from orch.spec.document.bounded import DiagnosticList
+from orch.spec.document.context import LoadContext
+from orch.spec.document.redaction import masked
+from orch.spec.document.text import Source
+from orch.spec.document.yaml_nodes import Mapping, Node, Scalar, Sequence
+from orch.spec.grammar.values import Problem
 from orch.spec.models import MODELS, AnyModel
 
 Part = str | int
@@ -121,30 +124,45 @@ class Draft:
         severity: Severity = Severity.ERROR,
         detail: str | None = None,
         hint: str | None = None,
-        replacement: str | None = None,
         related: tuple[Related, ...] = (),
     ) -> Diagnostic:
-        """A diagnostic at a property. Values of the environment are masked in its texts.
+        """Return a diagnostic at a property. Values of the environment are masked in its texts.
 
-        The place of a property that is inherited from `orch.yml` is there."""
-        span = self.span(path, key=key)
-        line, inherited = self.source.line(span), self.is_inherited(span)
-        if inherited and self.context.common is not None:
-            line = self.context.common.line(span)
-            origin = f"the {self.kind} at {self.source.file}:{self.heading().line} takes it over from here"
-            detail = f"{detail}\n{origin}" if detail else origin
-        diagnostic = Diagnostic(
+        A property that is inherited from `orch.yml` has its place there."""
+        found = Diagnostic(
             code,
-            span,
+            self.span(path, key=key),
             summary,
             severity=severity,
             path=property_path(path),
             detail=detail,
             hint=hint,
-            replacement=replacement,
             related=related,
-            excerpt=line,
         )
+        return self._shown(found)
+
+    def problem(self, problem: Problem, path: AnySequence[Part]) -> Diagnostic:
+        """Return a diagnostic for a value that does not fit, as `diagnostic` does."""
+        found = Diagnostic(
+            problem.code,
+            self.span(path, key=problem.on_key),
+            problem.summary,
+            path=property_path(path),
+            detail=problem.detail,
+            hint=problem.hint,
+            replacement=problem.replacement,
+        )
+        return self._shown(found)
+
+    def _shown(self, diagnostic: Diagnostic) -> Diagnostic:
+        """Return the diagnostic with the line that it is about, and without values of the environment."""
+        span, detail = diagnostic.span, diagnostic.detail
+        line, inherited = self.source.line(span), self.is_inherited(span)
+        if inherited and self.context.common is not None:
+            line = self.context.common.line(span)
+            origin = f"the {self.kind} at {self.source.file}:{self.heading().line} takes it over from here"
+            detail = f"{detail}\n{origin}" if detail else origin
+        diagnostic = replace(diagnostic, detail=detail, excerpt=line)
         return masked(diagnostic, self.context.env_values) if self.context.env_values else diagnostic
 
     def _find(self, path: AnySequence[Part]) -> tuple[Span | None, Node]:
@@ -214,3 +232,9 @@ def env_path(draft: Draft, name: str, at: Path_ = ("env",)) -> Path_:
         if text == name or text.startswith(f"{name}="):
             return (*at, index)
     return (*at, name)
+
+
+def folder_of(draft: Draft) -> Path:
+    """Where relative paths of a document start."""
+    file = draft.source.file
+    return Path.cwd() if file == "<stdin>" else Path(os.path.abspath(file)).parent

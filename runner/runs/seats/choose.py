@@ -4,39 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from orch.runner.errors import HostUnreachable, NodesBusy, NoFit, RunnerError
+from orch.runner.errors import HostUnreachable, NodesBusy, RunnerError
 from orch.runner.events import Notice
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import RunPlan, plan_of
-from orch.runner.node.status import CHOICE_S, NodeStatus, node_statuses
+from orch.runner.ledger.plans import plan_of
+from orch.runner.node.status import CHOICE_S, node_statuses
+from orch.runner.node_api.status import NodeStatus
 from orch.runner.placement.availability import IDLE, NodeAvailability
-from orch.runner.placement.conditions import check_names
+from orch.runner.placement.fleets import choose, fitting, option
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.placement import (
     cordoned_message,
     misfit,
-    no_fit,
     place_task,
     unfit_message,
     unhealthy_message,
 )
-from orch.runner.placement.rank_groups import place_of_fleet, requested_fleets
-from orch.runner.placement.slots import is_of_cluster, is_slot
+from orch.runner.placement.slots import is_slot
 from orch.runner.placement.spares import held_back, held_message
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.processes import here
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import FleetState, NodeState
-from orch.spec.suggest import counted, few, hint_for
+from orch.spec.suggest import counted, few
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
-    from orch.runner.placement.early_look import EarlyLook
     from orch.runner.runs.context import RunContext, RunnerContext
+    from orch.runner.runs.seats.early_look import EarlyLook
     from orch.spec.models import Task
 
 WhySilent = Callable[[FleetState, Sequence[str]], Mapping[str, str]]
@@ -99,7 +98,7 @@ def free_now(runner: RunnerContext | RunContext, task: Task, fleet: FleetState) 
     availability = {
         name: replace(each, ready=True) for name, each in _availability(runner, fleet, statuses).items()
     }
-    starts = misfit(task, fleet) is None and _option(task, fleet, availability).start in (_IDLE, _SHARED)
+    starts = misfit(task, fleet) is None and option(task, fleet, availability).starts_now
     idle = frozenset(name for name, each in availability.items() if each == IDLE)
     idle -= held_back(fleet, availability)
     named = {node.name: status for node, status in zip(fleet.nodes, statuses, strict=True)}
@@ -109,52 +108,60 @@ def free_now(runner: RunnerContext | RunContext, task: Task, fleet: FleetState) 
     return FreeNow(starts, idle, silent, leaving, unfit)
 
 
-def choose_seats(
-    runner: RunnerContext | RunContext,
-    task: Task,
-    fleet: FleetState,
-    *,
-    answering: bool = False,
-    failed: Mapping[str, int] = MappingProxyType({}),
-    released_at: float | None = None,
-    early_look: EarlyLook | None = None,
-    why_silent: WhySilent | None = None,
-    examines: bool = False,
-) -> tuple[Seat, ...]:
-    """Seats for `task` on free nodes, by their present status; of those, the ones with the least in `failed`
-    are taken. Nodes there, and those that have not passed the fleet's gate, are examined first.
-    `answering`: silent nodes are not waited for. `released_at`: when a run last left nodes; with it, what the
-    nodes said to this process a moment ago, and since then, will do. `early_look`: one that has begun, whose
-    answer will do too. `why_silent`: with it a run that needs silent nodes is refused, after those that it
-    cannot explain were asked once more. `examines`: the run examines nodes, so their health counts for none.
+@dataclass(frozen=True)
+class SeatSearch:
+    """How seats are searched for.
 
-    Raises NoFit, NodeUnfit, NodeCordoned, NodesBusy where other runs have the nodes; with `answering`
-    HostUnreachable where nodes that are needed do not answer, or can run nothing.
+    `answering`: silent nodes are not waited for. `failed`: what speaks against nodes because the run failed
+    there; they are examined first, and taken last. `released_at`: when a run last left nodes; with it, what
+    the nodes said to this process a moment ago, and since then, will do. `early_look`: a look that has begun,
+    whose answer will do too. `why_silent`: with it a run that needs silent nodes is refused, after those that
+    it cannot explain were asked once more. `examines`: the run examines nodes, so their health counts for
+    none.
+    """
+
+    answering: bool = False
+    failed: Mapping[str, int] = field(default_factory=dict[str, int])
+    released_at: float | None = None
+    early_look: EarlyLook | None = None
+    why_silent: WhySilent | None = None
+    examines: bool = False
+
+
+def choose_seats(
+    runner: RunnerContext | RunContext, task: Task, fleet: FleetState, search: SeatSearch
+) -> tuple[Seat, ...]:
+    """Return seats for `task` on free nodes, by their present status. Nodes that have not passed the fleet's
+    gate are examined first.
+
+    Raises NoFit, NodeUnfit, NodeCordoned, NodesBusy if other runs have the nodes; with `answering`
+    HostUnreachable if nodes that are needed do not answer, or can run nothing.
     """
     place_task(task, fleet)  # a task that can never fit fails without waiting for nodes
-    if examines:
+    failed = search.failed
+    if search.examines:
         fleet = fleet.model_copy(update={"health": None})
     recent = runner.recent_statuses
-    if recent is None or released_at is None:
-        known = early_look.answer(fleet) if early_look is not None else None
+    if recent is None or search.released_at is None:
+        known = search.early_look.answer(fleet) if search.early_look is not None else None
         statuses = known if known is not None else _node_statuses(runner, fleet)
         statuses = _through_gate(runner, fleet, statuses, failed)
     else:
         statuses = recent.of(
             fleet,
-            released_at,
+            search.released_at,
             lambda: _through_gate(runner, fleet, _node_statuses(runner, fleet), failed),
         )
     availability = {
         name: replace(each, failed=failed.get(name, 0))
-        for name, each in _availability(runner, fleet, statuses, examines=examines).items()
+        for name, each in _availability(runner, fleet, statuses, examines=search.examines).items()
     }
     seats = place_task(task, fleet, availability)
-    if why_silent is not None and (silent := _silent(seats, fleet, statuses)):
-        statuses = _ask_again(runner, fleet, silent, statuses, why_silent)
-        availability = _availability(runner, fleet, statuses, examines=examines)
+    if search.why_silent is not None and (silent := _silent(seats, fleet, statuses)):
+        statuses = _ask_again(runner, fleet, silent, statuses, search.why_silent)
+        availability = _availability(runner, fleet, statuses, examines=search.examines)
         seats = place_task(task, fleet, availability)
-    if answering:
+    if search.answering:
         _require_answers(seats, availability)
     _require_free(seats, availability, held_message(fleet, held_back(fleet, availability)))
     told = (told(fleet, availability) for told in (cordoned_message, unfit_message, unhealthy_message))
@@ -323,103 +330,3 @@ def _pending_claims(ledger: Ledger, fleet: str) -> dict[str, dict[str, tuple[str
         for rank in plan.ranks:
             pending.setdefault(rank.node.name, {})[plan.container(rank.rank)] = _holder(row), rank.blocks
     return pending
-
-
-# How soon a task would start on a fleet, the soonest first.
-_START_TEXTS = ("on idle nodes", "beside other jobs", "once nodes are free", "once its nodes take jobs")
-_IDLE, _SHARED, _LATER, _CLOSED = range(4)
-
-
-@dataclass(frozen=True)
-class FleetOption:
-    """A fleet that fits a task: how soon the task starts there, and the price of its nodes in USD per hour.
-
-    `start` is an index of _START_TEXTS. `hourly` is None where a price is not known, as of pods; another node
-    without an instance type costs nothing.
-    """
-
-    fleet: FleetState
-    start: int
-    hourly: float | None
-
-    def __str__(self) -> str:
-        price = "at a price not known" if self.hourly is None else f"${self.hourly:.2f} per hour"
-        return f"{_START_TEXTS[self.start]}, {price}"
-
-
-def fitting(
-    task: Task,
-    fleets: Mapping[str, FleetState],
-    requested: str | None,
-    *,
-    elsewhere: Collection[str] = (),
-) -> tuple[FleetState, ...]:
-    """The fleets that `task` fits on when they are idle: among `requested`, else the task's `fleets` in
-    their order, else all fleets by name. `elsewhere` as in `choose_fleet`.
-
-    Raises NoFit saying what each fleet lacks.
-    """
-    if not fleets:
-        raise NoFit("there is no fleet to run on", hint="run `orch up FILE` first")
-    names = (requested,) if requested is not None else requested_fleets(task) or tuple(sorted(fleets))
-    unknown = [name for name in names if name not in fleets]
-    if len(unknown) == len(names):
-        raise NoFit(
-            f"no fleet named {' or '.join(unknown)} is provisioned here",
-            detail=f"provisioned: {', '.join(sorted(fleets))}",
-            hint=hint_for(unknown[0], sorted(fleets))
-            or "run `orch up FILE` first, or name another fleet with `--fleet`",
-            code="ORCH353",
-            path=place_of_fleet(task, unknown[0]),
-        )
-    check_names(task, [fleets[name] for name in names if name in fleets], elsewhere)
-    misfits = {name: misfit(task, fleets[name]) for name in names if name in fleets}
-    fleets_that_fit = tuple(fleets[name] for name, reason in misfits.items() if reason is None)
-    if not fleets_that_fit:
-        raise no_fit(task, {name: reason for name, reason in misfits.items() if reason is not None})
-    return fleets_that_fit
-
-
-def choose(
-    task: Task, fleets: Sequence[FleetState], availability: Mapping[str, Mapping[str, NodeAvailability]]
-) -> FleetOption:
-    """The best fleet that fits: where the task starts soonest, then the cheapest, then the first.
-
-    `availability`: fleet name -> node name -> its availability.
-    """
-    options = [_option(task, fleet, availability.get(fleet.name, {})) for fleet in fleets]
-    return min(options, key=lambda option: (option.start, option.hourly is None, option.hourly or 0.0))
-
-
-def _option(task: Task, fleet: FleetState, availability: Mapping[str, NodeAvailability]) -> FleetOption:
-    held = held_back(fleet, availability)
-    idle = tuple(
-        node for node in fleet.nodes if availability.get(node.name, IDLE) == IDLE and node.name not in held
-    )
-    on_idle = fleet.model_copy(update={"nodes": idle, "spares": None})
-    if misfit(task, on_idle) is None:
-        return FleetOption(fleet, _IDLE, _price(place_task(task, on_idle)))
-    try:
-        seats = place_task(task, fleet, availability)
-    except NodesBusy:  # beside them there are spares
-        return FleetOption(fleet, _LATER, _price(place_task(task, fleet)))
-    except RunnerError:  # cordoned, or its preparation failed: told when nothing else is there
-        return FleetOption(fleet, _CLOSED, _price(place_task(task, fleet)))
-    start = (
-        _SHARED if all(_has_room(seat, availability.get(seat.node.name, IDLE)) for seat in seats) else _LATER
-    )
-    return FleetOption(fleet, start, _price(seats))
-
-
-def _has_room(seat: Seat, available: NodeAvailability) -> bool:
-    return available.usable and available.ready and seat.node.blocks - available.busy >= seat.blocks
-
-
-def _price(seats: Sequence[Seat]) -> float | None:
-    """USD per hour for the blocks of these seats; None where a price is not known."""
-    if any(
-        (seat.node.instance_type or is_of_cluster(seat.node)) and seat.node.price_hourly is None
-        for seat in seats
-    ):
-        return None
-    return sum((seat.node.price_hourly or 0.0) * seat.blocks / max(1, seat.node.blocks) for seat in seats)
