@@ -25,7 +25,7 @@ from orch.stacks.pulumi import accounts
 from orch.stacks.pulumi.leases import FOR_GOOD_S, HELD, lease_of, refuse_leased, release, take
 from orch.stacks.pulumi.locks import subject
 from orch.stacks.pulumi.operation import Activity, Listener
-from orch.stacks.pulumi.recovery import recover
+from orch.stacks.pulumi.recovery import recover, when_free
 from orch.stacks.roots import MOVED
 from orch.stacks.state import HOLD, StackState, settings_file, stacks
 from orch.stacks.team.change_log import Journal, undertaken
@@ -218,7 +218,7 @@ def _copy_all(
 
 
 def _lease(stack: StackState, listener: Listener) -> None:
-    recover(stack, listener)
+    when_free(stack, listener, partial(recover, stack, listener))
     take(stack, stack.project.owner, FOR_GOOD_S, listener)
 
 

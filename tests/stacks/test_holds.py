@@ -32,6 +32,7 @@ from orch.stacks.pulumi.operation import EngineCall, engine, init, plain, while_
 from orch.stacks.pulumi.tags import remove_tag, set_tag
 from orch.stacks.state import HOLD, StackState, stacks
 from orch.stacks.team.holding import Hold, state_held
+from orch.stacks.team.moving import move, plan_move
 from orch.stacks.team.repair import Damage, repair
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -127,6 +128,31 @@ def test_who_holds_the_state_waits_for_calls_that_began_before(tmp_path: Path) -
     assert not taken.is_alive()
     with pytest.raises(Leased):
         init(StackState(project, "lab"))
+
+
+def test_a_move_waits_for_a_call_that_holds_a_stack(tmp_path: Path) -> None:
+    (tmp_path / "clone").mkdir()
+    project = find(tmp_path / "clone")
+    project.prepare()
+    stack = StackState(project, "lab")
+    init(stack)
+    begun, waits = threading.Event(), threading.Event()
+
+    def work(still_held: object) -> None:
+        begun.set()
+        assert waits.wait(120)
+
+    def listener(event: object) -> None:
+        if str(getattr(event, "text", "")).startswith("waiting for lab"):
+            waits.set()
+
+    at_work = threading.Thread(target=while_held, args=(stack, work, quiet))
+    at_work.start()
+    assert begun.wait(120)
+    moved = move(plan_move(project, f"file://{tmp_path}/target", None), listener)
+    at_work.join(120)
+    assert waits.is_set()
+    assert "lab" in stacks(moved)
 
 
 def test_the_hold_ends_with_its_block_and_stays_after_a_kill(tmp_path: Path) -> None:
