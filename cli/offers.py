@@ -167,7 +167,7 @@ def no_room_text(search: Search, group: Sequence[Fit]) -> str:
 
 
 def _ago(shortage: Shortage) -> int:
-    """How long ago it was seen, in seconds."""
+    """Return the age of a sighting, in seconds."""
     return max(0, int(time.time()) - shortage.at)
 
 
