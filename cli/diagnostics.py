@@ -170,7 +170,7 @@ def backend_settings(
 
 
 def found_in(loaded: Loaded, *, untrusted: bool) -> tuple[Diagnostic, ...]:
-    """Return all findings in what was loaded: errors, what a launch would refuse, and violations of policies."""
+    """Return all findings in what was loaded: errors, refusals of a launch, and violations of policies."""
     from orch.spec.diagnostics import ordered
 
     advice = _advice(loaded.documents, names=not untrusted)

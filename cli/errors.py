@@ -84,7 +84,7 @@ def say(text: str) -> None:
 
 @dataclass
 class _Commands:
-    """Project of the command, and how commands in texts, as `orch unlock lab`, are completed in a rehearsal."""
+    """Project of the command, and how commands in texts, as `orch unlock lab`, get `--rehearse`."""
 
     complete: Callable[[str], str] | None = None
     rehearsed: bool = False

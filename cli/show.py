@@ -146,7 +146,7 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
 
 
 def _simulated(state: FleetState) -> str:
-    """Return what is simulated of a fleet: the cloud of a rehearsal; of local nodes their accelerators alone."""
+    """Return the simulated parts of a fleet: the cloud of a rehearsal; of local nodes their accelerators."""
     if not state.simulated:
         return ""
     return " (accelerators simulated)" if state.backend == "local" else " (simulated)"

@@ -125,7 +125,7 @@ class KnownFleets:
 
 @dataclass(frozen=True)
 class EarlyStart:
-    """Work that was started early for a run: a look at nodes, over connections of this process or its driver."""
+    """Work started early for a run: a look at nodes, over connections of this process or its driver."""
 
     look: EarlyLook | None = None
     connector: ConnectorByKind | None = None
