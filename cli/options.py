@@ -163,3 +163,25 @@ Run = Annotated[
         autocompletion=completion.runs,
     ),
 ]
+NewRunName = Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")]
+Nodes = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NODE...", help="Names of nodes, also folded: gpu[1-4,7].", autocompletion=completion.nodes
+    ),
+]
+OfFleet = Annotated[
+    str | None,
+    typer.Option("--fleet", help="The fleet the nodes are of.", autocompletion=completion.fleets),
+]
+OnNodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        metavar="NODE",
+        help="Only these: a name, an index, gpu[1-4]; repeatable.",
+        autocompletion=completion.nodes,
+    ),
+]
+PlanOnly = Annotated[bool, typer.Option("--plan-only", help="Show the plan, and change nothing.")]
+Upgrade = Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")]
