@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Annotated
-
-import typer
 
 from orch.cli.context import project_at
 from orch.cli.diagnostics import secrets_near, settings_near
 from orch.cli.errors import UsageError, tell
 from orch.cli.fleets.bring_up import UpMeans, bring_up
-from orch.cli.options import Detach, File, OnFleet, Profile, Rehearse, TraceOption, Variables, Yes
+from orch.cli.options import Detach, File, NewRunName, OnFleet, Profile, Rehearse, TraceOption, Variables, Yes
 from orch.cli.output.tracing import traced
 from orch.cli.runs import run
 from orch.cli.runs.submission import at_its_property, is_run, task_of_document
@@ -25,7 +22,7 @@ def apply(
     file: File,
     *,
     yes: Yes = False,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")] = None,
+    name: NewRunName = None,
     env: Variables = None,
     profile: Profile = None,
     detach: Detach = False,

@@ -26,7 +26,7 @@ def files_or_fleets(incomplete: str) -> list[str]:
 
 
 def fleets_and_runs(incomplete: str) -> list[str]:
-    """What `orch show` knows."""
+    """Return the names that `orch show` takes."""
     return [*fleets(incomplete), *runs(incomplete)]
 
 

@@ -122,7 +122,7 @@ _LONGEST_LEASE_S = 100 * 365 * 86_400
 
 
 def lease_seconds(duration: str, option: str) -> int:
-    """How long a lease lasts, as an option says. Raises BadParameter."""
+    """Return the duration of a lease, in seconds, that an option gives. Raises BadParameter."""
     from orch.spec.grammar.values import Problem, parse_duration
 
     try:

@@ -59,7 +59,7 @@ def read(
     backends: Iterable[str] = (),
     profile: str | None = None,
 ) -> Loaded:
-    """What a file or folder holds, as `load` reads it: the valid documents, and all that is wrong. Raises
+    """Return the contents of a file or folder, as `load` reads it: the valid documents and all errors. Raises
     UnknownProfile."""
     from orch.spec.loader.load import load_paths
 
@@ -86,8 +86,11 @@ def secrets_near(path: str, *, local_only: bool = False) -> frozenset[str] | Non
 
 
 def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Callable[[str], Common | None]:
-    """What the nearest `orch.yml` upwards from a file says for its documents; a stranger's only within the
-    repository. The answer raises UnknownProfile, also where there is no `orch.yml`."""
+    """Return a function from a file to the settings for documents of the nearest `orch.yml` above it.
+
+    For a stranger's file, it looks only within the repository. The function raises UnknownProfile, also if
+    there is no `orch.yml`.
+    """
     from orch.spec.document.defaults import Common, UnknownProfile, nearest_project_file
     from orch.spec.document.fence import fence_around
 
@@ -115,8 +118,11 @@ def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Cal
 
 
 def policies_near(*, untrusted: bool = False) -> Callable[[str], tuple[Settings, str]]:
-    """What the nearest `orch.yml` upwards from a file says of policies, and its folder; the defaults where
-    there is none, or none that can be read: that is told where it is read itself."""
+    """Return a function from a file to the policies of the nearest `orch.yml` above it, and its folder.
+
+    The function returns the defaults if there is no such file, or none that can be read: whoever reads that
+    file reports it.
+    """
     from orch.policies.settings import DEFAULTS, Settings
     from orch.spec.document.defaults import nearest_project_file
     from orch.spec.document.fence import fence_around
@@ -164,7 +170,7 @@ def backend_settings(
 
 
 def found_in(loaded: Loaded, *, untrusted: bool) -> tuple[Diagnostic, ...]:
-    """All that is wrong with what was loaded, what a launch would refuse, and what policies say of it."""
+    """Return all findings in what was loaded: errors, refusals of a launch, and violations of policies."""
     from orch.spec.diagnostics import ordered
 
     advice = _advice(loaded.documents, names=not untrusted)
@@ -197,7 +203,7 @@ def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnos
 
 
 def _policies(documents: tuple[Document, ...], *, untrusted: bool) -> Iterator[Diagnostic]:
-    """What is wrong with the policies of an `orch.yml`, and what policies say of tasks."""
+    """Yield errors in the policies of an `orch.yml`, and violations of policies by tasks."""
     from orch.policies.settings import check, today
     from orch.policies.task_verdicts import task_violations
     from orch.spec.models import Task

@@ -21,26 +21,25 @@ def with_records(verb: F) -> F:
 
     Options keep the order of parameters and fields, which is that of `--help`.
     """
+    keyword, absent = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     parameters: list[inspect.Parameter] = []
-    records: dict[str, tuple[type[Any], list[str]]] = {}
+    records: dict[str, type[Any]] = {}
     for parameter in inspect.signature(verb, eval_str=True).parameters.values():
-        record = parameter.annotation
-        if not is_dataclass(record):
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        if not is_dataclass(parameter.annotation):
+            parameters.append(parameter.replace(kind=keyword))
             continue
+        records[parameter.name] = record = cast("type[Any]", parameter.annotation)
         hints = get_type_hints(record, include_extras=True)
-        for each in fields(record):
-            default = inspect.Parameter.empty if each.default is MISSING else each.default
-            kind = inspect.Parameter.KEYWORD_ONLY
+        for field in fields(record):
+            default = absent if field.default is MISSING else field.default
             parameters.append(
-                inspect.Parameter(each.name, kind, default=default, annotation=hints[each.name])
+                inspect.Parameter(field.name, keyword, default=default, annotation=hints[field.name])
             )
-        records[parameter.name] = cast("type[Any]", record), [each.name for each in fields(record)]
 
     @wraps(verb)
     def with_options(**options: Any) -> Any:
-        for name, (record, names) in records.items():
-            options[name] = record(**{each: options.pop(each) for each in names})
+        for name, record in records.items():
+            options[name] = record(**{field.name: options.pop(field.name) for field in fields(record)})
         return verb(**options)
 
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -164,3 +163,25 @@ Run = Annotated[
         autocompletion=completion.runs,
     ),
 ]
+NewRunName = Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")]
+Nodes = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NODE...", help="Names of nodes, also folded: gpu[1-4,7].", autocompletion=completion.nodes
+    ),
+]
+OfFleet = Annotated[
+    str | None,
+    typer.Option("--fleet", help="The fleet the nodes are of.", autocompletion=completion.fleets),
+]
+OnNodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        metavar="NODE",
+        help="Only these: a name, an index, gpu[1-4]; repeatable.",
+        autocompletion=completion.nodes,
+    ),
+]
+PlanOnly = Annotated[bool, typer.Option("--plan-only", help="Show the plan, and change nothing.")]
+Upgrade = Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")]

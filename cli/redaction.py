@@ -35,7 +35,8 @@ def masked(
 
 
 def mask() -> Callable[[str], str]:
-    """What masks as `masked` does, with the values that this process knows now: quick for many texts."""
+    """Return a function that masks as `masked` does, with the values that this process knows now: quick for
+    many texts."""
     values = [value for name, value in os.environ.items() if SECRET_NAME.search(name)]
     known = {form for value in values for form in forms(value)}
     return lambda text: hidden(without(text, known))

@@ -146,7 +146,7 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
 
 
 def _simulated(state: FleetState) -> str:
-    """What of a fleet is simulated: the cloud of a rehearsal, of local nodes their accelerators alone."""
+    """Return the simulated parts of a fleet: the cloud of a rehearsal; of local nodes their accelerators."""
     if not state.simulated:
         return ""
     return " (accelerators simulated)" if state.backend == "local" else " (simulated)"
@@ -225,7 +225,7 @@ def _last_lines(runner: RunnerContext, row: RunRow, rank: int) -> list[str]:
 
 
 def _entry_json(runner: RunnerContext, row: RunRow) -> dict[str, str | None] | None:
-    """How a dev environment is entered from here."""
+    """Return how a dev environment is entered from here."""
     from orch.runner.access.entry import opened_entry
 
     entry = opened_entry(runner.context(row).folder)

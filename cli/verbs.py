@@ -39,7 +39,7 @@ class Verb:
     takes_file: bool = False
 
     def listed(self) -> TyperCommand:
-        """What stands for it in lists."""
+        """Return a stand-in for lists, which does not load the verb."""
         return TyperCommand(
             self.name, help=self.help, rich_help_panel=self.heading or None, hidden=not self.heading
         )
@@ -426,5 +426,5 @@ def orch(
 
 @cache
 def commands() -> Any:
-    """All verbs with their options, which takes a fortieth of a second to make."""
+    """Return all verbs with their options, which takes a fortieth of a second."""
     return get_command(app)

@@ -158,7 +158,7 @@ def _plain(value: object) -> object:
 
 
 def settings_at(folder: Path) -> tuple[Settings, Path]:
-    """What the nearest `orch.yml` says, and its folder. Raises InvalidConfiguration."""
+    """Return the policies of the nearest `orch.yml`, and its folder. Raises InvalidConfiguration."""
     from orch.policies.settings import require_valid
 
     file = nearest_project_file(str(folder))

@@ -115,14 +115,14 @@ _SOURCES: Mapping[str, Callable[[Inputs, int], Sources]] = {
 
 
 def _lambda_covers(rule: Mapping[str, object], port: int) -> bool:
-    """Whether a rule of Lambda is about a TCP port. Source: Lambda Cloud API 1.10, FirewallRule."""
+    """Return True if a rule of Lambda is about a TCP port. Source: Lambda Cloud API 1.10, FirewallRule."""
     ports = rule.get("port_range")
     first, last = ports if isinstance(ports, list | tuple) and len(ports) == 2 else (1, 65535)
     return rule.get("protocol") in ("tcp", "all") and int(first) <= port <= int(last)
 
 
 def _in_ranges(ranges: object, port: int) -> bool:
-    """Whether a port is in ranges like `22` or `3000-8080`; without any it is."""
+    """Return True if a port is in ranges like `22` or `3000-8080`; without any it is."""
     texts = texts_of(ranges)
     pairs = [text.partition("-") for text in texts]
     return not pairs or any(int(first) <= port <= int(last or first) for first, _, last in pairs)
@@ -179,7 +179,7 @@ def disks_of(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any], bool 
 
 
 def lacks_own_key(resource: Resource) -> bool:
-    """Whether a disk of GCP has no key of the user's own."""
+    """Return True if a disk of GCP has no key of the user's own."""
     inputs = resource.inputs
     if resource.type == GCP_DISK:
         return "diskEncryptionKey" not in inputs
@@ -249,7 +249,7 @@ def _label(key: str) -> str:
 
 
 def region_of(resource: Resource) -> str | None:
-    """Where a resource is: by its own words, else by those of its provider."""
+    """Return the region of a resource: by its own inputs, else by those of its provider."""
     cloud = resource.type.partition(":")[0]
     if cloud not in ("aws", "gcp", "orch-crusoe", "orch-lambda", "orch-nebius"):
         return None
@@ -309,7 +309,7 @@ _TYPES: Mapping[str, Callable[[Inputs], object]] = {
 
 
 def gives_public_address(resource: Resource) -> bool:
-    """Whether a resource gives a node a public address."""
+    """Return True if a resource gives a node a public address."""
     gives = _PUBLIC.get(resource.type)
     return gives is not None and gives(resource.inputs)
 

@@ -189,7 +189,8 @@ def region(resource: Resource, parameters: Parameters) -> Iterator[Breach]:
 def _data_centers(
     resource: Resource, allowed: tuple[str, ...] | None, denied: tuple[str, ...] | None
 ) -> Iterator[Breach]:
-    """Where RunPod may put pods: a pattern is for a data center (`US-KS-2`) or its country (`US`)."""
+    """Yield breaches by RunPod's choice of places: a pattern is for a data center (`US-KS-2`) or its country
+    (`US`)."""
     from orch.catalog.runpod.prices import country
 
     spec = at(resource.inputs, "spec")

@@ -206,7 +206,7 @@ def change_groups(changes: Iterable[Change], headline: Headline) -> Iterator[Cha
 
 
 def drift_rows(drift: Iterable[PropertyDrift], changes: Iterable[Change]) -> Iterator[DriftRow]:
-    """What differed before this change, equal rows of several resources once."""
+    """Yield what differed before this change, equal rows of several resources once."""
     by_urn = {change.urn: change for change in changes}
     rows: dict[tuple[str, str, str, str, str], list[str]] = {}
     for each in map(covered_drift, drift):
@@ -219,7 +219,7 @@ def drift_rows(drift: Iterable[PropertyDrift], changes: Iterable[Change]) -> Ite
 
 
 def _then(drift: PropertyDrift, change: Change | None) -> str:
-    """What `up` makes of drift."""
+    """Return what `up` does about drift."""
     if change is None or change.op == "same":
         return "stays as found"
     if drift.observed == GONE:
@@ -234,7 +234,7 @@ def _then(drift: PropertyDrift, change: Change | None) -> str:
 
 
 def _mends_drift(change: Change) -> bool:
-    """Whether drift is the only cause of a change."""
+    """Return True if drift is the only cause of a change."""
     if change.op == "create":
         return any(each.observed == GONE for each in change.drift)
     leaves = [leaf for leaf in change.diff if not leaf.follows]

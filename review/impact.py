@@ -131,7 +131,7 @@ _WIDEST = 120
 def losses(
     plan: Plan, gpus: Mapping[str, int], occupants: Sequence[Occupant], makers: Mapping[str, str]
 ) -> Iterator[Loss]:
-    """What the plan of a fleet destroys: its nodes first, then what else goes, equal ones in one row.
+    """Yield what the plan of a fleet destroys: its nodes first, then other resources, equal ones in one row.
 
     `gpus`: the GPUs of each node that is there; `makers`: each with the resource that made it.
     """
@@ -205,7 +205,7 @@ def opened(changes: Sequence[Change]) -> Iterator[tuple[Change, str]]:
 
 
 def is_open(value: Any) -> bool:
-    """Whether a value names the whole world."""
+    """Return True if a value names the whole world."""
     if isinstance(value, Mapping):
         return any(map(is_open, value.values()))
     if isinstance(value, list | tuple):

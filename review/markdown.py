@@ -226,7 +226,7 @@ COST_HEADS = (
 
 
 def cost_notes(review: Review) -> Iterator[str]:
-    """What the sums do not tell: which prices they are, what is not in them."""
+    """Yield notes on the sums: the price lists, and what is not counted."""
     for prices in dict.fromkeys(cost.prices for _, cost in review.costs() if cost.prices):
         yield f"Prices: {prices}."
     beside = dict.fromkeys(each for _, cost in review.costs() for each in cost.not_counted)
@@ -252,7 +252,7 @@ def _stack_row(stack: StackReview) -> tuple[str, ...]:
 
 
 def _details(stack: StackReview) -> Iterator[Block]:
-    """What a stack's resources become, its picture, and why: each a block, the riskiest first."""
+    """Yield blocks of a stack, the riskiest first: changes of resources, the picture, and the reasons."""
     groups = [each for each in stack.groups if not each.mends_drift]
     mended = [each for each in stack.groups if each.mends_drift]
     number = sum(each.number for each in groups)

@@ -51,7 +51,7 @@ class Danger:
 
 @dataclass(frozen=True)
 class Approval:
-    """Who has to agree, to what, and how `up` is told so."""
+    """Agreement that is needed: by whom, to what, and how `up` gets it."""
 
     who: str
     to: str
@@ -140,8 +140,8 @@ class DriftRow:
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """What a policy says of a plan, as the list `policies` of a plan's JSON has it. `exempt`: who answers for
-    it, until when and why; then it refuses nothing."""
+    """Verdict of a policy on a plan, as the list `policies` of a plan's JSON has it. `exempt`: who answers
+    for an exemption, until when and why; then the policy refuses nothing."""
 
     name: str
     level: str
@@ -191,7 +191,7 @@ class ChangeGroup:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no plan."""
+    """Reason why there is no plan."""
 
     code: str
     summary: str
@@ -234,10 +234,10 @@ class StackReview:
 
 @dataclass(frozen=True)
 class Basis:
-    """What a plan stands on: commits of git, and until when a saved plan may be applied. "" where there is
-    none.
+    """Basis of a plan: commits of git, and until when a saved plan may be applied. "" if there is none.
 
-    `plan`: the id of the saved plan."""
+    `plan`: the id of the saved plan.
+    """
 
     commit: str = ""
     base: str = ""
@@ -266,7 +266,7 @@ class Review:
 
     @property
     def dangers(self) -> tuple[Danger, ...]:
-        """Of all stacks, the worst first."""
+        """Return the dangers of all stacks, the worst first."""
         found = [danger for each in self.stacks for danger in each.dangers]
         return tuple(sorted(found, key=lambda each: (KINDS.index(each.kind), each.stack, each.text)))
 

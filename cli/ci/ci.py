@@ -14,6 +14,7 @@ from orch.cli.ci.options import (
     HeadSha,
     Number,
     OnForge,
+    ProjectPath,
     Repo,
     Stranger,
     pipeline_of,
@@ -91,7 +92,7 @@ def drift_issue(
         list[str], typer.Argument(metavar="FILE…", help="JSON of `orch drift --json`.", show_default=False)
     ],
     *,
-    path: Annotated[str, typer.Option("--path", metavar="DIR", help="The project; default here.")] = ".",
+    path: ProjectPath = ".",
     label: Annotated[
         str, typer.Option("--label", metavar="NAME", help="By which its issues are found.")
     ] = "orch-drift",

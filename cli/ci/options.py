@@ -55,6 +55,7 @@ Stranger = Annotated[
         "--head-sha.",
     ),
 ]
+ProjectPath = Annotated[str, typer.Option("--path", metavar="DIR", help="The project; default here.")]
 FolderPath = Annotated[
     str | None, typer.Option("--path", metavar="PATH", help="The file or folder that was previewed.")
 ]

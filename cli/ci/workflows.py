@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.ci.options import OnForge, Repo, kind_of, pipeline_of
+from orch.cli.ci.options import OnForge, ProjectPath, Repo, kind_of, pipeline_of
 from orch.cli.context import project_at
 from orch.cli.errors import UsageError, say
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def init(
     forge: Annotated[str, typer.Argument(metavar="github|gitlab", help="What the repository is on.")],
     *,
-    path: Annotated[str, typer.Option("--path", metavar="DIR", help="The project; default here.")] = ".",
+    path: ProjectPath = ".",
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that were changed.")] = False,
     repo: Annotated[
         str | None,

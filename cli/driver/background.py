@@ -242,7 +242,7 @@ def why_undriven(runner: RunnerContext, row: RunRow) -> str | None:
 
 
 def begins_elsewhere(runner: RunnerContext, row: RunRow) -> bool:
-    """Whether a run waits for an attempt that can begin only on the machine that submitted it."""
+    """Return True if a run waits for an attempt that can start only on the machine that submitted it."""
     from orch.runner.errors import BadRunName
 
     try:

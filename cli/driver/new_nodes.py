@@ -28,9 +28,9 @@ LOCKED_PAUSE_S = 3.0
 
 @dataclass(frozen=True)
 class NewNodes:
-    """Whether a command makes nodes. `yes`: without asking; `command`: what a user types to agree; `as_json`:
-    stdout is for others; `waits`: for whoever holds the fleet's stack; `wanted`: whether the run is still to
-    have them; `asked`: False for a later attempt, whose plan nobody sees."""
+    """Permission of a command to create nodes. `yes`: without asking; `command`: what a user types to agree;
+    `as_json`: stdout is for others; `waits`: for whoever holds the fleet's stack; `wanted`: returns whether
+    the run still needs them; `asked`: False for a later attempt, whose plan nobody sees."""
 
     allowed: bool
     yes: bool
@@ -50,16 +50,16 @@ def growth_of(
     *,
     refused: Mapping[str, OrchError] = MappingProxyType({}),
 ) -> Growth | None:
-    """How the first of the fleets that may grow gets room for a task; None when the task can start on what is
-    there, or no fleet can.
+    """Return the growth that gives a task room, on the first of the fleets that may grow; None if the task
+    can start on the nodes that exist, or no fleet can grow.
 
     `lost`, of a later attempt, where nobody is asked: names of nodes that the run has lost, and that count as
-    gone if they are silent. Then no fleet grows one of whose nodes cannot be prepared, or does not answer
-    and may still come: else each attempt would make one more.
+    gone if they are silent. Then no fleet grows one of whose nodes cannot be prepared, or does not answer and
+    may still come: else each attempt would make one more.
 
-    `refused`: why fleets cannot grow for this task, by name; these are not asked again. Raises the first of
-    such reasons, or BadTask, ImageError or VolumeMisfit, where no other fleet can serve the task, now or when
-    it is free.
+    `refused`: reasons by name of fleets that cannot grow for this task; these are not asked again. Raises the
+    first of such reasons, or BadTask, ImageError or VolumeMisfit, if no other fleet can serve the task, now
+    or when it is free.
     """
     from orch.images.errors import ImageError
     from orch.runner.errors import BadTask

@@ -99,7 +99,8 @@ def runner_of(
 
 
 def _secrets_of(project: Project) -> Secrets:
-    """What decrypts secrets of the project for its runs, and opens its store when the first is needed."""
+    """Return a function that decrypts secrets of the project for its runs. It opens their store at the first
+    call."""
 
     @cache
     def store() -> ProjectSecrets:
@@ -125,7 +126,7 @@ class KnownFleets:
 
 @dataclass(frozen=True)
 class EarlyStart:
-    """What has begun for a run: a look at nodes, over connections of this process or of its driver's."""
+    """Work started early for a run: a look at nodes, over connections of this process or its driver."""
 
     look: EarlyLook | None = None
     connector: ConnectorByKind | None = None
@@ -186,7 +187,7 @@ def begin_before_reading() -> None:
 
 
 def _take_begun(wanted: tuple[str, str | None] | None) -> EarlyStart | None:
-    """What has begun for a file and a fleet. What was begun for others ends."""
+    """Return the work that was started for a file and a fleet, and end what was started for others."""
     while _begun:
         guessed, start = _begun.pop()
         if guessed == wanted:
@@ -286,7 +287,7 @@ def _load_ledger() -> None:
 
 
 def _load_look() -> None:
-    """What looks at nodes: it comes first, for log-ins go on by themselves."""
+    """Load the modules that look at nodes. They come first, for log-ins go on by themselves."""
     from orch.runner.connect import load_connectors
 
     load_connectors()
@@ -297,7 +298,7 @@ def _load_look() -> None:
 
 
 def _load_driver() -> None:
-    """What a driver uses, so that a run which was submitted waits for none of it."""
+    """Load the modules of a driver, so that a submitted run waits for none of them."""
     import orch.cli.output.run
     import orch.cli.output.tracing
     import orch.runner.access.entry

@@ -28,8 +28,8 @@ _MAKING = threading.Lock()
 
 @dataclass(frozen=True)
 class ProjectNow:
-    """What is up in a project when it is asked; see `Provisioned` of the runner. `marks`: of the nodes that
-    this process made for the latest attempt of runs, by their numbers."""
+    """State of a project at the time of each call; see `Provisioned` of the runner. `marks`: of the nodes
+    that this process made for the latest attempt of runs, by the numbers of the runs."""
 
     project: Project
     ledger: Ledger
@@ -112,7 +112,7 @@ class ProjectNow:
 
 
 def listening() -> AbstractContextManager[Listener]:
-    """What hears of the engine; stdout has the logs of the run."""
+    """Return a context with a listener of the engine that leaves stdout to the logs of the run."""
     from orch.cli.output.progress import watching
 
     return watching(as_json=True)
@@ -121,7 +121,7 @@ def listening() -> AbstractContextManager[Listener]:
 def why_silent(
     project: Project, stack: StackState, fleet: FleetState, names: Sequence[str]
 ) -> Mapping[str, str]:
-    """What the backend of a fleet knows of nodes that do not answer."""
+    """Return the reasons, by name, that the backend of a fleet knows for nodes that do not answer."""
     from orch.components.registry import backend
     from orch.stacks.project import scope_of
 

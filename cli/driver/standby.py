@@ -41,7 +41,7 @@ class Ended(EOFError):
 
 
 class Link:
-    """What a command and its driver tell each other, one message after the other. Raises Ended."""
+    """Connection between a command and its driver, which send each other messages in turn. Raises Ended."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end

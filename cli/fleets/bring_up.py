@@ -33,7 +33,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class UpMeans:
-    """How fleets are brought up. `parallel`: so many of a wave at once, each in a process of its own;
+    """Settings of an `up`. `parallel`: number of stacks of a wave at once, each in a process of its own;
     `check`: the nodes of a wave are checked before the next one; `prune`: fleets that no file describes are
     removed."""
 
@@ -119,8 +119,8 @@ def bring_up(
 
 @dataclass
 class _Progress:
-    """How far the stacks of a file have come: which are up, and of these not in order. `ending`: what became
-    of others that were begun."""
+    """Progress of the stacks of a file: begun, up, and up but not in order. `ending`: outcome of those that
+    were begun and are not up."""
 
     stacks: Sequence[Stack]
     up: list[Stack] = field(default_factory=list["Stack"])
@@ -144,7 +144,7 @@ class _Progress:
         return self.ending if stack in self.begun else "not begun"
 
     def text(self) -> str:
-        """What was brought up and what was not begun: `up: fleet a; not begun: fleet c`."""
+        """Return the stacks by outcome: `up: fleet a; not begun: fleet c`."""
         titles: dict[str, list[str]] = {}
         for each in self.stacks:
             titles.setdefault(self.outcome(each), []).append(each.title)
@@ -209,7 +209,7 @@ def _bring_up(
 
 @dataclass(frozen=True)
 class _Brought:
-    """What became of one stack in a process of its own: what it printed, its error or whether it is unfit."""
+    """Result of one stack in a process of its own: its output, and its error or whether it is unfit."""
 
     printed: str = ""
     unfit: bool = False

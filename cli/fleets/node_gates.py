@@ -86,7 +86,7 @@ def pass_gate(project: Project, plan: Plan) -> bool:
 
 
 def _examined(project: Project, runner: RunnerContext, fleet: FleetState) -> bool:
-    """Whether any node failed."""
+    """Examine the nodes of a fleet; return True if any failed."""
     from orch.runner.health.gate import depth_of
     from orch.stacks.health.watch import news, watch
 
@@ -106,8 +106,8 @@ def _examined(project: Project, runner: RunnerContext, fleet: FleetState) -> boo
 
 
 def _verified(project: Project, runner: RunnerContext, stack: StackState) -> bool:
-    """Whether the interconnect of the fleet is as it must be, as far as that can be measured now: not while
-    runs are on its nodes."""
+    """Verify the interconnect of a fleet; return True if it is as it must be. While runs are on its nodes it
+    cannot be measured, which counts as fine."""
     from orch.cli.maintenance.verification import verified
     from orch.runner.errors import RunConflict, RunnerError
     from orch.runner.verify.verification import Request

@@ -129,7 +129,8 @@ class PreviewOptions:
 
     @property
     def is_review(self) -> bool:
-        """Whether all stacks are previewed before anything is shown, as reviews and saved plans need it."""
+        """Report whether all stacks are previewed before anything is shown, as reviews and saved plans need
+        it."""
         asked = self.as_markdown, self.as_html, self.review is not None, self.out, self.expires
         return any((*asked, self.keyless, self.base, self.findings_format, os.path.isdir(self.file)))
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Previews:
-    """What became of all stacks of a file or folder, in the order in which they are told. `code`: the worst
-    exit code of them; `terms`: those of the saved plan, where one is wanted; `undescribed`: fleets that are
-    up and that no file describes."""
+    """Previews of all stacks of a file or folder, in the order in which they are shown. `code`: the worst
+    exit code of them; `terms`: those of the saved plan, if one is wanted; `undescribed`: fleets that are up
+    and that no file describes."""
 
     target: str
     project: Project

@@ -40,8 +40,8 @@ _ENDINGS: Mapping[str, Form] = {".md": "markdown", ".html": "html", ".htm": "htm
 
 
 def outputs_of(forms: Sequence[Form], files: Sequence[str]) -> list[Output]:
-    """What is written where: with a form, the one file gets it; without, the ending of each file says what it
-    gets. Raises BadParameter."""
+    """Return the outputs of a preview. With a form, the one file gets it; without, the ending of each file
+    selects its form. Raises BadParameter."""
     if forms:
         if len(files) > 1:
             raise typer.BadParameter(f"with --{forms[0]}, one file is written", param_hint="--out")
@@ -93,7 +93,8 @@ def terms_of(project: Project, expires_s: int | None, titles: Sequence[str]) -> 
 
 
 def validity(expires: str | None, file: str, *, saves: bool) -> int | None:
-    """How many seconds a saved plan is valid; None: as long as the project says. Raises BadParameter."""
+    """Return for how many seconds a saved plan is valid; None: as long as the project says. Raises
+    BadParameter."""
     from orch.spec.grammar.values import Problem, parse_duration
 
     if not saves:

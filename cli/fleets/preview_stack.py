@@ -28,11 +28,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Wanted:
-    """How stacks are previewed. `saves`: a saved plan is made of them, which is valid for `expires_s`
-    seconds, None: as long as the project says; `basis`: what they stand on is told; `terms` are the saved
-    plan's; `keyless`: no secret of the state is decrypted. `base`: a commit of Git; `reviewed`: the project
-    with the programs that are as in it.
-    """
+    """Settings of a preview. `saves`: a saved plan is made, which is valid for `expires_s` seconds, None: as
+    long as the project says; `basis`: reviews show what they are based on; `terms` are the saved plan's;
+    `keyless`: no secret of the state is decrypted. `base`: a commit of Git; `reviewed`: the project with the
+    programs that are as in it."""
 
     rehearse: bool = False
     accept_new_host_keys: bool = False
@@ -63,10 +62,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Previewed:
-    """What became of a job: the review, what a terminal shows and is told, the JSON, the exit code, its part
+    """Preview of a job: its review, lines for stdout and stderr of a terminal, JSON, exit code, and its part
     of a saved plan.
 
-    `findings`: what reports of findings have, with the names of policies as codes.
+    `findings`: for reports of findings, with the names of policies as codes.
     """
 
     review: StackReview
@@ -290,7 +289,7 @@ def _warnings_of(document: Document, loaded: Loaded) -> list[Diagnostic]:
 
 
 def _prices(backends: set[str]) -> str:
-    """Which price lists the prices are from, and of when."""
+    """Return the price lists that prices are from, with their dates."""
     from orch.catalog.load import catalog
 
     lists = [catalog().lists[each] for each in sorted(backends) if each in catalog().lists]

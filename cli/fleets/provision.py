@@ -139,7 +139,8 @@ def _show_drift(
 
 
 def _looked(title: str, look: Callable[[], bool], *, go_on: bool) -> bool | OrchError:
-    """Whether something has drifted. With `go_on` what is not up has not; an error is told and returned."""
+    """Run a look at drift; return True if it found some. With `go_on`, a stack that is not up has none, and
+    an error is told and returned."""
     from orch.stacks.errors import Interrupted, NoSuchFleet
 
     try:

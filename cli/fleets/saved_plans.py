@@ -74,9 +74,9 @@ Documents = Callable[[str], "tuple[Project, tuple[Document, ...]]"]
 
 @dataclass(frozen=True)
 class ApplyMeans:
-    """How a saved plan is applied. `result`: a file for what became of it; `lease_s`: for how long the leases
-    of its stacks are taken, None: not at all; `check`: the nodes of a wave are checked before the next one.
-    """
+    """Settings of applying a saved plan. `result`: a file that gets the result; `lease_s`: duration of the
+    leases that are taken on its stacks, None: none are taken; `check`: the nodes of a wave are checked before
+    the next one."""
 
     force: bool
     as_json: bool

@@ -35,20 +35,19 @@ ORPHAN_S = 0.5
 
 
 def at_once(count: int) -> int:
-    """How many stacks of so many are worked on at once where nobody says it."""
+    """Return the default number of stacks that are worked on at once, out of `count`."""
     return min(count, os.cpu_count() or 1, MOST_AT_ONCE)
 
 
 def can_fork() -> bool:
-    """Whether processes can be forked from one that has loaded SDKs."""
+    """Return True if processes can be forked from one that has loaded SDKs."""
     return sys.platform == "linux"
 
 
 @dataclass(frozen=True)
 class Work(Generic[J, R]):
-    """What is done with each job. `ended`: the result of a process that ended without one, by its exit code;
-    `told`: what is told of a result, as soon as it is there; `stops`: after such a result no other job is
-    begun."""
+    """Work on each job. `ended`: the result of a process that ended without one, by its exit code; `told`:
+    reports a result as soon as it is there; `stops`: after such a result no other job is begun."""
 
     do: Callable[[J], R]
     ended: Callable[[J, int | None], R]

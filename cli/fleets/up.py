@@ -21,6 +21,7 @@ from orch.cli.options import (
     Refusal,
     Rehearse,
     TraceOption,
+    Upgrade,
     Verbose,
     Yes,
     refuse,
@@ -74,7 +75,7 @@ class UpOptions:
     accept_drift: Annotated[
         bool, typer.Option("--accept-drift", help="Take existing hosts as they are now.")
     ] = False
-    upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False
+    upgrade: Upgrade = False
     force: Force = False
     lose_data: Annotated[
         list[str] | None,

@@ -46,7 +46,8 @@ def failures_of(host: HostReport) -> list[str]:
 
 
 def in_order(project: Project, runner: RunnerContext) -> Health:
-    """What keeps nodes of a fleet from taking jobs, by node: what they fail of `orch check`, their health."""
+    """Return a function to the reasons, by name, why nodes of a fleet may not take jobs: failed checks of
+    `orch check`, and their health."""
     from orch.runner.health.gate import depth_of
     from orch.stacks.fleets import fleet_state
     from orch.stacks.health.watch import watch
@@ -69,8 +70,8 @@ def in_order(project: Project, runner: RunnerContext) -> Health:
 
 
 def protected_words(project: Project, runner: RunnerContext, fleet: FleetState) -> str | None:
-    """Why none of a fleet's nodes is replaced by itself until somebody has seen to it; None where they are,
-    or never were to be."""
+    """Return the reason why no node of a fleet is replaced automatically until somebody has looked; None if
+    there is none, or the fleet has no automatic replacement."""
     from orch.stacks.health.protection import protection_of
     from orch.stacks.project import ledger_scope
 

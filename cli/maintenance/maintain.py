@@ -41,7 +41,7 @@ class Begin:
     request: FleetRequest | None = None
 
     def command(self, how: Handling) -> str:
-        """What a user types to agree without being asked."""
+        """Return the command that agrees to the plan without being asked."""
         report = ["--report", str(how.report)] if how.report is not None else []
         words = ("orch", *self.words, *self.options.words(), *report, *(["--json"] if how.as_json else []))
         return shlex.join((*words, "--yes"))
@@ -197,7 +197,7 @@ def _show_end(project: Project, changes: Changes, number: int, how: Handling) ->
 
 
 def _refuse_other_options(plan: MaintenancePlan, options: Options, earlier: Change) -> None:
-    """What stops runs is what its plan said, also when somebody goes on with it."""
+    """Raise UsageError if a maintenance continues with other options than its plan has for runs."""
     if (plan.stop_runs, plan.wait_s) == (options.stop_runs, options.wait_s):
         return
     raise UsageError(

@@ -8,23 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli import completion
 from orch.cli.errors import UsageError
-from orch.cli.options import Json, Rehearse, Yes
+from orch.cli.options import Json, PlanOnly, Rehearse, Yes
 
 if TYPE_CHECKING:
     from orch.stacks.maintenance.plan import Options
-
-Nodes = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="NODE...", help="Names of nodes, also folded: gpu[1-4,7].", autocompletion=completion.nodes
-    ),
-]
-Fleet = Annotated[
-    str | None,
-    typer.Option("--fleet", help="The fleet the nodes are of.", autocompletion=completion.fleets),
-]
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,7 @@ class Waves:
 class Handling:
     """Options that say what is done with a plan: it is shown alone, asked about, reported, or rehearsed."""
 
-    plan_only: Annotated[bool, typer.Option("--plan-only", help="Show the plan, and change nothing.")] = False
+    plan_only: PlanOnly = False
     report: Annotated[
         Path | None,
         typer.Option(

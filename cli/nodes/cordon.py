@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from orch.cli import completion
 from orch.cli.errors import end, say, tell
-from orch.cli.options import Rehearse
+from orch.cli.options import Nodes, OfFleet, Rehearse
 from orch.spec.errors import ExitCode
 
 # A node that is up answers within this time; one that does not is not marked, and is reported.
@@ -16,19 +15,9 @@ DEADLINE_S = 10.0
 
 
 def cordon(
-    nodes: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NODE...",
-            help="Names of nodes, also folded: gpu[1-4,7].",
-            autocompletion=completion.nodes,
-        ),
-    ],
+    nodes: Nodes,
     *,
-    fleet: Annotated[
-        str | None,
-        typer.Option("--fleet", help="The fleet the nodes are of.", autocompletion=completion.fleets),
-    ] = None,
+    fleet: OfFleet = None,
     reason: Annotated[str, typer.Option("--reason", "-r", metavar="TEXT", help="Shown to everybody.")] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Let the nodes take jobs again.")] = False,
     rehearse: Rehearse = False,

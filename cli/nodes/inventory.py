@@ -55,8 +55,8 @@ Groups = Mapping[str, tuple["FleetState", Mapping[str, Mapping[str, Any]]]]
 
 
 def groups_of(project: Project) -> Groups:
-    """What is up. A node whose name several machines have is `FLEET.NODE`; one without a way in for `ssh` is
-    left out, with a note."""
+    """Return the nodes that are up, by group. A node whose name several machines have is `FLEET.NODE`; one
+    that `ssh` cannot reach is left out, with a note."""
     from orch.runner.connect import open_connector
     from orch.stacks.fleets import fleet_of, known_fleets
 

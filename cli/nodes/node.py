@@ -10,8 +10,8 @@ import typer
 
 from orch.cli.errors import end, say, tell
 from orch.cli.maintenance.maintain import maintain
-from orch.cli.maintenance.options import Fleet, Handling, Nodes, Waves
-from orch.cli.options import with_records
+from orch.cli.maintenance.options import Handling, Waves
+from orch.cli.options import Nodes, OfFleet, with_records
 from orch.spec.errors import ExitCode
 
 app = typer.Typer(no_args_is_help=True)
@@ -24,7 +24,7 @@ def drain(
     *,
     undo: Annotated[bool, typer.Option("--undo", help="Let drained nodes take jobs again.")] = False,
     waves: Waves,
-    fleet: Fleet = None,
+    fleet: OfFleet = None,
     how: Handling,
 ) -> None:
     """Keep new jobs off nodes, and wait until the runs on them have ended or are stopped.
@@ -45,7 +45,7 @@ def reboot(
     nodes: Nodes,
     *,
     waves: Waves,
-    fleet: Fleet = None,
+    fleet: OfFleet = None,
     how: Handling,
 ) -> None:
     """Drain nodes and reboot them; those that `orch check` finds in order take jobs again.
@@ -61,7 +61,7 @@ def replace(
     nodes: Nodes,
     *,
     waves: Waves,
-    fleet: Fleet = None,
+    fleet: OfFleet = None,
     how: Handling,
 ) -> None:
     """Drain nodes, remove their machines and make them anew under the same names and indices.
@@ -77,7 +77,7 @@ def reset_gpu(
     nodes: Nodes,
     *,
     waves: Waves,
-    fleet: Fleet = None,
+    fleet: OfFleet = None,
     how: Handling,
 ) -> None:
     """Collect evidence of faulty NVIDIA GPUs, drain their nodes and reset them, where a reset helps.

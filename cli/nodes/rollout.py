@@ -9,7 +9,7 @@ import typer
 from orch.cli.errors import UsageError, say
 from orch.cli.maintenance.maintain import Begin, begin
 from orch.cli.maintenance.options import Handling, Waves
-from orch.cli.options import with_records
+from orch.cli.options import Upgrade, with_records
 
 if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
@@ -24,7 +24,7 @@ def rollout(
         str, typer.Argument(metavar="FILE", help="A YAML file with one fleet. Also as `-f FILE`.")
     ],
     *,
-    upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
+    upgrade: Upgrade = False,
     waves: Waves,
     how: Handling,
 ) -> None:

@@ -204,7 +204,7 @@ def _price(state: FleetState, node: NodeState) -> str:
 
 
 def _reached(connector: Connector, node: NodeState) -> dict[str, str]:
-    """How a node is reached; nothing of one that this orch cannot reach."""
+    """Return the addresses of a node; nothing for one that this orch cannot reach."""
     try:
         address = connector.address(node)
     except HostUnreachable:

@@ -32,7 +32,7 @@ WIDEST = 60
 
 
 def is_live(*, as_json: bool = False) -> bool:
-    """Whether stderr is a terminal that a person looks at."""
+    """Return True if stderr is a terminal."""
     dull = as_json or bool(os.environ.get("CI")) or os.environ.get("TERM") in ("dumb", "unknown")
     return sys.stderr.isatty() and not dull
 

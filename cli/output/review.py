@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a person agreed to. `plan`: None with nothing to do. `unfit`: some hosts are left out of it."""
+    """Plan that a person agreed to. `plan`: None with nothing to do. `unfit`: it leaves out some hosts."""
 
     project: Project
     document: Document

@@ -133,8 +133,8 @@ TOLD_WAIT_S = 10
 
 
 def summary(row: RunRow, argument: str | None = None) -> str:
-    """How a run ended, and where to look next; `argument` stands for it on a command line, by default its
-    name."""
+    """Return how a run ended, and where to look next; `argument` stands for it on a command line, by default
+    its name."""
     took = f" in {duration(row.took_s)}" if row.finished_at and row.took_s is not None else ""
     waited = row.started_at - row.created_at if row.started_at else 0
     before = f"; it began after {duration(waited)}" if waited >= TOLD_WAIT_S and not row.attempt else ""
@@ -255,7 +255,7 @@ def _wide(row: RunRow) -> tuple[str, ...]:
 
 
 def _that_fit(columns: tuple[str, ...], rows: Sequence[Mapping[str, str]], width: int) -> tuple[str, ...]:
-    """Which columns a table of this width has: all, or without those that can be missed first."""
+    """Return the columns that fit a table of this width: all, or without those that can be missed first."""
     needs = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
     for name in ("REASON", "NODES"):  # they may be on several lines
         needs[name] = min(needs.get(name, 0), _WRAPPED)

@@ -84,8 +84,8 @@ def tracing(name: str, *, asked: bool = False) -> Iterator[None]:
 
 
 def _word_of(raised: BaseException) -> str | None:
-    """Why a command failed: a code or a class; None for an exit with 0. Never its text, which may be of
-    programs of the user."""
+    """Return the cause of a failure: a code or a class; None for an exit with 0. Never its text, which may be
+    of programs of the user."""
     import typer  # not by a driver, which needs no command line
 
     if isinstance(raised, (typer.Exit, SystemExit)):

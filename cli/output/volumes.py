@@ -16,7 +16,7 @@ SCHEMA = 1
 
 
 def idle(usage: VolumeUsage) -> str:
-    """How long nobody has used a volume, in words; "" while a run does."""
+    """Return for how long no run has used a volume, in words; "" while one does."""
     from orch.spec.grammar.values import render_duration
 
     return "" if usage.idle_s is None else render_duration(int(usage.idle_s))
@@ -45,7 +45,7 @@ def usage_json(usage: VolumeUsage) -> dict[str, Any]:
 
 
 def facts(usage: VolumeUsage) -> list[tuple[str, str]]:
-    """What `volume show` tells: names and values, those that are "" are not there."""
+    """Return names and values for `volume show`; those that are "" are absent."""
     from orch.components.volumes import in_words
 
     state, unused = usage.state, idle(usage)
@@ -68,7 +68,7 @@ def facts(usage: VolumeUsage) -> list[tuple[str, str]]:
 
 
 def table(usages: Sequence[VolumeUsage]) -> str:
-    """All volumes, a line each."""
+    """Return a table of volumes, a line each."""
     from rich.console import Console
     from rich.table import Table
 

@@ -180,7 +180,7 @@ def _cells(amounts: Amounts) -> dict[str, str]:
 
 
 def notes(report: Report, by: str) -> list[str]:
-    """What one has to know of the figures."""
+    """Return notes that explain the figures."""
     total = report.total
     lines = [f"from {_day(report.since)} to {_day(report.until)}, in US dollars"]
     if report.overlap and report.groups:
@@ -200,7 +200,7 @@ def notes(report: Report, by: str) -> list[str]:
 
 
 def forecast_lines(forecast: Forecast) -> list[str]:
-    """What the month comes to."""
+    """Return the forecast of the month."""
     month = datetime.strptime(forecast.month, "%Y-%m").strftime("%B %Y")
     lines = [f"{month}: {_money(forecast.spent)} so far"]
     if forecast.hourly:

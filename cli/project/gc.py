@@ -142,7 +142,7 @@ def _show_end(found: Found, chosen: Leftovers, done: Deleted, *, as_json: bool) 
 
 
 def _tell_remaining(done: Deleted, chosen: Leftovers) -> None:
-    """What a deletion that was ended has come to."""
+    """Show the progress of a deletion that was interrupted."""
     for each in done.names:
         tell(f"deleted: {each}")
     _tell_left(done.remaining(chosen))

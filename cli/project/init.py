@@ -123,8 +123,8 @@ def _write_settings(root: Path, given: dict[str, str]) -> None:
 
 
 def _tell_what_is_up(project: Project) -> None:
-    """What the state has of this project, and of others: a mistyped name finds nothing of a team's; and who
-    has the passphrase."""
+    """Show what the state records of this project and others, and who has the passphrase: with a mistyped
+    name, nothing of a team's is found."""
     from orch.stacks.state import projects, stacks
     from orch.stacks.team.passphrase import keeper_elsewhere
 

@@ -11,7 +11,7 @@ import typer
 from orch.cli import completion
 from orch.cli.context import project_at
 from orch.cli.errors import UsageError, end, print_json, say, tell
-from orch.cli.options import Json, Rehearse, Yes
+from orch.cli.options import Json, PlanOnly, Rehearse, Yes
 from orch.spec.errors import ExitCode
 
 app = typer.Typer(no_args_is_help=True)
@@ -43,9 +43,7 @@ def ssh_keys(
             show_default=False,
         ),
     ] = None,
-    plan_only: Annotated[
-        bool, typer.Option("--plan-only", help="Show the plan, and change nothing.")
-    ] = False,
+    plan_only: PlanOnly = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
     yes: Yes = False,

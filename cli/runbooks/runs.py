@@ -52,7 +52,7 @@ def runbook_of(change: Change) -> Runbook | None:
 
 
 def run_plan(runbook: Runbook, words: list[str] | None) -> RunPlan:
-    """What a run goes by: parameters with their defaults, and answers that were given with them."""
+    """Return the plan of a run: parameters with their defaults, and answers that were given with them."""
     from orch.runbooks.parameters import bound, values_of
     from orch.runbooks.plan import RunPlan
 
@@ -80,7 +80,7 @@ def change_of(project: Project, number: int) -> tuple[Change, tuple[Written, ...
 
 
 def plans_of_verbs(project: Project, steps: tuple[PlannedStep, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What the verbs of steps say that they would do: by the step's name, their words, code and output."""
+    """Yield the plans of the verbs of steps: by the step's name, their words, exit code and output."""
     import subprocess
 
     from orch.cli.runbooks.verb_words import plan_words, rehearsed
@@ -113,7 +113,7 @@ def in_project(project: Project, steps: tuple[PlannedStep, ...]) -> tuple[Planne
 
 
 def shell_environment(project: Project) -> dict[str, str]:
-    """What shells of steps on this machine have besides."""
+    """Return additional variables for shells of steps on this machine."""
     return {REHEARSE: "1"} if project.rehearsal else {}
 
 

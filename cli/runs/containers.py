@@ -61,7 +61,7 @@ def nodes_of_ranks(
 
 
 def on_terminal() -> bool:
-    """Whether a person types here and reads what comes."""
+    """Return True if a person types here and reads the output."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 

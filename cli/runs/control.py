@@ -95,7 +95,7 @@ def record_nodes(project: Project, ledger: Ledger) -> Sequence[str]:
 
 
 def see_to_fleets(project: Project, ledger: Ledger) -> Iterator[Notice]:
-    """What `orch reconcile` does to fleets: remove what nobody is there to remove, and record the nodes."""
+    """Remove what fleets have left and nobody else removes, and record their nodes; yield notices."""
     from orch.cli.output.progress import watching
     from orch.runner.events import Notice
     from orch.stacks.provisioning.leftovers import sweep

@@ -12,7 +12,7 @@ import typer
 
 from orch.cli import completion
 from orch.cli.errors import UsageError, end, print_json, say, tell
-from orch.cli.options import Json, Rehearse, with_records
+from orch.cli.options import Json, OnNodes, Rehearse, with_records
 from orch.cli.targets.nodes import selected
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.grammar.values import Problem, parse_duration
@@ -40,15 +40,7 @@ class ExecOptions:
     command: Annotated[
         list[str], typer.Argument(metavar="-- CMD...", help="For the shell there; joined, as with ssh.")
     ]
-    node: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node",
-            metavar="NODE",
-            help="Only these: a name, an index, gpu[1-4]; repeatable.",
-            autocompletion=completion.nodes,
-        ),
-    ] = None
+    node: OnNodes = None
     rank: Annotated[
         list[int] | None,
         typer.Option("--rank", metavar="RANK", help="Of a run, only this rank; repeatable."),

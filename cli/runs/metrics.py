@@ -148,8 +148,8 @@ class Watched:
         self.targets = self._targets()
 
     def goes_on(self) -> bool:
-        """Whether there is more to come, as far as a ledger that may be away tells; a run that is tried
-        again is on other nodes then."""
+        """Return True if more figures are to come, as far as a ledger that may be away tells; a run that is
+        retried is on other nodes then."""
         from orch.runner.errors import LedgerUnusable
 
         if self._run is None:
@@ -176,7 +176,7 @@ class Watched:
 
 
 def _kept(runner: RunnerContext, row: RunRow, since: str | None, attempt: int | None, as_json: bool) -> None:
-    """What was kept of an attempt of a run, by default of the latest."""
+    """Show the recorded figures of an attempt of a run, by default of the latest."""
     from orch.cli.output.metrics import kept_json, kept_text
     from orch.cli.output.run import moment
     from orch.runner.ledger.plans import plan_of

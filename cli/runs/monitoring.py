@@ -137,9 +137,11 @@ def without_library(error: ModuleNotFoundError) -> UsageError:
 
 
 class FactsOf:
-    """What is known of a project without its nodes: its ledger at each call, stacks and files now and then.
+    """Facts of a project without its nodes: its ledger at each call, stacks and files now and then.
 
-    What cannot be read keeps what was read before; `sources` tells it, and who serves is told once."""
+    If something cannot be read, the former answer stays; `sources` reports it, and the server reports it
+    once.
+    """
 
     def __init__(self, project: Project, runner: RunnerContext, fleets: Collection[str]) -> None:
         self._project, self._ledger = project, runner.ledger

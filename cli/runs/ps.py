@@ -30,7 +30,7 @@ WATCH_S = 2.0
 
 
 class Output(str, Enum):
-    """How runs are shown."""
+    """Form in which runs are shown."""
 
     WIDE = "wide"
     JSON = "json"
@@ -98,7 +98,7 @@ def ps(
 
 
 def _in_rehearsal(project: Project) -> str:
-    """Where runs are that were started with `--rehearse`, if there are any."""
+    """Return a hint at runs that were started with `--rehearse`, if there are any."""
     if project.rehearsal or not (project.rehearsal_folder / "ledger.db").is_file():
         return ""
     return "; `orch ps --rehearse` shows runs of the rehearsal"
@@ -106,7 +106,7 @@ def _in_rehearsal(project: Project) -> str:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which runs to show."""
+    """Selection of the runs to show."""
 
     everything: bool
     statuses: tuple[str, ...]
@@ -119,7 +119,7 @@ class Wanted:
 
     @property
     def ended(self) -> bool:
-        """Whether runs that have ended are looked for too."""
+        """Report whether the selection includes runs that have ended."""
         from orch.runner.ledger.records import ACTIVE
 
         return self.everything or any(each not in ACTIVE for each in self.statuses)

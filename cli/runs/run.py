@@ -17,6 +17,7 @@ from orch.cli.options import (
     ALSO,
     Detach,
     Json,
+    NewRunName,
     OnFleet,
     Port,
     Profile,
@@ -59,7 +60,7 @@ class RunOptions:
         list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="For ${{ run.args }} in the task.")
     ] = None
     fleet: OnFleet = None
-    name: Annotated[str | None, typer.Option("--name", "-n", help="The run's name.")] = None
+    name: NewRunName = None
     env: Variables = None
     profile: Profile = None
     port: Port = None

@@ -42,8 +42,8 @@ class Room:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What a command line asks of a run. `makes_nodes`: later attempts make the nodes that they lack, as the
-    task permits."""
+    """Request of a command line for a run. `makes_nodes`: later attempts create the nodes that they lack, if
+    the task permits it."""
 
     arguments: Sequence[str] = ()
     fleet: str | None = None
@@ -287,14 +287,14 @@ def check_name(runner: RunnerContext, document: Document, name: str | None) -> N
 
 
 def is_run(document: Document) -> bool:
-    """Whether `orch run` starts it."""
+    """Return True for a document that `orch run` starts."""
     from orch.spec.models import DevEnvironment, Task
 
     return isinstance(document.model, Task | DevEnvironment)
 
 
 def of_array(document: Document) -> bool:
-    """Whether it is a task with `array`."""
+    """Return True for a task with `array`."""
     return task_of_document(document)[0].array is not None
 
 

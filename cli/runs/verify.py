@@ -13,7 +13,7 @@ from orch.cli import completion
 from orch.cli.driver.opening import open_runner
 from orch.cli.errors import coloured, end, print_json, say
 from orch.cli.maintenance.verification import verified
-from orch.cli.options import Json, Rehearse
+from orch.cli.options import Json, OnNodes, Rehearse
 from orch.cli.runs.submission import lasting
 from orch.spec.errors import ExitCode
 
@@ -46,15 +46,7 @@ def verify(
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Each node with each other one: finds a slow node, a slow link.")
     ] = False,
-    nodes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node",
-            metavar="NODE",
-            help="Only these: a name, an index, gpu[1-4]; repeatable.",
-            autocompletion=completion.nodes,
-        ),
-    ] = None,
+    nodes: OnNodes = None,
     min_busbw: Annotated[
         float | None, typer.Option("--min-busbw", metavar="GB/s", help="What all_reduce must reach.")
     ] = None,

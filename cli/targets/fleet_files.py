@@ -104,7 +104,7 @@ class FleetFile:
         )
 
     def request(self, document: Document, fleet: Fleet, approvals: Approvals) -> FleetRequest:
-        """What is asked of the stack of one of its fleets."""
+        """Return the request to the stack of one of the file's fleets."""
         from orch.stacks.request import FleetRequest
 
         path = document.file.absolute() if self.file != "-" else None
@@ -112,7 +112,7 @@ class FleetFile:
 
 
 def is_file(target: str) -> bool:
-    """Whether FILE|NAME is a file."""
+    """Return True if FILE|NAME is a file."""
     return os.path.exists(target) or "/" in target or target.endswith((".yml", ".yaml")) or target == "-"
 
 

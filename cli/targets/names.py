@@ -23,9 +23,9 @@ def kind_of(name: str) -> tuple[str, str]:
 
 
 def fleet_or_run(project: Project, runner: RunnerContext, name: str, *, verb: str) -> FleetState | RunRow:
-    """What a name is that may be a fleet's or a run's; `run:NAME` and `fleet:NAME` say which.
+    """Return the fleet or the run of a name; `run:NAME` and `fleet:NAME` say which.
 
-    A fleet comes before a run that has ended. Raises UsageError where it is both, NoSuchFleet, UnknownRun.
+    A fleet comes before a run that has ended. Raises UsageError if it is both, NoSuchFleet, UnknownRun.
     """
     from orch.runner.errors import UnknownRun
     from orch.stacks.errors import NoSuchFleet
