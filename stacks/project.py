@@ -279,11 +279,19 @@ def _load(root: Path) -> Project:
     from orch.spec.models.project import ProjectSettings
 
     settings = ProjectSettings.model_validate({})
-    if (root / "orch.yml").is_file():
+    file = root / "orch.yml"
+    if file.is_dir():
+        raise ProjectError(
+            "orch.yml is a folder",
+            where=str(file),
+            detail="the settings of a project are a file of that name",
+            hint="rename the folder",
+        )
+    if os.path.lexists(file):
         from orch.policies.settings import require_valid
         from orch.spec.loader.load import load_paths
 
-        documents = load_paths([root / "orch.yml"], launch=("project",)).require().of(ProjectSettings)
+        documents = load_paths([file], launch=("project",)).require().of(ProjectSettings)
         settings = documents[0][1] if documents else settings
         require_valid(document for document, _ in documents[:1])
     state_url = settings.state or f"file://{root / '.orch' / 'state'}"

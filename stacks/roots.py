@@ -177,7 +177,7 @@ def _place(folder: str) -> Place:
     return Place(
         folder,
         (found.st_dev, found.st_ino),
-        settings=os.path.isfile(dot.parent / "orch.yml"),
+        settings=os.path.lexists(dot.parent / "orch.yml"),
         checkout=os.path.exists(dot.parent / ".git"),
         used=any(os.path.exists(dot / name) for name in ("project", "state", "ledger.db")),
         stacks=stacks,

@@ -218,15 +218,16 @@ def outputs(recorded: StackExport | None) -> dict[str, Any]:
     for resource in (recorded or {}).get("resources") or ():
         if resource["type"] == "pulumi:pulumi:Stack":
             told: dict[str, Any] = resource.get("outputs") or {}
-            return refuse_newer({name: value for name, value in told.items() if value != UNKNOWN})
+            return refuse_newer(told)
     return {}
 
 
 def refuse_newer(outputs: dict[str, Any]) -> dict[str, Any]:
-    """Return the same outputs.
+    """Return the outputs without those that a failed `up` could not tell.
 
     Raises Conflict when a newer orch wrote them: this one would misread or undo its work.
     """
+    outputs = {name: value for name, value in outputs.items() if value != UNKNOWN}
     writer: dict[str, Any] = outputs.get("orch") or {}
     if int(writer.get("schema", 0)) > SCHEMA:
         raise Conflict(

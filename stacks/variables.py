@@ -140,8 +140,10 @@ def _env_mappings(recorded: StackExport) -> Iterator[dict[str, Any]]:
     for resource in recorded.get("resources") or ():
         outputs = resource.get("outputs") or {}
         if resource["type"] == "pulumi:pulumi:Stack":
-            fleet = outputs.get("fleet") or {}
-            yield from _env_of(fleet, *(fleet.get("nodes") or ()))
+            fleet = outputs.get("fleet")
+            # A failed `up` records a mark for what it could not tell.
+            nodes = fleet.get("nodes") if isinstance(fleet, dict) else None
+            yield from _env_of(fleet, *(nodes or ()))
         elif resource["type"] == "orch:ssh:Host":
             yield from _env_of(resource.get("inputs"), outputs)
 

@@ -84,7 +84,8 @@ def _chosen(found: Found, marks: frozenset[str]) -> Leftovers:
             f"what has the mark {', '.join(unsure)} may be another project's: labels alone tell it",
             hint="look whose it is, and delete it with the cloud's own tools",
         )
-    if unknown := sorted(marks - found.leftovers.marks):
+    unknown = sorted(marks - found.leftovers.marks)
+    if unknown and not found.not_seen:
         raise UsageError(
             f"nothing that is left has the mark {', '.join(unknown)}",
             hint="`orch gc` lists what is left, with marks",

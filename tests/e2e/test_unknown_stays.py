@@ -175,6 +175,8 @@ def test_where_gc_cannot_look_it_says_so_and_never_that_nothing_is_left(tmp_path
     there.cloud.turn(denied=["DescribeTags"])
     said = there.orch("gc", "--rehearse")
     assert (said.code, "nothing is left" in said.out) == (5, False), said.err
+    said = there.orch("gc", "--rehearse", "--yes", "--stack", "tests/p5/1a2b3c4d")
+    assert (said.code, "has the mark" in said.err) == (5, False), said.err
     there.cloud.turn(denied=["DescribeFileSystems"])
     said = there.orch("gc", "--rehearse", "--json")
     assert (said.code, len(said.json["unseen"]) > 0) == (5, True), said.err

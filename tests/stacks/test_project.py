@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -87,6 +88,25 @@ def test_a_mistake_in_orch_yml_is_pointed_at(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration) as caught:
         find(tmp_path)
     assert "orch.yml:2:1" in caught.value.text()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda file: file.symlink_to("/nonexistent"), "there is no such file"),
+        (Path.mkdir, "orch.yml is a folder"),
+    ],
+    ids=["dangling link", "folder"],
+)
+def test_an_orch_yml_that_is_no_file_is_not_passed_over(
+    tmp_path: Path, make: Callable[[Path], None], message: str
+) -> None:
+    (tmp_path / "orch.yml").write_text("project: above\n")
+    (tmp_path / "below").mkdir()
+    make(tmp_path / "below/orch.yml")
+    with pytest.raises(OrchError) as refused:
+        find(tmp_path / "below")
+    assert message in refused.value.text()
 
 
 def test_the_passphrase_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:

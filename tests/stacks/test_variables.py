@@ -13,7 +13,7 @@ import pytest
 from orch.spec.state import FleetState
 from orch.stacks.fleets import fleet_state
 from orch.stacks.project import find
-from orch.stacks.pulumi.masking import SECRET_MARK
+from orch.stacks.pulumi.masking import SECRET_MARK, UNKNOWN
 from orch.stacks.variables import (
     REMOVED,
     clear_text_names,
@@ -96,6 +96,8 @@ def test_what_stands_in_clear_is_named() -> None:
         hidden["resources"][1][part]["env"] = {"HF_TOKEN": SECRET, "NODE_TOKEN": SECRET}
     assert clear_text_names(hidden) == ()
     hidden["resources"][1]["inputs"]["env"] = SECRET
+    assert clear_text_names(hidden) == ()
+    hidden["resources"][0]["outputs"]["fleet"] = UNKNOWN  # of an `up` that failed
     assert clear_text_names(hidden) == ()
 
 
