@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import pulumi
 
@@ -15,6 +15,9 @@ from orch.components.cloud.host_keys import HostKey, public_host_key
 from orch.components.cloud.plan import CloudPlan, Node
 from orch.components.cloud.polling import in_background
 from orch.components.file_systems import FileSystem
+
+if TYPE_CHECKING:
+    from orch.components.request import PlanRequest
 
 
 class Keys(pulumi.CustomResource):
@@ -122,6 +125,14 @@ class ServedFleet(pulumi.ComponentResource, Generic[Plan]):
         self.state = self._state(waiting.machines)
         # Recorded at once, unlike the stack's outputs: an interrupted `up` still records where it was.
         self.register_outputs({"pins": dict(plan.pins)})
+
+    @classmethod
+    def register(
+        cls, backend: Any, request: PlanRequest, plan: Plan
+    ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
+        """See `Backend.register`."""
+        component = cls(plan, backend.session(request).key)
+        return component.state, component.identity
 
     @abstractmethod
     def make(self) -> dict[str, ServedResource]:

@@ -140,7 +140,7 @@ class SimulatedMachine:
 
 
 def device_files(gpus: int, cards: int = 0) -> tuple[str, ...]:
-    """The files of a machine in /dev: those of NVIDIA for its GPUs, and of its InfiniBand cards."""
+    """Return the files of a machine in /dev: those of NVIDIA for its GPUs, and of its InfiniBand cards."""
     control = ("/dev/nvidiactl", "/dev/nvidia-uvm") if gpus else ()
     numbered = [f"/dev/nvidia{number}" for number in range(gpus)]
     return (*numbered, *control, *(f"/dev/infiniband/uverbs{number}" for number in range(cards)))

@@ -39,7 +39,7 @@ class UnannouncedShell(Shell):
     kind: ClassVar[str]
 
     def lose(self, instance: str) -> None:
-        """Take a machine away with its host."""
+        """Remove a machine with its host."""
         self.cloud.lose_host(instance)
 
     def terminate(self, args: argparse.Namespace) -> None:

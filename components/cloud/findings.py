@@ -58,10 +58,10 @@ def missing_pieces(
     """Report the given pieces of a network that a project does not have. `missing`: their names."""
     for name in missing:
         path = "network"
-        if name == block.vpc:
-            path = "network.vpc"
-        elif not isinstance(block.subnets, dict) and name in block.subnets:
+        if not isinstance(block.subnets, dict) and name in block.subnets:
             path = f"network.subnets[{block.subnets.index(name)}]"
+        elif name == block.vpc:
+            path = "network.vpc"
         elif name in block.security_groups:
             path = f"network.security_groups[{block.security_groups.index(name)}]"
         yield Finding("ORCH226", path, f"the project {project} has no {name}", hint=hint)

@@ -20,10 +20,10 @@ from orch.components.cloud.cloudinit import (
     node_files,
     prepared,
 )
-from orch.components.cloud.plan import NeocloudPlan
+from orch.components.cloud.plan import Bastion, NeocloudPlan
 from orch.components.cloud.planner import Facts, Planner
 from orch.components.cloud.sizing import nvidia
-from orch.components.cloud.ssh_access import AccessMethod, way_in
+from orch.components.cloud.ssh_access import WORLD, AccessMethod, way_in
 from orch.components.cloud_errors import CategoryErrors, CloudError
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
 from orch.components.request import PlanRequest
@@ -58,6 +58,19 @@ class NeocloudPlanner(Planner[Place, Facts, Plan, Settings]):
         return (self.block.proxy_jump or ()) if self.access.kind == "given" else ()
 
     @cached_property
+    def bastion_parts(self) -> tuple[str | None, Any]:
+        """The type and the machine image of a small machine without GPUs, each None if there is none."""
+        return None, None
+
+    @cached_property
+    def bastion(self) -> Bastion | None:
+        """A small machine with a public address."""
+        kind, image = self.bastion_parts
+        if self.access.kind != "bastion" or kind is None or image is None:
+            return None
+        return Bastion(kind, image.id, True, self.access.cidrs or (WORLD,), self.machine_price(kind))
+
+    @cached_property
     def interconnect(self) -> str:
         return "infiniband" if self.candidate.infiniband else "ethernet"
 
@@ -72,7 +85,7 @@ class NeocloudPlanner(Planner[Place, Facts, Plan, Settings]):
 
     @cached_property
     def data(self) -> Literal["local", "disk"] | None:
-        """Where images and containers of jobs lie, if not on the root disk."""
+        """Disks that hold images and containers of jobs, None for the root disk."""
         return None
 
     @cached_property

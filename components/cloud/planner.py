@@ -151,7 +151,7 @@ class Planner(ABC, Generic[Place, Facts, Plan, Settings]):
         return self.fabric.words() if self.fabric else ()
 
     def own_costs(self) -> Iterable[str]:
-        """What costs money beside nodes and bastion, and has no price here."""
+        """Yield what costs money beside nodes and bastion, and has no price here."""
         return ()
 
     def key_findings(self) -> Iterable[Finding]:
@@ -223,7 +223,7 @@ class Planner(ABC, Generic[Place, Facts, Plan, Settings]):
 
     @cached_property
     def node_scratch(self) -> Scratch | None:
-        """What becomes of the local disks; None: they are left alone."""
+        """Use of the local disks, None if they are left alone."""
         return None
 
     @cached_property
@@ -251,12 +251,12 @@ class Planner(ABC, Generic[Place, Facts, Plan, Settings]):
 
     @cached_property
     def ranked(self) -> bool:
-        """Whether ranks follow the network topology, as far as the cloud shows it."""
+        """True if ranks follow the network topology, as far as the cloud shows it."""
         return self.fleet.topology == "rank-ordered"
 
     @cached_property
     def confidential(self) -> bool:
-        """Whether user data may hold secrets of the file."""
+        """True if user data may hold secrets of the file."""
         return bool(self.fleet.init or any(mount.options for mount in self.fleet.mounts))
 
     @cached_property

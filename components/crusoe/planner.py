@@ -13,13 +13,12 @@ from orch.components.cloud.cloudinit import filled
 from orch.components.cloud.findings import ethernet_only, missing_image, missing_pieces, written_image
 from orch.components.cloud.neocloud import NeocloudPlanner
 from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.plan import Bastion
 from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.reasons import ending_reasons, image_reason, rank_reasons
 from orch.components.cloud.sizing import disk_gb
-from orch.components.cloud.ssh_access import WORLD, access_findings, network_of, subnets_in, way_in
+from orch.components.cloud.ssh_access import access_findings, network_of, subnets_in, way_in
 from orch.components.crusoe import explain as told
-from orch.components.crusoe.account.facts import CrusoeFacts, Lookups
+from orch.components.crusoe.account.facts import CrusoeFacts, Image, Lookups
 from orch.components.crusoe.candidates import CrusoeCandidate, Machine, machines
 from orch.components.crusoe.plan import BASTION_IMAGE, BASTION_TYPE, CrusoePlan, Network
 from orch.components.crusoe.startup import MOST, startup_script
@@ -72,13 +71,8 @@ class CrusoePlanner(NeocloudPlanner[CrusoeCandidate, CrusoeFacts, CrusoePlan, Cr
     most_user_data = MOST
 
     @cached_property
-    def bastion(self) -> Bastion | None:
-        """A small machine without GPUs."""
-        image = self.facts.bastion_image
-        if self.access.kind != "bastion" or image is None:
-            return None
-        price = self.machine_price(BASTION_TYPE)
-        return Bastion(BASTION_TYPE, image.name, True, self.access.cidrs or (WORLD,), price)
+    def bastion_parts(self) -> tuple[str, Image | None]:
+        return BASTION_TYPE, self.facts.bastion_image
 
     @cached_property
     def network(self) -> Network:

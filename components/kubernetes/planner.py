@@ -6,11 +6,11 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from orch.components.kubernetes import explain as told
-from orch.components.kubernetes.account.facts import POD_SECURITY, ClusterFacts, ClusterNode
+from orch.components.kubernetes.account.facts import POD_SECURITY, ClusterFacts
 from orch.components.kubernetes.account.rights import (
     GRANT,
     MADE,
@@ -21,7 +21,6 @@ from orch.components.kubernetes.account.rights import (
     OF_RUNS,
 )
 from orch.components.kubernetes.candidates import KubernetesCandidate
-from orch.components.kubernetes.fabrics import topology_sets
 from orch.components.kubernetes.node_choice import chosen_nodes, pod_networks
 from orch.components.kubernetes.plan import (
     CLUSTER_ID,
@@ -32,7 +31,13 @@ from orch.components.kubernetes.plan import (
     base_name,
     labels_of,
 )
-from orch.components.kubernetes.queueing import given_queue, own_queue, queueing_of
+from orch.components.kubernetes.queueing import (
+    PodPlacement,
+    given_queue,
+    own_queue,
+    placement_of,
+    queueing_of,
+)
 from orch.components.request import PriorState
 from orch.runner.kubernetes.identity import difference, joined
 from orch.spec.diagnostics import Severity
@@ -41,8 +46,6 @@ from orch.spec.models import Fleet
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.state import PodQueue
 from orch.spec.suggest import counted, few, hint_for
-
-HOSTNAME = "kubernetes.io/hostname"
 
 _LABEL_KEY = re.compile(r"(?:[a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -108,7 +111,7 @@ class KubernetesPlanner:
         account, of_account = _account(facts, settings, self.base)
         findings += of_account
         findings += _rights(facts, queueing, chosen)
-        place = _placement(fleet, settings, queueing, chosen, pods)
+        place = placement_of(fleet, settings, queueing, chosen, pods)
         findings += place.findings
         kueue = own_queue(facts, chosen, pods, place.levels) if queueing.made else None
         if queueing.gang == "kueue" and not queueing.made:
@@ -151,7 +154,7 @@ class KubernetesPlanner:
         self,
         queueing: Queueing,
         chosen: Chosen,
-        place: _Place,
+        place: PodPlacement,
         *,
         pods: int,
         networks: tuple[str, ...],
@@ -334,66 +337,6 @@ def _count_findings(fleet: Fleet, chosen: Chosen, pods: int) -> Iterator[Finding
         hint="right where an autoscaler makes them; else ask for fewer",
         severity=Severity.WARNING,
     )
-
-
-# Placement
-
-
-@dataclass(frozen=True)
-class _Place:
-    """How close pods of a run are to each other.
-
-    `label`: of nodes, the same for all pods of a run, who must share it if `required`. `levels`: those of a
-    Topology of Kueue's.
-    """
-
-    label: str | None = None
-    required: bool = False
-    levels: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
-
-
-def _placement(
-    fleet: Fleet, settings: KubernetesSettings, queueing: Queueing, chosen: Chosen, pods: int
-) -> _Place:
-    if fleet.placement != "cluster":
-        return _Place()
-    levels = _levels(settings, chosen.nodes)
-    if queueing.topology is not None:
-        levels = tuple(each for each in queueing.topology if each != HOSTNAME)
-        if not levels:
-            return _far_apart("the queue knows no topology", "give its flavor a Topology of Kueue")
-    if not levels:
-        if chosen.size is None:
-            return _Place()
-        hint = "name labels by `topology_labels` of `kubernetes` in orch.yml, the widest first"
-        return _far_apart("nodes have no label that tells where they stand", hint)
-    made = (*levels, HOSTNAME) if all(HOSTNAME in node.labels for node in chosen.nodes) else levels
-    each = chosen.size.per_node if chosen.size is not None else 1
-    for label in reversed(levels):
-        domains = dict[str, int]()
-        for node in chosen.nodes:
-            if label in node.labels:
-                domains[node.labels[label]] = domains.get(node.labels[label], 0) + each
-        if max(domains.values(), default=0) >= pods:
-            return _Place(label, True, made)
-    return _Place(levels[0], False, made)
-
-
-def _far_apart(why: str, hint: str) -> _Place:
-    summary = f"{why}: pods of a run may be far from each other"
-    warning = Finding("ORCH454", "placement", summary, hint=hint, severity=Severity.WARNING)
-    return _Place(findings=(warning,))
-
-
-def _levels(settings: KubernetesSettings, nodes: Sequence[ClusterNode]) -> tuple[str, ...]:
-    """The labels that all nodes have, of the first known set of which they have any, the widest first."""
-    sets = [("orch.yml", settings.topology_labels)] if settings.topology_labels else topology_sets()
-    for _, labels in sets:
-        common = tuple(each for each in labels if nodes and all(each in node.labels for node in nodes))
-        if common:
-            return common
-    return ()
 
 
 def _tag_findings(tags: Mapping[str, str]) -> Iterator[Finding]:

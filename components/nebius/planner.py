@@ -20,12 +20,10 @@ from orch.components.cloud.findings import (
 )
 from orch.components.cloud.neocloud import NeocloudPlanner
 from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.plan import Bastion
 from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.reasons import ending_reasons, image_reason, rank_reasons
 from orch.components.cloud.sizing import disk_findings, disk_gb
 from orch.components.cloud.ssh_access import (
-    WORLD,
     AccessMethod,
     access_findings,
     network_of,
@@ -36,6 +34,7 @@ from orch.components.nebius import explain as told
 from orch.components.nebius.account.facts import (
     CPU_IMAGE_FAMILY,
     IMAGE_FAMILY,
+    Image,
     Lookups,
     NebiusFacts,
 )
@@ -105,12 +104,9 @@ class NebiusPlanner(NeocloudPlanner[NebiusCandidate, NebiusFacts, NebiusPlan, Ne
     most_user_data = MOST_USER_DATA
 
     @cached_property
-    def bastion(self) -> Bastion | None:
-        """The smallest machine without GPUs that the region has, with a public address."""
-        kind, image = self.facts.bastion_type, self.facts.bastion_image
-        if self.access.kind != "bastion" or kind is None or image is None:
-            return None
-        return Bastion(kind, image.id, True, self.access.cidrs or (WORLD,), self.machine_price(kind))
+    def bastion_parts(self) -> tuple[str | None, Image | None]:
+        """The smallest type without GPUs that the region has."""
+        return self.facts.bastion_type, self.facts.bastion_image
 
     @cached_property
     def network(self) -> Network:

@@ -123,7 +123,8 @@ class KindHandler(NamedHandler[Client]):
         return cloud_name(inputs["name"], inputs["mark"], inputs["spec"], most=self.most_name)
 
     def own(self, inputs: Inputs) -> str | None:
-        """Of several, which a call made that was lost and came late, the oldest is kept."""
+        """Return the id of what is there by its name. Lost calls that came late may have made several:
+        the oldest is kept."""
         found = self._client().named(self.kind, self.name_of(inputs))
         for surplus in found[1:]:
             self._client().delete(self.kind, str(surplus["id"]))
@@ -137,7 +138,7 @@ class KindHandler(NamedHandler[Client]):
         return None if found is None else self.observed(found, state)
 
     def observed(self, found: Row, state: State) -> State:
-        """What is told of a resource that is there."""
+        """Return what is seen of a resource that is there."""
         return {}
 
     def until_up(self, resource_id: str, wait: Callable[[], object]) -> None:
