@@ -38,7 +38,7 @@ from orch.runner.node_api.cordon import Cordon
 from orch.runner.node_api.first_boot import FAILED_STEPS, unfit_error
 from orch.runner.node_api.verdict import unhealthy_error
 from orch.runner.placement.block_resources import limit_options, share_of
-from orch.runner.plan.environment import FIRST_RENDEZVOUS_PORT, host_names
+from orch.runner.plan.environment import FIRST_RENDEZVOUS_PORT, host_name
 from orch.runner.plan.run_plan import FabricAccess, RunPlan
 from orch.spec.state import NodeScratch
 from orch.templates import render
@@ -256,7 +256,7 @@ def _options(plan: RunPlan, rank: int, stage_folder: str) -> list[str]:
     if plan.privileged:
         options += _CONTAINER_NODE_PRIVILEGES if plan.on_containers else ["--privileged"]
     if plan.names_hosts:
-        options.append(f"--hostname={host_names(plan.run, [node.name for node in plan.nodes])[rank]}")
+        options.append(f"--hostname={host_name(plan.run, rank, plan.ranks[rank].node.name)}")
     return options + limit_options(
         rank_plan.node, rank_plan.blocks, rank_plan.max_cpus, rank_plan.max_memory_mib
     )

@@ -252,17 +252,16 @@ def _rendezvous(run: RunFacts, rank: int) -> dict[str, str]:
 
 
 def host_names(run: str, nodes: Sequence[str]) -> tuple[str, ...]:
-    """What the nodes of a run are called inside its jobs, by rank: each has this host name there, and all
-    resolve to internal addresses.
+    """Return the names of a run's nodes inside its jobs, by rank; all resolve to internal addresses."""
+    return tuple(host_name(run, rank, name) for rank, name in enumerate(nodes))
 
-    A node's own name; `RUN-RANK` for one that is an address, or no host name (RFC 1123, 63 characters).
-    """
-    return tuple(
-        name
-        if _HOST_NAME.fullmatch(name) and not _ADDRESS.fullmatch(name)
-        else f"{run.replace('_', '-')}-{rank}"
-        for rank, name in enumerate(nodes)
-    )
+
+def host_name(run: str, rank: int, node: str) -> str:
+    """Return the host name of a rank's job: the node's own name, or `RUN-RANK` for one that is an address, or
+    no host name (RFC 1123, 63 characters)."""
+    if _HOST_NAME.fullmatch(node) and not _ADDRESS.fullmatch(node):
+        return node
+    return f"{run.replace('_', '-')}-{rank}"
 
 
 def _slurm(run: RunFacts, rank: int) -> dict[str, str]:

@@ -127,9 +127,10 @@ def end_waiting(
     context: RunContext, lease: Lease, row: RunRow, verdict: Verdict, *, status: str, reason: str
 ) -> None:
     """End a run that waits. Ranks that were never started get this status and reason. Raises LeaseLost."""
-    for rank in row.ranks:
-        if rank.reason is None:
-            context.ledger.change_rank(lease, row.attempt, rank.rank, status=status, reason=reason)
+    end = {"status": status, "reason": reason}
+    context.ledger.change_ranks(
+        lease, row.attempt, {rank.rank: end for rank in row.ranks if rank.reason is None}
+    )
     finish(context, lease, row, verdict)
 
 
@@ -398,10 +399,10 @@ def remove_earlier_attempts(context: RunContext, row: RunRow, lease: Lease) -> t
             update={"outputs": tuple(each.model_copy(update={"to": None}) for each in outputs)}
         )
         results = collect_ranks(of_attempt, plan, answering, tell=False, deadline_s=LOOK_DEADLINE_S)
+        collected = {rank: {"collected": 1} for rank, error in results.items() if error is None}
+        context.ledger.change_ranks(lease, ended.attempt, collected)
         for rank, error in results.items():
-            if error is None:
-                context.ledger.change_rank(lease, ended.attempt, rank, collected=1)
-            else:
+            if error is not None:
                 node = plan.ranks[rank].node.name
                 leftovers.append(Leftover(ended.attempt, rank, node, error_text(error)))
     return tuple(leftovers)
