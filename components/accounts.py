@@ -32,6 +32,10 @@ class Account:
         """Whether the credentials lead to all that was recorded, and perhaps to more."""
         return self.id is not None and {*recorded.split("+")} <= {*self.id.split("+")}
 
+    def completed(self, recorded: str) -> str:
+        """Return what to record instead of `recorded`, which these credentials lead to."""
+        return recorded
+
 
 def selected_in_rehearsal() -> str:
     """Return `Account.selected_by` of a simulated account."""

@@ -94,9 +94,10 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     `rehearsal_server`: one whose `hooks` start a real server of its kind on this machine in its place.
     `key_variables`: those of the environment that have credentials, of which one is enough.
     `explained`: how changes of its fleets are told. `tells_room`: whether `room` tells of machines on demand.
-    `compares_account`: its own plan and provider compare where a fleet is: contexts of one project lead to
-    several clusters. `catalog`: a folder with its machine types and prices (`types.csv` and `prices.csv` in
-    the form of `catalog/`), for `orch offers`.
+    `accounts_per_stack`: stacks of one project may have different accounts, such as the clusters of several
+    contexts: a plan names its own (`Deployment.account`), `recorded_account` returns that of a stack.
+    `catalog`: a folder with its machine types and prices (`types.csv` and `prices.csv` in the form of
+    `catalog/`), for `orch offers`.
     """
 
     name: ClassVar[str]
@@ -107,7 +108,7 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     key_variables: ClassVar[tuple[str, ...]] = ()
     explained: ClassVar[Explained] = NOTHING
     tells_room: ClassVar[bool] = False
-    compares_account: ClassVar[bool] = False
+    accounts_per_stack: ClassVar[bool] = False
     catalog: ClassVar[Path | None] = None
 
     @abstractmethod
@@ -288,6 +289,14 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
 
         Called once per operation and backend, before a recorded resource is believed to be gone. Raises what
         asking the backend raises.
+        """
+        return None
+
+    def recorded_account(self, snapshot: StackSnapshot, root: Path) -> Account | None:
+        """Return the account in which the engine looks for the recorded resources of a stack, if the backend
+        has `accounts_per_stack`; None if nobody compares it.
+
+        `root`: the project's folder. Raises what asking the backend raises.
         """
         return None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from orch.components.accounts import Account
 from orch.components.explain import NOTHING, Explained, Traits
 from orch.components.request import CloudAnswer, NewHostKey, NodeProblem, NodeWarning
 from orch.spec.findings import Finding
@@ -135,6 +136,8 @@ class Deployment:
     makers: Mapping[str, str] = field(default_factory=dict[str, str])
     only: Callable[[Collection[str], Collection[str]], Deployment] | None = None
     locked: frozenset[str] = frozenset()
+    # The account that the plan is for, if the backend has `accounts_per_stack`.
+    account: Account | None = None
     # Its nodes by type, place and price, where they cost money.
     priced: tuple[PricedNodes, ...] = ()
     # What a node that comes to it has, in words of `NodeState`, as far as placing a run asks.

@@ -15,6 +15,7 @@ from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from orch.catalog.load import folder_of
@@ -232,9 +233,14 @@ def account(name: str, settings: Iterable[BackendSettings], session: Callable[[s
     return _known(name).account(settings, session)
 
 
-def compares_account(name: str) -> bool:
-    """See `Backend.compares_account`."""
-    return _known(name).compares_account
+def accounts_per_stack(name: str) -> bool:
+    """See `Backend.accounts_per_stack`."""
+    return _known(name).accounts_per_stack
+
+
+def recorded_account(name: str, snapshot: StackSnapshot, root: Path) -> Account | None:
+    """See `Backend.recorded_account`."""
+    return _known(name).recorded_account(snapshot, root)
 
 
 def candidates_of(request: PlanRequest) -> tuple[Candidate, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from orch.components import accounts
 from orch.components.registry import backend
 from orch.components.request import CloudAnswer
 from orch.spec.errors import ExitCode, OrchError
@@ -58,13 +59,15 @@ class VolumePlan:
     """A planned volume: its state but for the id of a new one, and what makes it.
 
     `register` makes the resource inside a Pulumi program and gives the volume's id. `images`: images of this
-    machine that it needs.
+    machine that it needs. `account`: the account that the plan is for, if the backend has
+    `accounts_per_stack`.
     """
 
     state: VolumeState
     reasons: tuple[str, ...]
     register: Callable[[], pulumi.Output[str]]
     images: tuple[str, ...] = ()
+    account: accounts.Account | None = None
     answer: Callable[[str], CloudAnswer | None] = lambda text: None
 
 

@@ -29,7 +29,7 @@ from orch.stacks.provisioning.shared_networks import (
     shared_by,
 )
 from orch.stacks.pulumi import keyless
-from orch.stacks.pulumi.accounts import require_own
+from orch.stacks.pulumi.accounts import drop_record, leads_elsewhere, require_own
 from orch.stacks.pulumi.changes import PropertyDrift, changes, find_drift, matches_record, name_of
 from orch.stacks.pulumi.leases import lease_finding, refuse_leased
 from orch.stacks.pulumi.lock_holders import delete_stale_marks
@@ -167,7 +167,8 @@ def _over(name: str, ended: int) -> Plan:
 def down(project: Project, name: str, listener: Listener, *, force: bool = False) -> Plan:
     """Remove all resources of a fleet and its stack; with `force` also while runs are on its nodes.
 
-    Removes the leftovers of a killed `up` too. Raises NoSuchFleet, Conflict, StackError, Interrupted.
+    Removes the leftovers of a killed `up` too. With `force` a fleet leaves the record if its cluster is gone
+    for good and the kubeconfig leads to another one. Raises NoSuchFleet, Conflict, StackError, Interrupted.
     """
     project = _with_force(project, force)
     stack = StackState(project, name)
@@ -176,8 +177,13 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
         raise not_up(project, name, removing=True)
     project.prepare()
     refuse_leased(stack)
-    require_own(stack)
     before = stack.hourly
+    if force and leads_elsewhere(stack):
+        refuse_protected(stack)
+        with logged(project, "down", f"fleet {name}", listener):
+            drop_record(stack, listener)
+        return Plan(name, name, (), (), hourly=0.0, delta=money(-before))
+    require_own(stack)
     refuse_protected(stack)
     recover(stack, listener, removing=True)
     makers = stack.makers

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orch.components.accounts import Account
 from orch.components.request import DATA_TYPES, RecordedFileSystem
 from orch.runner.private import private_folder, write_private
 from orch.spec.install import UPGRADE
@@ -85,6 +86,8 @@ class StackState:
         """The tags as they were last read, None since what may have changed them."""
         self.confirmed: set[str] = set()
         """Backends whose present account has what the stack records there; see `pulumi/accounts.py`."""
+        self.accounts: dict[str, Account | None] = {}
+        """Accounts in which the engine looks for its resources, of backends with several in one project."""
         self._siblings: dict[str, StackState] = {name: self}
 
     @property
@@ -98,6 +101,7 @@ class StackState:
         """Drop the cached state: the next use reads it again."""
         self._read = None
         self.tags_read = None
+        self.accounts = {}
 
     def sibling(self, name: str) -> StackState:
         """Another stack of the project, cached in the same way."""

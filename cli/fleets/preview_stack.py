@@ -96,7 +96,9 @@ def previewed(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Pre
     from orch.cli.redaction import mask
 
     try:
-        result = (_fleet if job.kind == "fleet" else _volume)(job, project, loaded, wanted)
+        result = _unreviewed(job, project, wanted)
+        if result is None:
+            result = (_fleet if job.kind == "fleet" else _volume)(job, project, loaded, wanted)
     except OrchError as error:
         result = failed(job, error)
     except KeyboardInterrupt:
@@ -104,6 +106,30 @@ def previewed(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Pre
     except Exception as error:  # noqa: BLE001 - a bug with one stack is told in its place
         result = failed(job, as_bug(error))
     return _cleaned(result, mask())
+
+
+def _unreviewed(job: Job, project: Project, wanted: Wanted) -> Previewed | None:
+    """Return that a stack of Kubernetes has no plan before its kubeconfig is reviewed, None for any other.
+
+    One that leaves Kubernetes is still compared with its cluster."""
+    from orch.components.registry import backends_of
+    from orch.spec.models import Fleet, Volume
+    from orch.spec.models.backends import effective
+    from orch.stacks.state import StackState
+    from orch.stacks.volumes.state import stack_of
+
+    held, model = wanted.reviewed, job.document.model
+    if held is None or held.kubeconfig is None or not isinstance(model, Fleet | Volume):
+        return None
+    if isinstance(model, Fleet):
+        stack = StackState(project, model.name)
+        backends = effective(model.written_backends, tuple(each.type for each in project.backends))
+    else:
+        stack, backends = stack_of(project, model.name), (model.backend,)
+    if "kubernetes" not in {*backends, *backends_of(str(each["type"]) for each in stack.resources)}:
+        return None
+    # No failure: the required check of a pull request would never let it be merged.
+    return replace(failed(job, held.refusal(f"the {job.kind} {job.name}")), code=ExitCode.OK)
 
 
 def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previewed:
@@ -119,13 +145,6 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     document, fleet, notes = job.document, job.document.model, _Notes()
     if not isinstance(fleet, Fleet):
         raise TypeError(f"{job.name} is no fleet")
-    if (
-        (held := wanted.reviewed) is not None
-        and held.kubeconfig is not None
-        and _on_kubernetes(fleet, project)
-    ):
-        # No failure: the required check of a pull request would never let it be merged.
-        return replace(failed(job, held.refusal(f"the fleet {fleet.name}")), code=ExitCode.OK)
     warnings = document.effective()
     request = _request(job, fleet, wanted)
     plan, saved = _planned(job, project, request, wanted, notes)
@@ -245,12 +264,6 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
     return Previewed(
         review, outcome_json(outcome), ExitCode.OK, shown, told, outcome.pending, saved, tuple(found)
     )
-
-
-def _on_kubernetes(fleet: Fleet, project: Project) -> bool:
-    from orch.spec.models.backends import effective
-
-    return "kubernetes" in effective(fleet.written_backends, tuple(each.type for each in project.backends))
 
 
 def failed(job: Job, error: OrchError) -> Previewed:

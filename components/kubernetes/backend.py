@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from orch.components.accounts import Account
 from orch.components.base import Backend
 from orch.components.cloud.marked import Survey
 from orch.components.cloud.orphans import StackSnapshot
@@ -20,7 +21,8 @@ from orch.components.explain import Explained, Traits
 from orch.components.kubernetes.account.facts import ClusterFacts
 from orch.components.kubernetes.account.gather_facts import gather_facts
 from orch.components.kubernetes.candidates import KubernetesCandidate, candidates
-from orch.components.kubernetes.explain import EXPLAINED, PACKAGE, traits
+from orch.components.kubernetes.cluster import cluster_account
+from orch.components.kubernetes.explain import EXPLAINED, PACKAGE, PROVIDER, traits
 from orch.components.kubernetes.login import kubeconfig_file, require_contexts
 from orch.components.kubernetes.plan import KubernetesPlan
 from orch.components.kubernetes.planner import Context, KubernetesPlanner
@@ -43,7 +45,7 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     settings: ClassVar[type[BackendSettings]] = KubernetesSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     explained: ClassVar[Explained] = EXPLAINED
-    compares_account: ClassVar[bool] = True
+    accounts_per_stack: ClassVar[bool] = True
 
     def _login(self, request: PlanRequest, context: str | None) -> tuple[Path | None, str | None]:
         """The file of a kubeconfig and the context of it; in a rehearsal its own cluster."""
@@ -112,8 +114,14 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     def deploy(
         self, request: PlanRequest, candidate: KubernetesCandidate, plan: KubernetesPlan
     ) -> Deployment:
+        account = None
+        if plan.queue.cluster is not None:
+            file, _ = self._login(request, candidate.context)
+            login = self._client(request, candidate.context).login
+            account = cluster_account(login, file, plan.queue.cluster)
         return replace(
             super().deploy(request, candidate, plan),
+            account=account,
             findings=(*plan.warnings, *jump_note(self.settings_of(request))),
             unpriced=() if plan.queue.price_hourly is not None else ("its runs' pods",),
         )
@@ -135,6 +143,21 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
 
     def traits(self, request: PlanRequest, candidate: KubernetesCandidate, plan: KubernetesPlan) -> Traits:
         return traits(plan)
+
+    def recorded_account(self, snapshot: StackSnapshot, root: Path) -> Account | None:
+        """Return the cluster that the stack's provider leads to; None in a rehearsal, whose control plane is
+        created again whenever it was stopped."""
+        provider = next(snapshot.of(PROVIDER), None)
+        if provider is None or snapshot.session(self.name) is not None:
+            return None
+        file, context = provider.inputs.get("kubeconfig"), provider.inputs.get("context")
+        if file and not Path(file).exists():  # another clone of the project recorded it
+            file = kubeconfig_file(self.entry(snapshot.settings), root)
+        client = KubernetesClient.open(str(file) if file else None, context)
+        try:
+            return cluster_account(client.login, file, client.identity())
+        finally:
+            client.close()
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
         from orch.components.kubernetes.orphans import delete_unrecorded

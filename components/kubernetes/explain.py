@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orch.components.kubernetes.plan import Chosen, KubernetesPlan, KueueObjects, Queueing
 
 PACKAGE = "kubernetes"
+PROVIDER = f"pulumi:providers:{PACKAGE}"
 
 _QUEUES = r"kubernetes:kueue\.x-k8s\.io/.*"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orch.components.cloud.marked import MarkedResource, Survey, project_of, survey_of
 from orch.components.kubernetes.account.facts import MANAGED_BY, MARK
-from orch.components.kubernetes.explain import PACKAGE
+from orch.components.kubernetes.explain import PACKAGE, PROVIDER
 from orch.components.kubernetes.plan import STACK
 from orch.components.kubernetes.plugin import PAUSE_S, PLURALS, ObjectHandler, held_in
 from orch.providers.orch.handler import LeftBehind
@@ -23,7 +23,6 @@ from orch.spec.errors import OrchError
 if TYPE_CHECKING:
     from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 
-PROVIDER = f"pulumi:providers:{PACKAGE}"
 # What others stand on comes last.
 ORDER = ("LocalQueue", "ClusterQueue", "ResourceFlavor", "Topology", "RoleBinding", "Role", "ServiceAccount")
 

@@ -7,10 +7,12 @@ Source: kubernetes.io, "Persistent Volumes": access modes, expanding claims, sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.cloud.orphans import StackSnapshot
+from orch.components.kubernetes.cluster import cluster_account
 from orch.components.kubernetes.login import kubeconfig_file
 from orch.components.kubernetes.orphans import delete_empty
 from orch.components.kubernetes.plan import MARK, STACK, labels_of
@@ -61,15 +63,10 @@ class KubernetesVolumes(MadeWithVolumes):
             **({"context": context} if context is not None else {}),
         }
         try:
-            namespace = settings.namespace or client.login.namespace or "default"
-            volume = request.volume
-            name = volume.claim_name or volume.volume_id
-            if name is not None:
-                found = client.find(_path(namespace, name))
-                return _plan_existing(volume, found, namespace, name, region=context)
-            mark = _space_labels(request)[MARK]
-            makes = _makes_namespace(client, namespace, mark)
-            return plan_new(request, login, namespace, client.items(_CLASSES), makes_namespace=makes)
+            plan = _planned(request, client, login, settings.namespace)
+            # The control plane of a rehearsal is created again whenever it was stopped.
+            own = None if rehearsed is not None else cluster_account(client.login, path, client.identity())
+            return replace(plan, account=own)
         finally:
             client.close()
 
@@ -80,6 +77,20 @@ class KubernetesVolumes(MadeWithVolumes):
         snapshot = StackSnapshot((), (), account.settings, account.session, marks=frozenset({mark}))
         file = kubeconfig_file(settings, account.root)
         return delete_empty(snapshot, file, [volume.region or ""], settings.namespace)
+
+
+def _planned(
+    request: VolumeRequest, client: KubernetesClient, login: Mapping[str, str], given: str | None
+) -> VolumePlan:
+    """Plan a claim in the namespace that is `given`, else that of the login. Raises PlanError."""
+    namespace = given or client.login.namespace or "default"
+    volume = request.volume
+    name = volume.claim_name or volume.volume_id
+    if name is not None:
+        found = client.find(_path(namespace, name))
+        return _plan_existing(volume, found, namespace, name, region=client.login.context)
+    makes = _makes_namespace(client, namespace, _space_labels(request)[MARK])
+    return plan_new(request, login, namespace, client.items(_CLASSES), makes_namespace=makes)
 
 
 _CLASSES = "/apis/storage.k8s.io/v1/storageclasses"

@@ -17,12 +17,17 @@ _SERVER = "server/"
 
 def identity_of(uid: str | None, cluster: Cluster) -> str:
     """Return the text. `uid` None: it may not be read."""
+    ca = "".join((cluster.ca or "").split())
+    named = f"{cluster.url.scheme}://{address_of(cluster)} {ca}"
+    server = f"{_SERVER}{hashlib.sha256(named.encode()).hexdigest()[:16]}"
+    return f"{uid}+{server}" if uid else server
+
+
+def address_of(cluster: Cluster) -> str:
+    """Return the host, port and path of the API server."""
     url = cluster.url
     port = url.port or (443 if url.scheme == "https" else 80)
-    address = f"{url.scheme}://{(url.hostname or '').lower()}:{port}{url.path.rstrip('/')}"
-    ca = "".join((cluster.ca or "").split())
-    server = f"{_SERVER}{hashlib.sha256(f'{address} {ca}'.encode()).hexdigest()[:16]}"
-    return f"{uid}+{server}" if uid else server
+    return f"{(url.hostname or '').lower()}:{port}{url.path.rstrip('/')}"
 
 
 def difference(known: str, found: str) -> str | None:

@@ -125,7 +125,7 @@ class Gang:
                 if self.guard is not None:
                     words, code = self.guard.guarded(words, code)
                 if self.fence is not None:
-                    code = self.fence.guarded(code, makes)
+                    code = self.fence.guarded(code, makes, compiled.account)
                 if self.request.only and (made_of := templates(self.stack)):
                     # First and alone: with what stands on them, all nodes would be targets.
                     named = [word for urn in made_of for word in ("--target", urn)]

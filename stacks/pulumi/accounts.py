@@ -11,6 +11,7 @@ records: if all of it is gone at once, that is not believed without `--forget`.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +31,7 @@ from orch.stacks.project import Project
 from orch.stacks.pulumi.changes import gone, type_of
 from orch.stacks.pulumi.kinds import counted_kinds
 from orch.stacks.pulumi.locks import subject
-from orch.stacks.pulumi.operation import Activity, EngineCall, engine
+from orch.stacks.pulumi.operation import Activity, EngineCall, Note, engine, plain
 from orch.stacks.pulumi.process import Event
 from orch.stacks.pulumi.tags import last_tags, read_tags, set_tag
 from orch.stacks.state import StackState
@@ -77,11 +78,7 @@ def in_clouds(resources: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str
 
 
 def present_account(project: Project, backend: str) -> Account | None:
-    """Return the account of the present credentials. Raises what asking raises.
-
-    None if nobody logs in, and for a backend that compares where its fleets are by itself."""
-    if registry.compares_account(backend):
-        return None
+    """Return the account of the present credentials, None if nobody logs in. Raises what asking raises."""
     kept = project.accounts.get(backend)
     if kept is None or time.monotonic() - kept[0] > FRESH_S:
         from orch.stacks.secrets.values import backends_with_secrets
@@ -94,12 +91,44 @@ def present_account(project: Project, backend: str) -> Account | None:
     return kept[1]
 
 
+def _account_of(stack: StackState, backend: str) -> Account | None:
+    """Return the account in which the resources of a stack are asked for. Raises what asking raises."""
+    if not registry.accounts_per_stack(backend):
+        return present_account(stack.project, backend)
+    if backend not in stack.accounts:
+        from orch.stacks.pulumi.orphans import snapshot_of
+
+        snapshot = snapshot_of(stack.recorded, stack.project)
+        stack.accounts[backend] = registry.recorded_account(backend, snapshot, stack.project.root)
+    return stack.accounts[backend]
+
+
 def require_own(stack: StackState) -> None:
     """Raise OtherAccount if the credentials lead to another account than the stack's.
 
     Asks nobody about a stack without a record. Raises what asking raises."""
     if stack.exists:
         _compare(stack, recorded_accounts(last_tags(stack)))
+
+
+def leads_elsewhere(stack: StackState) -> bool:
+    """Whether the stack is recorded on a cluster, and the kubeconfig leads to another one. Raises what asking
+    raises."""
+    if not any(map(registry.accounts_per_stack, recorded_accounts(last_tags(stack)))):
+        return False
+    try:
+        require_own(stack)
+    except OtherAccount:
+        return True
+    return False
+
+
+def drop_record(stack: StackState, listener: Callable[[Any], object]) -> None:
+    """Remove a stack whose account is gone for good. Asks and deletes nothing in the present one, which may
+    be a copy of it. Raises StackError."""
+    plain(stack, ["stack", "rm", "--force", "--yes"])
+    shutil.rmtree(stack.project.dot / "work" / stack.name, ignore_errors=True)
+    listener(Note(f"dropped from the record: the {subject(stack.name)}; nothing was deleted"))
 
 
 def require_own_if_told(stack: StackState) -> None:
@@ -110,6 +139,21 @@ def require_own_if_told(stack: StackState) -> None:
         raise
     except OrchError:
         return
+
+
+def require_planned(stack: StackState, backend: str, planned: Account | None) -> None:
+    """Raise OtherAccount if a plan is for another account than the one that has the stack.
+
+    `planned`: as the plan tells it, None if the backend has one account for a project. Raises what asking
+    raises."""
+    if planned is None or not stack.exists:
+        return
+    before = recorded_accounts(last_tags(stack)).get(backend)
+    if before is None and (own := _account_of(stack, backend)) is not None and own.id is not None:
+        before = RecordedAccount(own.id, own.words)
+    empty = _is_empty(stack)
+    if before is not None and not planned.has(before.id) and not (empty and stack.project.forget):
+        raise _foreign(stack, backend, before, planned, empty=empty)
 
 
 def require_confirmed(stack: StackState, listener: Callable[[Any], object]) -> None:
@@ -139,6 +183,8 @@ def require_surveyed(stack: StackState, survey: Survey) -> None:
     record tells whether this is its account. What existed before orch bears no mark, and is never listed."""
     listed = {each.id for each in survey.resources}
     standing = in_clouds(each for each in stack.resources if not each.get("external"))
+    # A look at a cluster lists empty namespaces alone.
+    standing = {name: own for name, own in standing.items() if not registry.accounts_per_stack(name)}
     lost = {urn for urns in standing.values() for urn, own in urns.items() if own not in listed}
     if not survey.unseen and (error := _doubt(stack, lost, standing)) is not None:
         raise error
@@ -165,9 +211,10 @@ def record(stack: StackState, present: Mapping[str, Account]) -> None:
             continue
         before = known.get(name)
         if before is not None and own.has(before.id):
+            accounts[name] = RecordedAccount(own.completed(before.id), before.words)
             continue
         if before is not None and not (empty and stack.project.forget):
-            raise _foreign(stack, before, own, empty=empty)
+            raise _foreign(stack, name, before, own, empty=empty)
         accounts[name] = RecordedAccount(own.id, own.words)
     write(stack, accounts, known)
     stack.confirmed |= present.keys()
@@ -209,11 +256,11 @@ def _compare(stack: StackState, known: Mapping[str, RecordedAccount]) -> None:
     for name, own in known.items():
         if (used and name not in used) or (empty and stack.project.forget):
             continue
-        present = present_account(stack.project, name)
+        present = _account_of(stack, name)
         if present is None or present.id is None:
             continue  # one that tells no account any more is compared by what is there
         if not present.has(own.id):
-            raise _foreign(stack, own, present, empty=empty)
+            raise _foreign(stack, name, own, present, empty=empty)
         stack.confirmed.add(name)
 
 
@@ -225,9 +272,7 @@ def _is_empty(stack: StackState) -> bool:
 def _unsure(stack: StackState) -> bool:
     """Whether an account has still to be confirmed by what is there."""
     names = in_clouds(stack.resources).keys() - stack.confirmed
-    return not stack.project.forget and any(
-        present_account(stack.project, name) is not None for name in sorted(names)
-    )
+    return not stack.project.forget and any(_account_of(stack, name) is not None for name in sorted(names))
 
 
 def _doubt(
@@ -241,23 +286,27 @@ def _doubt(
         if name in stack.confirmed:
             continue
         if urns.keys() <= set(lost):
-            present = present_account(stack.project, name)
+            present = _account_of(stack, name)
             if present is not None:
                 return _all_gone(stack, name, present, [type_of(urn) for urn in urns])
         stack.confirmed.add(name)
     return None
 
 
-def _foreign(stack: StackState, own: RecordedAccount, present: Account, *, empty: bool) -> OtherAccount:
-    fleet = empty and "." not in stack.name
-    leave = (
-        f"; nothing of it is recorded there: `orch down {stack.name} --forget` gives it up" if fleet else ""
-    )
+def _foreign(
+    stack: StackState, backend: str, own: RecordedAccount, present: Account, *, empty: bool
+) -> OtherAccount:
+    name, volume, which, leave = stack.name, stack.name.partition(VOLUME)[2], own.id, ""
+    if empty and "." not in name:
+        leave = f"; nothing of it is recorded there: `orch down {name} --forget` gives it up"
+    elif registry.accounts_per_stack(backend):
+        forget = f"orch volume delete {volume} --forget" if volume else f"orch down {name} --force"
+        which, leave = own.words, f"; if that is gone for good, `{forget}` drops the record"
     return OtherAccount(
         f"the {subject(stack.name)} belongs to {own.words}, and the credentials lead to {present.words}",
         detail=f"its account is {own.id}, the present one {present.id}, selected by {present.selected_by}; "
         "nothing was changed",
-        hint=f"select the credentials of {own.id} in place of {present.selected_by}, and run the same "
+        hint=f"select the credentials of {which} in place of {present.selected_by}, and run the same "
         f"command again{leave}",
         code=FOREIGN,
     )

@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
+from orch.components.accounts import Account
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import OrchError
 from orch.spec.findings import Finding
 from orch.stacks.errors import Conflict
-from orch.stacks.pulumi.accounts import asked, record
+from orch.stacks.pulumi.accounts import asked, record, require_planned
 from orch.stacks.pulumi.locks import break_dead_locks, subject
 from orch.stacks.pulumi.operation import Listener, plain, while_held
 from orch.stacks.pulumi.process import Program
@@ -252,12 +253,17 @@ class StackFence:
         self._error: OrchError | None = None
         self._passed: frozenset[str] | None = None
 
-    def guarded(self, code: Program, makes: Collection[str]) -> Program:
+    def guarded(self, code: Program, makes: Collection[str], planned: Account | None = None) -> Program:
         """Return the program with that look before it. `makes`: the backends on which it may create
-        something, whose accounts are recorded with the stack. Raises what asking for these raises."""
+        something, whose accounts are recorded with the stack; `planned`: see `require_planned`. Raises what
+        asking for these raises."""
         if self._passed is not None and self._passed.issuperset(makes):
             return code
         present = asked(self._stack.project, makes)
+        if planned is not None:
+            for name in makes:
+                require_planned(self._stack, name, planned)
+            present = dict.fromkeys(makes, planned)
 
         async def run() -> Any:
             import pulumi

@@ -22,7 +22,13 @@ from orch.stacks.fleets import known_fleets
 from orch.stacks.operations import ensure_images
 from orch.stacks.project import Project, scope_of
 from orch.stacks.provisioning.policies import of_volume
-from orch.stacks.pulumi.accounts import require_confirmed, require_own
+from orch.stacks.pulumi.accounts import (
+    drop_record,
+    leads_elsewhere,
+    require_confirmed,
+    require_own,
+    require_planned,
+)
 from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
 from orch.stacks.pulumi.leases import StackFence, lease_finding, refuse_leased
 from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine, plain
@@ -116,7 +122,7 @@ def up_volume(
     fence = StackFence(stack)
     try:
         with logged(project, "up", f"volume {volume.name}", listener) as outcome:
-            engine(stack, words, run, fence.guarded(code, {volume.backend}))
+            engine(stack, words, run, fence.guarded(code, {volume.backend}, plan.account))
             outcome.made(changes(run.events))
     except EngineFailed as failed:
         if (refusal := fence.refusal(failed)) is not failed:
@@ -139,13 +145,19 @@ def _judged(stack: StackState, run: EngineCall) -> tuple[Finding, ...]:
 def down_volume(project: Project, name: str, listener: Listener) -> VolumeOutcome:
     """Delete a volume with all that is on it, and its stack; one that existed before orch stays.
 
-    Whoever calls has asked: no protection is looked at. Raises NoSuchFleet, Conflict, StackError.
+    Whoever calls has asked: no protection is looked at. With `--forget` a volume leaves the record if its
+    cluster is gone for good and the kubeconfig leads to another one. Raises NoSuchFleet, Conflict,
+    StackError.
     """
     stack = stack_of(project, name)
     if not stack.exists:
         raise no_such_volume(project, name)
     project.prepare()
     refuse_leased(stack)
+    if project.forget and leads_elsewhere(stack):
+        with logged(project, "volume delete", f"volume {name}", listener):
+            drop_record(stack, listener)
+        return VolumeOutcome(name, ())
     require_own(stack)
     recover(stack, listener, removing=True)
     require_confirmed(stack, listener)
@@ -206,7 +218,7 @@ def _planned(stack: StackState, volume: Volume, scope: str | None = None) -> Vol
     project = stack.project
     previous = _recorded(stack)
     near = zones_of_fleets(project, volume) if volume.availability_zone is None else ()
-    return plan_volume(
+    plan = plan_volume(
         VolumeRequest(
             volume,
             account_of(project, volume.backend),
@@ -216,6 +228,8 @@ def _planned(stack: StackState, volume: Volume, scope: str | None = None) -> Vol
             near,
         )
     )
+    require_planned(stack, volume.backend, plan.account)
+    return plan
 
 
 def zones_of_fleets(project: Project, volume: Volume) -> tuple[str, ...]:

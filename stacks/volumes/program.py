@@ -14,7 +14,7 @@ from orch.spec.state import SCHEMA
 from orch.spec.volume_state import VolumeState
 from orch.stacks.fleets import find_model
 from orch.stacks.project import Project, find, scope_of
-from orch.stacks.pulumi.accounts import require_own
+from orch.stacks.pulumi.accounts import require_own, require_planned
 from orch.stacks.pulumi.process import Program, without_source_positions
 from orch.stacks.secrets.values import backends_with_secrets
 from orch.stacks.state import StackState, refuse_newer
@@ -58,7 +58,8 @@ def register_by_hand(root: Path, name: str, stack_name: str) -> None:
         recorded = refuse_newer(answer.get("outputs") or {}).get("volume")
         previous = VolumeState.model_validate(whole(recorded)) if recorded else None
         project = find(root)
-        require_own(StackState(project, f"{STACK}{name}"))
+        stack = StackState(project, f"{STACK}{name}")
+        require_own(stack)
         request = VolumeRequest(
             volume,
             account_of(project, volume.backend),
@@ -70,6 +71,7 @@ def register_by_hand(root: Path, name: str, stack_name: str) -> None:
             plan = plan_volume(request)
         except PlanError as error:
             raise error.placed(document) from error
+        require_planned(stack, volume.backend, plan.account)
     except OrchError as error:
         raise pulumi.RunError(error.text()) from error
     register_volume(plan)

@@ -147,6 +147,18 @@ def test_a_claim_keeps_its_name_in_another_clone_of_the_project(server: KubeServ
     assert plan_new(elsewhere, {}, "lab", CLASSES).state.volume_id == "orch-data-abc123"
 
 
+@pytest.mark.parametrize("claim", [None, "theirs"])
+def test_a_plan_tells_which_cluster_it_is_for(server: KubeServer, claim: str | None) -> None:
+    theirs = {"metadata": {"name": "theirs"}, "spec": {"accessModes": ["ReadWriteMany"]}}
+    cluster(server, {}, claims=(theirs, {"metadata": {"name": "kube-system", "uid": "8d3f"}}))
+    account = KubernetesVolumes().plan(request_of(server, claim_name=claim)).account
+    assert account is not None
+    assert account.words == f"the Kubernetes cluster at 127.0.0.1:{server.port}"
+    assert account.selected_by == f"context lab of {server.kubeconfig()}"
+    assert account.has("8d3f")
+    assert not account.has("aaaa")
+
+
 def test_a_rehearsal_asks_its_own_cluster(server: KubeServer, tmp_path: Path) -> None:
     cluster(server, {})
     settings = KubernetesSettings.model_validate(
@@ -155,4 +167,4 @@ def test_a_rehearsal_asks_its_own_cluster(server: KubeServer, tmp_path: Path) ->
     account = Account((settings,), session=lambda backend: str(server.kubeconfig()))
     asked = request_of(server)
     plan = KubernetesVolumes().plan(VolumeRequest(asked.volume, account, None, "abc123"))
-    assert plan.state.disk_type == "fast"
+    assert (plan.state.disk_type, plan.account) == ("fast", None)
