@@ -23,6 +23,7 @@ from orch.ci.forge import (
     require_library,
 )
 from orch.ci.protection import Environment, of_github
+from orch.spec.cursors import Cursors
 
 if TYPE_CHECKING:
     from github import Github
@@ -100,7 +101,7 @@ class GitHub:
 
     def comments(self, number: int) -> Iterator[Comment]:
         with self._asking(number):
-            for each in self._repository.get_issue(number).get_comments():
+            for each in self._listed(self._repository.get_issue(number).get_comments()):
                 yield Comment(each.id, _login(each), each.body or "")
 
     def add_comment(self, number: int, body: str) -> None:
@@ -123,19 +124,20 @@ class GitHub:
     def pulls(self, base: str | None = None) -> Iterator[Pull]:
         with self._asking():
             into = {} if base is None else {"base": base}
-            for each in self._repository.get_pulls(state="open", **into):
+            for each in self._listed(self._repository.get_pulls(state="open", **into)):
                 yield _pull(each)
 
     def pulls_of(self, commit: str) -> Iterator[Pull]:
         with self._asking():
-            for each in self._repository.get_commit(commit).get_pulls():
+            for each in self._listed(self._repository.get_commit(commit).get_pulls()):
                 yield _pull(each)
 
     def approvals(self, number: int) -> Iterator[Comment]:
         """The last review of each person, where it approves the commit that would be merged."""
         with self._asking(number):
             pull = self._repository.get_pull(number)
-            last = {_login(each): each for each in pull.get_reviews() if each.state in _VERDICTS}
+            reviews = self._listed(pull.get_reviews())
+            last = {_login(each): each for each in reviews if each.state in _VERDICTS}
             for login, each in last.items():
                 if each.state != "APPROVED" or each.commit_id != pull.head.sha or login == _login(pull):
                     continue
@@ -211,7 +213,8 @@ class GitHub:
 
     def issues(self, label: str) -> Iterator[Issue]:
         with self._asking():
-            for each in self._repository.get_issues(state="all", labels=[label], sort="created"):
+            issues = self._repository.get_issues(state="all", labels=[label], sort="created")
+            for each in self._listed(issues):
                 # `pull_request` is absent from issues, and asking for it would be a request for each.
                 if "/pull/" not in each.html_url:
                     yield Issue(each.number, _login(each), each.title, each.body or "", each.state == "open")
@@ -234,6 +237,13 @@ class GitHub:
         with self._asking(issue.number):
             state = "open" if is_open else "closed"
             self._repository.get_issue(issue.number).edit(title=title, body=body, state=state)
+
+    def _listed(self, found: Any) -> Iterator[Any]:
+        """Yield the items of a list. Raises ForgeError for one that does not end."""
+        cursors = Cursors(lambda text: ForgeError(text, where=f"{self.repo} at {self.url}"))
+        while found._couldGrow():
+            cursors.next(vars(found)["_PaginatedList__nextUrl"])
+            yield from found._grow()
 
     @contextmanager
     def _asking(self, number: int | None = None) -> Iterator[None]:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from orch.ci.forge import Check, Comment, ForgeError, Issue, Pull, refusal, require_library
+from orch.spec.cursors import Cursors
 
 if TYPE_CHECKING:
     from gitlab import Gitlab
@@ -60,8 +61,7 @@ class GitLab:
 
     def comments(self, number: int) -> Iterator[Comment]:
         with self._asking(number):
-            notes = self._notes(number).list(iterator=True, sort="asc", order_by="created_at")
-            for each in notes:
+            for each in self._listed(self._notes(number), sort="asc", order_by="created_at"):
                 if not each.system:
                     yield Comment(each.id, each.author["username"], each.body or "")
 
@@ -85,7 +85,7 @@ class GitLab:
     def pulls(self, base: str | None = None) -> Iterator[Pull]:
         with self._asking():
             into = {} if base is None else {"target_branch": base}
-            for each in self._project.mergerequests.list(iterator=True, state="opened", **into):
+            for each in self._listed(self._project.mergerequests, state="opened", **into):
                 yield _pull(each)
 
     def pulls_of(self, commit: str) -> Iterator[Pull]:
@@ -102,10 +102,10 @@ class GitLab:
         """
         with self._asking(number):
             request = self._project.mergerequests.get(number)
-            versions = request.diffs.list(iterator=True)
+            versions = self._listed(request.diffs)
             heads = [_time(each.created_at) for each in versions if each.head_commit_sha == request.sha]
             since = max(heads, default=None)
-            notes = list(self._notes(number).list(iterator=True, sort="asc", order_by="created_at"))
+            notes = list(self._listed(self._notes(number), sort="asc", order_by="created_at"))
             # A server that does not tell when somebody approved has a note of its own on it.
             told = {
                 each.author["id"]: each.created_at for each in notes if each.system and each.body == _APPROVED
@@ -148,7 +148,7 @@ class GitLab:
 
     def issues(self, label: str) -> Iterator[Issue]:
         with self._asking():
-            for each in self._project.issues.list(iterator=True, state="all", labels=[label], sort="asc"):
+            for each in self._listed(self._project.issues, state="all", labels=[label], sort="asc"):
                 yield Issue(
                     each.iid,
                     each.author["username"],
@@ -168,6 +168,15 @@ class GitLab:
             data["state_event"] = "reopen" if is_open else "close"
         with self._asking(issue.number):
             self._project.issues.update(issue.number, data)
+
+    def _listed(self, manager: Any, **words: Any) -> Iterator[Any]:
+        """Yield the items of a list. Raises ForgeError for one that does not end."""
+        cursors = Cursors(lambda text: ForgeError(text, where=f"{self.repo} at {self.url}"))
+        found = manager.list(iterator=True, get_next=False, **words)
+        yield from found
+        while url := cursors.next(found._list._next_url):
+            found._list._query(url, **found._list._kwargs)
+            yield from found
 
     def _notes(self, number: int) -> Any:
         return self._project.mergerequests.get(number, lazy=True).notes

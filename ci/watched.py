@@ -43,13 +43,16 @@ def is_watched(path: str, watched: Iterable[str]) -> bool:
     return any(each in own or (each.endswith("/**") and path.startswith(each[:-2])) for each in watched)
 
 
-def files_read(top: Path, root: Path, documents: Iterable[Document], packs: Iterable[str]) -> Iterator[str]:
+def files_read(
+    top: Path, root: Path, documents: Iterable[Document], programs: Iterable[Path]
+) -> Iterator[str]:
     """The files of the repository `top` that documents name, each from its own folder or from the project's
-    `root`, and those of policy packs; each once."""
+    `root`, and `programs`, a folder with all in it; each once."""
     named = {place / text for each in documents for text in _texts(each) for place in (each.directory, root)}
-    inside = {path for each in packs if (folder := root / each).is_dir() for path in folder.rglob("*")}
+    run = {*programs}
+    inside = {path for each in run if _is_below(each, top) and each.is_dir() for path in each.rglob("*")}
     found: set[str] = set()
-    for path in (*named, *inside, root / "orch.yml", root / "orch.lock"):
+    for path in (*named, *run, *inside, root / "orch.yml", root / "orch.lock"):
         try:
             real = path.expanduser().resolve()
             if real.is_file() and real.is_relative_to(top):
@@ -68,6 +71,10 @@ def require_watched(read: Iterable[str], watched: Iterable[str]) -> None:
             where=few(missing, 5),
             hint="write the workflows again, `orch ci init` with the same options, and commit them",
         )
+
+
+def _is_below(path: Path, top: Path) -> bool:
+    return path.resolve().is_relative_to(top)
 
 
 def _inside(folder: str, folders: Iterable[str]) -> bool:

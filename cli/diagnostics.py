@@ -58,9 +58,12 @@ def read(
     untrusted: Iterable[str] | None = None,
     backends: Iterable[str] = (),
     profile: str | None = None,
+    secrets: bool = True,
 ) -> Loaded:
-    """Return the contents of a file or folder, as `load` reads it: the valid documents and all errors. Raises
-    UnknownProfile."""
+    """Return the contents of a file or folder, as `load` reads it: the valid documents and all errors.
+
+    Without `secrets` the state is not asked for their names. Raises UnknownProfile.
+    """
     from orch.spec.loader.load import load_paths
 
     return load_paths(
@@ -69,7 +72,7 @@ def read(
         environ=environ,
         untrusted=untrusted,
         backends=backends,
-        secrets=None if untrusted is not None else partial(secrets_near, path),
+        secrets=partial(secrets_near, path) if secrets and untrusted is None else None,
         common=settings_near(profile=profile, untrusted=untrusted is not None),
     )
 

@@ -171,6 +171,7 @@ def environment(
 
 def _files_read(project: Project, top: Path, folders: list[Path]) -> list[str]:
     """The files of the repository that plans of folders read."""
+    from orch.ci.programs import kubernetes_files
     from orch.ci.watched import files_read
     from orch.cli.diagnostics import read
     from orch.spec.loader.load import load_paths
@@ -179,7 +180,8 @@ def _files_read(project: Project, top: Path, folders: list[Path]) -> list[str]:
     documents = [each for folder in folders for each in read(str(folder), backends=settings).documents]
     if (own := project.root / "orch.yml").is_file():
         documents += load_paths([own]).documents
-    return list(files_read(top.resolve(), project.root, documents, project.policy_packs))
+    programs = (*(project.root / each for each in project.policy_packs), *kubernetes_files(project))
+    return list(files_read(top.resolve(), project.root, documents, programs))
 
 
 def _backends(project: Project, folders: list[Path]) -> list[str]:

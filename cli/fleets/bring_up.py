@@ -174,7 +174,8 @@ def _bring_up(
     project, document, fleet = stack.project, stack.document, stack.fleet
     if fleet is None:
         one: Any = [(project, document, stack.model)]
-        volumes.bring_up(one, yes=means.yes, as_json=means.as_json, verbose=means.verbose)
+        another = approvals.another
+        volumes.bring_up(one, yes=means.yes, as_json=means.as_json, verbose=means.verbose, another=another)
         return False
     own_approvals = replace(approvals, rekeyed=rekeyed(fleet, accept_host_keys))
     request = source.request(document, fleet, own_approvals)

@@ -111,8 +111,8 @@ class PreviewOptions:
         typer.Option(
             "--base",
             metavar="COMMIT",
-            help="Run policy packs and kubeconfig plugins only as they are in this commit; others run after "
-            "an approval.",
+            help="Run policy packs and kubeconfig plugins, and follow states and logins of orch.yml, only as "
+            "they are in this commit; others wait for an approval.",
         ),
     ] = None
 

@@ -64,12 +64,15 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
         owner=wanted.owner,
         keyless=wanted.keyless,
     )
+    trusted = True
     if wanted.base is not None:
-        from orch.ci.programs import reviewed
+        from orch.ci.programs import EVERY, reviewed
 
-        wanted = replace(wanted, reviewed=reviewed(project, wanted.base))
-        project = wanted.reviewed.project if wanted.reviewed is not None else project
-    loaded = read(target, backends=[each.type for each in project.backends])
+        held = reviewed(project, wanted.base)
+        wanted, project = replace(wanted, reviewed=held), held.project
+        # A state that the change selects is not asked.
+        trusted = EVERY not in held.settings
+    loaded = read(target, backends=[each.type for each in project.backends], secrets=trusted)
     if loaded.diagnostics:
         tell(render_human(loaded.diagnostics))
     if os.path.isdir(target):
@@ -89,7 +92,7 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
         wanted = replace(wanted, terms=terms_of(project, wanted.expires_s, titles))
     done = (*broken, *_run(jobs, project, loaded, wanted))
     code = worst(each.code for each in done)
-    found = found_undescribed(project) if os.path.isdir(target) else ()
+    found = found_undescribed(project) if trusted and os.path.isdir(target) else ()
     return Previews(target, project, loaded, done, code, wanted.terms, found)
 
 

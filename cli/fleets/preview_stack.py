@@ -109,9 +109,11 @@ def previewed(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Pre
 
 
 def _unreviewed(job: Job, project: Project, wanted: Wanted) -> Previewed | None:
-    """Return that a stack of Kubernetes has no plan before its kubeconfig is reviewed, None for any other.
+    """Return that a stack has no plan before programs or settings of its backends are reviewed, else None.
 
-    One that leaves Kubernetes is still compared with its cluster."""
+    A stack that leaves Kubernetes is still compared with its cluster.
+    """
+    from orch.ci.programs import EVERY
     from orch.components.registry import backends_of
     from orch.spec.models import Fleet, Volume
     from orch.spec.models.backends import effective
@@ -119,17 +121,21 @@ def _unreviewed(job: Job, project: Project, wanted: Wanted) -> Previewed | None:
     from orch.stacks.volumes.state import stack_of
 
     held, model = wanted.reviewed, job.document.model
-    if held is None or held.kubeconfig is None or not isinstance(model, Fleet | Volume):
+    if held is None or not isinstance(model, Fleet | Volume):
         return None
-    if isinstance(model, Fleet):
-        stack = StackState(project, model.name)
-        backends = effective(model.written_backends, tuple(each.type for each in project.backends))
+    if isinstance(model, Volume):
+        stack, backends = stack_of(project, model.name), (str(model.backend),)
     else:
-        stack, backends = stack_of(project, model.name), (model.backend,)
-    if "kubernetes" not in {*backends, *backends_of(str(each["type"]) for each in stack.resources)}:
-        return None
+        stack = StackState(project, model.name)
+        configured = tuple(each.type for each in project.backends)
+        written = effective(model.written_backends, configured)
+        backends = ("ssh",) if model.ssh_config is not None else written
+    recorded: set[str] = set()
+    if held.kubeconfig is not None and EVERY not in held.settings:
+        recorded = {*backends_of(str(each["type"]) for each in stack.resources)} & {"kubernetes"}
+    refusal = held.refusal(f"the {job.kind} {job.name}", (*backends, *recorded))
     # No failure: the required check of a pull request would never let it be merged.
-    return replace(failed(job, held.refusal(f"the {job.kind} {job.name}")), code=ExitCode.OK)
+    return replace(failed(job, refusal), code=ExitCode.OK) if refusal is not None else None
 
 
 def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previewed:

@@ -89,7 +89,8 @@ class UpOptions:
         bool,
         typer.Option(
             "--make-another",
-            help="Create a fleet also if another state of the project has one of its name, or nobody knows.",
+            help="Create a fleet or volume also if another state of the project has one of its name, or "
+            "nobody knows.",
         ),
     ] = False
     verbose: Verbose = False

@@ -39,8 +39,9 @@ def preview(volumes: Volumes, *, as_json: bool, verbose: bool) -> bool:
     return pending
 
 
-def bring_up(volumes: Volumes, *, yes: bool, as_json: bool, verbose: bool) -> None:
-    """Bring volumes up, after asking unless `yes`."""
+def bring_up(volumes: Volumes, *, yes: bool, as_json: bool, verbose: bool, another: bool = False) -> None:
+    """Bring volumes up, after asking unless `yes`. `another`: also if their cloud has one of that name, or
+    does not say."""
     from orch.cli.output.plan import counts
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
@@ -57,8 +58,11 @@ def bring_up(volumes: Volumes, *, yes: bool, as_json: bool, verbose: bool) -> No
             lost = ", and lose what is on it" if outcome.loses_data else ""
             confirm(f"Bring up the volume {volume.name}{lost}?")
         with watching(as_json=as_json) as listener:
+            # Who was asked has seen what the plan says of others.
             outcome = _placed(
-                document, volume.name, lambda p=project, v=volume, li=listener: up_volume(p, v, li)
+                document,
+                volume.name,
+                lambda p=project, v=volume, li=listener: up_volume(p, v, li, another=another or not yes),
             )
         if as_json:
             print_json(outcome_json(outcome))
@@ -145,7 +149,10 @@ def _previewed(project: Project, document: Document, volume: Volume, *, as_json:
     if warnings := document.effective():
         tell(render_human(warnings))
     with watching(as_json=as_json) as listener:
-        return _placed(document, volume.name, lambda: preview_volume(project, volume, listener))
+        outcome = _placed(document, volume.name, lambda: preview_volume(project, volume, listener))
+    if outcome.findings:
+        tell(render_human([each.placed(document) for each in outcome.findings]))
+    return outcome
 
 
 def _placed(document: Document, name: str, work: Callable[[], T]) -> T:

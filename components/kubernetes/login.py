@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
-from orch.runner.kubernetes.login import context_names
+import yaml
+
+from orch.runner.kubernetes.login import context_names, kubeconfig_files
 from orch.runner.private import private_folder, write_private
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.suggest import few, hint_for
+
+_WORDS = re.compile(r"[^\w./@+~-]+")
 
 
 def kubeconfig_file(settings: KubernetesSettings, root: Path) -> Path | None:
@@ -77,3 +83,49 @@ def _unusable(settings: KubernetesSettings, root: Path, contexts: frozenset[str 
             close = hint_for(name, known)
             hint = f"{close} ({has})" if close else has
             yield Finding("ORCH460", path, f"the kubeconfig has no context {name}", hint=hint)
+
+
+def named_files(configured: Sequence[KubernetesSettings], root: Path) -> Iterator[Path]:
+    """Yield the kubeconfigs of these settings, the user's own for none, and the files and folders that they
+    name: programs, their arguments and variables, certificates, keys and tokens.
+
+    Paths start at the kubeconfig, or where the program is called. `root`: the project's folder.
+    """
+    for given in [each.kubeconfig for each in configured] or [None]:
+        if given is not None and given.data is not None:
+            yield from _named(given.data, root / ".orch" / "kubernetes", root)
+            continue
+        name = None if given is None else given.filename
+        for file in kubeconfig_files(None if name is None else str(root / Path(name).expanduser())):
+            yield file.absolute()
+            try:
+                yield from _named(file.read_text("utf-8"), file.absolute().parent, root)
+            except (OSError, UnicodeDecodeError):  # logging in reports it
+                continue
+
+
+def _named(text: str, *folders: Path) -> Iterator[Path]:
+    """What the texts of a kubeconfig name, whole or as words of a command. A word without a slash names no
+    folder: names of contexts are often those of folders."""
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return
+    for each in _texts(document):
+        for word in dict.fromkeys((each, *_WORDS.split(each))):
+            for folder in (*folders, Path.cwd()) if word else ():
+                try:
+                    path = folder / Path(word).expanduser()
+                    if path.is_file() or ("/" in word and path.is_dir()):
+                        yield path
+                except (OSError, ValueError, RuntimeError):  # no path of this system
+                    continue
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list)):
+        items = cast("Mapping[object, object]", value).values() if isinstance(value, Mapping) else value
+        for each in cast("Iterable[object]", items):
+            yield from _texts(each)

@@ -176,7 +176,7 @@ def log_in(kubeconfig: str | None = None, context: str | None = None) -> Login:
     Without `context` it is the current one; where there is no kubeconfig, and this process is a pod's, the
     cluster is the pod's own. Raises BadKubeconfig; no program runs and nothing is asked yet.
     """
-    files = _files(kubeconfig)
+    files = kubeconfig_files(kubeconfig)
     source = Source(files)
     document = _merged(files, must=kubeconfig is not None, source=source)
     if document is None or (context is None and not document.contexts and _in_cluster()):
@@ -223,7 +223,7 @@ def context_names(kubeconfig: str | None = None) -> tuple[str, ...] | None:
 
     Raises BadKubeconfig.
     """
-    files = _files(kubeconfig)
+    files = kubeconfig_files(kubeconfig)
     document = _merged(files, must=kubeconfig is not None, source=Source(files))
     return None if document is None else tuple(sorted(document.contexts))
 
@@ -238,7 +238,8 @@ class _Document:
     users: dict[str, tuple[Doc, Path]] = field(default_factory=dict)
 
 
-def _files(kubeconfig: str | None) -> tuple[Path, ...]:
+def kubeconfig_files(kubeconfig: str | None) -> tuple[Path, ...]:
+    """The file `kubeconfig`, else those of KUBECONFIG or ~/.kube/config."""
     if kubeconfig is not None:
         return (Path(kubeconfig).expanduser(),)
     if listed := os.environ.get("KUBECONFIG"):

@@ -183,8 +183,7 @@ def _occupants(stack: StackState, names: frozenset[str], listener: Listener) -> 
             if ledger is not None:
                 machines = _machines(stack, names)
                 # A run whose end nobody noticed would hold its nodes for ever, as one would whose node did
-                # not answer then.
-                # A plan without the key asks no node and writes no row.
+                # not answer then. A plan without the key asks no node and writes no row.
                 if not project.keyless:
                     reconcile_once(
                         RunnerContext(project.dot, ledger, connector, volumes=project_volumes(project)),
@@ -270,7 +269,11 @@ def _waiting(stack: StackState) -> tuple[Occupant, ...]:
 def _claims(
     stack: StackState, names: frozenset[str], connector: Connector, listener: Listener
 ) -> Iterator[tuple[str, Claim]]:
-    """The claims on blocks of the nodes, as the nodes report. A note names nodes that do not answer."""
+    """The claims on blocks of the nodes, as the nodes report. A note names nodes that do not answer, and
+    those that a plan without the key does not ask."""
+    if stack.project.keyless:
+        listener(Note(f"{fold(sorted(names))}: not asked; {_BY_LEDGER}"))
+        return
     try:
         answers = answers_of(stack, names, connector)
     except OrchError as error:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 CODE = "ORCH470"
 SUMMARY = "planned without the key of the state: secrets count as unchanged, and no node was asked"
+OF_HOSTS = (
+    "planned without the key of the state: secrets count as unchanged, and hosts were checked, but not asked "
+    "for their runs"
+)
 
 PLACEHOLDER = "0" * 64
 """In place of each secret: also where hex digits of a seed are expected."""
@@ -109,7 +113,8 @@ def findings_of(fleet: Fleet, findings: Sequence[Finding]) -> tuple[Finding, ...
         if any(secret_names(text or "") for text in texts)
     }
     kept = (each for each in findings if not (each.code == "ORCH232" and each.path in named))
-    return (*kept, Finding(CODE, "name", SUMMARY, severity=Severity.NOTE))
+    summary = SUMMARY if fleet.ssh_config is None else OF_HOSTS
+    return (*kept, Finding(CODE, "name", summary, severity=Severity.NOTE))
 
 
 def _as_recorded(old: Any, new: Any) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from orch.spec.errors import OrchError
+from orch.spec.findings import Finding
 from orch.spec.models import Volume
 from orch.stacks import operations
 from orch.stacks.errors import Conflict, EngineFailed, ProjectError, StackLocked
@@ -33,6 +34,7 @@ from orch.stacks.saved_plans.marks import Marks, read_marks, shown_lineage
 from orch.stacks.saved_plans.record import StackPlan
 from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.state import StackState, work_folder
+from orch.stacks.team.other_states import other_fleets, other_volumes, refuse_other_fleets
 from orch.stacks.volumes.operations import VolumeOutcome, preview_volume, up_volume
 from orch.stacks.volumes.state import stack_of
 
@@ -70,6 +72,7 @@ def fleet_agreed(
     """
     stack = StackState(project, request.name)
     project.prepare()
+    _refuse_others(other_fleets(stack, request.fleet, listener))
     _require_own(stack, approved)
     with _engine_plan(project, request.name) as file:
         recorder = Recorder(file)
@@ -115,6 +118,7 @@ def volume_agreed(
     """The same of a volume. Raises as `fleet_agreed`."""
     stack = stack_of(project, volume.name)
     project.prepare()
+    _refuse_others(other_volumes(stack, volume, listener))
     _require_own(stack, approved)
     scope = approved.plan.decisions.scope
     with _engine_plan(project, stack.name) as file:
@@ -134,7 +138,9 @@ def apply_volume(project: Project, volume: Volume, approved: Approved, listener:
         stack = stack_of(project, volume.name)
         guard = Guard(stack, approved.plan.id, stack.recorded, exact=False, engine_plan=agreed.engine_plan)
         scope = approved.plan.decisions.scope
-        return _guarded(guard, lambda: up_volume(project, volume, listener, scope=scope, guard=guard))
+        return _guarded(
+            guard, lambda: up_volume(project, volume, listener, scope=scope, guard=guard, another=True)
+        )
 
 
 def _guarded(guard: Guard, work: Callable[[], Made]) -> Made:
@@ -162,6 +168,15 @@ def _guarded(guard: Guard, work: Callable[[], Made]) -> Made:
         raise
     guard.mark("applied")
     return done
+
+
+def _refuse_others(findings: Sequence[Finding]) -> None:
+    """Raises Conflict as `refuse_other_fleets`."""
+    try:
+        refuse_other_fleets(findings)
+    except Conflict as error:
+        error.hint = f"{error.hint} to `orch up` without `--plan`"
+        raise
 
 
 def _require_own(stack: StackState, approved: Approved) -> None:

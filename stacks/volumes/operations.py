@@ -38,6 +38,7 @@ from orch.stacks.saved_plans.marks import make_lineage
 from orch.stacks.saved_plans.recorder import Recorder
 from orch.stacks.state import StackState
 from orch.stacks.team.change_log import logged
+from orch.stacks.team.other_states import other_volumes, refuse_other_fleets
 from orch.stacks.volumes.program import account_of, volume_program
 from orch.stacks.volumes.state import created_at, exists, is_recorded, no_such_volume, stack_of, volume_of
 
@@ -81,7 +82,7 @@ def preview_volume(
     project.prepare()
     stack = stack_of(project, volume.name)
     repair_files(project, stack.name)
-    leased = lease_finding(stack)
+    leased = (*lease_finding(stack), *other_volumes(stack, volume, listener))
     require_own(stack)
     plan = _planned(stack, volume, scope)
     run = EngineCall(listener, planning=True, observer=recorder)
@@ -99,13 +100,17 @@ def up_volume(
     *,
     scope: str | None = None,
     guard: Guard | None = None,
+    another: bool = False,
 ) -> VolumeOutcome:
     """Bring a volume up, and return what was done. `guard` holds it to an approved plan, `scope` is that
-    plan's. Raises PlanErrors, StackError, Conflict, Interrupted."""
+    plan's. `another`: also if its cloud has one of its name, or does not say. Raises PlanErrors, StackError,
+    Conflict, Interrupted."""
     project.prepare()
     stack = stack_of(project, volume.name)
     refuse_leased(stack)
     require_own(stack)
+    if not another:
+        refuse_other_fleets(other_volumes(stack, volume, listener))
     recover(stack, listener)
     plan = _planned(stack, volume, scope)
     before = _recorded(stack)

@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
-from kit.forges.forges import BOT, GitHubServer, GitLabServer
+from kit.forges.forges import BOT, GitHubServer, GitLabServer, Server
 from kit.support import Folder, Said
 
 from orch.ci.comments import composed, marker_of, stale, sync_comment
-from orch.ci.forge import ForgeBusy
+from orch.ci.forge import ForgeBusy, ForgeError
 from orch.ci.github import GitHub
+from orch.ci.gitlab import GitLab
 from orch.ci.pipeline import pipeline as of_environment
 from orch.review.blocks import MOST_BYTES
 
@@ -115,6 +117,35 @@ def test_a_comment_is_found_on_the_third_page_and_only_its_author_s(
     assert "4 to create" in mine["body"]
     assert forged["body"] == BODY
     assert [each.method for each in github.writes()] == ["PATCH"]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("size", [100, 0], ids=["the same page for ever", "empty pages for ever"])
+def test_a_list_that_does_not_end_is_an_error(
+    github: GitHubServer, gitlab: GitLabServer, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    asked: list[str] = []
+
+    def page(self: Any, path: str, query: dict[str, str], rows: list[Any]) -> tuple[int, Any, dict[str, str]]:
+        asked.append(path)
+        if len(asked) > 1_500:
+            pytest.fail("it is asked for ever")
+        return 200, rows[:size], {"Link": f'<{self.url}{path}?{urlencode({**query, "page": 2})}>; rel="next"'}
+
+    github.add_comment(5, "ada", "hello")
+    gitlab.add_note(5, "ada", "hello")
+    monkeypatch.setattr(Server, "page", page)
+    lists = (
+        lambda: GitHub(github.repo, "workflow", github.url).comments(5),
+        lambda: GitHub(github.repo, "workflow", github.url).pulls(),
+        lambda: GitLab("7", "project-token", gitlab.url).comments(5),
+        lambda: GitLab("7", "project-token", gitlab.url).pulls(),
+    )
+    # An empty page ends a list of GitHub's library.
+    for each in lists if size else lists[2:]:
+        asked.clear()
+        with pytest.raises(ForgeError, match="the list does not end"):
+            list(each())
 
 
 def test_another_app_finds_its_own_comment_and_issue_too(github: GitHubServer, folder: Folder) -> None:

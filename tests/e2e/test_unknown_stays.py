@@ -185,6 +185,12 @@ def test_where_gc_cannot_look_it_says_so_and_never_that_nothing_is_left(tmp_path
     there.cloud.turn(denied=["DescribeTags"])
     said = there.up()
     assert (said.code, "ORCH434" in said.err, "`--make-another`" in said.err) == (9, True, True), said.err
+    # Nor by a plan that was saved, whose leases make an empty stack.
+    said = there.orch("preview", "p5.yml", "--rehearse", "--out", "plan.json")
+    assert (said.code, "is not known" in said.err) == (0, True), said.err
+    for more in ((), ("--lease", "1h", "--owner", "ada")):
+        said = there.orch("up", "--plan", "plan.json", "--rehearse", "--yes", *more)
+        assert (said.code, "ORCH434" in said.err, "without `--plan`" in said.err) == (9, True, True), said.err
 
 
 def test_what_a_killed_call_made_goes_also_where_nobody_repeats_it(tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ import pytest
 from kit.clouds.rehearsals import H200, LAMBDA_H100
 from kit.support import Folder
 
-from orch.stacks.pulumi.keyless import PLACEHOLDER, secret_inputs, without_drift_of_secrets, without_secrets
+from orch.spec.models import Fleet
+from orch.stacks.pulumi.keyless import (
+    PLACEHOLDER,
+    findings_of,
+    secret_inputs,
+    without_drift_of_secrets,
+    without_secrets,
+)
 from orch.stacks.pulumi.masking import SECRET_MARK
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -114,3 +121,12 @@ def test_no_ciphertext_is_left_and_each_secret_input_has_its_path() -> None:
     }
     new = without_drift_of_secrets(event)["resOutputsEvent"]["metadata"]["new"]
     assert new["outputs"] == {"metadata": {"user-data": "[secret]", "a": 2}}
+
+
+@pytest.mark.quick
+def test_a_plan_of_existing_hosts_says_that_they_were_checked() -> None:
+    hosts = Fleet.model_validate({"name": "lab", "ssh_config": {"hosts": ["gpu1"]}})
+    (found,) = findings_of(hosts, ())
+    assert (found.code, "hosts were checked" in found.summary) == ("ORCH470", True)
+    (found,) = findings_of(Fleet.model_validate({"name": "pool"}), ())
+    assert "no node was asked" in found.summary

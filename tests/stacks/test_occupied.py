@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from orch.stacks.errors import Conflict
 from orch.stacks.project import Project, find
 from orch.stacks.provisioning.busy_nodes import lost_nodes, occupants, refuse_occupied
 from orch.stacks.pulumi.changes import Change
+from orch.stacks.pulumi.operation import Note
 from orch.stacks.state import StackState
 from orch.stacks.volumes.attaching import ProjectVolumes
 
@@ -107,6 +109,21 @@ def test_a_fleet_of_pods_stays_while_a_run_has_pods_of_it(
 def pod(queue: PodQueue, name: str) -> NodeState:
     access = OtherAccess.model_validate(access_of(queue, pod=name, uid="u", container="job"))
     return NodeState(index=int(name[-1]), name=name, access=access, runtime="process", made_for=name)
+
+
+def test_a_plan_without_the_key_asks_no_node(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    bring_up(folder)
+    project = replace(find(folder.path), keyless=True)
+    start(project, "train", node(1))
+    asked: list[object] = []
+    monkeypatch.setattr(status, "claims_of", lambda *given, **more: asked.append(given) or [None, None])
+    monkeypatch.setattr(lifecycle, "reconcile_once", lambda *given: asked.append(given))
+    notes: list[object] = []
+    (found,) = occupants(StackState(project, "lab"), ["lab-0", "lab-1"], notes.append)
+    assert (found.node, found.run) == ("lab-1", "train")
+    assert asked == []
+    known = "which runs are there is known by this project's ledger alone"
+    assert notes == [Note(f"lab-[0-1]: not asked; {known}")]
 
 
 def test_a_fleet_that_runs_wait_for_stays_and_single_nodes_of_it_may_go(folder: Folder) -> None:

@@ -12,11 +12,15 @@ import pytest
 from orch.components.cloud.marked import MarkedResource
 from orch.rehearsal.project import RehearsalProject, rehearse
 from orch.spec.diagnostics import Severity
-from orch.spec.models import Fleet
+from orch.spec.models import Fleet, Volume
 from orch.stacks.errors import Conflict
 from orch.stacks.project import find, scope_of
+from orch.stacks.request import FleetRequest
+from orch.stacks.saved_plans.applying import fleet_agreed, volume_agreed
 from orch.stacks.state import StackState
-from orch.stacks.team.other_states import is_node, other_fleets, refuse_other_fleets
+from orch.stacks.team.other_states import is_node, other_fleets, other_volumes, refuse_other_fleets
+from orch.stacks.volumes.operations import up_volume
+from orch.stacks.volumes.state import stack_of
 
 FLEET = Fleet.model_validate(
     {
@@ -27,6 +31,7 @@ FLEET = Fleet.model_validate(
         "nodes": 1,
     }
 )
+VOLUME = Volume.model_validate({"name": "data", "backend": "aws", "region": "us-east-1", "size": "10GB"})
 INSTANCE = "aws:ec2/instance:Instance"
 
 
@@ -105,6 +110,73 @@ def test_where_the_cloud_does_not_tell_nobody_makes_a_fleet_unasked(project: Reh
     assert (raised.value.code, "`--make-another`" in raised.value.text()) == ("ORCH434", True)
 
 
+def test_a_stack_that_a_lease_or_a_saved_plan_made_is_not_known_yet(project: RehearsalProject) -> None:
+    run(project, "infra/train/ffffff")
+    file = project.checkpoint("train")
+    assert file is not None
+    file.parent.mkdir(parents=True)
+    for latest, known in (({}, False), ({"pending_operations": [{}]}, True), ({"resources": [{}]}, True)):
+        file.write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
+        assert (findings(project) == ()) is known
+
+
+def disk(project: RehearsalProject, mark: str) -> None:
+    """A volume of whatever state."""
+    tags = {"orch:stack": mark, "orch:urn": "aws:ebs/volume:Volume::data"}
+    words = [{"Key": key, "Value": value} for key, value in tags.items()]
+    project.cloud("aws").call(
+        "CreateVolume",
+        {
+            "AvailabilityZone": "us-east-1a",
+            "Size": 10,
+            "TagSpecifications": [{"ResourceType": "volume", "Tags": words}],
+        },
+    )
+
+
+def test_a_volume_is_not_made_twice_nor_where_the_cloud_does_not_tell(project: RehearsalProject) -> None:
+    def told() -> Any:
+        return other_volumes(stack_of(project, "data"), VOLUME, lambda _: None)
+
+    run(project, "infra/serve/ffffff")
+    disk(project, "infra/volume.other/ffffff")
+    assert told() == ()
+    disk(project, "infra/volume.data/ffffff")
+    (found,) = told()
+    assert (found.code, found.severity) == ("ORCH434", Severity.WARNING)
+    assert found.summary == "another state of the project infra has made a volume data"
+    with pytest.raises(Conflict, match="another state"):
+        up_volume(project, VOLUME, lambda _: None)
+    project.cloud("aws").turn(denied=["DescribeTags"])
+    (found,) = told()
+    assert (found.code, found.severity) == ("ORCH434", Severity.NOTE)
+    with pytest.raises(Conflict, match="whether another state has made the volume data is not known"):
+        up_volume(project, VOLUME, lambda _: None)
+    for backend in ("local", "kubernetes", "azure"):
+        elsewhere = VOLUME.model_copy(update={"backend": backend})
+        assert other_volumes(stack_of(project, "data"), elsewhere, lambda _: None) == ()
+    named = VOLUME.model_copy(update={"volume_id": "vol-1", "size_mib": None})
+    assert other_volumes(stack_of(project, "data"), named, lambda _: None) == ()
+
+
+@pytest.mark.parametrize("denied", [[], ["DescribeTags"]], ids=["found", "not told"])
+def test_no_saved_plan_makes_what_is_there_or_may_be(project: RehearsalProject, denied: list[str]) -> None:
+    run(project, "infra/train/ffffff")
+    disk(project, "infra/volume.data/ffffff")
+    project.cloud("aws").turn(denied=denied)
+    approved: Any = None  # nothing is compared before
+    request = FleetRequest(FLEET, project.root)
+    fleet = fleet_agreed(project, request, approved, lambda _: None)
+    volume = volume_agreed(project, VOLUME, approved, lambda _: None)
+    for each in (fleet, volume):
+        with pytest.raises(Conflict, match="another state") as raised, each:
+            pass
+        assert raised.value.code == "ORCH434"
+        assert "`--make-another` to `orch up` without `--plan`" in (raised.value.hint or "")
+    assert not StackState(project, "train").exists
+    assert not stack_of(project, "data").exists
+
+
 def test_nobody_looks_for_a_fleet_of_hosts_that_are_there(project: RehearsalProject) -> None:
     run(project, "infra/train/ffffff")
     before = len(project.cloud("aws").calls)
@@ -123,7 +195,8 @@ def test_nobody_looks_where_the_state_knows_the_fleet_or_nothing_can_be_there(
     checkpoint = project.checkpoint("train")
     assert checkpoint is not None
     checkpoint.parent.mkdir(parents=True)
-    checkpoint.write_text(json.dumps({"version": 3, "checkpoint": {"latest": {}}}))
+    latest = {"resources": [{"urn": "urn:pulumi:train::infra::pulumi:pulumi:Stack::infra-train"}]}
+    checkpoint.write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
     assert (findings(project), len(cloud.calls)) == ((), before)
 
 

@@ -173,7 +173,7 @@ def test_what_orch_alone_records_is_brought_up_after_asking_too(
     asked: list[str] = []
     monkeypatch.setattr("orch.cli.output.review.need_terminal", lambda words, project: None)
     monkeypatch.setattr("orch.cli.output.review.confirm", asked.append)
-    monkeypatch.setattr(operations, "up_volume", lambda *given: VolumeOutcome("data", same))
+    monkeypatch.setattr(operations, "up_volume", lambda *given, **more: VolumeOutcome("data", same))
     document, volume = next(iter(load_paths([folder.path / folder.write("v.yml", FILE)]).of(Volume)))
     for recorded in ((), ("protect",)):
         outcome = VolumeOutcome("data", same, recorded=recorded)
