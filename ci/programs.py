@@ -16,7 +16,7 @@ from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import Finding
 from orch.spec.models.backends.kubernetes import KubernetesSettings
-from orch.stacks.project import Project
+from orch.stacks.project.project import Project
 
 CODE = "ORCH471"
 

@@ -40,8 +40,8 @@ def apply(
     from orch.spec.loader.load import load_paths
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError
-    from orch.stacks.fleets import require_up
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import require_up
+    from orch.stacks.stack.state import StackState
 
     del trace  # `traced` has seen to it
     env = env or []

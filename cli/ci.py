@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orch.ci.findings import Findings
     from orch.ci.forge import Forge, Pull
     from orch.ci.pipeline import Pipeline
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 SCHEMA = 1
 

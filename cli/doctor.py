@@ -48,7 +48,7 @@ def doctor(as_json: Json = False) -> None:
 def engine_install() -> None:
     """Make sure of an engine: found, else downloaded, else built from Go modules."""
     from orch.cli.output.ticking import still
-    from orch.stacks.pulumi import install as engines
+    from orch.stacks.engine import install as engines
 
     step = "looking for an engine"
 
@@ -65,7 +65,7 @@ def engine_install() -> None:
 @engine.command("version", epilog="Example: orch engine version")
 def engine_version() -> None:
     """The engine that will be used."""
-    from orch.stacks.pulumi import install as engines
+    from orch.stacks.engine import install as engines
 
     used = engines.require()
     say(f"{used.version} ({used.origin}) {used.command}")
@@ -81,7 +81,7 @@ def engine_env(
 
     With --rehearse: the stacks and the simulated account of `--rehearse`.
     """
-    from orch.stacks.pulumi import install as engines
+    from orch.stacks.engine import install as engines
 
     project = project_at(folder, rehearse=rehearse, tells=False)
     project.prepare()
@@ -106,7 +106,7 @@ def _machine() -> list[DoctorFinding]:
 
 
 def _engine() -> list[DoctorFinding]:
-    from orch.stacks.pulumi import install as engines
+    from orch.stacks.engine import install as engines
 
     engine = engines.find()
     if engine is None:
@@ -144,8 +144,8 @@ def _images() -> list[DoctorFinding]:
 
 def _project() -> list[DoctorFinding]:
     from orch.stacks.errors import ProjectError
-    from orch.stacks.project import find
-    from orch.stacks.team.passphrase import is_unfinished
+    from orch.stacks.project.passphrase import is_unfinished
+    from orch.stacks.project.project import find
 
     try:
         project = find()

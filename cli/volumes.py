@@ -30,8 +30,8 @@ def volume(context: typer.Context, as_json: Json = False, rehearse: Rehearse = F
 def volume_list(as_json: Json = False, rehearse: Rehearse = False) -> None:
     """The volumes of this project, and the runs that use them."""
     from orch.cli.output.volumes import table, usage_json
+    from orch.stacks.record.volumes import is_recorded, no_such_volume, volume_stacks
     from orch.stacks.volumes.operations import usages
-    from orch.stacks.volumes.state import is_recorded, no_such_volume, volume_stacks
 
     project = project_at(rehearse=rehearse)
     stacks = volume_stacks(project)
@@ -53,8 +53,8 @@ def volume_list(as_json: Json = False, rehearse: Rehearse = False) -> None:
 def volume_show(name: Name, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """All there is to know of one volume."""
     from orch.cli.output.volumes import facts, usage_json
+    from orch.stacks.record.volumes import is_recorded, no_such_volume, volume_stacks
     from orch.stacks.volumes.operations import usages
-    from orch.stacks.volumes.state import is_recorded, no_such_volume, volume_stacks
 
     project = project_at(rehearse=rehearse)
     stack = volume_stacks(project).get(name)
@@ -86,7 +86,7 @@ def volume_delete(
     """Delete a volume and all that is on it. A protected one asks for its name."""
     from orch.cli.errors import UsageError, end
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.volumes.state import (
+    from orch.stacks.record.volumes import (
         exists,
         is_protected,
         is_recorded,
@@ -123,8 +123,8 @@ def volume_gc(yes: Yes = False, as_json: Json = False, rehearse: Rehearse = Fals
     from orch.cli.output.review import confirm, need_terminal
     from orch.cli.output.volumes import idle
     from orch.spec.errors import OrchError
+    from orch.stacks.record.volumes import volume_stacks
     from orch.stacks.volumes.operations import require_all_runs_known, usages
-    from orch.stacks.volumes.state import volume_stacks
 
     project = project_at(rehearse=rehearse)
     require_all_runs_known(project)

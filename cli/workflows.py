@@ -13,7 +13,7 @@ from orch.cli.errors import UsageError, say
 
 if TYPE_CHECKING:
     from orch.ci.pipeline import Kind, Pipeline
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 Repo = Annotated[
     str | None, typer.Option("--repo", metavar="OWNER/NAME", help="The repository; default: the pipeline's.")

@@ -45,12 +45,13 @@ from orch.spec.diagnostics import Diagnostic, Severity
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.loader.load import InvalidConfiguration
 from orch.spec.models import Fleet
-from orch.stacks.plan import Plan
+from orch.stacks.events.changes import GONE, Change, PropertyChange, PropertyDrift, summary
+from orch.stacks.events.kinds import kind_of
+from orch.stacks.events.masking import HIDDEN
+from orch.stacks.events.notation import fold, type_of
+from orch.stacks.plans.headline import NO_HEADLINE, Headline
+from orch.stacks.plans.plan import Plan
 from orch.stacks.provisioning.busy_nodes import Occupant
-from orch.stacks.pulumi.changes import GONE, Change, PropertyChange, PropertyDrift, summary, type_of
-from orch.stacks.pulumi.kinds import kind_of
-from orch.stacks.pulumi.masking import HIDDEN
-from orch.stacks.summary import NO_HEADLINE, Headline, fold
 from orch.stacks.volumes.operations import VolumeOutcome
 
 CAPACITY = frozenset(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from orch.review.escape import escape, escape_html, fenced, marked
 from orch.review.model import ChangeGroup, Cost, Review, StackReview, Verdict
 from orch.review.picture import picture
-from orch.stacks.pulumi.kinds import several
+from orch.stacks.events.kinds import several
 
 MOST_BYTES = 60_000
 """GitHub takes 65,536 characters; bytes are never fewer than characters."""

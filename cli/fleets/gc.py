@@ -17,7 +17,7 @@ from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
     from orch.components.cloud.marked import Leftovers, MarkedResource
-    from orch.stacks.provisioning.leftovers import Deleted, Found
+    from orch.stacks.runs.leftovers import Deleted, Found
 
 SCHEMA = 1
 
@@ -50,14 +50,14 @@ def gc(
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.stacks.errors import Interrupted
-    from orch.stacks.provisioning.leftovers import (
+    from orch.stacks.record.change_log import logged
+    from orch.stacks.runs.leftovers import (
         Deleted,
         delete_leftovers,
         find_leftovers,
         refuse_in_use,
         refuse_mounted,
     )
-    from orch.stacks.team.change_log import logged
 
     project = project_at(rehearse=rehearse)
     project.prepare()

@@ -20,13 +20,13 @@ from orch.cli.fleets.prune import told
 from orch.cli.fleets.targets import FleetFile
 from orch.cli.output.files import print_or_write
 from orch.spec.errors import ExitCode
-from orch.stacks.waves import order_lines
+from orch.stacks.plans.waves import order_lines
 
 if TYPE_CHECKING:
     from orch.cli.fleets.preview_all import Previewed, Previews, Wanted
     from orch.components.request import Approvals
     from orch.review.model import Review
-    from orch.stacks.saved_plans.record import Commit, SavedPlan
+    from orch.stacks.plans.saved_plan import Commit, SavedPlan
 
 SCHEMA = 1
 
@@ -245,7 +245,7 @@ def _preview_file(
     from orch.cli.output.progress import watching
     from orch.cli.output.review import judged_with_runs, on_nodes_that_go, shown_lines, tell_problems
     from orch.spec.diagnostics import render_human
-    from orch.stacks import operations
+    from orch.stacks.provisioning import operations
 
     pending, unfit = volumes.preview(source.volumes(), as_json=as_json, verbose=verbose), False
     refused = False
@@ -347,7 +347,7 @@ def _write(previews: Previews, outputs: Sequence[Output], code: ExitCode, *, bas
 
 def _review(previews: Previews, commit: Commit | None, saved: SavedPlan | None, file: str | None) -> Review:
     from orch.review.model import Basis, Review, worst_first
-    from orch.stacks.saved_plans.record import stamp
+    from orch.stacks.plans.saved_plan import stamp
 
     target, root = previews.target, previews.project.root
     path = os.path.relpath(target, root) if target != "-" else "-"

@@ -17,7 +17,7 @@ from orch.cli.fleets import side_by_side
 from orch.cli.fleets.prune import Undescribed, found_undescribed
 from orch.cli.output.files import refuse_overwriting
 from orch.spec.errors import ExitCode, OrchError
-from orch.stacks.waves import Stack, in_waves
+from orch.stacks.plans.waves import Stack, in_waves
 
 if TYPE_CHECKING:
     from orch.ci.programs import Reviewed
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from orch.spec.diagnostics import Diagnostic
     from orch.spec.loader.load import Document, Loaded
     from orch.spec.models import Fleet
-    from orch.stacks.project import Project
-    from orch.stacks.pulumi.operation import Progress
-    from orch.stacks.saved_plans.record import StackPlan, Terms
+    from orch.stacks.plans.saved_plan import StackPlan, Terms
+    from orch.stacks.project.project import Project
+    from orch.stacks.pulumi.progress import Progress
 
 SCHEMA = 1
 
@@ -92,7 +92,7 @@ class _Notes:
     texts: list[str] = field(default_factory=list[str])
 
     def __call__(self, event: Progress) -> None:
-        from orch.stacks.pulumi.operation import Note
+        from orch.stacks.pulumi.progress import Note
 
         if isinstance(event, Note):
             self.texts.append(event.text)
@@ -252,11 +252,11 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     from orch.spec.diagnostics import render_human
     from orch.spec.findings import PlanError
     from orch.spec.models import Fleet
-    from orch.stacks import operations
-    from orch.stacks.request import FleetRequest
+    from orch.stacks.plans.marks import serial_of
+    from orch.stacks.plans.recorder import Recorder
+    from orch.stacks.plans.request import FleetRequest
+    from orch.stacks.provisioning import operations
     from orch.stacks.saved_plans.fingerprint import Origin, fleet_plan
-    from orch.stacks.saved_plans.marks import serial_of
-    from orch.stacks.saved_plans.recorder import Recorder
 
     document, fleet, notes = job.document, job.document.model, _Notes()
     if not isinstance(fleet, Fleet):
@@ -332,11 +332,11 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
     from orch.spec.diagnostics import render_human
     from orch.spec.findings import PlanError
     from orch.spec.models import Volume
+    from orch.stacks.plans.marks import serial_of
+    from orch.stacks.plans.recorder import Recorder
+    from orch.stacks.record.volumes import stack_of
     from orch.stacks.saved_plans.fingerprint import Origin, volume_plan
-    from orch.stacks.saved_plans.marks import serial_of
-    from orch.stacks.saved_plans.recorder import Recorder
     from orch.stacks.volumes.operations import preview_volume
-    from orch.stacks.volumes.state import stack_of
 
     document, volume, notes = job.document, job.document.model, _Notes()
     if not isinstance(volume, Volume):
@@ -418,7 +418,7 @@ def _prices(backends: set[str]) -> str:
 def _cleaned(value: Any, mask: Callable[[str], str]) -> Any:
     """The same with all text masked, however deep it is. A saved plan has been made without secrets; its
     words for people are masked."""
-    from orch.stacks.saved_plans.record import StackPlan
+    from orch.stacks.plans.saved_plan import StackPlan
 
     if isinstance(value, Enum):
         return value

@@ -18,18 +18,18 @@ import typer
 from orch.cli.errors import UsageError, end, print_json, say, tell
 from orch.cli.fleets.node_gates import pass_gate, require_healthy
 from orch.spec.errors import ExitCode, OrchError
-from orch.stacks.waves import Stack, in_waves, refuse_missing
+from orch.stacks.plans.waves import Stack, in_waves, refuse_missing
 
 if TYPE_CHECKING:
     from orch.cli.fleets.preview_all import Previews
     from orch.components.request import Approvals
     from orch.spec.loader.load import Document
     from orch.spec.models import Fleet, Volume
-    from orch.stacks.project import Project
-    from orch.stacks.pulumi.operation import Listener
-    from orch.stacks.request import FleetRequest
+    from orch.stacks.plans.request import FleetRequest
+    from orch.stacks.plans.saved_plan import Commit, SavedPlan, StackPlan, Terms
+    from orch.stacks.project.project import Project
+    from orch.stacks.pulumi.progress import Listener
     from orch.stacks.saved_plans.applying import Approved
-    from orch.stacks.saved_plans.record import Commit, SavedPlan, StackPlan, Terms
     from orch.stacks.saved_plans.result import Progress
 
 
@@ -40,8 +40,8 @@ def terms_of(project: Project, expires_s: int | None, titles: Sequence[str]) -> 
     """The terms of a plan of these stacks that is made now. `expires_s`: for how many seconds it is valid,
     None: as long as the project says. Raises UsageError."""
     from orch import __version__
-    from orch.stacks.pulumi.install import require
-    from orch.stacks.saved_plans.record import Terms
+    from orch.stacks.engine.install import require
+    from orch.stacks.plans.saved_plan import Terms
 
     made = datetime.now(timezone.utc).replace(microsecond=0)
     seconds = project.saved_plan_s if expires_s is None else expires_s
@@ -93,7 +93,7 @@ def commit_behind(previews: Previews) -> Commit | None:
 
 def saved_plan(previews: Previews, commit: Commit | None) -> SavedPlan | None:
     """The saved plan of what was previewed; None where none is wanted."""
-    from orch.stacks.saved_plans.record import SavedPlan, Unplanned
+    from orch.stacks.plans.saved_plan import SavedPlan, Unplanned
 
     if previews.terms is None:
         return None
@@ -142,7 +142,7 @@ class Job:
 
     def request(self, approvals: Approvals) -> FleetRequest:
         from orch.spec.models import Fleet
-        from orch.stacks.request import FleetRequest
+        from orch.stacks.plans.request import FleetRequest
 
         if not isinstance(self.model, Fleet):
             raise TypeError(f"{self.title} is no fleet")
@@ -192,7 +192,7 @@ def apply_saved(plan: str, file: str | None, documents: Documents, means: ApplyM
 def _apply_all(
     plan: str, file: str | None, documents: Documents, progress: Progress, means: ApplyMeans
 ) -> None:
-    from orch.stacks.saved_plans.record import read
+    from orch.stacks.plans.saved_plan import read
 
     saved = read(Path(plan))
     progress.plan, progress.waiting = saved.id, [each.title for each in saved.stacks]
@@ -239,22 +239,22 @@ def _leased(jobs: Sequence[Job], progress: Progress, means: ApplyMeans) -> Itera
     """With the leases of all stacks, where they are asked for. New ones are given back when the plan is
     refused, before anything was begun."""
     from orch.cli.output.progress import watching
-    from orch.stacks.pulumi import leases
-    from orch.stacks.state import StackState
+    from orch.stacks.pulumi import leasing
+    from orch.stacks.stack.state import StackState
 
-    taken: tuple[leases.Taken, ...] = ()
+    taken: tuple[leasing.Taken, ...] = ()
     try:
         if means.lease_s is not None:
             for job in jobs:
                 job.project.prepare()
             stacks = [StackState(job.project, job.approved.plan.stack) for job in jobs]
             with watching(as_json=means.as_json) as listener:
-                taken = leases.take_all(stacks, means.lease_s, listener)
+                taken = leasing.take_all(stacks, means.lease_s, listener)
         yield
     except OrchError as error:
         if progress.result(error).is_refused:
             with watching(as_json=means.as_json) as listener:
-                leases.give_back(taken, listener)
+                leasing.give_back(taken, listener)
         raise
 
 
@@ -262,11 +262,11 @@ def _refuse_outdated(saved: SavedPlan, plan: str) -> None:
     """Raises Conflict for a plan that has expired or is of other versions, ProjectError for one that lacks
     stacks."""
     from orch import __version__
+    from orch.stacks.engine.install import require
     from orch.stacks.errors import Conflict, ProjectError
-    from orch.stacks.pulumi.install import require
+    from orch.stacks.plans.guard import AGAIN
+    from orch.stacks.plans.saved_plan import stamp
     from orch.stacks.saved_plans.compare import Difference, rows
-    from orch.stacks.saved_plans.guard import AGAIN
-    from orch.stacks.saved_plans.record import stamp
 
     terms = saved.terms
     if terms.is_expired(datetime.now(timezone.utc)):
@@ -308,9 +308,9 @@ def _jobs(saved: SavedPlan, plan: str, target: str, read: Documents, *, rehearse
     """The stacks of the plan in waves, each with its document. Raises ProjectError, NoSuchFleet, Conflict."""
     from orch.spec.loader.load import InvalidConfiguration
     from orch.stacks.errors import Conflict, ProjectError
+    from orch.stacks.plans.guard import AGAIN
     from orch.stacks.saved_plans.applying import Approved
     from orch.stacks.saved_plans.fingerprint import Origin
-    from orch.stacks.saved_plans.guard import AGAIN
 
     if not Path(target).exists():
         raise ProjectError(

@@ -35,12 +35,12 @@ from orch.cli.fleets.prune import Undescribed, found_undescribed, refuse_protect
 from orch.cli.fleets.targets import FleetFile
 from orch.cli.output.tracing import traced, tracing
 from orch.spec.errors import ExitCode, OrchError
-from orch.stacks.waves import Stack, in_waves, refuse_missing
+from orch.stacks.plans.waves import Stack, in_waves, refuse_missing
 
 if TYPE_CHECKING:
     from orch.components.request import Approvals
     from orch.spec.loader.load import Document
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 SCHEMA = 1
 
@@ -327,7 +327,7 @@ def _bring_up(
     from orch.cli.output.plan import counts, key_lines, plan_json
     from orch.cli.output.progress import watching
     from orch.cli.output.review import Agreement, agree, need_terminal, tell_problems
-    from orch.stacks import operations
+    from orch.stacks.provisioning import operations
 
     project, document, fleet = stack.project, stack.document, stack.fleet
     if fleet is None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orch.spec.loader.load import Document
     from orch.spec.models import Volume
     from orch.stacks.errors import StackError
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
     from orch.stacks.volumes.operations import VolumeOutcome
 
     Volumes = Iterable[tuple[Project, Document, Volume]]
@@ -64,7 +64,7 @@ def bring_up(volumes: Volumes, *, yes: bool, as_json: bool, verbose: bool) -> No
 def remove_those_of(volumes: Volumes, *, yes: bool, as_json: bool) -> None:
     """Delete the volumes of a file that are not protected. Raises StackError when one is."""
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.volumes.state import exists, is_protected, is_recorded, stack_of, volume_of
+    from orch.stacks.record.volumes import exists, is_protected, is_recorded, stack_of, volume_of
 
     protected: list[str] = []
     for project, _, volume in volumes:
@@ -148,7 +148,7 @@ def _placed(document: Document, name: str, work: Callable[[], T]) -> T:
     was stopped tells how it goes on."""
     from orch.spec.findings import PlanError
     from orch.stacks.errors import Interrupted
-    from orch.stacks.volumes.state import hint_to_continue
+    from orch.stacks.record.volumes import hint_to_continue
 
     try:
         return work()

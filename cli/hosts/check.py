@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orch.spec.models import Fleet
     from orch.spec.state import NodeState
     from orch.stacks.maintenance.context import Health
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 SCHEMA = 1
 CONNECT_S = 10.0
@@ -89,7 +89,7 @@ def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[s
     """Each fleet to check, by its name, with the survey of its hosts."""
     from orch.cli.fleets.targets import FleetFile, is_file
     from orch.spec.findings import PlanError
-    from orch.stacks.request import with_hosts
+    from orch.stacks.plans.request import with_hosts
 
     if not is_file(target):
         yield target, survey_of(project_at(rehearse=rehearse), target)
@@ -112,7 +112,7 @@ def survey_of(project: Project, name: str, only: Collection[str] | None = None) 
     from orch.runner.connect import open_connector
     from orch.runner.hosts.checks.types import CheckOptions, Target
     from orch.runner.hosts.survey import survey
-    from orch.stacks.fleets import fleet_state
+    from orch.stacks.record.fleets import fleet_state
 
     state = fleet_state(project, name)
     requirements = CheckOptions(cluster=state.placement == "cluster", image=state.image)
@@ -131,7 +131,7 @@ def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: AcceptNew) ->
     from orch.components.ssh import facts
     from orch.images import default_image
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.fleets import fleet_state
+    from orch.stacks.record.fleets import fleet_state
 
     nodes: Sequence[NodeState] = ()
     with suppress(NoSuchFleet):
@@ -145,7 +145,7 @@ Groups = dict[str, "list[HostReport]"]
 
 def _groups(hosts: Iterable[HostReport]) -> Groups:
     """Hosts with equal results in every check, under their folded names."""
-    from orch.stacks.summary import fold
+    from orch.stacks.events.notation import fold
 
     alike: dict[tuple[str, ...], list[HostReport]] = {}
     for host in hosts:
@@ -191,7 +191,7 @@ def _tally(host: HostReport, colour: bool) -> str:
 def _details(hosts: Sequence[HostReport], colour: bool) -> list[str]:
     """Failures, then warnings, then skipped checks; equal ones of several hosts once."""
     from orch.review.tree import paint
-    from orch.stacks.summary import fold
+    from orch.stacks.events.notation import fold
 
     hosts_of: dict[CheckResult, list[str]] = {}
     for host in hosts:
@@ -222,8 +222,8 @@ def failures_of(host: HostReport) -> list[str]:
 def in_order(project: Project, runner: RunnerContext) -> Health:
     """What keeps nodes of a fleet from taking jobs, by node: what they fail of `orch check`, their health."""
     from orch.runner.health.gate import depth_of
-    from orch.stacks.fleets import fleet_state
     from orch.stacks.health.watch import watch
+    from orch.stacks.record.fleets import fleet_state
 
     def reasons(fleet: str, names: Collection[str]) -> Mapping[str, str]:
         found: dict[str, list[str]] = {}

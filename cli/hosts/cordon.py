@@ -39,9 +39,9 @@ def cordon(
     from orch.cli.runs.opening import open_runner
     from orch.runner.launch.environment import fold
     from orch.runner.node.cordon import mark, unmark
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.state import StackState
-    from orch.stacks.team.change_log import logged
+    from orch.stacks.record.change_log import logged
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.stack.state import StackState
 
     if undo and reason:
         raise typer.BadParameter("it goes with a cordon, not with --undo", param_hint="--reason")

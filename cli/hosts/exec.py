@@ -144,8 +144,8 @@ def ssh(
     """Log in to a node, through its jump hosts, with the fleet's key and the pinned host key."""
     from orch.cli.hosts.node_names import nodes_named
     from orch.runner.connect import open_connector
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.stack.state import StackState
 
     project = project_at(rehearse=rehearse)
     up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
@@ -326,7 +326,7 @@ def ask(
 
 def folded(answers: Iterable[ExecResult]) -> tuple[FoldedResult, ...]:
     """Equal results of nodes that completed the command folded, in the order of their first nodes."""
-    from orch.stacks.summary import fold
+    from orch.stacks.events.notation import fold
 
     groups: dict[tuple[int, str, str], list[str]] = {}
     for answer in answers:
@@ -341,7 +341,7 @@ def folded(answers: Iterable[ExecResult]) -> tuple[FoldedResult, ...]:
 
 def folded_errors(answers: Iterable[ExecResult]) -> tuple[tuple[str, str], ...]:
     """Folded names of nodes and their errors, equal texts once."""
-    from orch.stacks.summary import fold
+    from orch.stacks.events.notation import fold
 
     groups: dict[str, list[str]] = {}
     for answer in answers:

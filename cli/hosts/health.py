@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
     from orch.spec.state import FleetState
     from orch.stacks.health.watch import Watched
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 SCHEMA = 1
 
@@ -66,10 +66,10 @@ def health(
     """
     from orch.cli.hosts.node_names import nodes_named
     from orch.cli.runs.opening import open_runner
-    from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.health.watch import watch
-    from orch.stacks.project import ledger_scope
-    from orch.stacks.state import StackState
+    from orch.stacks.project.project import ledger_scope
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.stack.state import StackState
 
     if history and deep:
         raise typer.BadParameter("it tells what was, `--deep` looks now", param_hint="--history")
@@ -112,7 +112,7 @@ def protected_words(project: Project, runner: RunnerContext, fleet: FleetState) 
     """Why none of a fleet's nodes is replaced by itself until somebody has seen to it; None where they are,
     or never were to be."""
     from orch.stacks.health.protection import protection_of
-    from orch.stacks.project import ledger_scope
+    from orch.stacks.project.project import ledger_scope
 
     if fleet.health is None or not fleet.health.auto_replace:
         return None

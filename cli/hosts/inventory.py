@@ -17,7 +17,7 @@ from orch.cli.errors import UsageError, tell
 if TYPE_CHECKING:
     from orch.runner.node.connector import Connector
     from orch.spec.state import FleetState, NodeState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 def inventory(
@@ -57,7 +57,7 @@ def groups_of(project: Project) -> Groups:
     """What is up. A node whose name several machines have is `FLEET.NODE`; one without a way in for `ssh` is
     left out, with a note."""
     from orch.runner.connect import open_connector
-    from orch.stacks.fleets import fleet_of, known_fleets
+    from orch.stacks.record.fleets import fleet_of, known_fleets
 
     fleets = {name: fleet_of(stack) for name, stack in known_fleets(project).items()}
     machines: dict[str, set[str]] = {}

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from orch.runner.ledger.changes import Change
     from orch.runner.ledger.changes import Step as Written
     from orch.spec.loader.text import Source
-    from orch.stacks.project import Project
-    from orch.stacks.team.change_log import Journal
+    from orch.stacks.project.project import Project
+    from orch.stacks.record.change_log import Journal
 
 SCHEMA = 1
 SHOWN = 50
@@ -227,7 +227,7 @@ def run(
     from orch.cli.runbooks.screen import plan_lines
     from orch.runbooks.library import source_of
     from orch.runbooks.plan import RUN, holds, planned, subject
-    from orch.stacks.team.change_log import undertaken
+    from orch.stacks.record.change_log import undertaken
 
     project = project_at(rehearse=rehearse)
     runbook = _parsed(source_of(project.root, name))
@@ -340,7 +340,7 @@ def resume(
     """Go on with a run that was interrupted, failed or waits; steps that are done are not done again."""
     from orch.runbooks.parameters import values_of
     from orch.runbooks.plan import RunPlan
-    from orch.stacks.team.change_log import gone_on_with
+    from orch.stacks.record.change_log import gone_on_with
 
     project = project_at(rehearse=rehearse)
     change, _ = _change(project, number)

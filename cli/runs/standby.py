@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.waiting_line import Line
     from orch.runner.placement.early_look import EarlyLook, Statuses
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 _LENGTH = struct.Struct("!Q")
 TRACED = ("TRACEPARENT", "OTEL_TRACES_EXPORTER")

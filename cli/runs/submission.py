@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from orch.spec.loader.load import Document
     from orch.spec.models import Task
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
-    from orch.stacks.pulumi.operation import Listener
-    from orch.stacks.state import StackState
+    from orch.stacks.project.project import Project
+    from orch.stacks.pulumi.progress import Listener
+    from orch.stacks.stack.state import StackState
 
 
 # A controller advances runs in threads, and the engine's SDK keeps what it is registering in its modules.
@@ -60,9 +60,9 @@ class ProjectNow:
         """A fleet with its variables, None for one that is not up. Raises OrchError."""
         from orch.spec.state import own_nodes
         from orch.stacks.errors import NoSuchFleet
-        from orch.stacks.fleets import fleet_of
-        from orch.stacks.state import StackState
-        from orch.stacks.variables import with_variables
+        from orch.stacks.record.fleets import fleet_of
+        from orch.stacks.record.variables import with_variables
+        from orch.stacks.stack.state import StackState
 
         state = StackState(self.project, stack)
         try:
@@ -72,7 +72,7 @@ class ProjectNow:
 
     def volumes(self) -> Volumes:
         """The volumes that are up, and the active runs that use them. Raises OrchError."""
-        from orch.stacks.volumes.attaching import volumes_for
+        from orch.stacks.record.volume_attaching import volumes_for
 
         return volumes_for(self.project, self.ledger)
 
@@ -84,7 +84,7 @@ class ProjectNow:
         from orch.cli.runs.new_nodes import NewNodes, growth_of, make
         from orch.components.node_count import may_grow
         from orch.stacks.errors import Interrupted
-        from orch.stacks.state import StackState
+        from orch.stacks.stack.state import StackState
 
         if not may_grow(StackState(self.project, fleet.stack).outputs.get("pins") or {}):
             return False
@@ -158,7 +158,7 @@ def submit_task(
     from orch.runner.runs.arrays.submit import submit_array
     from orch.runner.runs.submit import submit
     from orch.spec.state import own_nodes
-    from orch.stacks.variables import with_variables
+    from orch.stacks.record.variables import with_variables
 
     stacks = room.stacks
     task, dev = task_of_document(document)
@@ -179,7 +179,7 @@ def submit_task(
             # The log-in is for another registry than this image's.
             task = task.model_copy(update={"registry_auth": None})
     if fleet.queue is not None:
-        from orch.stacks.provisioning.nodes_for_runs import require_in_registry
+        from orch.stacks.runs.nodes_for_runs import require_in_registry
 
         with at_its_property(document):
             require_in_registry(task, fleet, image.reference)
@@ -222,7 +222,7 @@ def fleets_with_room(
     Raises NoFit as a diagnostic, and what making them raises."""
     from orch.runner.errors import NoFit
     from orch.runner.placement.rank_groups import on_fleet
-    from orch.stacks.fleets import known_fleets
+    from orch.stacks.record.fleets import known_fleets
 
     task, _ = task_of_document(document)
     stacks = lasting(known_fleets(project), fleet_name)
@@ -262,8 +262,8 @@ def _grown(
     from orch.spec.findings import PlanError
     from orch.spec.state import new_nodes as nodes_made_since
     from orch.spec.state import own_nodes
-    from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.provisioning.nodes_with_runs import given_back, make_way
+    from orch.stacks.record.fleets import fleet_of, known_fleets
 
     made, unfit = frozenset[str](), dict[str, NoFit]()
     while _may_any_grow(stacks):
@@ -322,7 +322,7 @@ def _volumes(project: Project, runner: RunnerContext, task: Task) -> Volumes:
 
     if not needs_volumes(task):
         return NO_VOLUMES
-    from orch.stacks.volumes.attaching import volumes_for
+    from orch.stacks.record.volume_attaching import volumes_for
 
     return volumes_for(project, runner.ledger)
 
@@ -437,7 +437,7 @@ def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchEr
     from orch.spec.diagnostics import Related
     from orch.spec.loader.load import InvalidConfiguration
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.fleets import find_fleet
+    from orch.stacks.record.fleets import find_fleet
 
     related: list[Related] = []
     for name in error.fleets:
@@ -465,7 +465,7 @@ def _candidates(
     All of them when none of the requested fleets is up: the error message then names them."""
     from orch.runner.placement.rank_groups import requested_fleets
     from orch.runner.placement.slots import with_slots
-    from orch.stacks.fleets import fleet_of, not_up
+    from orch.stacks.record.fleets import fleet_of, not_up
 
     if fleet_name is not None and fleet_name not in stacks:
         raise not_up(project, fleet_name)
@@ -479,7 +479,7 @@ def why_silent(
 ) -> Mapping[str, str]:
     """What the backend of a fleet knows of nodes that do not answer."""
     from orch.components.registry import backend
-    from orch.stacks.project import scope_of
+    from orch.stacks.project.project import scope_of
 
     scope = (stack.outputs.get("pins") or {}).get("scope") or scope_of(project)
     mark = f"{project.name}/{fleet.stack}/{scope}"

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from orch.runner.verify.judge import Report
     from orch.runner.verify.verification import Request
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
-    from orch.stacks.state import StackState
+    from orch.stacks.project.project import Project
+    from orch.stacks.stack.state import StackState
 
 SCHEMA = 1
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -170,7 +170,7 @@ def _nodes_of(project: Project, name: str, words: list[str] | tuple[()]) -> tupl
     """The stack of a fleet that is up, and the fleet with only the nodes that were asked for."""
     from orch.cli.hosts.exec import selected
     from orch.spec.state import own_nodes
-    from orch.stacks.fleets import fleet_of, known_fleets, not_up
+    from orch.stacks.record.fleets import fleet_of, known_fleets, not_up
 
     stacks = known_fleets(project)
     if name not in stacks:
@@ -189,7 +189,7 @@ def _submit(
     from orch.runner.launch.submission import Submission
     from orch.runner.runs.submit import submit
     from orch.runner.verify.verification import PROGRAM, task_of
-    from orch.stacks.variables import with_variables
+    from orch.stacks.record.variables import with_variables
 
     task = task_of(request, fleet)
     image = job_image(task, fleet, project.default_image, project.images)

@@ -16,7 +16,7 @@ from orch.runner.node.connector import Connector
 from orch.runner.node.status import NodeStatus, node_statuses
 from orch.runner.node.verdict import Verdict
 from orch.spec.state import FleetHealth, FleetState
-from orch.stacks.project import Project, ledger_scope
+from orch.stacks.project.project import Project, ledger_scope
 
 Due = Callable[[NodeStatus], bool]
 """Whether a node of this status is to be examined now."""

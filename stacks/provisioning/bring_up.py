@@ -17,17 +17,18 @@ from orch.components.request import CloudAnswer, NodeWarning, PlanRequest, Recor
 from orch.spec.errors import OrchError
 from orch.spec.rules.unsupported import acted_on
 from orch.spec.suggest import counted
+from orch.stacks.engine.process import Event
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
+from orch.stacks.events.notation import name_of
+from orch.stacks.plans.guard import Guard
+from orch.stacks.plans.request import FleetRequest, compile_for, compile_there, plan_request
 from orch.stacks.provisioning.gang import Gang, events_except
 from orch.stacks.provisioning.policies import refuse_violations
 from orch.stacks.pulumi.accounts import give_up
-from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.leases import StackFence
-from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note
-from orch.stacks.pulumi.process import Event
-from orch.stacks.request import FleetRequest, compile_for, compile_there, plan_request
-from orch.stacks.saved_plans.guard import Guard
-from orch.stacks.state import StackState
+from orch.stacks.pulumi.leasing import StackFence
+from orch.stacks.pulumi.operation import EngineCall
+from orch.stacks.pulumi.progress import Activity, Listener, Note
+from orch.stacks.stack.state import StackState
 
 NOTHING_LEFT = "nothing of it is left"
 

@@ -15,8 +15,8 @@ from orch.spec.models.backends import effective
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.suggest import few
 from orch.stacks.errors import ProjectError
-from orch.stacks.fleets import described_fleets, documents_of
-from orch.stacks.project import Project
+from orch.stacks.project.project import Project
+from orch.stacks.record.fleets import described_fleets, documents_of
 from orch.stacks.secrets.values import backends_with_secrets
 
 

@@ -9,7 +9,7 @@ import pytest
 from kit.support import Folder
 
 from orch.cli.fleets.saved_plans import terms_of
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 SETTINGS = """\
 project: tests

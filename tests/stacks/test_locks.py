@@ -15,9 +15,9 @@ import pytest
 
 from orch.runner.processes import Process, process, this_process
 from orch.stacks.errors import Conflict
-from orch.stacks.project import Project, find, this_host
-from orch.stacks.pulumi.lock_holders import LockMark, holders_of, starting
-from orch.stacks.pulumi.locks import break_dead_locks, locks
+from orch.stacks.project.project import Project, find, this_host
+from orch.stacks.stack.lock_holders import LockMark, holders_of, starting
+from orch.stacks.stack.locks import break_dead_locks, locks
 
 
 def lock(

@@ -14,9 +14,9 @@ from orch.rehearsal.project import RehearsalProject, rehearse
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet
 from orch.stacks.errors import Conflict
-from orch.stacks.project import find, scope_of
-from orch.stacks.state import StackState
-from orch.stacks.team.other_states import is_node, other_fleets, refuse_other_fleets
+from orch.stacks.project.project import find, scope_of
+from orch.stacks.provisioning.other_states import is_node, other_fleets, refuse_other_fleets
+from orch.stacks.stack.state import StackState
 
 FLEET = Fleet.model_validate(
     {
