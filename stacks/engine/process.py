@@ -23,7 +23,7 @@ from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from orch.stacks.engine.install import Engine
 
@@ -58,6 +58,16 @@ WITHOUT_PROGRAM = ("destroy", "refresh")
 host answers after a `pip list`, our server at once."""
 
 
+class CallMark(Protocol):
+    """The mark of a call, for others who share the state. `umask`: for the files that the engine writes."""
+
+    @property
+    def umask(self) -> int: ...
+
+    def engine_started(self, pid: int) -> None:
+        """Note the engine's process, before any event."""
+
+
 @dataclass(frozen=True)
 class ProcessResult:
     """How a call ended. `interrupted`: a signal to orch stopped it."""
@@ -76,14 +86,12 @@ def call(
     environment: Mapping[str, str],
     program: Program | HeldWork | None = None,
     on_event: OnEvent | None = None,
-    on_start: Callable[[int], None] | None = None,
+    mark: CallMark | None = None,
     stdin: str | None = None,
-    umask: int = PRIVATE,
 ) -> ProcessResult:
     """Run `pulumi WORDS` in `folder` to its end. Events arrive in the calling thread, in order.
 
-    Files that it and its providers write are private to their owner, unless another `umask` is given.
-    `on_start` gets the engine's process number before any event.
+    Files that it and its providers write are private to their owner, unless `mark` has another umask.
     """
     program_to_serve = no_program if program is None and words[0] in WITHOUT_PROGRAM else program
     with (
@@ -108,11 +116,11 @@ def call(
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
-            umask=umask,
+            umask=PRIVATE if mark is None else mark.umask,
         )
         stop.begin(process)
-        if on_start:
-            on_start(process.pid)
+        if mark is not None:
+            mark.engine_started(process.pid)
         output = futures.ThreadPoolExecutor(1).submit(process.communicate, stdin)
         output.add_done_callback(lambda _: events.put(None))
         while (event := events.get()) is not None:

@@ -14,7 +14,7 @@ from orch.runner.private import write_private
 from orch.spec.codes import EXIT_CODES
 from orch.spec.suggest import counted
 from orch.stacks.engine import install as engines
-from orch.stacks.engine.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
+from orch.stacks.engine.process import Event, HeldWork, ProcessResult, Program, call
 from orch.stacks.engine.shims import refuse_shims
 from orch.stacks.errors import Conflict, EngineFailed, EngineGone, Interrupted, StackError, StackLocked
 from orch.stacks.events.changes import gone, without_values
@@ -155,8 +155,7 @@ def engine(
                 environment=environment,
                 program=code,
                 on_event=mark.marking(see),
-                on_start=mark.engine_started,
-                umask=CALLERS if project.shares_files else PRIVATE,
+                mark=mark,
             )
         finally:
             if takes_lock(words):

@@ -22,7 +22,7 @@ from typing import Any
 
 from orch.runner.private import private_folder, stage_file
 from orch.runner.processes import Process, is_dead, process, this_process
-from orch.stacks.engine.process import Event
+from orch.stacks.engine.process import CALLERS, PRIVATE, Event
 from orch.stacks.project.project import Project, is_stack_name, this_host
 
 WITHOUT_LOCK = (
@@ -168,6 +168,11 @@ class LockMark:
             (self._folder / self._note).unlink(missing_ok=True)
         with suppress(OSError):  # other marks are in it, or it never existed
             self._folder.rmdir()
+
+    @property
+    def umask(self) -> int:
+        """The umask for the files that the engine writes: the caller's for those that several users share."""
+        return CALLERS if self._shared else PRIVATE
 
     def engine_started(self, pid: int) -> None:
         """Note the engine's process, as soon as it is started."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orch.components.request import DATA_TYPES, RecordedFileSystem
 from orch.runner.private import private_folder, write_private
@@ -18,6 +19,9 @@ from orch.stacks.events.masking import UNKNOWN
 from orch.stacks.project.passphrase import VARIABLES, is_lacking, is_unfinished, key_file, not_ours
 from orch.stacks.project.project import Project, is_stack_name
 from orch.stacks.project.roots import COMPRESSED, HOLD, is_checkpoint
+
+if TYPE_CHECKING:
+    from orch.stacks.engine.process import ProcessResult
 
 StackExport = dict[str, Any]
 
@@ -53,15 +57,7 @@ def deployment(project: Project, stack: str) -> StackExport | None:
                 hint=f"`orch state repair {stack}` puts the latest copy of it in its place",
                 code="ORCH351",
             ) from error
-    from orch.stacks.engine.process import call
-
-    engine = engines.require()
-    result = call(
-        engine,
-        ["stack", "export", "--stack", stack],
-        folder=work_folder(project, stack),
-        environment=project.environment(engine),
-    )
+    result = _ask(project, stack, ["stack", "export", "--stack", stack], project.environment)
     if result.code:
         if "no stack named" in result.stderr or "not found" in result.stderr:
             return None
@@ -286,8 +282,6 @@ def secret_output(
     whose it is: the fleet's by default.
 
     Raises StackError."""
-    from orch.stacks.engine.process import call
-
     if project.keyless:
         raise StackError(
             f"{what} of {of or f'the fleet {stack}'} stays encrypted",
@@ -296,13 +290,8 @@ def secret_output(
             hint="leave out --keyless where the key may be used",
             code="ORCH354",
         )
-    engine = engines.require()
-    result = call(
-        engine,
-        ["stack", "output", name, "--show-secrets", *words, "--stack", stack],
-        folder=work_folder(project, stack),
-        environment=environment_of(StackState(project, stack), engine),
-    )
+    command = ["stack", "output", name, "--show-secrets", *words, "--stack", stack]
+    result = _ask(project, stack, command, partial(environment_of, StackState(project, stack)))
     if result.code:
         summary = f"{what} of {of or f'the fleet {stack}'} cannot be decrypted"
         if is_lacking(result.stderr):
@@ -314,6 +303,19 @@ def secret_output(
             code="ORCH354",
         )
     return result.stdout
+
+
+def _ask(
+    project: Project,
+    stack: str,
+    words: list[str],
+    environment: Callable[[engines.Engine], Mapping[str, str]],
+) -> ProcessResult:
+    """Run a command of the engine that changes nothing, in the folder of a stack. Raises EngineMissing."""
+    from orch.stacks.engine.process import call  # late: a state in files is read without it
+
+    engine = engines.require()
+    return call(engine, words, folder=work_folder(project, stack), environment=environment(engine))
 
 
 def work_folder(project: Project, stack: str) -> Path:
@@ -380,15 +382,7 @@ def _remote_stacks(project: Project) -> list[str]:
 
 
 def _listed(project: Project, *words: str) -> list[dict[str, Any]]:
-    from orch.stacks.engine.process import call
-
-    engine = engines.require()
-    result = call(
-        engine,
-        ["stack", "ls", "--json", *words],
-        folder=work_folder(project, "_list"),
-        environment=project.environment(engine),
-    )
+    result = _ask(project, "_list", ["stack", "ls", "--json", *words], project.environment)
     if result.code:
         raise StackError(
             "the state cannot be listed", where=project.state_url, detail=result.stderr.strip()[-400:]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from orch.stacks.engine import install as engines
-from orch.stacks.engine.process import CALLERS, PRIVATE, ProcessResult, call
+from orch.stacks.engine.process import ProcessResult, call
 from orch.stacks.errors import StackError
 from orch.stacks.project.passphrase import is_lacking, not_ours
 from orch.stacks.stack.lock_holders import LockMark, takes_lock
@@ -43,9 +43,8 @@ def run_command(
                 all_words,
                 folder=work_folder(project, name),
                 environment=environment_of(stack, executable),
-                on_start=mark.engine_started,
+                mark=mark,
                 stdin=stdin,
-                umask=CALLERS if project.shares_files else PRIVATE,
             )
 
     try:
