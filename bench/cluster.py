@@ -40,10 +40,10 @@ COMPILE = """\
 import sys, time
 from pathlib import Path
 from orch.spec.loader.load import load_paths
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 from orch.rehearsal.project import rehearse
-from orch.stacks.request import FleetRequest, compile_for
-from orch.stacks.state import StackState
+from orch.stacks.plans.request import FleetRequest, compile_for
+from orch.stacks.stack.state import StackState
 
 project = rehearse(find(Path.cwd())).project
 started = time.process_time()

@@ -38,7 +38,6 @@ from orch.stacks.project.project import Project
 from orch.stacks.provisioning import operations
 from orch.stacks.provisioning.kept_data import is_protected
 from orch.stacks.provisioning.nodes_with_runs import kept_words, remove_unused
-from orch.stacks.provisioning.surveyed import survey_all
 from orch.stacks.pulumi.accounts import require_own, require_surveyed
 from orch.stacks.pulumi.operation import EngineCall, engine, while_held
 from orch.stacks.pulumi.orphans import judged, killed_call, marks_of, snapshot_of
@@ -46,6 +45,7 @@ from orch.stacks.pulumi.progress import Activity, ExpectedNodes, Left, Listener,
 from orch.stacks.pulumi.recovery import export, recover, repair_files
 from orch.stacks.record.fleets import documents_of, fleet_of
 from orch.stacks.record.node_accounts import accounted
+from orch.stacks.runs.surveyed import survey_all
 from orch.stacks.secrets.values import backends_with_secrets
 from orch.stacks.stack.leases import lease_of, refuse_leased
 from orch.stacks.stack.locks import break_dead_locks, locks

@@ -16,7 +16,6 @@ from orch.components.cloud.marked import MarkedResource, Survey
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import OtherAccount
 from orch.stacks.project.project import find
-from orch.stacks.provisioning.surveyed import Surveyed
 from orch.stacks.pulumi import accounts
 from orch.stacks.pulumi.accounts import (
     FRESH_S,
@@ -30,6 +29,7 @@ from orch.stacks.pulumi.accounts import (
     require_surveyed,
 )
 from orch.stacks.runs import leftovers
+from orch.stacks.runs.surveyed import Surveyed
 from orch.stacks.stack.command import plain, set_tag
 from orch.stacks.stack.state import StackState
 from orch.stacks.stack.tags import read_tags
