@@ -12,7 +12,7 @@ from orch.ci.forge import Forge, Issue
 from orch.review.blocks import MOST_BYTES, Block, fit, size_of
 from orch.review.escape import escape, marked
 from orch.spec.suggest import counted
-from orch.stacks.summary import fold
+from orch.stacks.events.notation import fold
 
 LABEL = "orch-drift"
 

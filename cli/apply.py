@@ -92,8 +92,8 @@ def _documents(options: ApplyOptions, environ: Mapping[str, str]) -> tuple[Docum
     from orch.spec.loader.load import load_paths
     from orch.spec.models import Fleet, Volume
     from orch.stacks.errors import ProjectError
-    from orch.stacks.fleets import require_up
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import require_up
+    from orch.stacks.stack.state import StackState
 
     file, name, fleet = options.file, options.name, options.fleet
     if name is not None:

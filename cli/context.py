@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from orch.cli.errors import project_begins, rehearsal_begins, tell
 
 if TYPE_CHECKING:
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 MOST = 2**63 - 1
 """The largest number that a ledger counts."""
@@ -38,9 +38,9 @@ def project_at(
     from dataclasses import replace
 
     from orch.spec.suggest import few
-    from orch.stacks.project import find
-    from orch.stacks.roots import lost_stacks, rehearsals_below
-    from orch.stacks.trust import open_to_all
+    from orch.stacks.project.project import find
+    from orch.stacks.project.roots import lost_stacks, rehearsals_below
+    from orch.stacks.project.trust import open_to_all
 
     project = replace(find(path), keyless=keyless)
     if tells:
@@ -77,7 +77,7 @@ def project_at(
 
 def _tell_of_rotation(project: Project) -> None:
     """Say what to do about a rotation of the passphrase that was interrupted."""
-    from orch.stacks.team.passphrase import former_file, is_given, is_unfinished, new_file
+    from orch.stacks.project.passphrase import former_file, is_given, is_unfinished, new_file
 
     if not is_given() and is_unfinished(project):
         file = next(each for each in (new_file(project), former_file(project)) if each.exists())

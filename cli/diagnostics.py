@@ -82,7 +82,7 @@ def secrets_near(path: str, *, local_only: bool = False) -> frozenset[str] | Non
 
     `local_only`: without the engine or a network, None where that does not tell. Raises ProjectError,
     StackError."""
-    from orch.stacks.project import find
+    from orch.stacks.project.project import find
     from orch.stacks.secrets.values import known_names
 
     return known_names(find(None if path == "-" else path), local_only=local_only)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 Pairs = list[tuple[str, str]]
 
@@ -91,9 +91,9 @@ def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | Non
     from orch.cli.output.fleet import FleetRow
     from orch.runner.node.status import node_statuses
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.fleets import fleet_of
-    from orch.stacks.records import node_records
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import fleet_of
+    from orch.stacks.record.node_records import node_records
+    from orch.stacks.stack.state import StackState
 
     stack = StackState(project, name)
     try:

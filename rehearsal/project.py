@@ -3,7 +3,7 @@
 `rehearse(project)` gives a project that every operation of this package takes as it takes a real one: its
 state, work folder, passphrase and ledger lie under `.orch/rehearsal/`, and the engine it calls finds the
 simulated providers on PATH and the accounts' files in its environment. A real project's operations refuse to
-run beside those (`stacks/pulumi/shims.py`), and import nothing of this package.
+run beside those (`stacks/engine/shims.py`), and import nothing of this package.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from orch.rehearsal.account import Endpoint, SimulatedAccount
 from orch.rehearsal.scenario import Knobs, NodeScenario
 from orch.rehearsal.simulators import accounts, servers
 from orch.runner.private import private_folder, stage_file, write_private
+from orch.stacks.engine.install import Engine
+from orch.stacks.engine.shims import MARK, PROJECT_HOOK, VARIABLE
 from orch.stacks.errors import ProjectError
-from orch.stacks.project import Project
-from orch.stacks.pulumi.install import Engine
-from orch.stacks.pulumi.shims import MARK, PROJECT_HOOK, VARIABLE
+from orch.stacks.project.project import Project
 
 if TYPE_CHECKING:
     import boto3

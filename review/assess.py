@@ -47,9 +47,10 @@ from orch.review.tree import WIDEST, folded, groups, leaf_text, value_text
 from orch.spec.diagnostics import Diagnostic
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.loader.load import InvalidConfiguration
-from orch.stacks.pulumi.changes import GONE, Change, PropertyChange, PropertyDrift, summary, type_of
-from orch.stacks.pulumi.kinds import kind_of
-from orch.stacks.summary import NO_HEADLINE, Headline, fold
+from orch.stacks.events.changes import GONE, Change, PropertyChange, PropertyDrift, summary
+from orch.stacks.events.kinds import kind_of
+from orch.stacks.events.notation import fold, type_of
+from orch.stacks.plans.headline import NO_HEADLINE, Headline
 from orch.stacks.volumes.operations import VolumeOutcome
 
 CAPACITY = frozenset(

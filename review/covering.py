@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from orch.spec.confidential import SECRET_NAME
-from orch.stacks.plan import Plan
-from orch.stacks.pulumi.changes import GONE, Change, PropertyChange, PropertyDrift
-from orch.stacks.pulumi.masking import HIDDEN
+from orch.stacks.events.changes import GONE, Change, PropertyChange, PropertyDrift
+from orch.stacks.events.masking import HIDDEN
+from orch.stacks.plans.plan import Plan
 
 _NO_SECRET = ("httpTokens", "http_tokens")
 """Properties of AWS that say whether tokens are asked for, which is what IMDSv1 is about."""

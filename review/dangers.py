@@ -9,10 +9,10 @@ from orch.review.covering import cover_text
 from orch.review.impact import is_open, opened
 from orch.review.model import Approval, Cost, Danger, FleetSubject, Loss, PolicyResult
 from orch.spec.diagnostics import Diagnostic, Severity
-from orch.stacks.plan import Plan
-from orch.stacks.pulumi.changes import Change, PropertyDrift, type_of
-from orch.stacks.pulumi.kinds import kind_of
-from orch.stacks.summary import fold
+from orch.stacks.events.changes import Change, PropertyDrift
+from orch.stacks.events.kinds import kind_of
+from orch.stacks.events.notation import fold, type_of
+from orch.stacks.plans.plan import Plan
 
 OPEN_TO_ALL = "ORCH224"
 LEASED = "ORCH395"

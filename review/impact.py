@@ -9,11 +9,11 @@ from orch.components.deployment import Deployment
 from orch.review.model import Cost, Danger, Loss, NodeGroup
 from orch.review.tree import leaf_text
 from orch.spec.models import Fleet
-from orch.stacks.plan import Plan
+from orch.stacks.events.changes import Change
+from orch.stacks.events.kinds import kind_of, several
+from orch.stacks.events.notation import fold
+from orch.stacks.plans.plan import Plan
 from orch.stacks.provisioning.busy_nodes import Occupant
-from orch.stacks.pulumi.changes import Change
-from orch.stacks.pulumi.kinds import kind_of, several
-from orch.stacks.summary import fold
 
 
 def cost_of(plan: Plan, fleet: Fleet, after: Sequence[NodeGroup], prices: str) -> Cost:

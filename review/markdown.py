@@ -12,7 +12,7 @@ from orch.review.blocks import MOST_BYTES, Block, fit, size_of
 from orch.review.escape import escape, escape_html, fenced, marked
 from orch.review.model import ChangeGroup, Cost, Loss, Review, StackReview, Verdict
 from orch.review.picture import picture
-from orch.stacks.pulumi.kinds import several
+from orch.stacks.events.kinds import several
 
 _LONG = 600
 _CELL = 240

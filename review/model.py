@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orch.components.deployment import Deployment
     from orch.spec.diagnostics import Diagnostic
     from orch.spec.models import Fleet
-    from orch.stacks.plan import Plan
+    from orch.stacks.plans.plan import Plan
     from orch.stacks.provisioning.busy_nodes import Occupant
 
 Verdict = Literal["failed", "refused", "danger", "changes", "unchanged"]

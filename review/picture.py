@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from orch.review.escape import mermaid
 from orch.review.model import NodeGroup, StackReview
-from orch.stacks.pulumi.kinds import several
-from orch.stacks.summary import fold
+from orch.stacks.events.kinds import several
+from orch.stacks.events.notation import fold
 
 MOST = 6
 """Groups of nodes on each side; the others are counted."""

@@ -21,7 +21,7 @@ from orch.runner.ledger.changes import Step as Written
 from orch.runner.private import private_file, private_folder
 from orch.runner.processes import can_be_checked, describe_owner, is_dead_owner, owner_of
 from orch.spec.errors import ExitCode, OrchError
-from orch.stacks.team.change_log import Journal
+from orch.stacks.record.change_log import Journal
 
 CHECK_AGAIN_S = 3
 

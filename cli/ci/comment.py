@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from orch.ci.findings import Findings
     from orch.ci.forge import Forge, Pull
     from orch.ci.pipeline import Pipeline
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 MOST_PULLS = 5
 """Pull requests of one commit of a fork that get a comment: whoever pushes it may open any number of them."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orch.ci.facts import PipelineFacts
     from orch.ci.gathering import Survey
     from orch.ci.pipeline import Kind
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 def init(

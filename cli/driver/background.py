@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.records import ArrayKey, RunRow
     from orch.runner.plan.run_plan import RunPlan
     from orch.runner.runs.lifecycle import RunnerContext
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 LOG = "driver.log"
 # `-m` would look for modules in the project's folder first: a file `queue.py` there is not Python's.

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from orch.spec.errors import OrchError
     from orch.spec.models import Task
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
-    from orch.stacks.provisioning.nodes_for_runs import Growth
-    from orch.stacks.state import StackState
+    from orch.stacks.project.project import Project
+    from orch.stacks.runs.nodes_for_runs import Growth
+    from orch.stacks.stack.state import StackState
 
 LOCKED_PAUSE_S = 3.0
 """How often a stack that somebody holds is asked for again."""
@@ -69,7 +69,7 @@ def growth_of(
     from orch.runner.runs.seats.choose import free_now
     from orch.spec.grammar.hosts import fold
     from orch.spec.state import own_nodes
-    from orch.stacks.provisioning.nodes_for_runs import growth_for, too_small
+    from orch.stacks.runs.nodes_for_runs import growth_for, too_small
 
     growths: list[Growth] = []
     refusals: list[OrchError] = [*refused.values()]
@@ -115,10 +115,10 @@ def make(project: Project, growth: Growth, how: NewNodes) -> bool:
     from orch.cli.output.plan import cost_line, counts
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal, shown_lines, tell_problems
-    from orch.stacks import operations
     from orch.stacks.errors import StackLocked
-    from orch.stacks.provisioning.nodes_for_runs import make_nodes, plan_growth, still_lacking
+    from orch.stacks.provisioning import operations
     from orch.stacks.provisioning.nodes_with_runs import making
+    from orch.stacks.runs.nodes_for_runs import make_nodes, plan_growth, still_lacking
 
     name, more = growth.state.name, counted(growth.more, "more node")
     mark = growth.request.made_for
@@ -179,7 +179,7 @@ def _tell_credentials(project: Project, backend: str | None, what: str) -> None:
 
     None: it is not known yet where they go. A backend that cannot be asked is a warning."""
     from orch.spec.errors import OrchError
-    from orch.stacks.provisioning.nodes_for_runs import account_words
+    from orch.stacks.runs.nodes_for_runs import account_words
 
     whose: str | None = "this shell"
     try:
@@ -192,7 +192,7 @@ def _tell_credentials(project: Project, backend: str | None, what: str) -> None:
 
 def _wait(project: Project, fleet: str) -> None:
     """Wait in line for a stack. Of a remote state nobody here knows the holder: it is asked for again."""
-    from orch.stacks.pulumi.locks import locks
+    from orch.stacks.stack.locks import locks
 
     holders = ", ".join(str(lock) for lock in locks(project, fleet) if not lock.dead)
     tell(f"fleet {fleet} is held by {holders or 'another process'}: waiting for it")

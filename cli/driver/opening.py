@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from orch.runner.runs.seats.early_look import EarlyLook
     from orch.runner.runs.seats.recent_statuses import Statuses
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
     from orch.stacks.secrets.values import ProjectSecrets
 
 
@@ -79,7 +79,7 @@ def runner_of(
     LedgerUnusable, NewerLedger."""
     from orch.cli.output.live import Live
     from orch.runner.runs.context import RunnerContext
-    from orch.stacks.volumes.attaching import project_volumes
+    from orch.stacks.record.volume_attaching import project_volumes
 
     if ledger is None:
         from orch.runner.ledger.ledger import open_ledger
@@ -206,10 +206,10 @@ def _connector(project: Project) -> ConnectorByKind | None:
 
 def known_fleets(file: str) -> KnownFleets | None:
     """The fleets of the project of a file; None where they are not all known at once."""
-    from orch.stacks.fleets import fleet_of
-    from orch.stacks.fleets import known_fleets as fleets_up
-    from orch.stacks.project import find
-    from orch.stacks.state import in_plain_files, stacks
+    from orch.stacks.project.project import find
+    from orch.stacks.record.fleets import fleet_of
+    from orch.stacks.record.fleets import known_fleets as fleets_up
+    from orch.stacks.stack.state import in_plain_files, stacks
 
     with suppress(OrchError, OSError):
         project = find(None if file == "-" else file)
@@ -291,7 +291,7 @@ def _load_look() -> None:
     from orch.runner.connect import load_connectors
 
     load_connectors()
-    import orch.stacks.project  # noqa: F401
+    import orch.stacks.project.project  # noqa: F401
     from orch.runner.node.status import status_script
 
     status_script()

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from orch.runner.runs.context import RunContext
     from orch.spec.models import Task
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
     from orch.stacks.pulumi.operation import Listener
-    from orch.stacks.state import StackState
+    from orch.stacks.stack.state import StackState
 
 
 # A controller advances runs in threads, and the engine's SDK keeps what it is registering in its modules.
@@ -39,9 +39,9 @@ class ProjectNow:
         """A fleet with its variables, None for one that is not up. Raises OrchError."""
         from orch.spec.state import own_nodes
         from orch.stacks.errors import NoSuchFleet
-        from orch.stacks.fleets import fleet_of
-        from orch.stacks.state import StackState
-        from orch.stacks.variables import with_variables
+        from orch.stacks.record.fleets import fleet_of
+        from orch.stacks.record.variables import with_variables
+        from orch.stacks.stack.state import StackState
 
         state = StackState(self.project, stack)
         try:
@@ -51,7 +51,7 @@ class ProjectNow:
 
     def volumes(self) -> Volumes:
         """The volumes that are up, and the active runs that use them. Raises OrchError."""
-        from orch.stacks.volumes.attaching import volumes_for
+        from orch.stacks.record.volume_attaching import volumes_for
 
         return volumes_for(self.project, self.ledger)
 
@@ -63,7 +63,7 @@ class ProjectNow:
         from orch.cli.driver.new_nodes import NewNodes, growth_of, make
         from orch.components.node_count import may_grow
         from orch.stacks.errors import Interrupted
-        from orch.stacks.state import StackState
+        from orch.stacks.stack.state import StackState
 
         if not may_grow(StackState(self.project, fleet.stack).outputs.get("pins") or {}):
             return False
@@ -123,7 +123,7 @@ def why_silent(
 ) -> Mapping[str, str]:
     """Return the reasons, by name, that the backend of a fleet knows for nodes that do not answer."""
     from orch.components.registry import backend
-    from orch.stacks.project import scope_of
+    from orch.stacks.project.project import scope_of
 
     scope = (stack.outputs.get("pins") or {}).get("scope") or scope_of(project)
     mark = f"{project.name}/{fleet.stack}/{scope}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from orch.runner.runs.seats.early_look import EarlyLook
     from orch.runner.runs.seats.recent_statuses import Statuses
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 _LENGTH = struct.Struct("!Q")
 TRACED = ("TRACEPARENT", "OTEL_TRACES_EXPORTER")

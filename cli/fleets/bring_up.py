@@ -21,12 +21,12 @@ from orch.cli.fleets.provision import remove
 from orch.cli.fleets.prune import Undescribed, found_undescribed, refuse_protected, told, undescribed
 from orch.cli.output.tracing import tracing
 from orch.spec.errors import ExitCode, OrchError
-from orch.stacks.waves import Stack, in_waves, refuse_missing
+from orch.stacks.plans.waves import Stack, in_waves, refuse_missing
 
 if TYPE_CHECKING:
     from orch.cli.targets.fleet_files import FleetFile
     from orch.components.request import Approvals
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 SCHEMA = 1
 
@@ -169,7 +169,7 @@ def _bring_up(
     from orch.cli.output.plan import counts, key_lines, plan_json
     from orch.cli.output.progress import watching
     from orch.cli.output.review import Agreement, agree, need_terminal, tell_problems
-    from orch.stacks import operations
+    from orch.rehearsal.nebius.api.identity import operations
 
     project, document, fleet = stack.project, stack.document, stack.fleet
     if fleet is None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
     from orch.stacks.maintenance.evacuate import Evacuation
     from orch.stacks.maintenance.plan import MaintenancePlan
-    from orch.stacks.project import Project
-    from orch.stacks.pulumi.operation import Listener
+    from orch.stacks.project.project import Project
+    from orch.stacks.pulumi.progress import Listener
 
 SCHEMA = 1
 
@@ -67,10 +67,10 @@ def fleet_show(
 def fleet_ids(name: Name, *, indices: Indices = None, rehearse: Rehearse = False) -> None:
     """Ids of a fleet's nodes in Docker or the cloud, one a line, for commands of these."""
     from orch.stacks.errors import NoSuchNode
-    from orch.stacks.fleets import require_up
-    from orch.stacks.records import node_records
-    from orch.stacks.state import StackState
-    from orch.stacks.summary import fold
+    from orch.stacks.events.notation import fold
+    from orch.stacks.record.fleets import require_up
+    from orch.stacks.record.node_records import node_records
+    from orch.stacks.stack.state import StackState
 
     stack = StackState(project_at(rehearse=rehearse), name)
     require_up(stack)
@@ -208,10 +208,10 @@ def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> 
     from orch.cli.output.fleet import FleetRow, fleet_json, fleet_table, with_ended
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.records import node_records
-    from orch.stacks.request import ended_nodes
-    from orch.stacks.state import StackState
+    from orch.stacks.plans.request import ended_nodes
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.record.node_records import node_records
+    from orch.stacks.stack.state import StackState
 
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         up = {name: StackState(project, name)} if name else known_fleets(project)

@@ -12,10 +12,10 @@ from orch.spec.errors import ExitCode, OrchError
 if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
     from orch.spec.state import FleetState
-    from orch.stacks.plan import Plan
-    from orch.stacks.project import Project
-    from orch.stacks.state import StackState
-    from orch.stacks.waves import Stack
+    from orch.stacks.plans.plan import Plan
+    from orch.stacks.plans.waves import Stack
+    from orch.stacks.project.project import Project
+    from orch.stacks.stack.state import StackState
 
 
 class Unhealthy(OrchError):
@@ -64,8 +64,8 @@ def pass_gate(project: Project, plan: Plan) -> bool:
     from orch.cli.driver.opening import connector_of, runner_of
     from orch.runner.errors import LedgerUnusable
     from orch.spec.state import OF_THE_USER
-    from orch.stacks.fleets import fleet_of
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import fleet_of
+    from orch.stacks.stack.state import StackState
 
     stack = StackState(project, plan.stack)
     if not plan.pending or not stack.nodes:
@@ -111,7 +111,7 @@ def _verified(project: Project, runner: RunnerContext, stack: StackState) -> boo
     from orch.cli.maintenance.verification import verified
     from orch.runner.errors import RunConflict, RunnerError
     from orch.runner.verify.verification import Request
-    from orch.stacks.fleets import fleet_of
+    from orch.stacks.record.fleets import fleet_of
 
     tell(f"fleet {stack.name}: its gate is `nccl`: its nodes are waited for, then verified, for minutes")
     try:

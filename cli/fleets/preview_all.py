@@ -17,13 +17,13 @@ from orch.cli.fleets.preview_stack import SCHEMA, Job, Previewed, Wanted, failed
 from orch.cli.fleets.prune import Undescribed, found_undescribed
 from orch.cli.output.files import refuse_overwriting
 from orch.spec.errors import ExitCode
-from orch.stacks.waves import Stack, in_waves
+from orch.stacks.plans.waves import Stack, in_waves
 
 if TYPE_CHECKING:
     from orch.spec.diagnostics import Diagnostic
     from orch.spec.loader.load import Loaded
-    from orch.stacks.project import Project
-    from orch.stacks.saved_plans.record import Terms
+    from orch.stacks.plans.saved_plan import Terms
+    from orch.stacks.project.project import Project
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from orch.cli.fleets.preview_all import Previews
     from orch.review.model import Review
     from orch.spec.errors import ExitCode
-    from orch.stacks.project import Project
-    from orch.stacks.saved_plans.record import Commit, SavedPlan, Terms
+    from orch.stacks.plans.saved_plan import Commit, SavedPlan, Terms
+    from orch.stacks.project.project import Project
 
 Form = Literal["markdown", "html", "json", "object", "plan"]
 
@@ -72,8 +72,8 @@ def terms_of(project: Project, expires_s: int | None, titles: Sequence[str]) -> 
     """The terms of a plan of these stacks that is made now. `expires_s`: for how many seconds it is valid,
     None: as long as the project says. Raises UsageError."""
     from orch import __version__
-    from orch.stacks.pulumi.install import require
-    from orch.stacks.saved_plans.record import Terms
+    from orch.stacks.engine.install import require
+    from orch.stacks.plans.saved_plan import Terms
 
     made = datetime.now(timezone.utc).replace(microsecond=0)
     seconds = project.saved_plan_s if expires_s is None else expires_s
@@ -126,7 +126,7 @@ def commit_behind(previews: Previews) -> Commit | None:
 
 def saved_plan(previews: Previews, commit: Commit | None) -> SavedPlan | None:
     """The saved plan of what was previewed; None where none is wanted."""
-    from orch.stacks.saved_plans.record import SavedPlan, Unplanned
+    from orch.stacks.plans.saved_plan import SavedPlan, Unplanned
 
     if previews.terms is None:
         return None
@@ -170,7 +170,7 @@ def write(previews: Previews, outputs: Sequence[Output], code: ExitCode, *, basi
 
 def _review(previews: Previews, commit: Commit | None, saved: SavedPlan | None, file: str | None) -> Review:
     from orch.review.model import Basis, Review, worst_first
-    from orch.stacks.saved_plans.record import stamp
+    from orch.stacks.plans.saved_plan import stamp
 
     target, root = previews.target, previews.project.root
     path = os.path.relpath(target, root) if target != "-" else "-"

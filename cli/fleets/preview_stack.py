@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from orch.spec.diagnostics import Diagnostic
     from orch.spec.loader.load import Document, Loaded
     from orch.spec.models import Fleet
-    from orch.stacks.plan import Plan
-    from orch.stacks.project import Project
+    from orch.stacks.plans.plan import Plan
+    from orch.stacks.plans.request import FleetRequest
+    from orch.stacks.plans.saved_plan import StackPlan, Terms
+    from orch.stacks.project.project import Project
     from orch.stacks.provisioning.busy_nodes import Occupant
-    from orch.stacks.pulumi.operation import Progress
-    from orch.stacks.request import FleetRequest
-    from orch.stacks.saved_plans.record import StackPlan, Terms
+    from orch.stacks.pulumi.progress import Progress
 
 SCHEMA = 1
 
@@ -117,8 +117,8 @@ def _unreviewed(job: Job, project: Project, wanted: Wanted) -> Previewed | None:
     from orch.components.registry import backends_of
     from orch.spec.models import Fleet, Volume
     from orch.spec.models.backends import effective
-    from orch.stacks.state import StackState
-    from orch.stacks.volumes.state import stack_of
+    from orch.stacks.record.volumes import stack_of
+    from orch.stacks.stack.state import StackState
 
     held, model = wanted.reviewed, job.document.model
     if held is None or not isinstance(model, Fleet | Volume):
@@ -146,7 +146,7 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
     from orch.review.model import FleetSubject, PolicyResult
     from orch.spec.diagnostics import render_human
     from orch.spec.models import Fleet
-    from orch.stacks.saved_plans.marks import serial_of
+    from orch.stacks.plans.marks import serial_of
 
     document, fleet, notes = job.document, job.document.model, _Notes()
     if not isinstance(fleet, Fleet):
@@ -194,7 +194,7 @@ def _fleet(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previe
 
 def _request(job: Job, fleet: Fleet, wanted: Wanted) -> FleetRequest:
     from orch.components.request import Approvals
-    from orch.stacks.request import FleetRequest
+    from orch.stacks.plans.request import FleetRequest
 
     document = job.document
     file = document.file.absolute() if document.file.name != "<stdin>" else None
@@ -206,10 +206,10 @@ def _planned(
     job: Job, project: Project, request: FleetRequest, wanted: Wanted, notes: _Notes
 ) -> tuple[Plan, StackPlan | None]:
     """Return the plan of a fleet, and its part of the saved plan where one is wanted."""
+    from orch.rehearsal.nebius.api.identity import operations
     from orch.spec.findings import PlanError
-    from orch.stacks import operations
+    from orch.stacks.plans.recorder import Recorder
     from orch.stacks.saved_plans.fingerprint import Origin, fleet_plan
-    from orch.stacks.saved_plans.recorder import Recorder
 
     recorder = Recorder() if wanted.terms is not None else None
     try:
@@ -241,11 +241,11 @@ def _volume(job: Job, project: Project, loaded: Loaded, wanted: Wanted) -> Previ
     from orch.spec.diagnostics import render_human
     from orch.spec.findings import PlanError
     from orch.spec.models import Volume
+    from orch.stacks.plans.marks import serial_of
+    from orch.stacks.plans.recorder import Recorder
+    from orch.stacks.record.volumes import stack_of
     from orch.stacks.saved_plans.fingerprint import Origin, volume_plan
-    from orch.stacks.saved_plans.marks import serial_of
-    from orch.stacks.saved_plans.recorder import Recorder
     from orch.stacks.volumes.operations import preview_volume
-    from orch.stacks.volumes.state import stack_of
 
     document, volume, notes = job.document, job.document.model, _Notes()
     if not isinstance(volume, Volume):
@@ -321,7 +321,7 @@ def _prices(backends: set[str]) -> str:
 def _cleaned(value: Any, mask: Callable[[str], str]) -> Any:
     """The same with all text masked, however deep it is. A saved plan has been made without secrets; its
     words for people are masked."""
-    from orch.stacks.saved_plans.record import StackPlan
+    from orch.stacks.plans.saved_plan import StackPlan
 
     if isinstance(value, Enum):
         return value

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 from orch.cli.errors import UsageError, end, print_json, say, tell
 from orch.cli.fleets.node_gates import pass_gate, require_healthy
 from orch.spec.errors import ExitCode, OrchError
-from orch.stacks.waves import Stack, in_waves, refuse_missing
+from orch.stacks.plans.waves import Stack, in_waves, refuse_missing
 
 if TYPE_CHECKING:
     from orch.components.request import Approvals
     from orch.spec.loader.load import Document
     from orch.spec.models import Fleet, Volume
-    from orch.stacks.project import Project
+    from orch.stacks.plans.request import FleetRequest
+    from orch.stacks.plans.saved_plan import SavedPlan, StackPlan
+    from orch.stacks.project.project import Project
     from orch.stacks.pulumi.operation import Listener
-    from orch.stacks.request import FleetRequest
     from orch.stacks.saved_plans.applying import Approved
-    from orch.stacks.saved_plans.record import SavedPlan, StackPlan
     from orch.stacks.saved_plans.result import Progress
 
 
@@ -54,7 +54,7 @@ class Job:
 
     def request(self, approvals: Approvals) -> FleetRequest:
         from orch.spec.models import Fleet
-        from orch.stacks.request import FleetRequest
+        from orch.stacks.plans.request import FleetRequest
 
         if not isinstance(self.model, Fleet):
             raise TypeError(f"{self.title} is no fleet")
@@ -104,7 +104,7 @@ def apply_saved(plan: str, file: str | None, documents: Documents, means: ApplyM
 def _apply_all(
     plan: str, file: str | None, documents: Documents, progress: Progress, means: ApplyMeans
 ) -> None:
-    from orch.stacks.saved_plans.record import read
+    from orch.stacks.plans.saved_plan import read
 
     saved = read(Path(plan))
     progress.plan, progress.waiting = saved.id, [each.title for each in saved.stacks]
@@ -151,8 +151,8 @@ def _leased(jobs: Sequence[Job], progress: Progress, means: ApplyMeans) -> Itera
     """With the leases of all stacks, where they are asked for. New ones are given back when the plan is
     refused, before anything was begun."""
     from orch.cli.output.progress import watching
-    from orch.stacks.pulumi import leases
-    from orch.stacks.state import StackState
+    from orch.stacks.stack import leases
+    from orch.stacks.stack.state import StackState
 
     taken: tuple[leases.Taken, ...] = ()
     try:
@@ -174,11 +174,11 @@ def _refuse_outdated(saved: SavedPlan, plan: str) -> None:
     """Raises Conflict for a plan that has expired or is of other versions, ProjectError for one that lacks
     stacks."""
     from orch import __version__
+    from orch.stacks.engine.install import require
     from orch.stacks.errors import Conflict, ProjectError
-    from orch.stacks.pulumi.install import require
+    from orch.stacks.plans.guard import AGAIN
+    from orch.stacks.plans.saved_plan import stamp
     from orch.stacks.saved_plans.compare import Difference, rows
-    from orch.stacks.saved_plans.guard import AGAIN
-    from orch.stacks.saved_plans.record import stamp
 
     terms = saved.terms
     if terms.is_expired(datetime.now(timezone.utc)):
@@ -220,9 +220,9 @@ def _jobs(saved: SavedPlan, plan: str, target: str, read: Documents, *, rehearse
     """The stacks of the plan in waves, each with its document. Raises ProjectError, NoSuchFleet, Conflict."""
     from orch.spec.loader.load import InvalidConfiguration
     from orch.stacks.errors import Conflict, ProjectError
+    from orch.stacks.plans.guard import AGAIN
     from orch.stacks.saved_plans.applying import Approved
     from orch.stacks.saved_plans.fingerprint import Origin
-    from orch.stacks.saved_plans.guard import AGAIN
 
     if not Path(target).exists():
         raise ProjectError(

@@ -22,7 +22,7 @@ from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
     from orch.spec.models import Fleet
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -103,7 +103,7 @@ def run(
 
 def import_before(fleets: Sequence[Fleet], project: Project) -> None:
     """Import what the processes need, once for all of them."""
-    import orch.stacks.operations
+    import orch.stacks.provisioning.operations
     import orch.stacks.volumes.operations  # noqa: F401
     from orch.components.registry import backend
     from orch.spec.models.backends import effective
@@ -128,7 +128,7 @@ def own_project(project: Project) -> Project:
     from dataclasses import replace
 
     from orch.rehearsal.project import rehearse
-    from orch.stacks.project import project_in
+    from orch.stacks.project.project import project_in
 
     own = rehearse(project_in(project.root)).project
     return replace(

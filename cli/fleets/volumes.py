@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orch.spec.loader.load import Document
     from orch.spec.models import Volume
     from orch.stacks.errors import StackError
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
     from orch.stacks.volumes.operations import VolumeOutcome
 
     Volumes = Iterable[tuple[Project, Document, Volume]]
@@ -73,7 +73,7 @@ def bring_up(volumes: Volumes, *, yes: bool, as_json: bool, verbose: bool, anoth
 def remove_those_of(volumes: Volumes, *, yes: bool, as_json: bool) -> None:
     """Delete the volumes of a file that are not protected. Raises StackError when one is."""
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.volumes.state import exists, is_protected, is_recorded, stack_of, volume_of
+    from orch.stacks.record.volumes import exists, is_protected, is_recorded, stack_of, volume_of
 
     protected: list[str] = []
     for project, _, volume in volumes:
@@ -160,7 +160,7 @@ def _placed(document: Document, name: str, work: Callable[[], T]) -> T:
     was stopped tells how it goes on."""
     from orch.spec.findings import PlanError
     from orch.stacks.errors import Interrupted
-    from orch.stacks.volumes.state import hint_to_continue
+    from orch.stacks.record.volumes import hint_to_continue
 
     try:
         return work()
@@ -192,8 +192,8 @@ def volume(context: typer.Context, as_json: Json = False, rehearse: Rehearse = F
 def volume_list(as_json: Json = False, rehearse: Rehearse = False) -> None:
     """The volumes of this project, and the runs that use them."""
     from orch.cli.output.volumes import table, usage_json
+    from orch.stacks.record.volumes import is_recorded, no_such_volume, volume_stacks
     from orch.stacks.volumes.operations import usages
-    from orch.stacks.volumes.state import is_recorded, no_such_volume, volume_stacks
 
     project = project_at(rehearse=rehearse)
     stacks = volume_stacks(project)
@@ -215,8 +215,8 @@ def volume_list(as_json: Json = False, rehearse: Rehearse = False) -> None:
 def volume_show(name: Name, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """All there is to know of one volume."""
     from orch.cli.output.volumes import facts, usage_json
+    from orch.stacks.record.volumes import is_recorded, no_such_volume, volume_stacks
     from orch.stacks.volumes.operations import usages
-    from orch.stacks.volumes.state import is_recorded, no_such_volume, volume_stacks
 
     project = project_at(rehearse=rehearse)
     stack = volume_stacks(project).get(name)
@@ -247,7 +247,7 @@ def volume_delete(
 ) -> None:
     """Delete a volume and all that is on it. A protected one asks for its name."""
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.volumes.state import (
+    from orch.stacks.record.volumes import (
         exists,
         is_protected,
         is_recorded,
@@ -284,8 +284,8 @@ def volume_gc(yes: Yes = False, as_json: Json = False, rehearse: Rehearse = Fals
     from orch.cli.output.review import confirm, need_terminal
     from orch.cli.output.volumes import idle
     from orch.spec.errors import OrchError
+    from orch.stacks.record.volumes import volume_stacks
     from orch.stacks.volumes.operations import require_all_runs_known, usages
-    from orch.stacks.volumes.state import volume_stacks
 
     project = project_at(rehearse=rehearse)
     require_all_runs_known(project)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
     from orch.spec.state import FleetState
     from orch.stacks.maintenance.context import Health
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 CONNECT_S = 10.0
 # Nodes in containers share this machine's disk: what a small image needs is enough.
@@ -26,7 +26,7 @@ def survey_of(project: Project, name: str, only: Collection[str] | None = None) 
     from orch.runner.connect import open_connector
     from orch.runner.hosts.checks.types import CheckOptions, Target
     from orch.runner.hosts.survey import survey
-    from orch.stacks.fleets import fleet_state
+    from orch.stacks.record.fleets import fleet_state
 
     state = fleet_state(project, name)
     requirements = CheckOptions(cluster=state.placement == "cluster", image=state.image)
@@ -49,8 +49,8 @@ def in_order(project: Project, runner: RunnerContext) -> Health:
     """Return a function to the reasons, by name, why nodes of a fleet may not take jobs: failed checks of
     `orch check`, and their health."""
     from orch.runner.health.gate import depth_of
-    from orch.stacks.fleets import fleet_state
     from orch.stacks.health.watch import watch
+    from orch.stacks.record.fleets import fleet_state
 
     def reasons(fleet: str, names: Collection[str]) -> Mapping[str, str]:
         found: dict[str, list[str]] = {}
@@ -73,7 +73,7 @@ def protected_words(project: Project, runner: RunnerContext, fleet: FleetState) 
     """Return the reason why no node of a fleet is replaced automatically until somebody has looked; None if
     there is none, or the fleet has no automatic replacement."""
     from orch.stacks.health.protection import protection_of
-    from orch.stacks.project import ledger_scope
+    from orch.stacks.project.project import ledger_scope
 
     if fleet.health is None or not fleet.health.auto_replace:
         return None

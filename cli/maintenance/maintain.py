@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
     from orch.spec.state import NodeState
     from orch.stacks.maintenance.plan import MaintenancePlan, Options, Verb
-    from orch.stacks.project import Project
+    from orch.stacks.plans.request import FleetRequest
+    from orch.stacks.project.project import Project
     from orch.stacks.pulumi.operation import Listener
-    from orch.stacks.request import FleetRequest
 
 SCHEMA = 1
 
@@ -80,7 +80,7 @@ def begin(asked: Begin, how: Handling, path: str | None) -> None:
     from orch.stacks.maintenance.context import Maintenance
     from orch.stacks.maintenance.drive import carry_out
     from orch.stacks.maintenance.plan import MaintenancePlan
-    from orch.stacks.team.change_log import undertaken
+    from orch.stacks.record.change_log import undertaken
 
     with open_runner(path, as_json=True, rehearse=how.rehearse) as (project, runner):
         earlier = _interrupted(runner.ledger.changes, project, asked)
@@ -126,8 +126,8 @@ def begin(asked: Begin, how: Handling, path: str | None) -> None:
 def nodes_by_fleet(project: Project, words: Sequence[str], fleet: str | None) -> list[tuple[str, NodeState]]:
     """The nodes that are named, each with its fleet. Raises UnknownNode."""
     from orch.cli.targets.nodes import nodes_named
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.stack.state import StackState
 
     up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
     states = {name: fleet_of(stack) for name, stack in up.items()}
@@ -149,7 +149,7 @@ def _interrupted(changes: Changes, project: Project, asked: Begin) -> Change | N
     """The same maintenance, where it was begun and nobody is at work on it. Raises UnknownNode for words that
     are no names."""
     from orch.stacks.maintenance.plan import MaintenancePlan, title_of
-    from orch.stacks.project import ledger_scope
+    from orch.stacks.project.project import ledger_scope
 
     title = title_of(asked.verb)
     for each in changes.listed(project.name, verbs=(title,), unfinished=True):

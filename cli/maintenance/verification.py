@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from orch.runner.verify.judge import Report
     from orch.runner.verify.verification import Request
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
-    from orch.stacks.state import StackState
+    from orch.stacks.project.project import Project
+    from orch.stacks.stack.state import StackState
 
 
 def verified(
@@ -66,7 +66,7 @@ def _submit(
     from orch.runner.launch.submission import Submission
     from orch.runner.runs.submit import submit
     from orch.runner.verify.verification import PROGRAM, task_of
-    from orch.stacks.variables import with_variables
+    from orch.stacks.record.variables import with_variables
 
     task = task_of(request, fleet)
     image = job_image(task, fleet, project.default_image, project.images)

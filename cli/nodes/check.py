@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from orch.runner.hosts.survey import Survey
     from orch.spec.models import Fleet
     from orch.spec.state import NodeState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 SCHEMA = 1
 CONNECT_S = 10.0
@@ -88,7 +88,7 @@ def _surveys(target: str, unseen: AcceptNew, rehearse: bool) -> Iterator[tuple[s
     """Each fleet to check, by its name, with the survey of its hosts."""
     from orch.cli.targets.fleet_files import FleetFile, is_file
     from orch.spec.findings import PlanError
-    from orch.stacks.request import with_hosts
+    from orch.stacks.plans.request import with_hosts
 
     if not is_file(target):
         yield target, survey_of(project_at(rehearse=rehearse), target)
@@ -110,7 +110,7 @@ def _of_file(project: Project, fleet: Fleet, folder: Path, unseen: AcceptNew) ->
     from orch.components.ssh import facts
     from orch.images import default_image
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.fleets import fleet_state
+    from orch.stacks.record.fleets import fleet_state
 
     nodes: Sequence[NodeState] = ()
     with suppress(NoSuchFleet):
@@ -124,7 +124,7 @@ Groups = dict[str, "list[HostReport]"]
 
 def _groups(hosts: Iterable[HostReport]) -> Groups:
     """Hosts with equal results in every check, under their folded names."""
-    from orch.stacks.summary import fold
+    from orch.stacks.events.notation import fold
 
     alike: dict[tuple[str, ...], list[HostReport]] = {}
     for host in hosts:
@@ -170,7 +170,7 @@ def _tally(host: HostReport, colour: bool) -> str:
 def _details(hosts: Sequence[HostReport], colour: bool) -> list[str]:
     """Failures, then warnings, then skipped checks; equal ones of several hosts once."""
     from orch.review.tree import paint
-    from orch.stacks.summary import fold
+    from orch.stacks.events.notation import fold
 
     hosts_of: dict[CheckResult, list[str]] = {}
     for host in hosts:

@@ -28,9 +28,9 @@ def cordon(
     from orch.cli.targets.nodes import nodes_named
     from orch.runner.node_api.cordon import mark, unmark
     from orch.spec.grammar.hosts import fold
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.state import StackState
-    from orch.stacks.team.change_log import logged
+    from orch.stacks.record.change_log import logged
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.stack.state import StackState
 
     if undo and reason:
         raise typer.BadParameter("it goes with a cordon, not with --undo", param_hint="--reason")

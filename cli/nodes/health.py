@@ -64,10 +64,10 @@ def health(
     """
     from orch.cli.driver.opening import open_runner
     from orch.cli.targets.nodes import nodes_named
-    from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.health.watch import watch
-    from orch.stacks.project import ledger_scope
-    from orch.stacks.state import StackState
+    from orch.stacks.project.project import ledger_scope
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.stack.state import StackState
 
     if history and deep:
         raise typer.BadParameter("it tells what was, `--deep` looks now", param_hint="--history")

@@ -18,7 +18,7 @@ from orch.cli.options import Rehearse
 if TYPE_CHECKING:
     from orch.runner.node_api.connector import Connector
     from orch.spec.state import FleetState, NodeState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 def inventory(
@@ -58,7 +58,7 @@ def groups_of(project: Project) -> Groups:
     """Return the nodes that are up, by group. A node whose name several machines have is `FLEET.NODE`; one
     that `ssh` cannot reach is left out, with a note."""
     from orch.runner.connect import open_connector
-    from orch.stacks.fleets import fleet_of, known_fleets
+    from orch.stacks.record.fleets import fleet_of, known_fleets
 
     fleets = {name: fleet_of(stack) for name, stack in known_fleets(project).items()}
     machines: dict[str, set[str]] = {}

@@ -100,8 +100,8 @@ def _undo_drain(words: Sequence[str], fleet: str | None, *, rehearse: bool) -> N
     from orch.runner.node_api.connector import fan_out
     from orch.runner.node_api.cordon import unmark_of
     from orch.spec.grammar.hosts import fold
-    from orch.stacks.project import ledger_scope
-    from orch.stacks.team.change_log import undertaken
+    from orch.stacks.project.project import ledger_scope
+    from orch.stacks.record.change_log import undertaken
 
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         chosen = nodes_by_fleet(project, words, fleet)

@@ -14,8 +14,8 @@ from orch.cli.options import Upgrade, with_records
 if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
     from orch.stacks.maintenance.plan import MaintenancePlan
-    from orch.stacks.project import Project
-    from orch.stacks.pulumi.operation import Listener
+    from orch.stacks.project.project import Project
+    from orch.stacks.pulumi.progress import Listener
 
 
 @with_records
@@ -49,13 +49,13 @@ def rollout(
     def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
         from dataclasses import replace
 
-        from orch.stacks import operations
-        from orch.stacks.fleets import require_up
         from orch.stacks.maintenance.drive import planned_for
         from orch.stacks.maintenance.rollout import outdated_nodes, refuse_start_only, rest_of
         from orch.stacks.maintenance.spares import spares_of
-        from orch.stacks.pulumi.accounts import require_confirmed
-        from orch.stacks.state import StackState
+        from orch.stacks.provisioning import operations
+        from orch.stacks.pulumi.operation import require_confirmed
+        from orch.stacks.record.fleets import require_up
+        from orch.stacks.stack.state import StackState
 
         stack = StackState(project, fleet.name)
         require_up(stack)

@@ -32,8 +32,8 @@ def ssh(
     """Log in to a node, through its jump hosts, with the fleet's key and the pinned host key."""
     from orch.cli.targets.nodes import nodes_named
     from orch.runner.connect import open_connector
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.stack.state import StackState
 
     project = project_at(rehearse=rehearse)
     up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)

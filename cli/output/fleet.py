@@ -19,7 +19,7 @@ from orch.runner.placement.spares import held_back
 from orch.spec.errors import OrchError, visible
 from orch.spec.state import FleetState, Gpus, NodeState, PodQueue, hourly_price
 from orch.spec.suggest import counted
-from orch.stacks.records import UNKNOWN, NodeRecord
+from orch.stacks.record.node_records import UNKNOWN, NodeRecord
 
 # A cordoned node is healthy: somebody keeps jobs off it. So is a fleet with one less that was idle.
 _HEALTHY = ("idle", "busy", "cordoned", "terminated")

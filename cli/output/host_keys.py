@@ -9,15 +9,15 @@ from orch.cli.errors import UsageError, print_json, tell
 from orch.cli.output.plan import refused_json, waiting_lines
 from orch.spec.findings import PlanError
 from orch.spec.models import Fleet
-from orch.stacks.summary import fold
+from orch.stacks.events.notation import fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from orch.components.request import NewHostKey
     from orch.spec.loader.load import Document
-    from orch.stacks.plan import Plan
-    from orch.stacks.request import FleetRequest
+    from orch.stacks.plans.plan import Plan
+    from orch.stacks.plans.request import FleetRequest
 
 
 def planned(document: Document, operation: Callable[[], Plan], *, as_json: bool = False) -> Plan:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from orch.review.tree import drift_lines, paint, tree
 from orch.spec.grammar.values import encodable
 from orch.spec.suggest import counted
+from orch.stacks.events.changes import Change, summary
+from orch.stacks.events.kinds import counted_kinds
+from orch.stacks.events.notation import fold
 from orch.stacks.provisioning.busy_nodes import Occupant, by_run
-from orch.stacks.pulumi.changes import Change, summary
-from orch.stacks.pulumi.kinds import counted_kinds
-from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
     from orch.components.request import NewHostKey, NodeProblem, NodeWarning
     from orch.policies.settings import Violation
     from orch.spec.errors import OrchError
     from orch.spec.loader.load import Document
-    from orch.stacks.plan import Plan
+    from orch.stacks.plans.plan import Plan
 
 SCHEMA = 1
 

@@ -20,9 +20,9 @@ from orch.cli.errors import tell, terminated_as_interrupted
 from orch.cli.output import ticking
 from orch.cli.output.ticking import clock
 from orch.spec.errors import visible
-from orch.stacks.pulumi.kinds import kind_of, several
-from orch.stacks.pulumi.operation import Activity, EngineStep, ExpectedNodes, Listener, Note, Progress
-from orch.stacks.summary import fold
+from orch.stacks.events.kinds import kind_of, several
+from orch.stacks.events.notation import fold
+from orch.stacks.pulumi.progress import Activity, EngineStep, ExpectedNodes, Listener, Note, Progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

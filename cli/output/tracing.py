@@ -14,7 +14,7 @@ from orch.spec.install import install_hint
 if TYPE_CHECKING:
     from orch.runner.events import Processor
     from orch.runner.tracing import Span, Trace
-    from orch.stacks.pulumi.operation import Listener, Progress
+    from orch.stacks.pulumi.progress import Listener, Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -127,7 +127,7 @@ def hearing(listener: Listener) -> Listener:
     begun: dict[tuple[str, str], Span] = {}
 
     def hear(event: Progress) -> None:
-        from orch.stacks.pulumi.operation import EngineStep
+        from orch.stacks.pulumi.progress import EngineStep
 
         if isinstance(event, EngineStep):
             key = (event.type, event.name)

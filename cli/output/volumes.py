@@ -102,7 +102,7 @@ def outcome_lines(outcome: VolumeOutcome, *, verbose: bool) -> list[str]:
     """A plan for people."""
     from orch.cli.output.plan import counts
     from orch.review.tree import drift_lines, paint, tree
-    from orch.stacks.summary import NO_HEADLINE
+    from orch.stacks.plans.headline import NO_HEADLINE
 
     colour = coloured(sys.stdout)
     lines = [f"volume {outcome.name}"]
@@ -119,7 +119,7 @@ def outcome_lines(outcome: VolumeOutcome, *, verbose: bool) -> list[str]:
 
 def outcome_json(outcome: VolumeOutcome) -> dict[str, Any]:
     """A plan, or what was done, as JSON."""
-    from orch.stacks.pulumi.changes import summary
+    from orch.stacks.events.changes import summary
 
     return {
         "schema": SCHEMA,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from orch.runner.costs import Amounts, Forecast, Grouping, Report
     from orch.runner.ledger.history.node_lives import NodeLife
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 SCHEMA = 1
 NOT_COUNTED = (
@@ -69,8 +69,8 @@ def cost(
     grouping, tag = _grouping(by)
     from orch.runner import costs
     from orch.runner.ledger.ledger import open_ledger
-    from orch.stacks.provisioning.node_accounts import record_all
-    from orch.stacks.request import ended_nodes_if_told
+    from orch.stacks.plans.request import ended_nodes_if_told
+    from orch.stacks.record.node_accounts import record_all
 
     project, fleets = _fleets(target, rehearse=rehearse)
     project.prepare()

@@ -18,8 +18,8 @@ from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
     from orch.components.cloud.marked import Leftovers, MarkedResource
-    from orch.stacks.project import Project
-    from orch.stacks.provisioning.leftovers import Deleted, Found
+    from orch.stacks.project.project import Project
+    from orch.stacks.runs.leftovers import Deleted, Found
 
 SCHEMA = 1
 
@@ -49,7 +49,7 @@ def gc(
     what an older copy of the state may have lost, is deleted only where --stack names it. Exits with 5 when
     something could not be looked at.
     """
-    from orch.stacks.provisioning.leftovers import Deleted, find_leftovers, refuse_in_use, refuse_mounted
+    from orch.stacks.runs.leftovers import Deleted, find_leftovers, refuse_in_use, refuse_mounted
 
     project = project_at(rehearse=rehearse)
     project.prepare()
@@ -97,7 +97,7 @@ def _confirm(
     project: Project, found: Found, chosen: Leftovers, marks: frozenset[str], *, as_json: bool
 ) -> None:
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.provisioning.leftovers import Deleted
+    from orch.stacks.runs.leftovers import Deleted
 
     if as_json and (sys.stdin is None or not sys.stdin.isatty()):
         print_json(_as_json(found, Deleted()))
@@ -111,8 +111,8 @@ def _delete(
     """Delete what was chosen, and add to `done` what is gone."""
     from orch.cli.output.progress import watching
     from orch.stacks.errors import Interrupted
-    from orch.stacks.provisioning.leftovers import delete_leftovers
-    from orch.stacks.team.change_log import logged
+    from orch.stacks.record.change_log import logged
+    from orch.stacks.runs.leftovers import delete_leftovers
 
     with (
         watching(as_json=as_json) as listener,

@@ -75,7 +75,7 @@ def log(
         moment = None if since is None else moment_in_words(since, ledger.now(), "--since")
         found = changes.listed(project.name, verbs=verb or (), since=moment, unfinished=unfinished)
     if not everything:
-        from orch.stacks.team.change_log import NO_CHANGES
+        from orch.stacks.record.change_log import NO_CHANGES
 
         found = tuple(each for each in found if each.result != NO_CHANGES)
     shown = found if everything else found[:SHOWN]

@@ -53,10 +53,10 @@ def ssh_keys(
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.cli.targets.nodes import nodes_named
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.state import StackState
-    from orch.stacks.team import key_plan
-    from orch.stacks.team.key_rotation import rotate_keys
+    from orch.stacks.keys import key_plan
+    from orch.stacks.keys.key_rotation import rotate_keys
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.stack.state import StackState
 
     names = list(dict.fromkeys(fleets or ()))
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
@@ -125,8 +125,8 @@ def passphrase(
     """Encrypt the secrets of this project's state with a new passphrase. Nothing that is up changes."""
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.pulumi.locks import subject
-    from orch.stacks.team.passphrase_rotation import plan_rotation, rotate_passphrase
+    from orch.stacks.stack.locks import subject
+    from orch.stacks.states.passphrase_rotation import plan_rotation, rotate_passphrase
 
     project = project_at()
     project.prepare()

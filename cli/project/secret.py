@@ -15,8 +15,8 @@ from orch.cli.errors import UsageError, print_json, say, tell
 from orch.cli.options import Json
 
 if TYPE_CHECKING:
-    from orch.stacks.project import Project
-    from orch.stacks.secrets.store import SecretStore
+    from orch.stacks.keys.secret_store import SecretStore
+    from orch.stacks.project.project import Project
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -129,7 +129,7 @@ def _warn_of_runs(project: Project, name: str) -> None:
 
 
 def _store() -> SecretStore:
-    from orch.stacks.secrets.store import SecretStore
+    from orch.stacks.keys.secret_store import SecretStore
 
     project = project_at()
     project.prepare()

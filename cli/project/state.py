@@ -14,8 +14,8 @@ from orch.cli.options import File, FileOrName, Json, Rehearse, Yes
 if TYPE_CHECKING:
     from orch.spec.loader.load import Document
     from orch.spec.models import Fleet
-    from orch.stacks.project import Project
-    from orch.stacks.team.importing import Rebuilt
+    from orch.stacks.project.project import Project
+    from orch.stacks.states.importing import Rebuilt
 
 SCHEMA = 1
 
@@ -56,7 +56,7 @@ def move(
     """
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.team import moving
+    from orch.stacks.states import moving
 
     project = project_at()
     project.prepare()
@@ -91,10 +91,10 @@ def repair(
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.cli.targets.fleet_files import stacks_of
-    from orch.stacks.pulumi.locks import subject
-    from orch.stacks.state import StackState
-    from orch.stacks.team.repair import damage_of
-    from orch.stacks.team.repair import repair as mend
+    from orch.stacks.stack.locks import subject
+    from orch.stacks.stack.state import StackState
+    from orch.stacks.states.repair import damage_of
+    from orch.stacks.states.repair import repair as mend
 
     rows: list[dict[str, object]] = []
     for project, name in stacks_of(target, rehearse=rehearse):
@@ -156,11 +156,11 @@ def _import(
     from orch.cli.output.plan import counts
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
+    from orch.rehearsal.nebius.api.identity import operations
     from orch.spec.findings import PlanError
-    from orch.stacks import operations
-    from orch.stacks.request import FleetRequest
-    from orch.stacks.state import StackState
-    from orch.stacks.team import importing
+    from orch.stacks.plans.request import FleetRequest
+    from orch.stacks.stack.state import StackState
+    from orch.stacks.states import importing
 
     project, document, fleet = described
     project.prepare()
@@ -201,7 +201,7 @@ def _import(
 
 def _show(rebuilt: Rebuilt) -> None:
     """The plan: what of the fleet is there, what is not, and what is new."""
-    from orch.stacks.pulumi.kinds import kind_of
+    from orch.stacks.events.kinds import kind_of
 
     tell(f"fleet {rebuilt.stack.name}: {len(rebuilt.found)} resources of the mark {rebuilt.mark} are there")
     for each in rebuilt.found:

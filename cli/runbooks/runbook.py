@@ -33,7 +33,7 @@ from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
     from orch.runbooks.engine import Run
-    from orch.stacks.team.change_log import Journal
+    from orch.stacks.record.change_log import Journal
 
 SHOWN = 50
 """How many runs are shown where nobody asks for more."""
@@ -239,7 +239,7 @@ def run(
     from orch.cli.runbooks.screen import plan_lines
     from orch.runbooks.library import source_of
     from orch.runbooks.plan import RUN, holds, planned, subject
-    from orch.stacks.team.change_log import undertaken
+    from orch.stacks.record.change_log import undertaken
 
     project = project_at(rehearse=output.rehearse)
     runbook = parsed(source_of(project.root, name))
@@ -350,7 +350,7 @@ def resume(
     """Go on with a run that was interrupted, failed or waits; steps that are done are not done again."""
     from orch.runbooks.parameters import values_of
     from orch.runbooks.plan import RunPlan
-    from orch.stacks.team.change_log import gone_on_with
+    from orch.stacks.record.change_log import gone_on_with
 
     project = project_at(rehearse=output.rehearse)
     change, _ = change_of(project, number)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from orch.runner.ledger.changes import Change
     from orch.runner.ledger.changes import Step as Written
     from orch.spec.document.text import Source
-    from orch.stacks.project import Project
-    from orch.stacks.team.change_log import Journal
+    from orch.stacks.project.project import Project
+    from orch.stacks.record.change_log import Journal
 
 SCHEMA = 1
 

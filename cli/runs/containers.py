@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orch.runner.plan.run_plan import RunPlan
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import NodeState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 def with_containers(runner: RunnerContext, row: RunRow) -> RunRow:

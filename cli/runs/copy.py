@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import NodeState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 def copy(
@@ -87,8 +87,8 @@ def _node_side(project: Project, runner: RunnerContext, place: Place, fleet: str
     from orch.spec.grammar.hosts import fold
     from orch.spec.grammar.values import shown
     from orch.spec.suggest import hint_for
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.stack.state import StackState
 
     up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
     fleets = {name: fleet_of(stack) for name, stack in up.items()}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orch.runner.node_api.connector import Completed, Connector
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState, NodeState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def ask(
 
 def folded(answers: Iterable[ExecResult]) -> tuple[FoldedResult, ...]:
     """Equal results of nodes that completed the command folded, in the order of their first nodes."""
-    from orch.stacks.summary import fold
+    from orch.stacks.events.notation import fold
 
     groups: dict[tuple[int, str, str], list[str]] = {}
     for answer in answers:
@@ -316,7 +316,7 @@ def folded(answers: Iterable[ExecResult]) -> tuple[FoldedResult, ...]:
 
 def folded_errors(answers: Iterable[ExecResult]) -> tuple[tuple[str, str], ...]:
     """Folded names of nodes and their errors, equal texts once."""
-    from orch.stacks.summary import fold
+    from orch.stacks.events.notation import fold
 
     groups: dict[str, list[str]] = {}
     for answer in answers:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orch.runner.metrics.project_look import FleetCost, ProjectFacts, ProjectWatch
     from orch.runner.runs.context import RunnerContext
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 LISTEN = "127.0.0.1:9464"
 """The port that OpenTelemetry's specification gives exporters for Prometheus."""
@@ -156,7 +156,7 @@ class FactsOf:
 
     def require_fleets(self) -> None:
         """Raises NoSuchFleet where one that was named is not up."""
-        from orch.stacks.fleets import fleet_state
+        from orch.stacks.record.fleets import fleet_state
 
         for name in sorted(self._only):
             fleet_state(self._project, name)
@@ -164,7 +164,7 @@ class FactsOf:
     def __call__(self) -> ProjectFacts:
         """Raises nothing that a source is at fault for."""
         from orch.runner.metrics.project_look import HealthRow, ProjectFacts, only
-        from orch.stacks.project import ledger_scope
+        from orch.stacks.project.project import ledger_scope
 
         if time.monotonic() - self._read_at >= STATE_S:
             self._try("state", self._read_state)
@@ -210,7 +210,7 @@ class FactsOf:
     def _read_state(self) -> None:
         """One fleet whose state cannot be read leaves the others as they are."""
         from orch.spec.errors import OrchError
-        from orch.stacks.fleets import fleet_of, known_fleets
+        from orch.stacks.record.fleets import fleet_of, known_fleets
 
         found, problem = list["FleetState"](), None
         for stack in known_fleets(self._project).values():
@@ -224,7 +224,7 @@ class FactsOf:
 
     def _read_files(self) -> None:
         from orch.spec.models import Fleet
-        from orch.stacks.fleets import documents_of
+        from orch.stacks.record.fleets import documents_of
 
         found = documents_of(self._project.root, Fleet, "fleet")
         self._budgets = {

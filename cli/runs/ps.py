@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.waiting_line import Line
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.runner.runs.outputs import OutputsLeft
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 WATCH_S = 2.0
 """Seconds between two looks of `--watch`."""
@@ -149,7 +149,7 @@ def _statuses(words: Sequence[str]) -> tuple[str, ...]:
 
 def _check_fleets(project: Project, runner: RunnerContext, names: Sequence[str]) -> None:
     """Raises NoSuchFleet for a name that is no fleet's: none that is up, and none that had a run."""
-    from orch.stacks.fleets import fleet_state
+    from orch.stacks.record.fleets import fleet_state
 
     had_runs = {row.fleet for row in runner.ledger.runs()} if names else set[str]()
     for name in names:

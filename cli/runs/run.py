@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from orch.runner.plan.run_plan import RankPort
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.loader.load import Document
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 @dataclass(frozen=True)

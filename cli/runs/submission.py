@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from orch.spec.loader.load import Document
     from orch.spec.models import Task
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
-    from orch.stacks.state import StackState
+    from orch.stacks.project.project import Project
+    from orch.stacks.stack.state import StackState
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def submit_task(
     from orch.runner.runs.seats.choose import choose_fleet
     from orch.runner.runs.submit import submit
     from orch.spec.state import own_nodes
-    from orch.stacks.variables import with_variables
+    from orch.stacks.record.variables import with_variables
 
     stacks = room.stacks
     task, dev = task_of_document(document)
@@ -118,7 +118,7 @@ def _with_image(project: Project, document: Document, task: Task, fleet: FleetSt
             # The log-in is for another registry than this image's.
             task = task.model_copy(update={"registry_auth": None})
     if fleet.queue is not None:
-        from orch.stacks.provisioning.nodes_for_runs import require_in_registry
+        from orch.stacks.runs.nodes_for_runs import require_in_registry
 
         with at_its_property(document):
             require_in_registry(task, fleet, image.reference)
@@ -138,7 +138,7 @@ def fleets_with_room(
     Raises NoFit as a diagnostic, and what making them raises."""
     from orch.runner.errors import NoFit
     from orch.runner.placement.rank_groups import on_fleet
-    from orch.stacks.fleets import known_fleets
+    from orch.stacks.record.fleets import known_fleets
 
     task, _ = task_of_document(document)
     stacks = lasting(known_fleets(project), fleet_name)
@@ -178,8 +178,8 @@ def _grown(
     from orch.spec.findings import PlanError
     from orch.spec.state import new_nodes as nodes_made_since
     from orch.spec.state import own_nodes
-    from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.provisioning.nodes_with_runs import given_back, make_way
+    from orch.stacks.record.fleets import fleet_of, known_fleets
 
     made, unfit = frozenset[str](), dict[str, NoFit]()
     while _may_any_grow(stacks):
@@ -231,7 +231,7 @@ def _volumes(project: Project, runner: RunnerContext, task: Task) -> Volumes:
 
     if not needs_volumes(task):
         return NO_VOLUMES
-    from orch.stacks.volumes.attaching import volumes_for
+    from orch.stacks.record.volume_attaching import volumes_for
 
     return volumes_for(project, runner.ledger)
 
@@ -346,7 +346,7 @@ def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchEr
     from orch.spec.diagnostics import Related
     from orch.spec.loader.load import InvalidConfiguration
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.fleets import find_fleet
+    from orch.stacks.record.fleets import find_fleet
 
     related: list[Related] = []
     for name in error.fleets:
@@ -374,7 +374,7 @@ def _candidates(
     All of them when none of the requested fleets is up: the error message then names them."""
     from orch.runner.placement.rank_groups import requested_fleets
     from orch.runner.placement.slots import with_slots
-    from orch.stacks.fleets import fleet_of, not_up
+    from orch.stacks.record.fleets import fleet_of, not_up
 
     if fleet_name is not None and fleet_name not in stacks:
         raise not_up(project, fleet_name)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
     from orch.runner.verify.judge import Report
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
-    from orch.stacks.state import StackState
+    from orch.stacks.project.project import Project
+    from orch.stacks.stack.state import StackState
 
 SCHEMA = 1
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -121,7 +121,7 @@ def _nodes_of(project: Project, name: str, words: list[str] | tuple[()]) -> tupl
     """The stack of a fleet that is up, and the fleet with only the nodes that were asked for."""
     from orch.cli.targets.nodes import selected
     from orch.spec.state import own_nodes
-    from orch.stacks.fleets import fleet_of, known_fleets, not_up
+    from orch.stacks.record.fleets import fleet_of, known_fleets, not_up
 
     stacks = known_fleets(project)
     if name not in stacks:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from orch.components.request import Approvals
     from orch.spec.loader.load import Document
     from orch.spec.models import Fleet, Volume
-    from orch.stacks.project import Project
-    from orch.stacks.request import FleetRequest
+    from orch.stacks.plans.request import FleetRequest
+    from orch.stacks.project.project import Project
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class FleetFile:
 
     def request(self, document: Document, fleet: Fleet, approvals: Approvals) -> FleetRequest:
         """Return the request to the stack of one of the file's fleets."""
-        from orch.stacks.request import FleetRequest
+        from orch.stacks.plans.request import FleetRequest
 
         path = document.file.absolute() if self.file != "-" else None
         return FleetRequest(fleet, document.directory.absolute(), approvals, path)
@@ -125,7 +125,7 @@ def fleets_at(target: str, *, rehearse: bool, forget: bool = False) -> list[tupl
 
 def stacks_of(target: str, *, rehearse: bool, owner: str | None = None) -> list[tuple[Project, str]]:
     """The stacks of a file's fleets and volumes, or the one stack of a name in the project here."""
-    from orch.stacks.volumes.state import stack_of
+    from orch.stacks.record.volumes import stack_of
 
     if not is_file(target):
         return [(project_at(rehearse=rehearse, owner=owner), target)]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 _KINDS = ("run", "fleet")
 
@@ -29,7 +29,7 @@ def fleet_or_run(project: Project, runner: RunnerContext, name: str, *, verb: st
     """
     from orch.runner.errors import UnknownRun
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.fleets import fleet_state
+    from orch.stacks.record.fleets import fleet_state
 
     kind, rest = kind_of(name)
     if kind:
@@ -58,7 +58,7 @@ def fleet_or_run(project: Project, runner: RunnerContext, name: str, *, verb: st
 def no_such_name(project: Project, runner: RunnerContext, name: str) -> NoSuchFleet:
     from orch.spec.grammar.values import shown
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.fleets import known_fleets
+    from orch.stacks.record.fleets import known_fleets
 
     runs = dict.fromkeys(row.name for row in runner.ledger.runs(limit=5))
     return NoSuchFleet(

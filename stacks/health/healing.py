@@ -28,7 +28,6 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted
 from orch.stacks.errors import Interrupted, OtherAccount
-from orch.stacks.fleets import fleet_of
 from orch.stacks.health.protection import (
     REASON,
     VERB,
@@ -43,11 +42,12 @@ from orch.stacks.maintenance.drive import carry_out, planned_for
 from orch.stacks.maintenance.look import look_at, runs_on
 from orch.stacks.maintenance.plan import MaintenancePlan, Options, PlannedRun
 from orch.stacks.maintenance.serial import NONE, Share
-from orch.stacks.project import Project, ledger_scope
-from orch.stacks.pulumi.operation import Listener
-from orch.stacks.records import node_records
-from orch.stacks.state import StackState
-from orch.stacks.team.change_log import Journal, gone_on_with, undertaken
+from orch.stacks.project.project import Project, ledger_scope
+from orch.stacks.pulumi.progress import Listener
+from orch.stacks.record.change_log import Journal, gone_on_with, undertaken
+from orch.stacks.record.fleets import fleet_of
+from orch.stacks.record.node_records import node_records
+from orch.stacks.stack.state import StackState
 from orch.templates import render
 
 DAY_S = 86_400.0

@@ -27,7 +27,7 @@ from orch.runner.verify.verification import (
 )
 from orch.spec.state import FleetState
 from orch.stacks.health.watch import Watched, watch
-from orch.stacks.project import Project, ledger_scope
+from orch.stacks.project.project import Project, ledger_scope
 
 DEPTH = "nccl"
 UNHEALTHY = "ORCH448"

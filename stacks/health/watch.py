@@ -17,7 +17,7 @@ from orch.runner.node_api.connector import Connector
 from orch.runner.node_api.status import NodeStatus
 from orch.runner.node_api.verdict import Verdict
 from orch.spec.state import FleetHealth, FleetState
-from orch.stacks.project import Project, ledger_scope
+from orch.stacks.project.project import Project, ledger_scope
 
 Due = Callable[[NodeStatus], bool]
 """Whether a node of this status is to be examined now."""

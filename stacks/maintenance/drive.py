@@ -32,10 +32,11 @@ from orch.stacks.maintenance.reboot import READY, REBOOT, reboot
 from orch.stacks.maintenance.replace import REPLACED, refuse_irreplaceable, replace
 from orch.stacks.maintenance.rollout import bring_up_rest, roll
 from orch.stacks.maintenance.spares import make_spares, remove_spares
-from orch.stacks.project import Project
-from orch.stacks.pulumi.accounts import require_confirmed, require_own_if_told
-from orch.stacks.pulumi.operation import Listener
-from orch.stacks.state import StackState
+from orch.stacks.project.project import Project
+from orch.stacks.pulumi.accounts import require_own_if_told
+from orch.stacks.pulumi.operation import require_confirmed
+from orch.stacks.pulumi.progress import Listener
+from orch.stacks.stack.state import StackState
 
 CHECK = "check"
 

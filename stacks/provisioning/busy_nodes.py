@@ -12,16 +12,19 @@ from orch.spec.deletable import run_words
 from orch.spec.errors import OrchError
 from orch.spec.state import machine_of
 from orch.stacks.errors import Conflict
-from orch.stacks.fleets import fleet_of
-from orch.stacks.program import program
-from orch.stacks.project import Project
+from orch.stacks.events.changes import changes
+from orch.stacks.events.notation import fold
+from orch.stacks.plans.headline import FleetRecord
+from orch.stacks.plans.plan import lost_nodes
+from orch.stacks.plans.program import program
+from orch.stacks.project.project import Project
 from orch.stacks.provisioning.gang import parallel
-from orch.stacks.pulumi.changes import Change, changes
-from orch.stacks.pulumi.operation import EngineCall, Listener, Note, engine
+from orch.stacks.pulumi.operation import EngineCall, engine
+from orch.stacks.pulumi.progress import Listener, Note
+from orch.stacks.record.fleets import fleet_of
+from orch.stacks.record.volume_attaching import project_volumes
 from orch.stacks.secrets.values import tunnels
-from orch.stacks.state import StackState
-from orch.stacks.summary import FleetRecord, fold
-from orch.stacks.volumes.attaching import project_volumes
+from orch.stacks.stack.state import StackState
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
@@ -51,24 +54,6 @@ class Occupant:
     def __str__(self) -> str:
         after = ", which has ended and is not cleared away" if self.ended else ""
         return f"{run_words(self.run, self.by)}{after}"
-
-
-def lost_nodes(
-    before: Mapping[str, str], compiled: Deployment, engine_changes: Iterable[Change] = ()
-) -> frozenset[str]:
-    """Nodes that a plan removes or replaces: those it no longer has, and those whose resource the engine's
-    changes delete or replace. `before`: each existing node with the resource that made it.
-
-    Nodes that ended themselves are not present."""
-    before = {node: maker for node, maker in before.items() if node not in compiled.ended}
-    if compiled.moves:
-        return frozenset(before)
-    removed = {
-        change.name
-        for change in engine_changes
-        if change.op in ("delete", "replace") and not _is_fleet(change)
-    }
-    return frozenset(node for node, maker in before.items() if node not in compiled.nodes or maker in removed)
 
 
 def refuse_replaced(stack: StackState, compiled: Deployment, before: FleetRecord, listener: Listener) -> None:
@@ -385,7 +370,3 @@ def _differ(before: FleetRecord, compiled: Deployment) -> bool:
     """Whether any trait of the nodes changes."""
     old, new = before.traits, compiled.traits
     return any(old[trait] != new[trait] for trait in old.keys() & new.keys())
-
-
-def _is_fleet(change: Change) -> bool:
-    return change.type.startswith("orch:fleet:")

@@ -23,7 +23,7 @@ from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.grammar.schedule import parse_array
 from orch.spec.loader.load import load_paths
 from orch.spec.models import Task
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from orch.runner.hosts.survey import Survey
 from orch.runner.node_api.target import TargetError
 from orch.spec.loader.load import Document, load_paths
 from orch.stacks.errors import NoSuchFleet, ProjectError
-from orch.stacks.project import find
-from orch.stacks.waves import Stack, in_waves, order_lines, refuse_missing
+from orch.stacks.plans.waves import Stack, in_waves, order_lines, refuse_missing
+from orch.stacks.project.project import find
 
 VOLUME = (
     "type: volume\nname: data\nbackend: aws\nregion: us-east-1\navailability_zone: us-east-1a\nsize: 10GB\n"

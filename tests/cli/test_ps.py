@@ -16,7 +16,7 @@ from orch.runner.ledger.ledger import SHOWN, open_ledger
 from orch.runner.ledger.run_folder import open_folder
 from orch.runner.node.logs import LogFile
 from orch.runner.plan.run_names import RunName
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 ENDED = SHOWN + 5
 

@@ -9,7 +9,7 @@ import pytest
 from kit.support import Folder
 
 from orch.cli.fleets.preview_files import terms_of
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 SETTINGS = """\
 project: tests

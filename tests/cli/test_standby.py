@@ -17,7 +17,7 @@ from orch.runner.errors import LedgerUnusable, NameTaken
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.node_api.status import NodeStatus
 from orch.spec.state import FleetState
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 FLEET = FleetState(name="lab", stack="lab", backend="local", nodes=())
 SEEN = (NodeStatus("idle"),)

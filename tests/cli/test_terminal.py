@@ -21,7 +21,7 @@ from orch.runner.node_api.commands import Command
 from orch.runner.node_api.connector import Completed
 from orch.spec.grammar.hosts import fold
 from orch.spec.state import FleetState
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"
 LINK = "[link=file:///etc]click[/link]"

@@ -85,9 +85,9 @@ from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
 from orch.spec.state import FleetState, Gpus, NodeState
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 from orch.stacks.secrets.values import tunnels
-from orch.stacks.state import StackState
+from orch.stacks.stack.state import StackState
 
 Steps = Generator[None, None, None]
 Act = Callable[[Document, Path, list[str]], Steps]
@@ -292,7 +292,9 @@ def run_on(backend: str, **given: Any) -> Act:
         try:
             with (
                 patch("orch.cli.runs.submission._candidates", lambda *asked: here),
-                patch("orch.stacks.fleets.known_fleets", lambda at: {n: StackState(at, n) for n in here}),
+                patch(
+                    "orch.stacks.record.fleets.known_fleets", lambda at: {n: StackState(at, n) for n in here}
+                ),
                 patch("orch.images.resolve", lambda image: image),
             ):
                 room = submission.fleets_with_room(

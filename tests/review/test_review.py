@@ -20,7 +20,7 @@ from orch.review.html import html
 from orch.review.markdown import basis_line, markdown
 from orch.review.model import Basis, Danger, Review, StackReview
 from orch.spec.errors import ExitCode
-from orch.stacks.pulumi.changes import PropertyChange
+from orch.stacks.events.changes import PropertyChange
 
 READER = MarkdownIt("commonmark", {"html": True}).enable("table")
 OUR_HTML = re.compile(

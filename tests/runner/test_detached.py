@@ -25,7 +25,7 @@ from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 
 def submit(place: RunnerContext, grace_s: float, **more: object) -> RunRow:

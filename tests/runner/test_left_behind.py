@@ -16,7 +16,7 @@ from orch.runner.node_api.connector import Completed
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.lifecycle import collect_leftovers, forget_machines
 from orch.spec.state import NodeState
-from orch.stacks.project import Project, find
+from orch.stacks.project.project import Project, find
 
 RUNS = 6
 

@@ -25,7 +25,7 @@ from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
 from orch.spec.state import NodeState
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 HOSTILE = (
     "x;touch${IFS}pwned;",

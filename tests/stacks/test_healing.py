@@ -30,10 +30,10 @@ from orch.stacks.maintenance.drive import CHECK
 from orch.stacks.maintenance.plan import MaintenancePlan, NodeLook, Options, plan_of
 from orch.stacks.maintenance.reboot import READY
 from orch.stacks.maintenance.serial import NONE, Share
-from orch.stacks.project import Project, find, ledger_scope
-from orch.stacks.records import NodeRecord
-from orch.stacks.state import StackState
-from orch.stacks.team.change_log import undertaken
+from orch.stacks.project.project import Project, find, ledger_scope
+from orch.stacks.record.change_log import undertaken
+from orch.stacks.record.node_records import NodeRecord
+from orch.stacks.stack.state import StackState
 
 pytestmark = pytest.mark.quick
 

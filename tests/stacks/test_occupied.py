@@ -24,12 +24,12 @@ from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
 from orch.stacks.errors import Conflict
-from orch.stacks.project import Project, find
+from orch.stacks.events.changes import Change
+from orch.stacks.project.project import Project, find
 from orch.stacks.provisioning.busy_nodes import lost_nodes, occupants, refuse_occupied
-from orch.stacks.pulumi.changes import Change
 from orch.stacks.pulumi.operation import Note
-from orch.stacks.state import StackState
-from orch.stacks.volumes.attaching import ProjectVolumes
+from orch.stacks.record.volume_attaching import ProjectVolumes
+from orch.stacks.stack.state import StackState
 
 KEY = "ssh-ed25519 AAAA"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.arrays import Member
     from orch.runner.ledger.records import ArrayKey, RunRow
     from orch.runner.runs.context import RunnerContext
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 def begin(project: Project, runner: RunnerContext, row: RunRow, *, detach: bool, as_json: bool) -> ExitCode:

@@ -28,11 +28,11 @@ from orch.cli.fleets.saved_plans import ApplyMeans, apply_saved
 from orch.rehearsal.project import rehearse
 from orch.spec.loader.load import load_paths
 from orch.spec.models import Fleet
-from orch.stacks import operations
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi.operation import EngineStep, Note, Progress
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import deployment
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.project.project import Project, find
+from orch.stacks.provisioning import operations
+from orch.stacks.pulumi.progress import EngineStep, Note, Progress
+from orch.stacks.stack.state import deployment
 
 KIND = "g6.xlarge"
 PLAN = "plan.json"

@@ -24,11 +24,11 @@ from orch.spec.diagnostics import Diagnostic, Severity, Span
 from orch.spec.loader.load import InvalidConfiguration
 from orch.spec.models import Fleet
 from orch.stacks.errors import StackError
-from orch.stacks.plan import Plan
+from orch.stacks.events.changes import Change, Op, PropertyChange, PropertyDrift
+from orch.stacks.events.masking import HIDDEN
+from orch.stacks.plans.headline import FleetRecord, Headline, headline
+from orch.stacks.plans.plan import Plan
 from orch.stacks.provisioning.busy_nodes import Occupant
-from orch.stacks.pulumi.changes import Change, Op, PropertyChange, PropertyDrift
-from orch.stacks.pulumi.masking import HIDDEN
-from orch.stacks.summary import FleetRecord, Headline, headline
 from orch.stacks.volumes.operations import VolumeOutcome
 
 COMMENTS = TESTS / "review" / "comments"

@@ -16,10 +16,10 @@ from orch.components.accounts import REHEARSED
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.project import forget, rehearse
 from orch.spec.errors import ExitCode
+from orch.stacks.engine import install as engines
+from orch.stacks.engine.shims import refuse_shims
 from orch.stacks.errors import ProjectError
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi import install as engines
-from orch.stacks.pulumi.shims import refuse_shims
+from orch.stacks.project.project import Project, find
 
 
 @pytest.fixture
