@@ -169,7 +169,7 @@ def _bring_up(
     from orch.cli.output.plan import counts, key_lines, plan_json
     from orch.cli.output.progress import watching
     from orch.cli.output.review import Agreement, agree, need_terminal, tell_problems
-    from orch.rehearsal.nebius.api.identity import operations
+    from orch.stacks.provisioning import operations
 
     project, document, fleet = stack.project, stack.document, stack.fleet
     if fleet is None:

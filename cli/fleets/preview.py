@@ -245,8 +245,8 @@ def _preview_file(options: PreviewOptions) -> ExitCode:
     from orch.cli.output.progress import watching
     from orch.cli.output.review import judged_with_runs, on_nodes_that_go, shown_lines, tell_problems
     from orch.components.request import Approvals
-    from orch.rehearsal.nebius.api.identity import operations
     from orch.spec.diagnostics import render_human
+    from orch.stacks.provisioning import operations
 
     as_json, verbose = options.as_json, options.verbose
     approvals = Approvals(unseen="all" if options.accept_new_host_keys else "none")

@@ -206,9 +206,9 @@ def _planned(
     job: Job, project: Project, request: FleetRequest, wanted: Wanted, notes: _Notes
 ) -> tuple[Plan, StackPlan | None]:
     """Return the plan of a fleet, and its part of the saved plan where one is wanted."""
-    from orch.rehearsal.nebius.api.identity import operations
     from orch.spec.findings import PlanError
     from orch.stacks.plans.recorder import Recorder
+    from orch.stacks.provisioning import operations
     from orch.stacks.saved_plans.fingerprint import Origin, fleet_plan
 
     recorder = Recorder() if wanted.terms is not None else None

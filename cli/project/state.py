@@ -156,9 +156,9 @@ def _import(
     from orch.cli.output.plan import counts
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.rehearsal.nebius.api.identity import operations
     from orch.spec.findings import PlanError
     from orch.stacks.plans.request import FleetRequest
+    from orch.stacks.provisioning import operations
     from orch.stacks.stack.state import StackState
     from orch.stacks.states import importing
 

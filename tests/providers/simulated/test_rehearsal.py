@@ -149,7 +149,7 @@ from orch.components.registry import compile_fleet
 from orch.components.request import PlanRequest, PriorState
 from orch.rehearsal.project import rehearse
 from orch.spec.models import Fleet
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 made = rehearse(find(Path(sys.argv[1])), nodes=False).project
 fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": "2",
