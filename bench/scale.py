@@ -1,8 +1,8 @@
 """Deciding about a fleet and its runs at 256, 1,024 and 4,096 nodes: how each step grows with the nodes.
 
 No node exists: nodes are records, and a connector and a runtime answer at once as if all were well. The
-ledger is a real one, on SQLite. The last figure of a line compares the time at a size with four times the
-time of the size before, which shows what grows faster than the number of nodes.
+ledger is a real one, on SQLite. The last figure of a line compares the CPU time at a size with four times
+that of the size before, which shows what grows faster than the number of nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.measure import ROOT
 
@@ -31,17 +31,24 @@ ROUNDS, LONG_S = 3, 3.0
 GPUS = {"count": 8, "name": "H100", "memory_mib": 81920, "vendor": "nvidia"}
 
 
+class Spent(NamedTuple):
+    """Seconds that a step took, and those of them that this process computed."""
+
+    wall: float
+    cpu: float
+
+
 @dataclass(frozen=True)
 class Growth:
-    """Seconds of one step by number of nodes."""
+    """The times of one step by number of nodes."""
 
     step: str
-    seconds: tuple[float, ...]
+    times: tuple[Spent, ...]
 
     def __str__(self) -> str:
-        times = ", ".join(f"{size:,} nodes {s:.3f} s" for size, s in zip(SIZES, self.seconds, strict=True))
+        times = ", ".join(f"{size:,} nodes {t.wall:.3f} s" for size, t in zip(SIZES, self.times, strict=True))
         worst = max(
-            large / (4 * small) for small, large in zip(self.seconds[:-1], self.seconds[1:], strict=True)
+            large.cpu / (4 * small.cpu) for small, large in zip(self.times[:-1], self.times[1:], strict=True)
         )
         return f"{self.step}: {times}; at most {worst:.2f} times of linear"
 
@@ -54,12 +61,12 @@ def figures() -> Iterator[Growth]:
             yield Growth(step, tuple(_best(work, lab) for lab in labs))
 
 
-def _best(work: Callable[[Lab], float], lab: Lab) -> float:
-    """Return the least time of some rounds; of a step that takes long, of one."""
+def _best(work: Callable[[Lab], Spent], lab: Lab) -> Spent:
+    """Return the least times of some rounds; of a step that takes long, of one."""
     times = [work(lab)]
-    while len(times) < ROUNDS and sum(times) < LONG_S:
+    while len(times) < ROUNDS and sum(each.wall for each in times) < LONG_S:
         times.append(work(lab))
-    return min(times)
+    return Spent(min(each.wall for each in times), min(each.cpu for each in times))
 
 
 class Lab:
@@ -193,35 +200,35 @@ class _Runtime:
         raise AssertionError(f"no step asks a runtime for {name}")
 
 
-# Steps, each as seconds
+# Steps
 
 
-def _timed(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def _timed(work: Callable[[], object]) -> Spent:
+    wall, cpu = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - start
+    return Spent(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def _place(lab: Lab) -> float:
+def _place(lab: Lab) -> Spent:
     from orch.runner.placement.placement import place_task
 
     task, fleet = lab.task(lab.size), lab.fleet
     return _timed(lambda: place_task(task, fleet))
 
 
-def _compile(lab: Lab) -> float:
+def _compile(lab: Lab) -> Spent:
     lab.__dict__.pop("plan", None)
     _ = lab.fleet
     return _timed(lambda: lab.plan)
 
 
-def _submit(lab: Lab) -> float:
+def _submit(lab: Lab) -> Spent:
     _ = lab.fleet
     with lab.runner() as runner:
         return _timed(lambda: lab.submit(runner))
 
 
-def _submit_one(lab: Lab) -> float:
+def _submit_one(lab: Lab) -> Spent:
     from orch.runner.launch.submission import Submission
     from orch.runner.runs.submit import submit
 
@@ -229,7 +236,7 @@ def _submit_one(lab: Lab) -> float:
     return _timed(lambda: submit(runner, Submission(task, lab.fleet, "image", runner.dot.parent), wait=True))
 
 
-def _start(lab: Lab) -> float:
+def _start(lab: Lab) -> Spent:
     from orch.runner.runs.lifecycle import advance
 
     with lab.runner() as runner:
@@ -237,7 +244,7 @@ def _start(lab: Lab) -> float:
         return _timed(lambda: advance(runner, row, begin=True))
 
 
-def _drive(lab: Lab) -> float:
+def _drive(lab: Lab) -> Spent:
     from orch.runner.runs.lifecycle import advance
 
     runner = lab.large
@@ -246,7 +253,7 @@ def _drive(lab: Lab) -> float:
     return _timed(lambda: advance(runner, row, begin=False))
 
 
-def _decide(lab: Lab) -> float:
+def _decide(lab: Lab) -> Spent:
     from orch.runner.node.runtime import ObservedRank
     from orch.runner.runs.decide import Phase, RunView, Stop, decide
 
@@ -261,13 +268,13 @@ def _decide(lab: Lab) -> float:
     return _timed(work)
 
 
-def _reconcile(lab: Lab) -> float:
+def _reconcile(lab: Lab) -> Spent:
     from orch.runner.runs.lifecycle import reconcile_once
 
     return _timed(lambda: reconcile_once(lab.many))
 
 
-def _ps(runner: RunnerContext) -> float:
+def _ps(runner: RunnerContext) -> Spent:
     from contextlib import redirect_stdout
     from io import StringIO
 
@@ -282,7 +289,7 @@ def _ps(runner: RunnerContext) -> float:
     return _timed(work)
 
 
-def _show_run(lab: Lab) -> float:
+def _show_run(lab: Lab) -> Spent:
     from orch.cli import show
     from orch.cli.output.run import run_json
 
@@ -291,7 +298,7 @@ def _show_run(lab: Lab) -> float:
     return _timed(lambda: (show._run_text(runner, row), run_json(row), show._plan_facts(row)))
 
 
-def _show_fleet(lab: Lab) -> float:
+def _show_fleet(lab: Lab) -> Spent:
     from orch.cli.output.fleet import FleetRow, fleet_json, fleet_table
     from orch.runner.node.status import node_statuses
 
@@ -305,7 +312,7 @@ def _show_fleet(lab: Lab) -> float:
     return _timed(work)
 
 
-def _metrics(lab: Lab) -> float:
+def _metrics(lab: Lab) -> Spent:
     from prometheus_client import CollectorRegistry, generate_latest
 
     from orch.runner.metrics import node_look
@@ -324,7 +331,7 @@ def _metrics(lab: Lab) -> float:
     return _timed(work)
 
 
-def _plan_fleet(lab: Lab) -> float:
+def _plan_fleet(lab: Lab) -> Spent:
     from kit.clouds.aws_cases import Case
 
     document = {"name": "p5", "nodes": lab.size, "placement": "cluster", "resources": {"gpu": "H100:8"}}
@@ -332,7 +339,7 @@ def _plan_fleet(lab: Lab) -> float:
     return _timed(case.outcome)
 
 
-def _review(lab: Lab) -> float:
+def _review(lab: Lab) -> Spent:
     from kit.forges import dangers
 
     from orch.review.assess import fleet_review
@@ -351,7 +358,7 @@ def _review(lab: Lab) -> float:
     return _timed(work)
 
 
-STEPS: dict[str, Callable[[Lab], float]] = {
+STEPS: dict[str, Callable[[Lab], Spent]] = {
     "place_task": _place,
     "place_task and compile_run": _compile,
     "submit, a run of all nodes": _submit,

@@ -178,7 +178,7 @@ def advance(runner: RunnerContext, row: RunRow, *, begin: bool) -> Advanced | No
     if not row.active or row.held or not _has_readable_plan(runner, row):
         return None
     if not begin and row.desired == "run" and row.phase in (Phase.WAITING, Phase.SUBMITTED):
-        return None  # only its beginning is left to do; a lease takes three commits
+        return Advanced(row, row)  # only its beginning is left to do; a lease takes three commits
     lease = runner.ledger.take(row.id, process_owner())
     if lease is None:
         return None
