@@ -151,22 +151,22 @@ def _leased(jobs: Sequence[Job], progress: Progress, means: ApplyMeans) -> Itera
     """With the leases of all stacks, where they are asked for. New ones are given back when the plan is
     refused, before anything was begun."""
     from orch.cli.output.progress import watching
-    from orch.stacks.stack import leases
+    from orch.stacks.pulumi import leasing
     from orch.stacks.stack.state import StackState
 
-    taken: tuple[leases.Taken, ...] = ()
+    taken: tuple[leasing.Taken, ...] = ()
     try:
         if means.lease_s is not None:
             for job in jobs:
                 job.project.prepare()
             stacks = [StackState(job.project, job.approved.plan.stack) for job in jobs]
             with watching(as_json=means.as_json) as listener:
-                taken = leases.take_all(stacks, means.lease_s, listener)
+                taken = leasing.take_all(stacks, means.lease_s, listener)
         yield
     except OrchError as error:
         if progress.result(error).is_refused:
             with watching(as_json=means.as_json) as listener:
-                leases.give_back(taken, listener)
+                leasing.give_back(taken, listener)
         raise
 
 
