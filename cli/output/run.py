@@ -163,7 +163,8 @@ def rank_lines(row: RunRow) -> list[str]:
     status."""
     groups, _ = groups_and_tags(row)
     texts = {rank: group_text(group) for rank, group in groups.items()}
-    nodes = ["-" if waits_for_pods(row.plan) else rank.node for rank in row.ranks]
+    waits = waits_for_pods(row.plan)
+    nodes = ["-" if waits else rank.node for rank in row.ranks]
     width, group_width = max(map(len, nodes)), max(map(len, texts.values()), default=0)
     return [
         f"  rank {rank.rank}  {node:<{width}}  "
