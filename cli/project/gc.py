@@ -189,7 +189,7 @@ def _show(found: Found) -> None:
     if found.survey.foreign:
         say(f"{counted(found.survey.foreign, 'resource')} of other projects: not looked at any further")
     if not left and not found.not_seen:
-        say("nothing is left")
+        say(f"nothing is left on {', '.join(found.looked)}")
 
 
 def _section(heading: str, resources: Sequence[MarkedResource]) -> None:

@@ -198,7 +198,7 @@ def test_containers_and_networks_of_a_local_fleet_that_no_state_has(tmp_path: Pa
         said = folder.orch("gc", "--yes", "--stack", mark)
         assert said.code == 0, said.err
         assert "2 resources deleted" in said.out
-        assert folder.orch("gc").out.splitlines()[-1] == "nothing is left"
+        assert folder.orch("gc").out.splitlines()[-1] == "nothing is left on local"
     finally:
         docker("rm", "-f", f"orch-{name}-0", check=False)
         docker("network", "rm", f"orch-{name}", check=False)
