@@ -52,7 +52,7 @@ DOWN = (*OFF, "CRASHED", "ERROR")
 class CrusoeHandler(KindHandler[CrusoeClient]):
     """Resources of one kind."""
 
-    most_name: ClassVar[int] = MOST_NAME
+    most_name: ClassVar[int | None] = MOST_NAME
 
     def __init__(
         self,

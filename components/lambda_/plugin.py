@@ -45,7 +45,7 @@ SETTLE_S = 30.0
 class LambdaHandler(KindHandler[LambdaClient]):
     """Resources of one kind, which Lambda has by their name."""
 
-    most_name: ClassVar[int] = MOST_NAME
+    most_name: ClassVar[int | None] = MOST_NAME
 
     def __init__(
         self, client: Callable[[], LambdaClient], *, pause_s: float = PAUSE_S, settle_s: float = SETTLE_S
@@ -78,7 +78,7 @@ class FileSystemHandler(LambdaHandler):
     """File systems that are made with a fleet. They hold data: of several by one name none is deleted."""
 
     kind: Any = FILE_SYSTEM
-    most_name: ClassVar[int] = MOST_FILE_SYSTEM_NAME
+    most_name: ClassVar[int | None] = MOST_FILE_SYSTEM_NAME
 
     def own(self, inputs: Inputs) -> str | None:
         found = self._client().named(FILE_SYSTEM, self.name_of(inputs))
