@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar
 
 from orch.rehearsal.scenario import Failure, Hook, Knobs, NodeScenario
 from orch.rehearsal.store import Doc, Store
@@ -303,23 +303,13 @@ class SimulatedAccount(ABC):
     def after_refusal(self, refusal: Refusal) -> None:
         """Record what a refused call leaves; its effect is already undone."""
 
+    @abstractmethod
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         """Start and stop local nodes as the call requires."""
-        from orch.rehearsal import nodes
 
-        nodes.follow(cast("Any", self), scenario, self.shut_down)
-
-    def follow_behind_the_back(self) -> None:
-        """Start and stop local nodes after a change that no call made."""
-        scenario = self.knobs.nodes
-        if scenario is not None:
-            self.update_local_nodes(scenario, "", {})
-
+    @abstractmethod
     def see_local_nodes(self) -> None:
         """Record what became of local nodes by themselves."""
-        from orch.rehearsal import nodes
-
-        nodes.tell_powered_off(cast("Any", self))
 
     def note(self, event: Literal["born", "dead"], instance: str) -> None:
         """Remember an instance that came or went, for its local node: inside the transaction of a call."""

@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orch.rehearsal.account import AnswerLost, IncomingCall, Refusal, SimulatedAccount
+from orch.rehearsal.local_nodes import AccountWithNodes
 from orch.rehearsal.scenario import Failure
 from orch.rehearsal.store import Doc, Store
 
@@ -156,7 +157,7 @@ def stamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-class HttpAccount(SimulatedAccount):
+class HttpAccount(AccountWithNodes):
     """An account whose API is HTTP. `answer_headers` go with each answer; `hidden`: fields of bodies whose
     values the log does not get. `errors`: the module of its refusals; `routes`: those of its API."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import IncomingCall, Refusal, SimulatedAccount, SimulatedMachine, device_files
+from orch.rehearsal.account import IncomingCall, Refusal, SimulatedMachine, device_files
+from orch.rehearsal.local_nodes import AccountWithNodes
 from orch.rehearsal.nebius.api import errors
 from orch.rehearsal.nebius.api.compute import public_image
 from orch.rehearsal.nebius.api.errors import NebiusError
@@ -23,7 +24,7 @@ READS = ("Get", "List", "BatchGet")
 _OPEN = "TokenExchangeService"
 
 
-class NebiusCloud(SimulatedAccount):
+class NebiusCloud(AccountWithNodes):
     """A Nebius account in a file. Calls bear a token, which was given for a key of its service account."""
 
     name: ClassVar[str] = "nebius"
