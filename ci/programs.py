@@ -103,7 +103,7 @@ class Reviewed:
         )
 
     def refusal(self, stack: str, backends: Iterable[str]) -> Unreviewed | None:
-        """Why a stack that may be on these backends has no plan; None if it has one."""
+        """Return why a stack that may be on these backends has no plan; None if it has one."""
         places = (EVERY, *backends)
         if changed := next((self.settings[each] for each in places if each in self.settings), None):
             return Unreviewed(

@@ -48,10 +48,6 @@ class NodeConnection(Connection):
             return self.run(command, **{key: kwargs[key] for key in kwargs.keys() - {"user", "password"}})
         return super().sudo(command, **kwargs)
 
-    def open_gateway(self) -> Any:
-        """Refuse: the jump hosts of a node are those of its fleet."""
-        raise NotImplementedError("the fleet says which jump hosts lead to a node")
-
 
 def connections(nodes: Iterable[NodeState], connector: SshConnector, config: Config | None = None) -> Group:
     """Return a Group with a connection for each node, in their order. Nothing is opened yet.

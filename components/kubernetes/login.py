@@ -105,8 +105,10 @@ def named_files(configured: Sequence[KubernetesSettings], root: Path) -> Iterato
 
 
 def _named(text: str, *folders: Path) -> Iterator[Path]:
-    """What the texts of a kubeconfig name, whole or as words of a command. A word without a slash names no
-    folder: names of contexts are often those of folders."""
+    """Yield the files and folders that texts of a kubeconfig name, whole or as words of a command.
+
+    A word without a slash names no folder: names of contexts are often those of folders.
+    """
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError:

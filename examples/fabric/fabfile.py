@@ -1,5 +1,7 @@
 """Tasks of Fabric on the nodes of a fleet: `fab kernels --name h100`, in a folder of the fleet's project."""
 
+from shlex import quote
+
 from fabric import task
 
 from orch.runner.fabfile import fleet
@@ -18,5 +20,6 @@ def kernels(c, name):
 def install(c, name, file, to):
     """Copy a file to each node and make it root's."""
     nodes = fleet(name, config=c.config)
-    nodes.put(file, "/tmp/orch-install")
-    nodes.sudo(f"install -o root -g root -m 644 /tmp/orch-install {to} && rm -f /tmp/orch-install")
+    nodes.put(file, "to-install")  # in the home of the user: others may write in /tmp
+    nodes.sudo(f"install -o root -g root -m 644 to-install {quote(to)}")
+    nodes.run("rm to-install")

@@ -170,8 +170,8 @@ def _over(name: str, ended: int) -> Plan:
 def down(project: Project, name: str, listener: Listener, *, force: bool = False) -> Plan:
     """Remove all resources of a fleet and its stack; with `force` also while runs are on its nodes.
 
-    Removes the leftovers of a killed `up` too. With `force` a fleet leaves the record if its cluster is gone
-    for good and the kubeconfig leads to another one. Raises NoSuchFleet, Conflict, StackError, Interrupted.
+    Removes the leftovers of a killed `up` too. With `force` a fleet that has an account of its own leaves
+    the record if the credentials lead to another one. Raises NoSuchFleet, Conflict, StackError, Interrupted.
     """
     project = _with_force(project, force)
     stack = StackState(project, name)

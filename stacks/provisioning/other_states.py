@@ -99,7 +99,7 @@ def other_volumes(stack: StackState, volume: Volume, listener: Listener) -> tupl
 
 
 def _is_known(stack: StackState) -> bool:
-    """Whether a state records a stack, or that its making began. A lease and a saved plan make empty ones."""
+    """Return whether a state has a resource of a stack; a lease or a saved plan makes an empty one."""
     recorded = stack.recorded or {}
     return bool(recorded.get("resources") or recorded.get("pending_operations"))
 
@@ -113,7 +113,7 @@ def _looked(look: Callable[[], Survey], title: str, listener: Listener) -> Surve
 
 
 def _unseen(found: Survey, title: str) -> Iterator[Finding]:
-    """What could not be looked at, as notes."""
+    """Yield a note for each part of a survey that failed."""
     summary = f"whether another state has made the {title} is not known"
     # Without credentials of a backend nothing is made there: planning says what to set.
     lacking = [each for each in found.unseen if each.exit_code == ExitCode.CONFIG]

@@ -113,8 +113,10 @@ def require_own(stack: StackState) -> None:
 
 
 def leads_elsewhere(stack: StackState) -> bool:
-    """Whether the stack is recorded on a cluster, and the kubeconfig leads to another one. Raises what asking
-    raises."""
+    """Return whether the stack has an account of its own and the credentials lead to another one.
+
+    Raises what asking raises.
+    """
     if not any(map(registry.accounts_per_stack, recorded_accounts(last_tags(stack)))):
         return False
     try:

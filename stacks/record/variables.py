@@ -20,7 +20,7 @@ from orch.runner.private import stage_file
 from orch.spec.state import FleetState
 from orch.stacks.events.masking import is_secret
 from orch.stacks.project.project import Project
-from orch.stacks.stack.state import StackExport, StackState, secret_output
+from orch.stacks.stack.state import StackExport, StackState, known, secret_output
 
 REMOVED = "(removed)"
 """Replaces a value that an old copy of a state had in clear text."""
@@ -138,12 +138,10 @@ def _latest(data: Any) -> StackExport:
 def _env_mappings(recorded: StackExport) -> Iterator[dict[str, Any]]:
     """The `env` mappings of a state: in the output `fleet` of its stack, and of the hosts of an SSH fleet."""
     for resource in recorded.get("resources") or ():
-        outputs = resource.get("outputs") or {}
+        outputs = known(resource.get("outputs") or {})
         if resource["type"] == "pulumi:pulumi:Stack":
-            fleet = outputs.get("fleet")
-            # A failed `up` records a mark for what it could not tell.
-            nodes = fleet.get("nodes") if isinstance(fleet, dict) else None
-            yield from _env_of(fleet, *(nodes or ()))
+            fleet = outputs.get("fleet") or {}
+            yield from _env_of(fleet, *(fleet.get("nodes") or ()))
         elif resource["type"] == "orch:ssh:Host":
             yield from _env_of(resource.get("inputs"), outputs)
 

@@ -222,12 +222,17 @@ def outputs(recorded: StackExport | None) -> dict[str, Any]:
     return {}
 
 
+def known(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the outputs without those that a failed `up` could not tell."""
+    return {name: value for name, value in outputs.items() if value != UNKNOWN}
+
+
 def refuse_newer(outputs: dict[str, Any]) -> dict[str, Any]:
-    """Return the outputs without those that a failed `up` could not tell.
+    """Return the outputs that are known.
 
     Raises Conflict when a newer orch wrote them: this one would misread or undo its work.
     """
-    outputs = {name: value for name, value in outputs.items() if value != UNKNOWN}
+    outputs = known(outputs)
     writer: dict[str, Any] = outputs.get("orch") or {}
     if int(writer.get("schema", 0)) > SCHEMA:
         raise Conflict(

@@ -148,8 +148,8 @@ def _judged(stack: StackState, run: EngineCall) -> tuple[Finding, ...]:
 def down_volume(project: Project, name: str, listener: Listener) -> VolumeOutcome:
     """Delete a volume with all that is on it, and its stack; one that existed before orch stays.
 
-    Whoever calls has asked: no protection is looked at. With `--forget` a volume leaves the record if its
-    cluster is gone for good and the kubeconfig leads to another one. Raises NoSuchFleet, Conflict,
+    Whoever calls has asked: no protection is looked at. With `--forget` a volume that has an account of
+    its own leaves the record if the credentials lead to another one. Raises NoSuchFleet, Conflict,
     StackError.
     """
     stack = stack_of(project, name)
