@@ -25,9 +25,9 @@ from statistics import median
 from bench.measure import BIN, Figure
 from bench.programs import MEASUREMENTS, Measurement
 from orch.rehearsal.project import rehearse
-from orch.stacks.project import find
-from orch.stacks.pulumi import install as engines
-from orch.stacks.state import StackState, project_file
+from orch.stacks.engine import install as engines
+from orch.stacks.project.project import find
+from orch.stacks.stack.state import StackState, project_file
 
 NODES = int(os.environ.get("ORCHCTL_BENCH_NODES", "1000"))
 RUNS = int(os.environ.get("ORCHCTL_BENCH_RUNS", "1"))
@@ -40,10 +40,10 @@ COMPILE = """\
 import sys, time
 from pathlib import Path
 from orch.spec.loader.load import load_paths
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 from orch.rehearsal.project import rehearse
-from orch.stacks.request import FleetRequest, compile_for
-from orch.stacks.state import StackState
+from orch.stacks.plans.request import FleetRequest, compile_for
+from orch.stacks.stack.state import StackState
 
 project = rehearse(find(Path.cwd())).project
 started = time.process_time()

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.measure import ROOT, Figure
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import FAN_OUT, fan_out
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import FAN_OUT, fan_out
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import NodeState, SshAccess
 

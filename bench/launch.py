@@ -31,8 +31,8 @@ from bench.slurm import Slurm
 from orch.images.build import resolve
 from orch.runner.ledger.ledger import open_ledger
 from orch.spec.state import FleetState, NodeState
-from orch.stacks.fleets import fleet_state
-from orch.stacks.project import find
+from orch.stacks.project.project import find
+from orch.stacks.record.fleets import fleet_state
 
 NODES = (2, 8)
 RUNS = int(os.environ.get("ORCHCTL_BENCH_RUNS", "5"))

@@ -23,8 +23,8 @@ from bench.launch import ORCH, ssh_words
 from bench.measure import ROOT, Figure, side_by_side, timed
 from orch.images.build import resolve
 from orch.spec.state import FleetState
-from orch.stacks.fleets import fleet_state
-from orch.stacks.project import find
+from orch.stacks.project.project import find
+from orch.stacks.record.fleets import fleet_state
 
 MB = int(os.environ.get("ORCHCTL_BENCH_MB", "200"))
 RUNS = 2

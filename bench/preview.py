@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import BIN, ROOT, Figure, side_by_side, timed
-from orch.stacks.project import find
-from orch.stacks.pulumi import install as engines
-from orch.stacks.state import project_file
+from orch.stacks.engine import install as engines
+from orch.stacks.project.project import find
+from orch.stacks.stack.state import project_file
 
 RUNS = 7
 

@@ -28,7 +28,7 @@ from bench.measure import ROOT
 from bench.slurm import Slurm
 
 if TYPE_CHECKING:
-    from foldernodes import FolderLab
+    from kit.nodes.foldernodes import FolderLab
 
     from orch.runner.launch.volumes import Volumes
     from orch.runner.ledger.records import RunRow
@@ -67,7 +67,7 @@ class Rates:
 
 def figures() -> Iterator[Rates]:
     sys.path.insert(0, str(TESTS))
-    from postgres import server
+    from kit.ledgers.postgres import server
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -112,7 +112,7 @@ def _ours(folder: Path, url: str, database: str) -> Rates:
 
 
 def _runner(folder: Path, url: str) -> tuple[RunnerContext, FolderLab]:
-    from foldernodes import FolderLab, ProcessRuntime
+    from kit.nodes.foldernodes import FolderLab, ProcessRuntime
 
     from orch.runner.events import Silent
     from orch.runner.ledger.ledger import open_ledger

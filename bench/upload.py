@@ -24,11 +24,11 @@ from pathlib import Path
 from bench.measure import Figure
 from orch.runner.events import Silent
 from orch.runner.launch.compile import RunRequest, compile_run
-from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node.commands import NODE_HOME, Command
-from orch.runner.node.connector import fan_out
 from orch.runner.node.runtime import FilesMissing
+from orch.runner.node_api.commands import NODE_HOME, Command
+from orch.runner.node_api.connector import fan_out
 from orch.runner.placement.placement import place_task
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.ssh.pool import SshConnector
 from orch.runner.upload.send import Uploads
 from orch.runner.upload.snapshot import keep_files

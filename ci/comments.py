@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from orch.ci.findings import BadFindings, cut, first_reason, objects_of
 from orch.ci.forge import Comment, Forge, ForgeBusy, Pull
+from orch.review.blocks import MOST_BYTES, size_of
 from orch.review.escape import escape, marked
-from orch.review.markdown import MOST_BYTES, size_of
 from orch.stacks.saved_plans.result import ApplyResult
 
 _MARKER = re.compile(r"<!-- orch:[a-z]+ v1( [^\n]*)? -->")

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from orch.ci.findings import BadFindings, objects_of
 from orch.ci.forge import Forge, Issue
+from orch.review.blocks import MOST_BYTES, Block, fit, size_of
 from orch.review.escape import escape, marked
-from orch.review.markdown import MOST_BYTES, Block, fit, size_of
 from orch.spec.suggest import counted
-from orch.stacks.summary import fold
+from orch.stacks.events.notation import fold
 
 LABEL = "orch-drift"
 

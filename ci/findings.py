@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from orch.ci.forge import Annotation, Conclusion, Level
+from orch.review.blocks import MOST_BYTES, Block, fit, size_of
 from orch.review.escape import escape, marked
-from orch.review.markdown import MOST_BYTES, Block, fit, size_of
 from orch.review.model import VERDICTS, Verdict
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.suggest import counted

@@ -13,7 +13,7 @@ from orch.ci.distribution import Package, named_package, own_package
 from orch.ci.facts import OF_PREVIEWS, Forge, PipelineFacts, beside, suffix
 from orch.ci.watched import patterns
 from orch.ci.workflows import CannotWrite
-from orch.stacks.project import Project
+from orch.stacks.project.project import Project
 
 EXTRAS = {"aws", "gcp", "nebius", "runpod", "crusoe", "lambda", "kubernetes"}
 """Backends that an extra of orch is for."""

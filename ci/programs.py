@@ -25,7 +25,7 @@ from orch.spec.models.backends import OTHER_NAMES
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.models.project import ProjectSettings
-from orch.stacks.project import Project
+from orch.stacks.project.project import Project
 
 CODE = "ORCH471"
 EVERY = ""

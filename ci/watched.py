@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orch.spec.document.draft import scalars
 from orch.spec.errors import ExitCode, OrchError
-from orch.spec.loader.document import scalars
 from orch.spec.suggest import few
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 MANY = 200
 
@@ -26,7 +26,7 @@ def files_or_fleets(incomplete: str) -> list[str]:
 
 
 def fleets_and_runs(incomplete: str) -> list[str]:
-    """What `orch show` knows."""
+    """Return the names that `orch show` takes."""
     return [*fleets(incomplete), *runs(incomplete)]
 
 
@@ -51,7 +51,7 @@ def secrets(incomplete: str) -> list[str]:
 
 
 def _quietly(incomplete: str, list_names: Callable[[Project], Iterable[str]]) -> list[str]:
-    from orch.stacks.project import find
+    from orch.stacks.project.project import find
 
     try:
         names = dict.fromkeys(list_names(find()))
@@ -83,7 +83,7 @@ def _fleets(project: Project) -> Iterable[str]:
 
 
 def _nodes(project: Project) -> Iterable[str]:
-    from orch.stacks.state import existing_nodes
+    from orch.stacks.stack.state import existing_nodes
 
     return [node["name"] for recorded in _plain(project).values() for node in existing_nodes(recorded)]
 
@@ -95,14 +95,14 @@ def _secrets(project: Project) -> Iterable[str]:
 
 
 def _volumes(project: Project) -> Iterable[str]:
-    from orch.stacks.volumes.state import volume_names
+    from orch.stacks.record.volumes import volume_names
 
     return volume_names(project) if project.local_state is not None else ()
 
 
 def _plain(project: Project) -> dict[str, Any]:
     """Fleets with their states, where these are plain files here that need no engine to read."""
-    from orch.stacks.state import deployment, in_plain_files, outputs, stacks
+    from orch.stacks.stack.state import deployment, in_plain_files, outputs, stacks
 
     if project.local_state is None:
         return {}

@@ -1,113 +1,18 @@
-"""What verbs share: their options, and the project that a command works in."""
+"""The project that a command works in, and what several verbs read of their words."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
 
-from orch.cli import completion
 from orch.cli.errors import project_begins, rehearsal_begins, tell
 
 if TYPE_CHECKING:
-    from orch.stacks.project import Project
-
-ALSO = "Also as `-f FILE`."
-
-File = Annotated[str, typer.Argument(metavar="FILE", help=f"A YAML file, a folder of them, or -. {ALSO}")]
-FileOrName = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE|NAME",
-        help=f"A fleet's file, or its name. {ALSO}",
-        autocompletion=completion.files_or_fleets,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")]
-Indices = Annotated[
-    list[int] | None,
-    typer.Option("--instance", "-i", metavar="INDEX", help="Only this node of the fleet; repeatable."),
-]
-NewKeys = Annotated[
-    bool,
-    typer.Option(
-        "--accept-new-host-keys",
-        help="Trust hosts whose keys nobody has seen yet; a changed key is refused.",
-    ),
-]
-Verbose = Annotated[
-    bool,
-    typer.Option("--verbose", "-v", help="Every property that changes, also what only follows."),
-]
-Force = Annotated[bool, typer.Option("--force", help="Remove nodes also while runs are on them.")]
-Forget = Annotated[
-    bool,
-    typer.Option(
-        "--forget",
-        help="Forget the resources of a cloud that are all missing at once (ORCH349); nothing is deleted.",
-    ),
-]
-Owner = Annotated[
-    str | None,
-    typer.Option("--owner", metavar="NAME", help="Who changes it, as leases name them; default USER@HOST."),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-OnFleet = Annotated[
-    str | None,
-    typer.Option("--fleet", help="The fleet to run on.", autocompletion=completion.fleets),
-]
-Variables = Annotated[
-    list[str] | None,
-    typer.Option("--env", "-e", metavar="K=V", help="A variable for the job; repeatable."),
-]
-Profile = Annotated[
-    str | None,
-    typer.Option("--profile", "-P", metavar="NAME", help="The profile of orch.yml to read tasks with."),
-]
-Port = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--port",
-        metavar="[LOCAL:]JOB",
-        help="Forward this port of the job, from another one here than the task says; repeatable.",
-    ),
-]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the run goes on.")]
-Untrusted = Annotated[
-    bool,
-    typer.Option(
-        "--untrusted", help="For files of strangers: no environment, no file outside their repository."
-    ),
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow", metavar="NAME", help="A variable or path that they may name; it is not read. Repeatable."
-    ),
-]
-REHEARSE = "ORCHCTL_REHEARSE"
-"""The variable that is as `--rehearse`: shells of a rehearsed runbook have it, so that each `orch` in them is
-rehearsed."""
-Rehearse = Annotated[
-    bool,
-    typer.Option(
-        "--rehearse",
-        envvar=REHEARSE,
-        show_envvar=False,
-        help="On a simulated cloud, with local nodes for its instances.",
-    ),
-]
-TraceOption = Annotated[
-    bool,
-    typer.Option(
-        "--trace",
-        help="Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT, by default this machine's port 4318.",
-    ),
-]
-
+    from orch.stacks.project.project import Project
 
 MOST = 2**63 - 1
 """The largest number that a ledger counts."""
@@ -133,9 +38,9 @@ def project_at(
     from dataclasses import replace
 
     from orch.spec.suggest import few
-    from orch.stacks.project import find
-    from orch.stacks.roots import lost_stacks, rehearsals_below
-    from orch.stacks.trust import open_to_all
+    from orch.stacks.project.project import find
+    from orch.stacks.project.roots import lost_stacks, rehearsals_below
+    from orch.stacks.project.trust import open_to_all
 
     project = replace(find(path), keyless=keyless)
     if tells:
@@ -172,7 +77,7 @@ def project_at(
 
 def _tell_of_rotation(project: Project) -> None:
     """Say what to do about a rotation of the passphrase that was interrupted."""
-    from orch.stacks.team.passphrase import former_file, is_given, is_unfinished, new_file
+    from orch.stacks.project.passphrase import former_file, is_given, is_unfinished, new_file
 
     if not is_given() and is_unfinished(project):
         file = next(each for each in (new_file(project), former_file(project)) if each.exists())
@@ -217,7 +122,7 @@ _LONGEST_LEASE_S = 100 * 365 * 86_400
 
 
 def lease_seconds(duration: str, option: str) -> int:
-    """How long a lease lasts, as an option says. Raises BadParameter."""
+    """Return the duration of a lease, in seconds, that an option gives. Raises BadParameter."""
     from orch.spec.grammar.values import Problem, parse_duration
 
     try:

@@ -13,8 +13,8 @@ from orch.cli.errors import tell
 
 if TYPE_CHECKING:
     from orch.policies.settings import Settings
-    from orch.spec.defaults import Common
     from orch.spec.diagnostics import Diagnostic
+    from orch.spec.document.defaults import Common
     from orch.spec.loader.load import Document, Loaded
     from orch.spec.models.backends.base import BackendSettings
 
@@ -60,8 +60,10 @@ def read(
     profile: str | None = None,
     secrets: bool = True,
 ) -> Loaded:
-    """What a file or folder holds, as `load` reads it: the valid documents, and all that is wrong. Without
-    `secrets` the state is not asked for their names. Raises UnknownProfile."""
+    """Return the contents of a file or folder, as `load` reads it: the valid documents and all errors.
+
+    Without `secrets` the state is not asked for their names. Raises UnknownProfile.
+    """
     from orch.spec.loader.load import load_paths
 
     return load_paths(
@@ -80,17 +82,20 @@ def secrets_near(path: str, *, local_only: bool = False) -> frozenset[str] | Non
 
     `local_only`: without the engine or a network, None where that does not tell. Raises ProjectError,
     StackError."""
-    from orch.stacks.project import find
+    from orch.stacks.project.project import find
     from orch.stacks.secrets.values import known_names
 
     return known_names(find(None if path == "-" else path), local_only=local_only)
 
 
 def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Callable[[str], Common | None]:
-    """What the nearest `orch.yml` upwards from a file says for its documents; a stranger's only within the
-    repository. The answer raises UnknownProfile, also where there is no `orch.yml`."""
-    from orch.spec.defaults import Common, UnknownProfile, nearest_project_file
-    from orch.spec.loader.fence import fence_around
+    """Return a function from a file to the settings for documents of the nearest `orch.yml` above it.
+
+    For a stranger's file, it looks only within the repository. The function raises UnknownProfile, also if
+    there is no `orch.yml`.
+    """
+    from orch.spec.document.defaults import Common, UnknownProfile, nearest_project_file
+    from orch.spec.document.fence import fence_around
 
     known: dict[str, Common | None] = {}
 
@@ -116,11 +121,14 @@ def settings_near(*, profile: str | None = None, untrusted: bool = False) -> Cal
 
 
 def policies_near(*, untrusted: bool = False) -> Callable[[str], tuple[Settings, str]]:
-    """What the nearest `orch.yml` upwards from a file says of policies, and its folder; the defaults where
-    there is none, or none that can be read: that is told where it is read itself."""
+    """Return a function from a file to the policies of the nearest `orch.yml` above it, and its folder.
+
+    The function returns the defaults if there is no such file, or none that can be read: whoever reads that
+    file reports it.
+    """
     from orch.policies.settings import DEFAULTS, Settings
-    from orch.spec.defaults import nearest_project_file
-    from orch.spec.loader.fence import fence_around
+    from orch.spec.document.defaults import nearest_project_file
+    from orch.spec.document.fence import fence_around
     from orch.spec.loader.load import load_paths
     from orch.spec.models.project import ProjectSettings
 
@@ -148,9 +156,9 @@ def backend_settings(
     `untrusted`: as in `load_paths`; only the repository is searched then, and warnings of its `orch.yml` are
     printed. Raises InvalidConfiguration for an `orch.yml` with errors.
     """
-    from orch.spec.defaults import nearest_project_file
     from orch.spec.diagnostics import render_human
-    from orch.spec.loader.fence import fence_around
+    from orch.spec.document.defaults import nearest_project_file
+    from orch.spec.document.fence import fence_around
     from orch.spec.loader.load import load_paths
     from orch.spec.models.project import ProjectSettings
 
@@ -165,7 +173,7 @@ def backend_settings(
 
 
 def found_in(loaded: Loaded, *, untrusted: bool) -> tuple[Diagnostic, ...]:
-    """All that is wrong with what was loaded, what a launch would refuse, and what policies say of it."""
+    """Return all findings in what was loaded: errors, refusals of a launch, and violations of policies."""
     from orch.spec.diagnostics import ordered
 
     advice = _advice(loaded.documents, names=not untrusted)
@@ -198,7 +206,7 @@ def _advice(documents: tuple[Document, ...], *, names: bool) -> Iterator[Diagnos
 
 
 def _policies(documents: tuple[Document, ...], *, untrusted: bool) -> Iterator[Diagnostic]:
-    """What is wrong with the policies of an `orch.yml`, and what policies say of tasks."""
+    """Yield errors in the policies of an `orch.yml`, and violations of policies by tasks."""
     from orch.policies.settings import check, today
     from orch.policies.task_verdicts import task_violations
     from orch.spec.models import Task

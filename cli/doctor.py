@@ -13,8 +13,9 @@ from typing import Annotated
 
 import typer
 
-from orch.cli.context import Json, Rehearse, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import end, say, tell
+from orch.cli.options import Json, Rehearse
 from orch.spec.errors import ExitCode
 
 engine = typer.Typer(no_args_is_help=True)
@@ -48,7 +49,7 @@ def doctor(as_json: Json = False) -> None:
 def engine_install() -> None:
     """Make sure of an engine: found, else downloaded, else built from Go modules."""
     from orch.cli.output.ticking import still
-    from orch.stacks.pulumi import install as engines
+    from orch.stacks.engine import install as engines
 
     step = "looking for an engine"
 
@@ -65,7 +66,7 @@ def engine_install() -> None:
 @engine.command("version", epilog="Example: orch engine version")
 def engine_version() -> None:
     """The engine that will be used."""
-    from orch.stacks.pulumi import install as engines
+    from orch.stacks.engine import install as engines
 
     used = engines.require()
     say(f"{used.version} ({used.origin}) {used.command}")
@@ -81,7 +82,7 @@ def engine_env(
 
     With --rehearse: the stacks and the simulated account of `--rehearse`.
     """
-    from orch.stacks.pulumi import install as engines
+    from orch.stacks.engine import install as engines
 
     project = project_at(folder, rehearse=rehearse, tells=False)
     project.prepare()
@@ -106,7 +107,7 @@ def _machine() -> list[DoctorFinding]:
 
 
 def _engine() -> list[DoctorFinding]:
-    from orch.stacks.pulumi import install as engines
+    from orch.stacks.engine import install as engines
 
     engine = engines.find()
     if engine is None:
@@ -144,8 +145,8 @@ def _images() -> list[DoctorFinding]:
 
 def _project() -> list[DoctorFinding]:
     from orch.stacks.errors import ProjectError
-    from orch.stacks.project import find
-    from orch.stacks.team.passphrase import is_unfinished
+    from orch.stacks.project.passphrase import is_unfinished
+    from orch.stacks.project.project import find
 
     try:
         project = find()

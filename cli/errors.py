@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
-from orch.cli.output.redaction import masked
+from orch.cli.redaction import masked
 from orch.spec.confidential import hidden
 from orch.spec.errors import ExitCode, OrchError, visible_lines
 
@@ -68,7 +68,7 @@ def end(code: int) -> NoReturn:
 
 
 def coloured(stream: IO[str]) -> bool:
-    """Whether colours go there."""
+    """Return True if output to a stream has colours."""
     return stream.isatty() and "NO_COLOR" not in os.environ
 
 
@@ -84,8 +84,7 @@ def say(text: str) -> None:
 
 @dataclass
 class _Commands:
-    """Where the command works, and how commands in texts, as `orch unlock lab`, are completed: in a rehearsal
-    they stay one."""
+    """Project of the command, and how commands in texts, as `orch unlock lab`, get `--rehearse`."""
 
     complete: Callable[[str], str] | None = None
     rehearsed: bool = False

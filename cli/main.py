@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 
-from orch.cli.output.redaction import cover_arguments
-from orch.cli.runs.standby import Link, begin_early
+from orch.cli.driver.standby import Link, begin_early
+from orch.cli.redaction import cover_arguments
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def _rehearsed(text: str) -> str:
 
 
 def _stand_by(link: Link) -> int:
-    from orch.cli.runs.opening import stand_by
+    from orch.cli.driver.opening import stand_by
 
     return stand_by(link)
 
@@ -49,7 +49,7 @@ def _run(*, early: bool, heeds_interrupts: bool) -> object:
     if heeds_interrupts:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if early:
-        from orch.cli.runs.opening import begin_before_reading
+        from orch.cli.driver.opening import begin_before_reading
 
         begin_before_reading()
     from orch.cli.verbs import commands

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from orch.cli.context import ALSO, positional, project_at
+from orch.cli.context import positional, project_at
 from orch.cli.errors import print_json, say, tell
+from orch.cli.options import File, Json
 from orch.spec.errors import visible
 from orch.spec.grammar.values import render_size
 
@@ -53,8 +54,8 @@ app = typer.Typer(cls=FileOrVerb)
     "Exit codes: 0 each fleet has an offer, 3 the file is wrong, 5 nothing fits.",
 )
 def show(
-    file: Annotated[str, typer.Argument(metavar="FILE", help=f"A YAML file, a folder of them, or -. {ALSO}")],
-    as_json: Annotated[bool, typer.Option("--json", help="Data on stdout, for pipelines.")] = False,
+    file: File,
+    as_json: Json = False,
     limit: Annotated[
         int | None,
         typer.Option(min=0, help=f"Rows at most; 0 for all. Default {SHOWN_OFFERS}, in JSON all."),
@@ -166,7 +167,7 @@ def no_room_text(search: Search, group: Sequence[Fit]) -> str:
 
 
 def _ago(shortage: Shortage) -> int:
-    """How long ago it was seen, in seconds."""
+    """Return the age of a sighting, in seconds."""
     return max(0, int(time.time()) - shortage.at)
 
 

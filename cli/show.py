@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import coloured, print_json, say
-from orch.cli.runs.exec import kind_of, no_such_name
-from orch.cli.runs.opening import open_runner
+from orch.cli.options import Json, Rehearse
+from orch.cli.targets.names import kind_of, no_such_name
 from orch.spec.errors import visible
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 Pairs = list[tuple[str, str]]
 
@@ -87,13 +87,13 @@ def show(
 
 
 def _fleet(project: Project, runner: RunnerContext, name: str) -> FleetRow | None:
-    from orch.cli.hosts.health import protected_words
+    from orch.cli.maintenance.checks import protected_words
     from orch.cli.output.fleet import FleetRow
     from orch.runner.node.status import node_statuses
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.fleets import fleet_of
-    from orch.stacks.records import node_records
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import fleet_of
+    from orch.stacks.record.node_records import node_records
+    from orch.stacks.stack.state import StackState
 
     stack = StackState(project, name)
     try:
@@ -146,7 +146,7 @@ def _fleet_text(project: Project, fleet: FleetRow, runs: Sequence[RunRow]) -> st
 
 
 def _simulated(state: FleetState) -> str:
-    """What of a fleet is simulated: the cloud of a rehearsal, of local nodes their accelerators alone."""
+    """Return the simulated parts of a fleet: the cloud of a rehearsal; of local nodes their accelerators."""
     if not state.simulated:
         return ""
     return " (accelerators simulated)" if state.backend == "local" else " (simulated)"
@@ -163,7 +163,7 @@ def _run_text(runner: RunnerContext, row: RunRow) -> str:
         rank_lines,
         status_text,
     )
-    from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of
+    from orch.runner.ledger.plans import cost_of, groups_and_tags, hourly_of
     from orch.runner.processes import describe_owner
     from orch.runner.runs.outputs import outputs_left
 
@@ -225,7 +225,7 @@ def _last_lines(runner: RunnerContext, row: RunRow, rank: int) -> list[str]:
 
 
 def _entry_json(runner: RunnerContext, row: RunRow) -> dict[str, str | None] | None:
-    """How a dev environment is entered from here."""
+    """Return how a dev environment is entered from here."""
     from orch.runner.access.entry import opened_entry
 
     entry = opened_entry(runner.context(row).folder)
@@ -240,7 +240,7 @@ def _entry_pairs(runner: RunnerContext, row: RunRow) -> Pairs:
 def _plan_facts(row: RunRow) -> dict[str, Any]:
     """Launcher, image and files of a run's plan; empty values for a plan of another version."""
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     try:
         plan = plan_of(row)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.context import Allow, Untrusted, strangers
+from orch.cli.context import strangers
 from orch.cli.errors import say, tell
+from orch.cli.options import Allow, Untrusted
 from orch.cli.output.findings import report
 
 if TYPE_CHECKING:

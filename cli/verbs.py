@@ -39,7 +39,7 @@ class Verb:
     takes_file: bool = False
 
     def listed(self) -> TyperCommand:
-        """What stands for it in lists."""
+        """Return a stand-in for lists, which does not load the verb."""
         return TyperCommand(
             self.name, help=self.help, rich_help_panel=self.heading or None, hidden=not self.heading
         )
@@ -133,7 +133,7 @@ VERBS = (
     ),
     Verb(
         "check",
-        "hosts.check:check",
+        "nodes.check:check",
         "Check the hosts of a fleet and say how to mend what fails. Changes nothing.",
         FLEETS,
         "orch check fleet.yml  (exit code 7 when a host lacks something)",
@@ -171,21 +171,21 @@ VERBS = (
     ),
     Verb(
         "logs",
-        "runs.run:logs",
+        "runs.logs:logs",
         "Print the logs of a run, while it runs and after.",
         RUNS,
         "orch logs train-k3f9 --rank 1 --tail 50",
     ),
     Verb(
         "attach",
-        "runs.run:attach",
+        "runs.attach:attach",
         "Follow a run from where its log stopped, and take over if nobody drives it. Ctrl-C detaches again.",
         RUNS,
         "orch attach train-k3f9",
     ),
     Verb(
         "stop",
-        "runs.run:stop",
+        "runs.attach:stop",
         "End a run: its processes get SIGTERM, and `stop_duration` to finish.",
         RUNS,
         "orch stop train-k3f9",
@@ -220,7 +220,7 @@ VERBS = (
     ),
     Verb(
         "cost",
-        "fleets.cost:cost",
+        "project.cost:cost",
         "What nodes cost and for whom, what of it was idle, and what the month comes to.",
         BOTH,
         "orch cost --by user --since 30d",
@@ -241,35 +241,35 @@ VERBS = (
     ),
     Verb(
         "exec",
-        "hosts.exec:execute",
+        "runs.exec:execute",
         "Run a command on every node of a fleet, or in every container of a run, in the job's environment.",
         NODES,
         "orch exec train-k3f9 --rank 0 -- nvidia-smi -L",
     ),
     Verb(
         "ssh",
-        "hosts.exec:ssh",
+        "nodes.ssh:ssh",
         "Log in to a node, through its jump hosts, with the fleet's key and the pinned host key.",
         NODES,
         "orch ssh gpu3 -- -L 8888:localhost:8888",
     ),
     Verb(
         "inventory",
-        "hosts.inventory:inventory",
+        "nodes.inventory:inventory",
         "The nodes that are up as an inventory for Ansible, with jump hosts, keys and pinned host keys.",
         NODES,
         "orch inventory --list",
     ),
     Verb(
         "health",
-        "hosts.health:health",
+        "nodes.health:health",
         "Examine nodes now: GPUs, links, memory, disks, the kernel's log. A failure keeps new jobs off.",
         NODES,
         "orch health lab --history",
     ),
     Verb(
         "cordon",
-        "hosts.cordon:cordon",
+        "nodes.cordon:cordon",
         "Keep new jobs off nodes. Jobs that run there stay, and everybody who uses the nodes sees the mark.",
         NODES,
         'orch cordon "gpu[1-2]" --reason "fan broken"',
@@ -290,7 +290,7 @@ VERBS = (
     ),
     Verb(
         "gc",
-        "fleets.gc:gc",
+        "project.gc:gc",
         "Find what the clouds hold with this project's marks and no state knows; show it, then delete it.",
         FLEETS,
         "orch gc --stack demo/train/1a2b3c",
@@ -343,7 +343,7 @@ VERBS = (
     ),
     Verb(
         "ci",
-        "ci:app",
+        "ci.ci:app",
         "Pipelines: write the workflows of this project; post their comments, checks and issues.",
         FILES,
     ),
@@ -355,7 +355,7 @@ VERBS = (
     ),
     Verb(
         "volume",
-        "volumes:app",
+        "fleets.volumes:app",
         "Volumes that are up: list, show, delete, and gc for those that nobody uses.",
         FLEETS,
     ),
@@ -426,5 +426,5 @@ def orch(
 
 @cache
 def commands() -> Any:
-    """All verbs with their options, which takes a fortieth of a second to make."""
+    """Return all verbs with their options, which takes a fortieth of a second."""
     return get_command(app)

@@ -89,7 +89,8 @@ class Backend(ABC, Generic[Place, Facts, Plan]):
     acts on) is in its `settings`.
 
     `packages`: how the types of its resources begin (`aws:`), where a killed call may leave some in a cloud.
-    `rehearsal`: the package with its simulated account, None where nodes are what they are in a rehearsal;
+    `rehearsal`: the package with its simulated account, of another package's backend (orch's own register in
+    `rehearsal/`); None where nodes are what they are in a rehearsal.
     `rehearsal_server`: one whose `hooks` start a real server of its kind on this machine in its place.
     `key_variables`: those of the environment that have credentials, of which one is enough.
     `explained`: how changes of its fleets are told. `tells_room`: whether `room` tells of machines on demand.

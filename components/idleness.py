@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orch.runner.launch.environment import fold
-from orch.runner.node.claims import ABANDONED_AFTER_S
-from orch.runner.node.commands import IDLE_AFTER, NODE_HOME
+from orch.runner.node_api.claims import ABANDONED_AFTER_S
+from orch.runner.node_api.commands import IDLE_AFTER, NODE_HOME
+from orch.spec.grammar.hosts import fold
 from orch.spec.models import Fleet
 from orch.templates import ShellText, render
 

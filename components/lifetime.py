@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from orch.components.idleness import ENDED_BY
-from orch.runner.node.commands import NODE_HOME
+from orch.runner.node_api.commands import NODE_HOME
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.grammar.values import render_duration

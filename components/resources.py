@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import pulumi
 
-from orch.components.cloud.cloudinit import filled
-from orch.components.cloud.fleet_state import bastion_jump, fleet_state, given_jumps, node_state
-from orch.components.cloud.host_keys import HostKey, private_host_key, public_host_key
+from orch.components.cloud.cloudinit import filled, filled_for
+from orch.components.cloud.fleet_state import Route, bastion_jump, fleet_state, given_jumps, node_state
+from orch.components.cloud.host_keys import HostKey, public_host_key
 from orch.components.cloud.plan import CloudPlan, Node
+from orch.components.cloud.polling import in_background
+from orch.components.file_systems import FileSystem
+
+if TYPE_CHECKING:
+    from orch.components.request import PlanRequest
 
 
 class Keys(pulumi.CustomResource):
@@ -24,6 +30,38 @@ class Keys(pulumi.CustomResource):
     def __init__(self, name: str, *, opts: pulumi.ResourceOptions) -> None:
         props = {"name": name, "client_private_key": None, "client_public_key": None, "host_seed": None}
         super().__init__("orch:index:Keys", name, props, opts)
+
+
+def common_user_data(
+    plan: Any,
+    file_systems: Sequence[FileSystem],
+    keys: Keys,
+    sources: Sequence[pulumi.Input[str]],
+    wrap: Callable[[str], str],
+) -> pulumi.Output[str]:
+    """The user data of all nodes of a group. It holds no key but the client's public one; what the file's
+    `init` has may be secret.
+
+    `plan`: of the group; `file_systems`: those of the fleet's own, `sources`: what each is mounted from.
+    """
+
+    def fill(values: Sequence[Any]) -> str:
+        key, known_sources = values
+        mounted = list(zip(file_systems, known_sources, strict=True))
+        return wrap(filled(plan.cloud_init, authorized_key=key, file_systems=mounted))
+
+    user_data = pulumi.Output.all(keys.client_public_key, sources).apply(fill)
+    return pulumi.Output.secret(user_data) if plan.confidential else pulumi.Output.unsecret(user_data)
+
+
+async def new_host_keys(
+    new: Sequence[str], read: Callable[[Sequence[str]], Mapping[str, str]]
+) -> Mapping[str, str]:
+    """Read the host keys of new machines. Nobody logs in after a preview: it does not wait for machines that
+    are booting."""
+    if not new or pulumi.runtime.is_dry_run():
+        return dict.fromkeys(new, "")
+    return await in_background(partial(read, new))
 
 
 # Fleets of clouds whose resources are served by a provider of ours: machines, and a gang that waits for them
@@ -88,6 +126,14 @@ class ServedFleet(pulumi.ComponentResource, Generic[Plan]):
         # Recorded at once, unlike the stack's outputs: an interrupted `up` still records where it was.
         self.register_outputs({"pins": dict(plan.pins)})
 
+    @classmethod
+    def register(
+        cls, backend: Any, request: PlanRequest, plan: Plan
+    ) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str]]:
+        """See `Backend.register`."""
+        component = cls(plan, backend.session(request).key)
+        return component.state, component.identity
+
     @abstractmethod
     def make(self) -> dict[str, ServedResource]:
         """What the nodes stand on, and the machines by name, the bastion's too."""
@@ -103,11 +149,8 @@ class ServedFleet(pulumi.ComponentResource, Generic[Plan]):
         return node_state(
             group,
             node,
-            key=HostKey(public_host_key(seed, node.name), machine["id"]),
-            address=machine["public" if group.access == "direct" else "address"],
-            internal=machine["address"],
-            jumps=jumps,
-            proxy_command=None,
+            HostKey(public_host_key(seed, node.name), machine["id"]),
+            Route(machine["public" if group.access == "direct" else "address"], machine["address"], jumps),
             topology=machine["topology"] if getattr(group, "rank_by_topology", False) else (),
             disk_gb=self.disk_gb(group),
             reservation=getattr(group, "reservation", None),
@@ -128,18 +171,8 @@ class ServedFleet(pulumi.ComponentResource, Generic[Plan]):
     def user_data(self, text: str, machine: str) -> pulumi.Output[str]:
         """The text of one machine, with the key of its own host alone: a secret."""
 
-        def fill(keys: Sequence[str]) -> str:
-            seed, authorized = keys
-            return filled(
-                text,
-                name=machine,
-                host_key=private_host_key(seed, machine),
-                host_key_public=public_host_key(seed, machine),
-                authorized_key=authorized,
-            )
-
         both = pulumi.Output.all(self._keys.host_seed, self._keys.client_public_key)
-        return pulumi.Output.secret(both.apply(fill))
+        return pulumi.Output.secret(both.apply(lambda keys: filled_for(machine, text, *keys)))
 
     # The FleetState, in one output: an output for each value of a thousand nodes is slow.
 

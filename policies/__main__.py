@@ -24,7 +24,7 @@ from pulumi.runtime.proto import analyzer_pb2_grpc, plugin_pb2
 from orch import __version__
 from orch.policies.rule import Level, Resource, Rule
 from orch.policies.settings import Setting, Settings, Subject, Violation, today, violations
-from orch.spec.defaults import nearest_project_file
+from orch.spec.document.defaults import nearest_project_file
 from orch.spec.errors import OrchError
 from orch.spec.loader.load import load_paths
 from orch.spec.models import Fleet, Volume
@@ -158,7 +158,7 @@ def _plain(value: object) -> object:
 
 
 def settings_at(folder: Path) -> tuple[Settings, Path]:
-    """What the nearest `orch.yml` says, and its folder. Raises InvalidConfiguration."""
+    """Return the policies of the nearest `orch.yml`, and its folder. Raises InvalidConfiguration."""
     from orch.policies.settings import require_valid
 
     file = nearest_project_file(str(folder))

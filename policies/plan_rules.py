@@ -40,13 +40,13 @@ class Loss:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What rules look at of a plan. Amounts are US dollars an hour.
+    """Facts of a plan for rules. Amounts are US dollars an hour.
 
     `hourly` of the fleet afterwards, `delta` the change of it, `others` of the project's other fleets.
-    `most_nodes`: as many as the file allows. `lost`: nodes that are deleted or replaced; `lost_data`: what
-    holds data and is. `runs`: those on nodes that go. `slow`: what the plan says of a cluster whose nodes
-    have Ethernet only, although nobody asked for that. `endless`: whether the nodes run until somebody ends
-    them.
+    `most_nodes`: as many as the file allows. `lost`: nodes that are deleted or replaced; `lost_data`:
+    resources with data that are. `runs`: those on nodes that go. `slow`: the finding about a cluster whose
+    nodes have Ethernet only, although nobody asked for that. `endless`: whether the nodes run until somebody
+    stops them.
     """
 
     hourly: float = 0.0
@@ -255,7 +255,7 @@ TASK_CHECKS: tuple[tuple[Rule, TaskCheck], ...] = ((SPOT, spot),)
 
 
 def ends_itself(fleet: Fleet) -> bool:
-    """Whether a fleet has an end, or nodes that end when they are idle: those above its minimum."""
+    """Return True if a fleet has an end, or nodes that end when they are idle: those above its minimum."""
     least = fleet.nodes.min if fleet.nodes is not None else None
     idle = fleet.idle_duration_s is not None and fleet.nodes is not None and least == 0
     return fleet.ttl_s is not None or idle or fleet.ssh_config is not None

@@ -62,7 +62,7 @@ def _seconds(value: object) -> int:
 
 @dataclass(frozen=True)
 class ParameterType:
-    """How a parameter is read, its JSON schema, and how its value is written."""
+    """Type of a parameter: how it is read, its JSON schema, and how its value is written."""
 
     words: str
     read: Callable[[object], object]
@@ -101,10 +101,10 @@ Parameters = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Breach:
-    """What a rule finds: a sentence about `resource` (the name of a resource, or "" for the plan as a whole).
+    """Finding of a rule: a sentence about `resource` (the name of a resource, or "" for the plan as a whole).
 
     `path`: the property of the fleet, volume or task whose place in the file it gets. `advice`: what to do in
-    this case; what the rule says if not given.
+    this case; by default the rule's.
     """
 
     text: str
@@ -148,7 +148,7 @@ class Rule:
         return next((each for each in self.parameters if each.name == name), None)
 
     def idle(self, parameters: Parameters) -> bool:
-        """Whether it lacks the parameters that it goes by."""
+        """Return True if the parameters that the rule needs are absent."""
         return bool(self.needs) and not any(parameters.get(name) is not None for name in self.needs)
 
 
@@ -210,10 +210,10 @@ def truth(value: object) -> bool | None:
 
 
 def matches(text: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a text is one of these, in which `*` stands for any characters."""
+    """Return True if a text matches one of these patterns, in which `*` stands for any characters."""
     return any(fnmatchcase(text, each) for each in patterns)
 
 
 def is_bastion(name: str) -> bool:
-    """Whether a resource is the machine through which the nodes are reached: `FLEET-bastion`."""
+    """Return True for the machine through which nodes are reached: `FLEET-bastion`."""
     return re.fullmatch(r".+-bastion(-address)?", name) is not None

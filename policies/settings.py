@@ -95,7 +95,8 @@ class Violation:
 
 @dataclass(frozen=True)
 class Subject:
-    """What violations are of: the name of a fleet, volume or task, and its file, from the project's root on.
+    """Subject of violations: the name of a fleet, volume or task, and its file, relative to the project's
+    root.
 
     `today`: the day on which exemptions are judged, in UTC.
     """
@@ -123,13 +124,13 @@ class Settings:
 
     @cached_property
     def refuses_by_engine(self) -> bool:
-        """Whether a rule that refuses needs to see what the engine would do."""
+        """Return True if a rule that refuses needs to see what the engine would do."""
         return bool(self.packs) or any(
             each.rule.kind == "resource" or each.rule.operations for each in self.active(mandatory=True)
         )
 
     def of_resource(self, resource: Resource) -> Iterator[tuple[Setting, Breach]]:
-        """What the rules find of one resource."""
+        """Yield the breaches of one resource, each with the setting of its rule."""
         for rule, check in CHECKS:
             setting = self.all[rule.name]
             if setting.active:
@@ -199,7 +200,7 @@ def exemptions_for(
 
 
 def _fits(each: Exemption, breach: Breach, subject: Subject) -> bool:
-    """Whether an exemption is for a breach: all that it names must fit."""
+    """Return True if an exemption is for a breach: all that it names must fit."""
     pairs = (
         (each.resource, (breach.resource, breach.urn)),
         (each.fleet, (subject.name,)),
@@ -280,7 +281,7 @@ def _setting(rule: Rule, policy: Policy | None) -> Setting:
 
 
 def check(document: Document, today: date) -> Iterator[Diagnostic]:
-    """What is wrong with the policies of an `orch.yml`, each at its line; and exemptions that are over."""
+    """Yield errors in the policies of an `orch.yml`, each at its line, and exemptions that are over."""
     settings = document.model
     if not isinstance(settings, ProjectSettings):
         return

@@ -14,7 +14,7 @@ from orch.spec.models import Task
 
 
 def task_violations(document: Document, settings: Settings, root: str, today: date) -> Iterator[Diagnostic]:
-    """What policies say of a task; an error where one refuses it. Nothing of other documents.
+    """Yield violations of policies by a task; an error if one refuses it. Nothing for other documents.
 
     `root`: the folder of `orch.yml`; `today`: the day on which exemptions are judged.
     """
@@ -29,8 +29,8 @@ def task_violations(document: Document, settings: Settings, root: str, today: da
 def require_allowed(
     documents: Iterable[Document], settings: Settings, root: str, today: date
 ) -> tuple[Diagnostic, ...]:
-    """What policies say of tasks that they allow. Raises InvalidConfiguration, which exits with 4, where one
-    refuses."""
+    """Return violations of policies by tasks that are allowed all the same. Raises InvalidConfiguration,
+    which exits with 4, if a policy refuses one."""
     found = [each for document in documents for each in task_violations(document, settings, root, today)]
     if any(each.severity is Severity.ERROR for each in found):
         raise InvalidConfiguration(found, ExitCode.POLICY)

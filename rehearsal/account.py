@@ -139,6 +139,13 @@ class SimulatedMachine:
     file_systems: tuple[tuple[str, str], ...] = ()
 
 
+def device_files(gpus: int, cards: int = 0) -> tuple[str, ...]:
+    """Return the files of a machine in /dev: those of NVIDIA for its GPUs, and of its InfiniBand cards."""
+    control = ("/dev/nvidiactl", "/dev/nvidia-uvm") if gpus else ()
+    numbered = [f"/dev/nvidia{number}" for number in range(gpus)]
+    return (*numbered, *control, *(f"/dev/infiniband/uverbs{number}" for number in range(cards)))
+
+
 A = TypeVar("A", bound="SimulatedAccount")
 
 

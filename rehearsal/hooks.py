@@ -1,10 +1,10 @@
-"""What a rehearsal needs of a cloud: one subclass of `CloudHooks` in each cloud's `hooks.py`."""
+"""How a simulated account takes the place of a cloud: one subclass of `CloudHooks` in each simulator's
+`hooks.py`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any, ClassVar
 
 from orch.rehearsal.account import Endpoint, SimulatedAccount
@@ -33,9 +33,3 @@ class CloudHooks(ABC):
             for each, endpoint in account.endpoints().items()
             if each in machines and each in names
         }
-
-
-def hooks_of(package: str) -> CloudHooks:
-    """The hooks of a cloud's folder (`orch.rehearsal.aws`)."""
-    hooks: CloudHooks = import_module(f"{package}.hooks").HOOKS
-    return hooks

@@ -17,10 +17,15 @@ from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from types import ModuleType
+from typing import Any, ClassVar, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from orch.rehearsal.account import AnswerLost, IncomingCall, Refusal, SimulatedAccount
+from orch.rehearsal.local_nodes import AccountWithNodes
+from orch.rehearsal.scenario import Failure
 from orch.rehearsal.store import Doc, Store
 
 
@@ -119,6 +124,28 @@ class Routes:
         raise self._missing(sorted({each.method for each, _ in known}))
 
 
+class Body(BaseModel):
+    """The body of a request: a field that the API does not know is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+B = TypeVar("B", bound=Body)
+
+
+def validated(
+    model: type[B], body: Any, refuse: Callable[[list[str]], HttpRefusal], *, root: Sequence[str] = ()
+) -> B:
+    """Return a body that has the form of its schema. Raises what `refuse` makes of the lines that say what is
+    wrong. `root`: how the path of a field begins in them."""
+    try:
+        return model.model_validate(body if isinstance(body, dict) else {})
+    except ValidationError as error:
+        raise refuse(
+            [f"{'.'.join((*root, *map(str, each['loc'])))}: {each['msg']}" for each in error.errors()]
+        ) from None
+
+
 def public(document: Any) -> Any:
     """Without what is the account's own."""
     if isinstance(document, dict):
@@ -130,16 +157,28 @@ def stamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-class HttpAccount(SimulatedAccount):
+class HttpAccount(AccountWithNodes):
     """An account whose API is HTTP. `answer_headers` go with each answer; `hidden`: fields of bodies whose
-    values the log does not get."""
+    values the log does not get. `errors`: the module of its refusals; `routes`: those of its API."""
 
     answer_headers: ClassVar[Mapping[str, str]] = {}
     hidden: ClassVar[frozenset[str]] = frozenset()
+    errors: ClassVar[ModuleType]
+    routes: ClassVar[Routes]
 
-    @abstractmethod
+    def denied_call(self, call: IncomingCall) -> Refusal:
+        return self.errors.forbidden()
+
+    def injected_failure(self, failure: Failure, call: IncomingCall) -> Refusal:
+        return self.errors.injected(failure.code, failure.message)
+
+    def throttled(self, call: IncomingCall) -> Refusal:
+        return self.errors.too_many_requests()
+
     def route_of(self, method: str, path: str) -> tuple[Route, str]:
         """The route of a path, and the id in it, empty without. Raises HttpRefusal."""
+        found, parts = self.routes.matching(method, path)
+        return found, parts.get("id", "")
 
     @abstractmethod
     def check_caller(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:

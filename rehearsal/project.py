@@ -3,7 +3,7 @@
 `rehearse(project)` gives a project that every operation of this package takes as it takes a real one: its
 state, work folder, passphrase and ledger lie under `.orch/rehearsal/`, and the engine it calls finds the
 simulated providers on PATH and the accounts' files in its environment. A real project's operations refuse to
-run beside those (`stacks/pulumi/shims.py`), and import nothing of this package.
+run beside those (`stacks/engine/shims.py`), and import nothing of this package.
 """
 
 from __future__ import annotations
@@ -14,31 +14,27 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 from pydantic import ValidationError
 
 from orch.catalog.shortages import FILE
 from orch.components.accounts import REHEARSED
-from orch.components.registry import AnyBackend, backend
 from orch.rehearsal.account import Endpoint, SimulatedAccount
-from orch.rehearsal.aws.account import Cloud
-from orch.rehearsal.hooks import CloudHooks, hooks_of
 from orch.rehearsal.scenario import Knobs, NodeScenario
+from orch.rehearsal.simulators import accounts, servers
 from orch.runner.private import private_folder, stage_file, write_private
-from orch.spec.models.backends import provisioned
+from orch.stacks.engine.install import Engine
+from orch.stacks.engine.shims import MARK, PROJECT_HOOK, VARIABLE
 from orch.stacks.errors import ProjectError
-from orch.stacks.project import Project
-from orch.stacks.pulumi.install import Engine
-from orch.stacks.pulumi.shims import MARK, PROJECT_HOOK, VARIABLE
+from orch.stacks.project.project import Project
 
 if TYPE_CHECKING:
     import boto3
 
+    from orch.rehearsal.aws.account import Cloud
     from orch.rehearsal.gcp.account import GcpCloud
     from orch.spec.state import FleetState, NodeState
 
@@ -76,10 +72,11 @@ class RehearsalProject(Project):
 
     def cloud(self, name: str) -> SimulatedAccount:
         """The account of a cloud, created at first use. Raises ProjectError for invalid knobs."""
-        path, account = self.account_of(name), _hooks(name).account
+        path, simulator = self.account_of(name), accounts()[name]
         if not path.is_file():
+            account: type[SimulatedAccount] = simulator.hooks.account
             account.create(path, seed=self.seed, knobs=_knobs(self), other=self.other).store.close()
-        return account(path)
+        return simulator.open(path)
 
     @property
     def lock_file(self) -> Path:
@@ -98,24 +95,24 @@ class RehearsalProject(Project):
         return True
 
     def session(self, backend: str) -> Any:
-        if (server := servers().get(backend)) is not None:
-            return import_module(f"{server}.hooks").session(self.dot / backend)
-        if backend not in clouds():
+        if backend in servers():
+            return servers()[backend].hooks.session(self.dot / backend)
+        if backend not in accounts():
             return None
-        return _hooks(backend).session(self.cloud(backend), self.backends)
+        return accounts()[backend].hooks.session(self.cloud(backend), self.backends)
 
     def may_hold_more(self, backend: str) -> bool:
         """An account is the rehearsal's alone: before anything is in it, nobody has to look."""
-        made = backend in clouds() and self.account_of(backend).is_file()
+        made = backend in accounts() and self.account_of(backend).is_file()
         return made and bool(self.cloud(backend).everything())
 
     def with_routes(self, state: FleetState) -> FleetState:
         """The state with the addresses of local nodes; an instance without one cannot be reached."""
         if state.backend in servers():
             return state.model_copy(update={"simulated": True})
-        if state.backend not in clouds():
+        if state.backend not in accounts():
             return state
-        endpoints = _hooks(state.backend).endpoints(self.cloud(state.backend), state)
+        endpoints = accounts()[state.backend].hooks.endpoints(self.cloud(state.backend), state)
         nodes = tuple(
             _at_local_node(node, endpoints[node.name])
             if node.name in endpoints
@@ -132,7 +129,7 @@ class RehearsalProject(Project):
         return {
             **variables,
             "PATH": os.pathsep.join([str(self.shims), variables["PATH"]]),
-            **{f"{VARIABLE}{name.upper()}": str(self.account_of(name)) for name in clouds()},
+            **{f"{VARIABLE}{name.upper()}": str(self.account_of(name)) for name in accounts()},
             PROJECT_HOOK: f"{__name__}:{by_hand.__name__}",
             # No provider is fetched for a rehearsal: what it needs is here or it fails.
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
@@ -149,18 +146,12 @@ class Rehearsal:
     @property
     def cloud(self) -> Cloud:
         """Its AWS account: inspect it, set its knobs, change it to simulate drift."""
-        account = self.project.cloud("aws")
-        assert isinstance(account, Cloud)
-        return account
+        return cast("Cloud", self.project.cloud("aws"))
 
     @property
     def gcp(self) -> GcpCloud:
         """Its GCP account."""
-        from orch.rehearsal.gcp.account import GcpCloud
-
-        account = self.project.cloud("gcp")
-        assert isinstance(account, GcpCloud)
-        return account
+        return cast("GcpCloud", self.project.cloud("gcp"))
 
     def session(self, region: str | None = None) -> boto3.Session:
         """A boto3 session whose clients speak to the simulated AWS account."""
@@ -171,26 +162,6 @@ class Rehearsal:
     def endpoints(self) -> dict[str, Endpoint]:
         """Instance id -> endpoint of its local node; see rehearsal/README.md."""
         return self.cloud.endpoints()
-
-
-@cache
-def clouds() -> Mapping[str, AnyBackend]:
-    """The backends with a simulated account. A rehearsal does not simulate the others."""
-    backends = {name: backend(name) for name in provisioned()}
-    return {name: each for name, each in backends.items() if each.rehearsal is not None}
-
-
-@cache
-def servers() -> Mapping[str, str]:
-    """Backends that are rehearsed on a real server of their kind, each with the package that starts it."""
-    backends = {name: backend(name).rehearsal_server for name in provisioned()}
-    return {name: package for name, package in backends.items() if package is not None}
-
-
-def _hooks(cloud: str) -> CloudHooks:
-    package = clouds()[cloud].rehearsal
-    assert package is not None
-    return hooks_of(package)
 
 
 def _at_local_node(node: NodeState, endpoint: Endpoint) -> NodeState:
@@ -229,7 +200,7 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
     _ignore(project.root / ".orch")
     _put_shims(rehearsal)
     _knobs(rehearsal)
-    for name in clouds():
+    for name in accounts():
         if not rehearsal.account_of(name).is_file():
             continue
         cloud = rehearsal.cloud(name)
@@ -248,20 +219,21 @@ def by_hand(project: Project) -> Project:
 def forget(project: Project) -> None:
     """End a rehearsal: its nodes, its accounts and its state."""
     folder = project.rehearsal_folder
-    for name in clouds():
+    for name, simulator in accounts().items():
         for file in (folder / f"{name}.db", *folder.glob(f"{name}@*.db")):
             if not file.is_file():
                 continue
             from orch.rehearsal.nodes import remove_disks, remove_volumes, stop
 
-            cloud = _hooks(name).account(file)
+            cloud = simulator.open(file)
             for instance in cloud.endpoints():
                 stop(cloud, instance)
             remove_disks(cloud)
             remove_volumes(cloud)
             cloud.store.close()
-    for name, package in servers().items():
-        import_module(f"{package}.hooks").forget(folder / name)
+    for name, server in servers().items():
+        if (folder / name).exists():
+            server.hooks.forget(folder / name)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -280,14 +252,14 @@ def _other_account() -> str:
 
 def _put_shims(project: RehearsalProject) -> None:
     private_folder(project.shims)
-    for cloud in clouds().values():
-        name, module = f"pulumi-resource-{cloud.packages[0].rstrip(':')}", f"{cloud.rehearsal}.plugin"
+    for simulator in accounts().values():
+        module = f"{simulator.package}.plugin"
         # The folder the engine starts it in must not lend it modules.
         code = f"import sys; sys.path = [p for p in sys.path if p]; from {module} import main; main()"
         text = (
             f'#!/bin/sh\n# {MARK}: simulated, for rehearsals only\nexec "{sys.executable}" -c "{code}" "$@"\n'
         )
-        path = project.shims / name
+        path = project.shims / str(simulator.plugin)
         if not path.exists() or path.read_text() != text:
             staged = stage_file(path, text)
             staged.chmod(0o700)

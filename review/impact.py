@@ -9,11 +9,11 @@ from orch.components.deployment import Deployment
 from orch.review.model import Cost, Danger, Loss, NodeGroup
 from orch.review.tree import leaf_text
 from orch.spec.models import Fleet
-from orch.stacks.plan import Plan
+from orch.stacks.events.changes import Change
+from orch.stacks.events.kinds import kind_of, several
+from orch.stacks.events.notation import fold
+from orch.stacks.plans.plan import Plan
 from orch.stacks.provisioning.busy_nodes import Occupant
-from orch.stacks.pulumi.changes import Change
-from orch.stacks.pulumi.kinds import kind_of, several
-from orch.stacks.summary import fold
 
 
 def cost_of(plan: Plan, fleet: Fleet, after: Sequence[NodeGroup], prices: str) -> Cost:
@@ -131,7 +131,7 @@ _WIDEST = 120
 def losses(
     plan: Plan, gpus: Mapping[str, int], occupants: Sequence[Occupant], makers: Mapping[str, str]
 ) -> Iterator[Loss]:
-    """What the plan of a fleet destroys: its nodes first, then what else goes, equal ones in one row.
+    """Yield what the plan of a fleet destroys: its nodes first, then other resources, equal ones in one row.
 
     `gpus`: the GPUs of each node that is there; `makers`: each with the resource that made it.
     """
@@ -205,7 +205,7 @@ def opened(changes: Sequence[Change]) -> Iterator[tuple[Change, str]]:
 
 
 def is_open(value: Any) -> bool:
-    """Whether a value names the whole world."""
+    """Return True if a value names the whole world."""
     if isinstance(value, Mapping):
         return any(map(is_open, value.values()))
     if isinstance(value, list | tuple):

@@ -7,15 +7,12 @@ of the least risky block, and a comment that lacks some says that it must not be
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
+from orch.review.blocks import MOST_BYTES, Block, fit, size_of
 from orch.review.escape import escape, escape_html, fenced, marked
-from orch.review.model import ChangeGroup, Cost, Review, StackReview, Verdict
+from orch.review.model import ChangeGroup, Cost, Loss, Review, StackReview, Verdict
 from orch.review.picture import picture
-from orch.stacks.pulumi.kinds import several
-
-MOST_BYTES = 60_000
-"""GitHub takes 65,536 characters; bytes are never fewer than characters."""
+from orch.stacks.events.kinds import several
 
 _LONG = 600
 _CELL = 240
@@ -39,82 +36,8 @@ _OPS = {"delete": "delete", "replace": "replace", "update": "change", "create": 
 
 
 def markdown(review: Review, most: int = MOST_BYTES) -> str:
-    """The comment, in at most so many bytes of UTF-8."""
-    top = _top(review)
-    dangers = Block(
-        ["", "**Dangers**", ""] if review.dangers else [],
-        [
-            [f"- **{each.kind}** · {escape(each.stack, _CELL)}: {escape(each.text, _LONG)}"]
-            for each in review.dangers
-        ],
-        noun="dangers",
-        keep=12,
-    )
-    tables = [
-        _table(
-            "Approvals needed",
-            ("who", "agrees to", "how"),
-            [(each.who, each.to, each.how) for each in review.approvals],
-            keep=8,
-        ),
-        _table(
-            "Stacks",
-            ("stack", "verdict", "delete", "replace", "create", "change", "where"),
-            [_stack_row(each) for each in review.stacks] if len(review.stacks) > 1 else [],
-            keep=8,
-        ),
-        _table(
-            "Destroyed or replaced",
-            ("what", "number", "forced by", "what stops or is lost"),
-            [
-                (f"{_OPS[loss.op]} {loss.kind} {loss.names}", str(loss.number), loss.forced_by, loss.stops)
-                for stack in review.stacks
-                for loss in stack.losses
-            ],
-            keep=10,
-        ),
-        _cost_table(review),
-        _table(
-            "Quota and capacity",
-            ("where", "finding", "what to do"),
-            [
-                (each.where, f"{each.code} {each.text}", each.hint)
-                for stack in review.stacks
-                for each in stack.capacity
-            ],
-            keep=5,
-        ),
-        _table(
-            "Drift: there before this change",
-            ("resource", "property", "registered", "found", "what `up` does"),
-            [
-                (f"{stack.name}: {each.names}", each.path, each.registered, each.observed, each.then)
-                for stack in review.stacks
-                for each in stack.drift
-            ],
-            keep=5,
-        ),
-        _table(
-            "Policies",
-            ("policy", "level", "message", "where"),
-            [
-                (each.name, each.level_words, each.message, each.where)
-                for stack in review.stacks
-                for each in sorted(stack.policies, key=lambda each: not each.refuses)
-            ],
-            keep=5,
-        ),
-        _table(
-            "Findings",
-            ("where", "finding", "what to do"),
-            [
-                (each.where, f"{each.severity} {each.code} {each.text}", each.hint)
-                for stack in review.stacks
-                for each in stack.remarks
-            ],
-            keep=3,
-        ),
-    ]
+    """Return the comment, in at most so many bytes of UTF-8."""
+    top, dangers, tables = _top(review), _dangers(review), _tables(review)
     details = [block for stack in review.stacks for block in _details(stack)]
     basis = basis_line(review)
     own = (review.basis.commit, review.basis.base, review.basis.plan)
@@ -126,6 +49,88 @@ def markdown(review: Review, most: int = MOST_BYTES) -> str:
     fitted = fit(blocks, order, most - size_of(top) - size_of(shortened))
     note = _shortened(fitted.dropped, fitted.gone) if fitted.dropped else []
     return "\n".join([*top, *note, *fitted.lines]) + "\n"
+
+
+def _dangers(review: Review) -> Block:
+    return Block(
+        ["", "**Dangers**", ""] if review.dangers else [],
+        [
+            [f"- **{each.kind}** · {escape(each.stack, _CELL)}: {escape(each.text, _LONG)}"]
+            for each in review.dangers
+        ],
+        noun="dangers",
+        keep=12,
+    )
+
+
+def _tables(review: Review) -> list[Block]:
+    """Return the tables of the comment, the riskiest first."""
+    stacks = review.stacks
+    return [
+        _table(
+            "Approvals needed",
+            ("who", "agrees to", "how"),
+            [(each.who, each.to, each.how) for each in review.approvals],
+            keep=8,
+        ),
+        _table(
+            "Stacks",
+            ("stack", "verdict", "delete", "replace", "create", "change", "where"),
+            [_stack_row(each) for each in stacks] if len(stacks) > 1 else [],
+            keep=8,
+        ),
+        _table(
+            "Destroyed or replaced",
+            ("what", "number", "forced by", "what stops or is lost"),
+            [_loss_row(loss) for stack in stacks for loss in stack.losses],
+            keep=10,
+        ),
+        _cost_table(review),
+        _table(
+            "Quota and capacity",
+            ("where", "finding", "what to do"),
+            [
+                (each.where, f"{each.code} {each.text}", each.hint)
+                for stack in stacks
+                for each in stack.capacity
+            ],
+            keep=5,
+        ),
+        _table(
+            "Drift: there before this change",
+            ("resource", "property", "registered", "found", "what `up` does"),
+            [
+                (f"{stack.name}: {each.names}", each.path, each.registered, each.observed, each.then)
+                for stack in stacks
+                for each in stack.drift
+            ],
+            keep=5,
+        ),
+        _table(
+            "Policies",
+            ("policy", "level", "message", "where"),
+            [
+                (each.name, each.level_words, each.message, each.where)
+                for stack in stacks
+                for each in sorted(stack.policies, key=lambda each: not each.refuses)
+            ],
+            keep=5,
+        ),
+        _table(
+            "Findings",
+            ("where", "finding", "what to do"),
+            [
+                (each.where, f"{each.severity} {each.code} {each.text}", each.hint)
+                for stack in stacks
+                for each in stack.remarks
+            ],
+            keep=3,
+        ),
+    ]
+
+
+def _loss_row(loss: Loss) -> tuple[str, ...]:
+    return (f"{_OPS[loss.op]} {loss.kind} {loss.names}", str(loss.number), loss.forced_by, loss.stops)
 
 
 def _top(review: Review) -> list[str]:
@@ -221,7 +226,7 @@ COST_HEADS = (
 
 
 def cost_notes(review: Review) -> Iterator[str]:
-    """What the sums do not tell: which prices they are, what is not in them."""
+    """Yield notes on the sums: the price lists, and what is not counted."""
     for prices in dict.fromkeys(cost.prices for _, cost in review.costs() if cost.prices):
         yield f"Prices: {prices}."
     beside = dict.fromkeys(each for _, cost in review.costs() for each in cost.not_counted)
@@ -247,7 +252,7 @@ def _stack_row(stack: StackReview) -> tuple[str, ...]:
 
 
 def _details(stack: StackReview) -> Iterator[Block]:
-    """What a stack's resources become, its picture, and why: each a block, the riskiest first."""
+    """Yield blocks of a stack, the riskiest first: changes of resources, the picture, and the reasons."""
     groups = [each for each in stack.groups if not each.mends_drift]
     mended = [each for each in stack.groups if each.mends_drift]
     number = sum(each.number for each in groups)
@@ -343,73 +348,3 @@ def _cut(text: str) -> str:
 
 def _plain(verdict: Verdict) -> str:
     return VERDICT_WORDS[verdict].partition(" ")[2]
-
-
-# Blocks, and how they are kept under a size
-
-
-@dataclass
-class Block:
-    """Lines that belong together: `head`, rows of any number of lines, `tail`.
-
-    Of `rows`, which stand with the riskiest first, `keep` stay in any case. `noun` is what the rest is
-    counted as. `whole`: without a row the block goes too, and is counted by `noun` of the text.
-    """
-
-    head: list[str]
-    rows: list[list[str]] = field(default_factory=list[list[str]])
-    tail: list[str] = field(default_factory=list[str])
-    noun: str = "rows"
-    keep: int = 0
-    whole: bool = False
-    dropped: int = 0
-
-    def lines(self) -> list[str]:
-        if self.whole and self.dropped and not self.rows:
-            return []
-        return [*self.head, *(line for row in self.rows for line in row), *self.rest(), *self.tail]
-
-    def rest(self) -> list[str]:
-        return (
-            ["", f"… {self.dropped} more {self.noun} of lower risk, left out here."] if self.dropped else []
-        )
-
-    def size(self) -> int:
-        return size_of(self.lines())
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """The lines of all blocks; `dropped`: how many rows are left out, `gone`: how many whole blocks are."""
-
-    lines: list[str]
-    dropped: int
-    gone: int
-
-
-def size_of(lines: Sequence[str]) -> int:
-    """In UTF-8 bytes, with the ends of lines."""
-    return sum(len(line.encode()) + 1 for line in lines)
-
-
-def fit(blocks: Sequence[Block], order: Sequence[Block], most: int) -> Fitted:
-    """The blocks in at most so many bytes, as far as their rows may go.
-
-    `order`: which lose rows, the first of them first; each from its end.
-    """
-    total = sum(block.size() for block in blocks)
-    for block in order:
-        if total <= most:
-            break
-        total -= block.size()
-        rows = sum(map(size_of, block.rows))
-        around = size_of(block.head) + size_of(block.tail)
-        while total + around + rows + size_of(block.rest()) > most and len(block.rows) > block.keep:
-            rows -= size_of(block.rows.pop())
-            block.dropped += 1
-        total += block.size()
-    return Fitted(
-        [line for block in blocks for line in block.lines()],
-        sum(block.dropped for block in blocks),
-        sum(block.whole and bool(block.dropped) and not block.rows for block in blocks),
-    )

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from orch.components.deployment import Deployment
+    from orch.spec.diagnostics import Diagnostic
+    from orch.spec.models import Fleet
+    from orch.stacks.plans.plan import Plan
+    from orch.stacks.provisioning.busy_nodes import Occupant
 
 Verdict = Literal["failed", "refused", "danger", "changes", "unchanged"]
 
@@ -44,7 +51,7 @@ class Danger:
 
 @dataclass(frozen=True)
 class Approval:
-    """Who has to agree, to what, and how `up` is told so."""
+    """Agreement that is needed: by whom, to what, and how `up` gets it."""
 
     who: str
     to: str
@@ -133,8 +140,8 @@ class DriftRow:
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """What a policy says of a plan, as the list `policies` of a plan's JSON has it. `exempt`: who answers for
-    it, until when and why; then it refuses nothing."""
+    """Verdict of a policy on a plan, as the list `policies` of a plan's JSON has it. `exempt`: who answers
+    for an exemption, until when and why; then the policy refuses nothing."""
 
     name: str
     level: str
@@ -184,7 +191,7 @@ class ChangeGroup:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no plan."""
+    """Reason why there is no plan."""
 
     code: str
     summary: str
@@ -227,10 +234,10 @@ class StackReview:
 
 @dataclass(frozen=True)
 class Basis:
-    """What a plan stands on: commits of git, and until when a saved plan may be applied. "" where there is
-    none.
+    """Basis of a plan: commits of git, and until when a saved plan may be applied. "" if there is none.
 
-    `plan`: the id of the saved plan."""
+    `plan`: the id of the saved plan.
+    """
 
     commit: str = ""
     base: str = ""
@@ -259,7 +266,7 @@ class Review:
 
     @property
     def dangers(self) -> tuple[Danger, ...]:
-        """Of all stacks, the worst first."""
+        """Return the dangers of all stacks, the worst first."""
         found = [danger for each in self.stacks for danger in each.dangers]
         return tuple(sorted(found, key=lambda each: (KINDS.index(each.kind), each.stack, each.text)))
 
@@ -286,3 +293,22 @@ def worst_first(stacks: Sequence[StackReview]) -> tuple[StackReview, ...]:
             stacks, key=lambda each: (VERDICTS.index(each.verdict), order[each.kind], each.name, each.where)
         )
     )
+
+
+@dataclass(frozen=True)
+class FleetSubject:
+    """A fleet and all that its review is made from.
+
+    `where`: file:line of its document; `recorded`: its nodes as the state has them; `diagnostics`: the
+    findings of the plan and of the file, each with its place; `prices`: which price list, and of when.
+    """
+
+    plan: Plan
+    fleet: Fleet
+    where: str
+    compiled: Deployment | None
+    recorded: Sequence[Mapping[str, Any]] = ()
+    occupants: Sequence[Occupant] = ()
+    diagnostics: Sequence[Diagnostic] = ()
+    policies: Sequence[PolicyResult] = ()
+    prices: str = ""

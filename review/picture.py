@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from orch.review.escape import mermaid
 from orch.review.model import NodeGroup, StackReview
-from orch.stacks.pulumi.kinds import several
-from orch.stacks.summary import fold
+from orch.stacks.events.kinds import several
+from orch.stacks.events.notation import fold
 
 MOST = 6
 """Groups of nodes on each side; the others are counted."""
@@ -30,7 +30,7 @@ def picture(stack: StackReview) -> list[str]:
 
 
 def words(group: NodeGroup) -> tuple[str, ...]:
-    """What nodes are, line by line: their names, their type and place, their GPUs."""
+    """Return what nodes are, line by line: their names, their type and place, their GPUs."""
     names = fold(group.names)
     machine = f" x {group.machine}" if group.machine else " nodes"
     place = f", {group.place}" if group.place else ""
@@ -56,7 +56,7 @@ def _side(side: str, groups: Sequence[NodeGroup]) -> Iterator[str]:
 
 
 def _arrow(stack: StackReview) -> str:
-    """What becomes of the nodes: `4 replaced, 2 added`."""
+    """Return the changes of the nodes: `4 replaced, 2 added`."""
     before = {name for group in stack.before for name in group.names}
     after = {name for group in stack.after for name in group.names}
     # In the picture are nodes alone; other resources have tables.

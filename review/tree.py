@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from orch.stacks.pulumi.changes import GONE, Change, PropertyChange, PropertyDrift, type_of
-from orch.stacks.pulumi.kinds import kind_of
-from orch.stacks.pulumi.masking import HIDDEN
-from orch.stacks.summary import Headline, fold
+from orch.stacks.events.changes import GONE, Change, PropertyChange, PropertyDrift
+from orch.stacks.events.kinds import kind_of
+from orch.stacks.events.masking import HIDDEN
+from orch.stacks.events.notation import fold, type_of
+from orch.stacks.plans.headline import Headline
 
 MARKS = {"create": "+", "update": "~", "replace": "±", "delete": "-", "same": " "}
 COLOURS = {"create": "32", "update": "33", "replace": "35", "delete": "31", "same": "2"}

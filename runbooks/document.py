@@ -11,10 +11,10 @@ from typing import Any
 
 from orch.runbooks.parameters import NAME, TYPES, Parameter
 from orch.spec.diagnostics import Diagnostic, Span
+from orch.spec.document.compose import parse
+from orch.spec.document.text import Source
+from orch.spec.document.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.grammar.values import Problem, check_name, shown
-from orch.spec.loader.compose import parse
-from orch.spec.loader.text import Source
-from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.suggest import hint_for, listed
 
 _TOP = ("name", "summary", "when", "parameters")

@@ -16,13 +16,12 @@ from typing import Protocol
 from orch.runbooks.model import Runbook, Step
 from orch.runbooks.parameters import Parameter
 from orch.runbooks.plan import Action, Gate, PlannedStep, RunPlan, gate_of, in_words, planned_step
-from orch.runbooks.process import run
-from orch.runbooks.programs import program_of
+from orch.runbooks.process import program_of, run
 from orch.runner.ledger.changes import Step as Written
 from orch.runner.private import private_file, private_folder
 from orch.runner.processes import can_be_checked, describe_owner, is_dead_owner, owner_of
 from orch.spec.errors import ExitCode, OrchError
-from orch.stacks.team.change_log import Journal
+from orch.stacks.record.change_log import Journal
 
 CHECK_AGAIN_S = 3
 

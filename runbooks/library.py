@@ -9,8 +9,8 @@ from typing import Literal
 
 from orch.runbooks.parameters import WrongValue
 from orch.runner.private import stage_file
+from orch.spec.document.text import Source, read
 from orch.spec.loader.load import InvalidConfiguration
-from orch.spec.loader.text import Source, read
 from orch.spec.suggest import hint_for, listed
 
 LIBRARY = Path(__file__).parent.parent / "docs" / "runbooks"

@@ -17,9 +17,9 @@ from orch.runbooks.parameters import NAME, Parameter
 from orch.runbooks.shell import shell_text
 from orch.runbooks.words import Word, check_known, command_words, word_of
 from orch.spec.diagnostics import Diagnostic, Severity, Span
+from orch.spec.document.text import Source
 from orch.spec.grammar.values import Problem, check_name, parse_duration, shown
 from orch.spec.loader.load import InvalidConfiguration
-from orch.spec.loader.text import Source
 from orch.spec.suggest import hint_for, listed
 
 T = TypeVar("T")

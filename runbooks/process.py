@@ -1,9 +1,13 @@
-"""Programs that steps start. Their output goes to a file, which is shown while they run: a step outlives the
-process that began it, and who goes on with its run waits for it."""
+"""Programs that do steps: a command of orch, a shell on this machine, or one on a node.
+
+Their output goes to a file, which is shown while they run: a step outlives the process that began it, and who
+goes on with its run waits for it.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import MappingProxyType
+
+from orch.runbooks.plan import Action, PlannedStep
 
 PAUSE_S = 0.1
 KILL_S = 10
@@ -21,6 +28,9 @@ TIMED_OUT = 124
 # The program begins when it is told to: by then it is written down which process it is. Where whoever would
 # tell it is killed before, the pipe ends, and nothing is done.
 _WAITING = 'IFS= read -r go < "/dev/fd/$1" || exit 125; shift; exec "$@"'
+
+# The values come first on the input, and nothing else: `ps` shows words of commands to every user.
+_VALUES = 'eval "$(cat)"; exec < /dev/null\n'
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,41 @@ class Program:
     timeout_s: int | None = None
     group: bool = False
     given: bytes = b""
+
+
+def program_of(
+    planned: PlannedStep,
+    action: Action,
+    folder: Path,
+    more_words: Callable[[tuple[str, ...]], tuple[str, ...]] = tuple,
+    timeout_s: int | None = None,
+    *,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Program:
+    """Return the program that does an action of a step.
+
+    A shell has the values in its environment. Where sudo or a login keeps none, it reads them from its input,
+    each quoted. `environment`: what shells on this machine have besides.
+    """
+    if action.words is not None:
+        return Program(orch_words(action.words), {}, folder, timeout_s)
+    own = {} if planned.host is not None else environment
+    if planned.host is None and not planned.step.sudo:
+        variables = {**search_path(), **own, **dict(action.environment)}
+        return Program(("/bin/sh", "-euc", action.script), variables, folder, timeout_s, group=True)
+    values = [f"export {name}={shlex.quote(value)}\n" for name, value in (*own.items(), *action.environment)]
+    given = "".join(values).encode("utf-8", "surrogateescape")
+    script = f"{_VALUES if given else ''}{action.script}"
+    if planned.host is None:
+        words = ("sudo", "-n", "/bin/sh", "-euc", script)
+        return Program(words, {}, folder, timeout_s, group=True, given=given)
+    text = f"/bin/sh -euc {shlex.quote(script)}"
+    limited = f"timeout -k 5 {timeout_s} {text}" if timeout_s else text
+    on_node = f"sudo -n {limited}" if planned.step.sudo else limited
+    words = more_words(("ssh", planned.host))
+    # A little longer than the node takes to end it.
+    wait = None if timeout_s is None else timeout_s + 30
+    return Program(orch_words((*words, "--", on_node)), {}, folder, wait, group=True, given=given)
 
 
 def orch_words(words: Sequence[str]) -> tuple[str, ...]:

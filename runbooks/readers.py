@@ -227,8 +227,59 @@ def _starts_reader(words: tuple[Word, ...]) -> bool:
 
 
 _SED = re.compile(
-    r"(?:(?:[0-9]+|\$|/[^/]*/)(?:,(?:[0-9]+|\$|/[^/]*/))?)?[pdq]|s([/|,#])(?:(?!\1)[^\\\n]|\\[^\n])*\1(?:(?!\1)[^\\\n]|\\[^\n])*\1[gpI0-9]*"
+    r"(?:(?:[0-9]+|\$|/[^/\n]*/)(?:,(?:[0-9]+|\$|/[^/\n]*/))?)?[pdq]|s([/|,#])(?:(?!\1)[^\\\n]|\\[^\n])*\1(?:(?!\1)[^\\\n]|\\[^\n])*\1[gpI0-9]*"
 )
+"""A script of sed that prints, deletes, quits or replaces, and neither runs commands nor writes files."""
+
+_VALUE = r"(?:\0|[\w./:][^\n]*)"
+_CONTAINER = r"(?:logs(?:\n(?:-[ft]|--follow|--timestamps|(?:-n|--tail|--since|--until)[=\n][\w.:+-]+))*" + (
+    rf"|inspect(?:\n--format=[^\n]*)?|kill|pause|port|restart|rm|start|stop|unpause|wait)(?:\n--)?(?:\n{_VALUE})+"
+)
+_NAME_FORMS = {
+    "docker": re.compile(_CONTAINER),
+    "podman": re.compile(_CONTAINER),
+    "sed": re.compile(rf"(?:-[nEr]\n)*(?:{_SED.pattern})(?:\n--)?(?:\n{_VALUE})+"),
+    **dict.fromkeys(
+        ("nc", "ncat", "netcat"),
+        re.compile(
+            rf"(?:-[vnu46]+\n)*-[vnu46]*z[vnu46]*\n(?:(?:-[zvnu46]+|-w\n?[0-9]+)\n)*(?:--\n)?{_VALUE}\n{_VALUE}"
+        ),
+    ),
+}
+"""Forms of commands in READERS whose words are names alone: of containers, files, hosts and ports.
+
+The words have line feeds between them; a NUL stands for one with a value. Source: the manuals of docker(1),
+sed(1) and nc(1): what begins with no dash after these options is an operand.
+"""
+
+_PYTHON_FLAGS = frozenset({"-u", "-B", "-E", "-I", "-s"})
+# Modules of Python that run their words are files, too: `/usr/lib/python3.11/timeit.py`.
+_PYTHON_LIBRARY = re.compile(r"(?:^|/)(?:python[^/]*|site-packages|dist-packages)/")
+
+
+def script_at(words: tuple[Word, ...]) -> int:
+    """Return the number of the word that names the script which Python runs; 0 when there is none."""
+    if program(words[0]) != "python":
+        return 0
+    at = next((at for at in range(1, len(words)) if words[at].literal not in _PYTHON_FLAGS), 0)
+    name = words[at].literal or ""
+    is_script = name.endswith(".py") and not name.startswith("-") and not _PYTHON_LIBRARY.search(name)
+    return at if is_script and not words[at].tainted else 0
+
+
+def is_name(words: tuple[Word, ...], at: int) -> bool:
+    """Return True if a command in READERS takes a word as a name, not as commands or as an option.
+
+    A value in it must not begin with a dash. The words of a script of Python are those of any program.
+    """
+    if script := script_at(words):
+        return at > script and wrong_word(words[script:], at - script) is None
+    form = _NAME_FORMS.get(program(words[0]))
+    fixed = words[at].fixed
+    if form is None or fixed.startswith("-") or _TEXT_OF_CODE.search(fixed):
+        return False
+    said = ["\0" if each.tainted else each.literal or "" for each in words[1:]]
+    return form.fullmatch("\n".join(said)) is not None
 
 
 def may_read_input(words: tuple[Word, ...]) -> bool:

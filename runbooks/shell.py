@@ -37,6 +37,15 @@ _HOST = "write a `shell` step with `host=`"
 _INSTEAD = "give it to a program by a file, or let the program read its environment"
 
 
+_EXPANDED = (
+    "expansion",
+    "simple_expansion",
+    "command_substitution",
+    "arithmetic_expansion",
+    "process_substitution",
+)
+
+
 @dataclass(frozen=True)
 class Script:
     """`text`: for a shell; `names`: of the parameters that it reads; `words`: those that begin with a value,
@@ -301,6 +310,8 @@ class _Text:
             words = tuple(
                 Said("", "", tainted=False) if each.literal == "exec" else each for each in words[:end]
             )
+        if script := readers.script_at(words):
+            self._require_file(Said(f"./{words[script].literal}", "", tainted=False), nodes[script])
         for at in range(1, len(words)):
             word, node = words[at], nodes[at]
             if name not in readers.TEXT and _VARIABLE in word.fixed:
@@ -309,7 +320,8 @@ class _Text:
                 continue
             if self._is_split(node):
                 self._refuse(node, "without quotes the value would be several words", 'write `"$x"`')
-            if why := readers.wrong_word(words, at):
+            why = readers.wrong_word(words, at)
+            if why and not (readers.is_name(words, at) and self._is_given(node)):
                 self._refuse(node, why, _HOST if name in ("ssh", "orch", "scp", "rsync") else _INSTEAD)
             if at < end:
                 self._guard(node)
@@ -363,6 +375,10 @@ class _Text:
             and self.flow.has_value(each)
             for each in parts
         )
+
+    def _is_given(self, node: Node) -> bool:
+        """Return True if the shell expands nothing in a word but references, whose values are checked."""
+        return all(each.start_byte in self.references for each in all_nodes(node) if each.type in _EXPANDED)
 
     def _guard(self, node: Node) -> None:
         """Note a word that begins with a value, which must not make it an option by a dash."""

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from orch.runner.errors import RunnerError
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Address, Completed, Connector
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Address, Completed, Connector
 from orch.spec.state import NodeState
 
 

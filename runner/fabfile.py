@@ -81,8 +81,8 @@ def fleet(name: str, folder: Path | str | None = None, *, config: Config | None 
         def drivers(c):
             fleet("h100").run("nvidia-smi --query-gpu=driver_version --format=csv,noheader")
     """
-    from orch.stacks.fleets import fleet_state
-    from orch.stacks.project import find
+    from orch.stacks.project.project import find
+    from orch.stacks.record.fleets import fleet_state
     from orch.stacks.secrets.values import tunnels
 
     try:

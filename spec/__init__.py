@@ -2,5 +2,5 @@
 
 Imports nothing of orch but itself, and looks at nothing outside the files it is given. Start at
 `loader/load.py` (`load_paths`), then `models/` (what can be written), `grammar/` (how a value reads) and
-`rules/` (what must hold together).
+`rules/` (what must hold together). `document/` has what rules and loader share: nodes, places, drafts.
 """

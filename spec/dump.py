@@ -6,8 +6,8 @@ from typing import cast
 
 import yaml
 
+from orch.spec.document.reference_scopes import scope_of
 from orch.spec.grammar.interpolate import ReferenceSite
-from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.models.fields.base import Section
 
 

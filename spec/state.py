@@ -87,6 +87,10 @@ class SshAccess(_Frozen):
         return self.model_copy(update={"identity": self.identity or identity, "jump": hops})
 
 
+KUBERNETES = "kubernetes"
+"""The kind of access of pods."""
+
+
 class OtherAccess(BaseModel):
     """A node that is reached in another way: what its record holds, its backend and its connector know."""
 

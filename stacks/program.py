@@ -1,4 +1,4 @@
-"""The Pulumi program: the same for `orch up` and for `pulumi up` by hand.
+"""The Pulumi program of `pulumi up` by hand: it registers what `orch up` does (`plans/program.py`).
 
 By hand, `__main__.py` of the project calls `main`: the stack's name is the fleet's, found among the project's
 YAML files. A program reads its own stack's recorded outputs through the engine, also while an update holds
@@ -7,17 +7,12 @@ the lock (measured).
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from orch import __version__
-from orch.components.deployment import Deployment, SharedNetworks
 from orch.components.file_systems import check
 from orch.components.lifetime import CREATED, lifetime, over
 from orch.components.node_count import is_range
@@ -27,82 +22,17 @@ from orch.components.volumes import STACK as VOLUME_STACK
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError, PlanErrors
-from orch.spec.state import SCHEMA, WATCHED
+from orch.stacks.engine.shims import PROJECT_HOOK
 from orch.stacks.errors import NoSuchFleet
-from orch.stacks.fleets import find_fleet
-from orch.stacks.lockfile import read_lock
-from orch.stacks.project import Project, find, scope_of
+from orch.stacks.plans.program import register
+from orch.stacks.project.lockfile import read_lock
+from orch.stacks.project.project import Project, find, scope_of
 from orch.stacks.pulumi.accounts import require_own
-from orch.stacks.pulumi.process import without_source_positions
-from orch.stacks.pulumi.shims import PROJECT_HOOK
+from orch.stacks.record.fleets import find_fleet
 from orch.stacks.secrets.values import backends_with_secrets, with_secrets
-from orch.stacks.state import HEALTH, REASONS, SPARES, StackState, deployment, refuse_newer
-from orch.stacks.state import outputs as state_outputs
-from orch.stacks.variables import values_of, without_values
-
-if TYPE_CHECKING:
-    pass
-
-
-def register(compiled: Deployment, explained: Sequence[str] | None = None) -> None:
-    """Register the resources of a plan, and export what a runner needs.
-
-    `explained`: the explanations of the last `orch up`, which `pulumi` by hand leaves as they are.
-    """
-    import pulumi
-
-    for problem in compiled.problems:
-        pulumi.log.warn(problem.text())
-    for warning in compiled.warnings:
-        pulumi.log.warn(f"{warning.node}: {warning.text}")
-    with without_source_positions():
-        state, identity = compiled.register()
-    pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
-    pulumi.export("fleet", state.apply(without_values))
-    pulumi.export("env", state.apply(_encrypted))
-    pulumi.export("pins", compiled.pins)
-    pulumi.export("traits", dict(compiled.traits))
-    if compiled.health != WATCHED:
-        pulumi.export(HEALTH, compiled.health.model_dump())
-    if compiled.spares is not None:
-        pulumi.export(SPARES, compiled.spares.model_dump())
-    pulumi.export(REASONS, list(compiled.reasons if explained is None else explained))
-    if identity is not None:
-        pulumi.export("identity", pulumi.Output.secret(identity))
-
-
-def _encrypted(state: dict[str, Any]) -> Any:
-    """The variables of a fleet as a secret; {} for none, so that reading them needs no key."""
-    import pulumi
-
-    values = values_of(state)
-    return pulumi.Output.secret(values) if values else values
-
-
-def program(compiled: Deployment) -> Callable[[], Awaitable[None]]:
-    """The program that the engine runs for `orch`."""
-
-    async def run() -> None:
-        register(compiled)
-        # Once registrations run, the SDK waits for one after the other. Before, it would check every output
-        # of every resource each time one resolves (measured: quadratic in the number of nodes).
-        await asyncio.sleep(0)
-
-    return run
-
-
-def shared_program(shared: SharedNetworks) -> Callable[[], None]:
-    """The program that the engine runs for networks that fleets share."""
-
-    def run() -> None:
-        import pulumi
-
-        with without_source_positions():
-            shared.register()
-        pulumi.export("orch", {"version": __version__, "schema": SCHEMA})
-        pulumi.export("pins", dict(shared.pins))
-
-    return run
+from orch.stacks.stack.state import REASONS, StackState, deployment, refuse_newer
+from orch.stacks.stack.state import outputs as state_outputs
+from orch.stacks.volumes.program import register_by_hand
 
 
 def project_of_environment(folder: Path) -> Project:
@@ -119,8 +49,6 @@ def main(root: Path | str = ".") -> None:
     folder = Path(root).absolute()
     stack_name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
     if pulumi.get_stack().startswith(VOLUME_STACK):
-        from orch.stacks.volumes.program import register_by_hand
-
         register_by_hand(folder, pulumi.get_stack().removeprefix(VOLUME_STACK), stack_name)
         return
     try:

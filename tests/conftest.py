@@ -18,7 +18,7 @@ from kit.memoryfolder import use_memory
 from kit.nodes.hostlab import Room, server_room
 from kit.support import ROOT, Folder
 
-from orch.stacks.pulumi.install import require
+from orch.stacks.engine.install import require
 
 pytest_plugins = ("kit.workers",)
 

@@ -83,7 +83,7 @@ def test_the_wheel_has_both_commands(wheel: Path) -> None:
         # A shell that completes a verb's options, and the verb's own `--help`, load it without calling it.
         ("from orch.cli.verbs import VERBS, load; [load(verb.name) for verb in VERBS]", NOT_FOR_HELP),
         # What is loaded before a detached run's driver is made, and what a command loads beside that driver.
-        ("import orch.cli.runs.opening", [*NOT_FOR_HELP, "typer"]),
+        ("import orch.cli.driver.opening", [*NOT_FOR_HELP, "typer"]),
         ("import orch.stacks.project, orch.runner.runs.submit", ["sqlalchemy", "paramiko", "fabric"]),
         ("import orch.runner.runs.lifecycle, orch.stacks.project", ["orch.spec.models"]),
         (

@@ -10,32 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Force, Indices, Json, Rehearse, Yes, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
-from orch.cli.nodes.maintain import SCHEMA as PLAN_SCHEMA
-from orch.cli.nodes.maintain import (
-    SERIAL,
-    Begin,
-    How,
-    MaxFail,
-    PlanOnly,
-    Reason,
-    Report,
-    Serial,
-    StopRuns,
-    Wait,
-    begin,
-    options_of,
-    refuse_with_undo,
-)
+from orch.cli.maintenance.maintain import SCHEMA as PLAN_SCHEMA
+from orch.cli.maintenance.maintain import Begin, begin
+from orch.cli.maintenance.options import Handling, Waves
+from orch.cli.options import Force, Indices, Json, Rehearse, Yes, with_records
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
     from orch.stacks.maintenance.evacuate import Evacuation
     from orch.stacks.maintenance.plan import MaintenancePlan
-    from orch.stacks.project import Project
-    from orch.stacks.pulumi.operation import Listener
+    from orch.stacks.project.project import Project
+    from orch.stacks.pulumi.progress import Listener
 
 SCHEMA = 1
 
@@ -79,10 +67,10 @@ def fleet_show(
 def fleet_ids(name: Name, *, indices: Indices = None, rehearse: Rehearse = False) -> None:
     """Ids of a fleet's nodes in Docker or the cloud, one a line, for commands of these."""
     from orch.stacks.errors import NoSuchNode
-    from orch.stacks.fleets import require_up
-    from orch.stacks.records import node_records
-    from orch.stacks.state import StackState
-    from orch.stacks.summary import fold
+    from orch.stacks.events.notation import fold
+    from orch.stacks.record.fleets import require_up
+    from orch.stacks.record.node_records import node_records
+    from orch.stacks.stack.state import StackState
 
     stack = StackState(project_at(rehearse=rehearse), name)
     require_up(stack)
@@ -123,6 +111,7 @@ def fleet_delete(
 
 
 @app.command("evacuate", epilog="Example: orch fleet evacuate lab --zone us-east-1a --wait 2h")
+@with_records
 def fleet_evacuate(
     fleet: Annotated[
         str, typer.Argument(metavar="FLEET", help="A fleet's name.", autocompletion=completion.fleets)
@@ -135,27 +124,18 @@ def fleet_evacuate(
     whole: Annotated[
         bool, typer.Option("--whole", help="Move all of the fleet, with its network; a cluster always is.")
     ] = False,
-    stop_runs: StopRuns = False,
-    wait: Wait = None,
-    serial: Serial = SERIAL,
-    max_fail: MaxFail = "0",
-    reason: Reason = "",
-    plan_only: PlanOnly = False,
-    report: Report = None,
-    yes: Yes = False,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
+    waves: Waves,
+    how: Handling,
 ) -> None:
     """Move a fleet's nodes out of a zone, in waves, and keep new ones out of it until that is undone.
 
     Nodes are drained first, as by `orch node drain`. A cluster moves as a whole.
     """
-    how = How(yes, as_json, plan_only, rehearse, report)
     if undo:
-        refuse_with_undo(how)
-        _let_back(fleet, zone, rehearse=rehearse)
+        how.refuse_with_undo()
+        _let_back(fleet, zone, rehearse=how.rehearse)
         return
-    options = options_of(serial, max_fail, wait, reason, stop_runs=stop_runs)
+    options = waves.parsed()
     words = ["fleet", "evacuate", fleet, "--zone", zone, *(["--whole"] if whole else [])]
 
     def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
@@ -181,7 +161,7 @@ def fleet_evacuate(
     begin(Begin("evacuate", options, same, planned, words), how, None)
 
 
-def _keep_out(project: Project, fleet: str, found: Evacuation, how: How) -> None:
+def _keep_out(project: Project, fleet: str, found: Evacuation, how: Handling) -> None:
     """A zone that the fleet has no node in: there is nothing to move."""
     from orch.cli.output.review import confirm, need_terminal
     from orch.stacks.maintenance.evacuate import keep_out
@@ -204,8 +184,8 @@ def _keep_out(project: Project, fleet: str, found: Evacuation, how: How) -> None
 
 def _let_back(fleet: str, zone: str, *, rehearse: bool) -> None:
     """Let new nodes go to a zone again, and give up an evacuation of it that was interrupted."""
-    from orch.cli.runs.opening import open_runner
-    from orch.runner.launch.environment import fold
+    from orch.cli.driver.opening import open_runner
+    from orch.spec.grammar.hosts import fold
     from orch.stacks.maintenance.evacuate import give_up, let_back
 
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
@@ -223,15 +203,15 @@ def _let_back(fleet: str, zone: str, *, rehearse: bool) -> None:
 
 
 def _show(name: str | None, *, as_json: bool, verbose: bool, rehearse: bool) -> None:
-    from orch.cli.hosts.health import protected_words
+    from orch.cli.driver.opening import open_runner
+    from orch.cli.maintenance.checks import protected_words
     from orch.cli.output.fleet import FleetRow, fleet_json, fleet_table, with_ended
-    from orch.cli.runs.opening import open_runner
     from orch.runner.node.status import node_statuses
     from orch.runner.runs.lifecycle import reconcile_once
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.records import node_records
-    from orch.stacks.request import ended_nodes
-    from orch.stacks.state import StackState
+    from orch.stacks.plans.request import ended_nodes
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.record.node_records import node_records
+    from orch.stacks.stack.state import StackState
 
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         up = {name: StackState(project, name)} if name else known_fleets(project)

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.context import FileCommand, FileOrName, Json, Owner, Rehearse, lease_seconds
+from orch.cli.context import FileCommand, lease_seconds
 from orch.cli.errors import print_json, say
-from orch.cli.fleets.targets import is_file, stacks_of
+from orch.cli.options import FileOrName, Json, Owner, Rehearse
+from orch.cli.targets.fleet_files import is_file, stacks_of
 
 if TYPE_CHECKING:
-    from orch.stacks.pulumi.leases import StackLease
-    from orch.stacks.state import StackState
+    from orch.stacks.stack.leases import StackLease
+    from orch.stacks.stack.state import StackState
 
 SCHEMA = 1
 
@@ -32,16 +33,16 @@ def take(
 ) -> None:
     """Take the leases of the fleets and volumes of a file or folder, all or none; extend one's own."""
     from orch.cli.output.progress import watching
-    from orch.stacks.pulumi import leases
-    from orch.stacks.pulumi.locks import subject
-    from orch.stacks.team.change_log import logged
+    from orch.stacks.pulumi import leasing
+    from orch.stacks.record.change_log import logged
+    from orch.stacks.stack.locks import subject
 
     seconds = lease_seconds(duration, "--for")
     with watching(as_json=as_json) as listener:
         stacks = _stacks(target, rehearse=rehearse, owner=owner)
         words = ", ".join(subject(stack.name) for stack in stacks)
         with logged(stacks[0].project, "lease take", words, listener) as outcome:
-            taken = leases.take_all(stacks, seconds, listener)
+            taken = leasing.take_all(stacks, seconds, listener)
             outcome.result = ", ".join(each.lease.words for each in taken)
     _show([(each.stack, each.lease) for each in taken], as_json=as_json)
 
@@ -57,9 +58,9 @@ def release(
 ) -> None:
     """Release the leases of the fleets and volumes of a file or folder. What nobody has leased stays so."""
     from orch.cli.output.progress import watching
-    from orch.stacks.pulumi import leases
-    from orch.stacks.pulumi.locks import subject
-    from orch.stacks.team.change_log import NO_CHANGES, logged
+    from orch.stacks.pulumi import leasing
+    from orch.stacks.record.change_log import NO_CHANGES, logged
+    from orch.stacks.stack.locks import subject
 
     for stack in _stacks(target, rehearse=rehearse, owner=owner):
         words = subject(stack.name)
@@ -67,7 +68,7 @@ def release(
             watching(as_json=as_json) as listener,
             logged(stack.project, "lease release", words, listener) as outcome,
         ):
-            former = leases.release(stack, stack.project.owner, listener, force=force)
+            former = leasing.release(stack, stack.project.owner, listener, force=force)
             outcome.result = NO_CHANGES if former is None else f"released, was of {former.words}"
         if not as_json:
             words = "no lease" if former is None else f"released, was of {former.words}"
@@ -79,7 +80,7 @@ def release(
 @app.command("show", cls=FileCommand, epilog="Example: orch lease show infra")
 def show(target: FileOrName, *, as_json: Json = False, rehearse: Rehearse = False) -> None:
     """The leases of the fleets and volumes of a file or folder: owner, since when, until when."""
-    from orch.stacks.pulumi.leases import lease_of
+    from orch.stacks.stack.leases import lease_of
 
     _show([(stack, lease_of(stack)) for stack in _stacks(target, rehearse=rehearse)], as_json=as_json)
 
@@ -87,7 +88,7 @@ def show(target: FileOrName, *, as_json: Json = False, rehearse: Rehearse = Fals
 def _show(rows: list[tuple[StackState, StackLease | None]], *, as_json: bool) -> None:
     from datetime import datetime, timezone
 
-    from orch.stacks.pulumi.locks import subject
+    from orch.stacks.stack.locks import subject
 
     now = datetime.now(timezone.utc)
     if as_json:
@@ -105,8 +106,8 @@ def _show(rows: list[tuple[StackState, StackLease | None]], *, as_json: bool) ->
 def _stacks(target: str, *, rehearse: bool, owner: str | None = None) -> list[StackState]:
     """The stacks of a file, also those that are not up yet, or the one of a name. Raises NoSuchFleet for a
     name that is not up."""
-    from orch.stacks.fleets import not_up
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import not_up
+    from orch.stacks.stack.state import StackState
 
     found = [StackState(*each) for each in stacks_of(target, rehearse=rehearse, owner=owner)]
     for stack in found:

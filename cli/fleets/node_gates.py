@@ -12,10 +12,10 @@ from orch.spec.errors import ExitCode, OrchError
 if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
     from orch.spec.state import FleetState
-    from orch.stacks.plan import Plan
-    from orch.stacks.project import Project
-    from orch.stacks.state import StackState
-    from orch.stacks.waves import Stack
+    from orch.stacks.plans.plan import Plan
+    from orch.stacks.plans.waves import Stack
+    from orch.stacks.project.project import Project
+    from orch.stacks.stack.state import StackState
 
 
 class Unhealthy(OrchError):
@@ -27,7 +27,7 @@ class Unhealthy(OrchError):
 def require_healthy(stacks: Sequence[Stack], wave: int, *, unfit: bool) -> None:
     """Check the nodes of a wave's fleets as `orch check` does. `unfit`: some were not in order when they were
     brought up. Raises Unhealthy for any that fails."""
-    from orch.cli.hosts.check import failures_of, survey_of
+    from orch.cli.maintenance.checks import failures_of, survey_of
 
     fleets = [each for each in stacks if each.wave == wave and each.fleet is not None]
     if not fleets:
@@ -61,11 +61,11 @@ def pass_gate(project: Project, plan: Plan) -> bool:
     Nodes of a cloud begin to prepare themselves when `up` ends: who gives them their first job examines them,
     and so do `orch reconcile` and a controller. Without a ledger that can be written none is examined here.
     """
-    from orch.cli.runs.opening import connector_of, runner_of
+    from orch.cli.driver.opening import connector_of, runner_of
     from orch.runner.errors import LedgerUnusable
     from orch.spec.state import OF_THE_USER
-    from orch.stacks.fleets import fleet_of
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import fleet_of
+    from orch.stacks.stack.state import StackState
 
     stack = StackState(project, plan.stack)
     if not plan.pending or not stack.nodes:
@@ -86,7 +86,7 @@ def pass_gate(project: Project, plan: Plan) -> bool:
 
 
 def _examined(project: Project, runner: RunnerContext, fleet: FleetState) -> bool:
-    """Whether any node failed."""
+    """Examine the nodes of a fleet; return True if any failed."""
     from orch.runner.health.gate import depth_of
     from orch.stacks.health.watch import news, watch
 
@@ -106,12 +106,12 @@ def _examined(project: Project, runner: RunnerContext, fleet: FleetState) -> boo
 
 
 def _verified(project: Project, runner: RunnerContext, stack: StackState) -> bool:
-    """Whether the interconnect of the fleet is as it must be, as far as that can be measured now: not while
-    runs are on its nodes."""
-    from orch.cli.runs.verify import verified
+    """Verify the interconnect of a fleet; return True if it is as it must be. While runs are on its nodes it
+    cannot be measured, which counts as fine."""
+    from orch.cli.maintenance.verification import verified
     from orch.runner.errors import RunConflict, RunnerError
     from orch.runner.verify.verification import Request
-    from orch.stacks.fleets import fleet_of
+    from orch.stacks.record.fleets import fleet_of
 
     tell(f"fleet {stack.name}: its gate is `nccl`: its nodes are waited for, then verified, for minutes")
     try:

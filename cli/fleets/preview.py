@@ -4,109 +4,67 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from itertools import combinations
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.context import Allow, File, Json, NewKeys, Owner, Rehearse, Untrusted, Verbose, strangers
-from orch.cli.errors import coloured, end, json_text, print_json, say, tell, terminated_as_interrupted
+from orch.cli.context import strangers
+from orch.cli.errors import coloured, end, print_json, say, tell, terminated_as_interrupted
 from orch.cli.fleets import volumes
+from orch.cli.fleets.preview_files import FORMS, Output, outputs_of, review_in, validity, write
 from orch.cli.fleets.prune import told
-from orch.cli.fleets.targets import FleetFile
+from orch.cli.options import (
+    Allow,
+    File,
+    Json,
+    NewKeys,
+    Owner,
+    Refusal,
+    Rehearse,
+    Untrusted,
+    Verbose,
+    refuse,
+    with_records,
+)
 from orch.cli.output.files import print_or_write
+from orch.cli.targets.fleet_files import FleetFile
 from orch.spec.errors import ExitCode
-from orch.stacks.waves import order_lines
+from orch.stacks.plans.waves import order_lines
 
 if TYPE_CHECKING:
-    from orch.cli.fleets.preview_all import Previewed, Previews, Wanted
-    from orch.components.request import Approvals
-    from orch.review.model import Review
-    from orch.stacks.saved_plans.record import Commit, SavedPlan
-
-SCHEMA = 1
+    from orch.cli.fleets.preview_all import Previewed, Wanted
 
 
 class FindingsFormat(str, Enum):
+    """Form of a report of all that is found; without a file it takes the place of the plan on stdout."""
+
     GITHUB = "github"
     SARIF = "sarif"
     GITLAB = "gitlab"
 
 
-Form = Literal["markdown", "html", "json", "object", "plan"]
-
-
 @dataclass(frozen=True)
-class Output:
-    """A form of the plans, and the file that gets it; None is stdout. `object` is JSON that is one object,
-    also of a single file."""
+class PreviewOptions:
+    """The command line of `orch preview`."""
 
-    form: Form
-    file: str | None = None
-
-
-_FORMS: Mapping[str, Form] = {"--json": "json", "--markdown": "markdown", "--html": "html"}
-_ENDINGS: Mapping[str, Form] = {".md": "markdown", ".html": "html", ".htm": "html", ".json": "plan"}
-
-
-def outputs_of(forms: Sequence[Form], files: Sequence[str]) -> list[Output]:
-    """What is written where: with a form, the one file gets it; without, the ending of each file says what it
-    gets. Raises BadParameter."""
-    if forms:
-        if len(files) > 1:
-            raise typer.BadParameter(f"with --{forms[0]}, one file is written", param_hint="--out")
-        return [Output(forms[0], files[0] if files else None)]
-    unknown = [each for each in files if Path(each).suffix.lower() not in _ENDINGS]
-    if unknown:
-        raise typer.BadParameter(
-            f"say what to write to {unknown[0]}: --markdown, --html or --json; or name it .md, .html, or "
-            ".json for a saved plan",
-            param_hint="--out",
-        )
-    return [Output(_ENDINGS[Path(each).suffix.lower()], each) for each in files]
-
-
-def review_in(folder: str) -> tuple[Output, ...]:
-    """The whole review in a folder, which is made."""
-    with suppress(OSError):  # which the first file tells
-        os.makedirs(folder, exist_ok=True)
-    names: tuple[tuple[Form, str], ...] = (
-        ("markdown", "comment.md"),
-        ("html", "review.html"),
-        ("object", "review.json"),
+    file: File
+    as_json: Json = False
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")] = (
+        False
     )
-    return tuple(Output(form, os.path.join(folder, name)) for form, name in names)
-
-
-@dataclass(frozen=True)
-class Findings:
-    """A report of all that is found: its form, and the file that gets it; without one it takes the place of
-    the plan on stdout."""
-
-    form: str
-    file: str | None
-
-
-def preview(
-    file: File,
-    *,
-    as_json: Json = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 10 when changes are pending.")
-    ] = False,
-    accept_new_host_keys: NewKeys = False,
-    verbose: Verbose = False,
-    rehearse: Rehearse = False,
-    untrusted: Untrusted = False,
-    allow: Allow = None,
+    accept_new_host_keys: NewKeys = False
+    verbose: Verbose = False
+    rehearse: Rehearse = False
+    untrusted: Untrusted = False
+    allow: Allow = None
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="The review as a comment of a pull request.")
-    ] = False,
-    as_html: Annotated[bool, typer.Option("--html", help="The review as one HTML file.")] = False,
+    ] = False
+    as_html: Annotated[bool, typer.Option("--html", help="The review as one HTML file.")] = False
     out: Annotated[
         list[str] | None,
         typer.Option(
@@ -115,7 +73,7 @@ def preview(
             help="Write it there. Without a format the ending of the name says what: .md and .html the "
             "review, .json a saved plan for `orch up --plan`; repeatable.",
         ),
-    ] = None,
+    ] = None
     expires: Annotated[
         str | None,
         typer.Option(
@@ -123,7 +81,7 @@ def preview(
             metavar="DURATION",
             help="How long the saved plan is valid; as orch.yml says, or 24h.",
         ),
-    ] = None,
+    ] = None
     findings_format: Annotated[
         FindingsFormat | None,
         typer.Option(
@@ -131,23 +89,23 @@ def preview(
             help="Report violations of policies and other findings, in place of the plan.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     findings_out: Annotated[
         str | None,
         typer.Option("--findings-out", metavar="FILE", help="Write that report there, beside the plan."),
-    ] = None,
+    ] = None
     review: Annotated[
         str | None,
         typer.Option("--review", metavar="DIR", help="Write comment.md, review.html and review.json there."),
-    ] = None,
-    owner: Owner = None,
+    ] = None
+    owner: Owner = None
     keyless: Annotated[
         bool,
         typer.Option(
             "--keyless",
             help="Plan without the key of the state: secrets count as unchanged, and no node is asked.",
         ),
-    ] = False,
+    ] = False
     base: Annotated[
         str | None,
         typer.Option(
@@ -156,97 +114,143 @@ def preview(
             help="Run policy packs and kubeconfig plugins, and follow states and logins of orch.yml, only as "
             "they are in this commit; others wait for an approval.",
         ),
-    ] = None,
-) -> None:
+    ] = None
+
+    @property
+    def formats(self) -> list[str]:
+        """The options that ask for a form other than text."""
+        chosen = {
+            "--json": self.as_json,
+            "--markdown": self.as_markdown,
+            "--html": self.as_html,
+            "--review": self.review is not None,
+        }
+        return [option for option, is_given in chosen.items() if is_given]
+
+    @property
+    def is_review(self) -> bool:
+        """Report whether all stacks are previewed before anything is shown, as reviews and saved plans need
+        it."""
+        asked = self.as_markdown, self.as_html, self.review is not None, self.out, self.expires
+        return any((*asked, self.keyless, self.base, self.findings_format, os.path.isdir(self.file)))
+
+
+_FORMATS = ("--json", "--markdown", "--html", "--review")
+
+REFUSALS: tuple[Refusal[PreviewOptions], ...] = (
+    *(
+        Refusal[PreviewOptions](
+            second,
+            f"it does not go with {first}",
+            lambda options, pair=(first, second): options.formats[:2] == [*pair],
+        )
+        for first, second in combinations(_FORMATS, 2)
+    ),
+    Refusal(
+        "--findings-out",
+        "say how: --findings-format",
+        lambda options: options.findings_out is not None and options.findings_format is None,
+    ),
+    *(
+        Refusal[PreviewOptions](
+            "--findings-format",
+            f"{form} is on stdout: add --findings-out",
+            lambda options, form=form: (
+                options.findings_format is not None
+                and options.findings_out is None
+                and form in options.formats
+                and not options.out
+            ),
+        )
+        for form in _FORMATS
+    ),
+)
+REFUSALS_OF_UNTRUSTED: tuple[Refusal[PreviewOptions], ...] = (
+    Refusal(
+        "--untrusted",
+        "nothing is planned; `orch validate --untrusted --format` reports",
+        lambda options: options.findings_format is not None,
+    ),
+    Refusal(
+        "--untrusted",
+        "nothing is compared: --html, --review and a saved plan do not go with it; --markdown, also "
+        "with --out FILE, is the comment of what was found",
+        lambda options: (
+            options.as_html or options.review is not None or bool(options.out and not options.as_markdown)
+        ),
+    ),
+    Refusal(
+        "--out",
+        "with --markdown, one file is written",
+        lambda options: len(options.out or ()) > 1,
+    ),
+    Refusal(
+        "--untrusted",
+        "nothing is looked at: --exit-code, --rehearse and --accept-new-host-keys do not go with it",
+        lambda options: options.exit_code or options.rehearse or options.accept_new_host_keys,
+    ),
+)
+
+
+@with_records
+def preview(options: PreviewOptions) -> None:
     """Show what `up` would change, and why. Changes nothing.
 
     Of a folder: all fleets and volumes of it; one that has no plan keeps no other from its own.
     With --untrusted: what the fleets would be, from files and catalogue alone; nothing is asked or run.
     """
-    allowed = strangers(untrusted, allow)
-    given = (
-        ("--json", as_json),
-        ("--markdown", as_markdown),
-        ("--html", as_html),
-        ("--review", review is not None),
-    )
-    formats = [word for word, is_given in given if is_given]
-    if len(formats) > 1:
-        raise typer.BadParameter(f"it does not go with {formats[0]}", param_hint=formats[1])
-    if findings_out is not None and findings_format is None:
-        raise typer.BadParameter("say how: --findings-format", param_hint="--findings-out")
-    if findings_format is not None and findings_out is None and formats and not out:
-        raise typer.BadParameter(
-            f"{formats[0]} is on stdout: add --findings-out", param_hint="--findings-format"
-        )
+    allowed = strangers(options.untrusted, options.allow)
+    refuse(REFUSALS, options)
     if allowed is not None:
-        if findings_format is not None:
-            raise typer.BadParameter(
-                "nothing is planned; `orch validate --untrusted --format` reports", param_hint="--untrusted"
-            )
-        files = out or []
-        if as_html or review is not None or (files and not as_markdown):
-            raise typer.BadParameter(
-                "nothing is compared: --html, --review and a saved plan do not go with it; --markdown, also "
-                "with --out FILE, is the comment of what was found",
-                param_hint="--untrusted",
-            )
-        if len(files) > 1:
-            raise typer.BadParameter("with --markdown, one file is written", param_hint="--out")
-        if exit_code or rehearse or accept_new_host_keys:
-            raise typer.BadParameter(
-                "nothing is looked at: --exit-code, --rehearse and --accept-new-host-keys do not go with it",
-                param_hint="--untrusted",
-            )
-        from orch.cli.output import untrusted as strangers_files
+        from orch.cli.output import untrusted
 
-        if as_markdown:
-            end(strangers_files.comment(file, allowed, files[0] if files else None))
-        strangers_files.preview(file, allowed, as_json=as_json)
+        refuse(REFUSALS_OF_UNTRUSTED, options)
+        if options.as_markdown:
+            end(untrusted.comment(options.file, allowed, options.out[0] if options.out else None))
+        untrusted.preview(options.file, allowed, as_json=options.as_json)
         return
-    as_review = as_markdown or as_html or review is not None
-    if as_review or out or expires or keyless or base or findings_format is not None or os.path.isdir(file):
-        from orch.cli.fleets.preview_all import Wanted
-        from orch.cli.fleets.saved_plans import validity
+    if options.is_review:
+        outputs = outputs_of([FORMS[each] for each in options.formats if each in FORMS], options.out or ())
+        if options.review is not None:
+            outputs = [*review_in(options.review), *outputs]
+        end(_preview_all(options, _wanted(options, outputs), outputs))
+    end(_preview_file(options))
 
-        outputs = outputs_of([_FORMS[word] for word in formats if word in _FORMS], out or ())
-        if review is not None:
-            outputs = [*review_in(review), *outputs]
-        saves = any(each.form == "plan" for each in outputs)
-        if saves and keyless:
-            raise typer.BadParameter("a plan that is applied is made with the key", param_hint="--keyless")
-        wanted = Wanted(
-            rehearse,
-            accept_new_host_keys,
-            verbose,
-            saves=saves,
-            expires_s=validity(expires, file, saves=saves),
-            basis=saves or any(each.form in ("markdown", "html") for each in outputs),
-            owner=owner,
-            keyless=keyless,
-            base=base,
-        )
-        findings = Findings(findings_format.value, findings_out) if findings_format is not None else None
-        end(_preview_all(file, wanted, outputs, findings, shown=not formats, exit_code=exit_code))
-    from orch.components.request import Approvals
 
-    approvals = Approvals(unseen="all" if accept_new_host_keys else "none")
-    source = FleetFile(file, rehearse=rehearse, owner=owner)
-    end(_preview_file(source, approvals, as_json=as_json, verbose=verbose, exit_code=exit_code))
+def _wanted(options: PreviewOptions, outputs: Sequence[Output]) -> Wanted:
+    """Return how all stacks are previewed for some outputs. Raises BadParameter."""
+    from orch.cli.fleets.preview_all import Wanted
+
+    saves = any(each.form == "plan" for each in outputs)
+    if saves and options.keyless:
+        raise typer.BadParameter("a plan that is applied is made with the key", param_hint="--keyless")
+    return Wanted(
+        options.rehearse,
+        options.accept_new_host_keys,
+        options.verbose,
+        saves=saves,
+        expires_s=validity(options.expires, options.file, saves=saves),
+        basis=saves or any(each.form in ("markdown", "html") for each in outputs),
+        owner=options.owner,
+        keyless=options.keyless,
+        base=options.base,
+    )
 
 
 @terminated_as_interrupted()
-def _preview_file(
-    source: FleetFile, approvals: Approvals, *, as_json: bool, verbose: bool, exit_code: bool
-) -> ExitCode:
-    """Show the plans of a file's volumes and fleets, each as soon as it is there; the exit code."""
-    from orch.cli.hosts.host_keys import planned
+def _preview_file(options: PreviewOptions) -> ExitCode:
+    """Show the plans of a file's volumes and fleets, each as soon as it is there; return the exit code."""
+    from orch.cli.output.host_keys import planned
     from orch.cli.output.plan import plan_json, plan_line, reason_lines, run_lines
     from orch.cli.output.progress import watching
     from orch.cli.output.review import judged_with_runs, on_nodes_that_go, shown_lines, tell_problems
+    from orch.components.request import Approvals
     from orch.spec.diagnostics import render_human
-    from orch.stacks import operations
+    from orch.stacks.provisioning import operations
 
+    as_json, verbose = options.as_json, options.verbose
+    approvals = Approvals(unseen="all" if options.accept_new_host_keys else "none")
+    source = FleetFile(options.file, rehearse=options.rehearse, owner=options.owner)
     pending, unfit = volumes.preview(source.volumes(), as_json=as_json, verbose=verbose), False
     refused = False
     for project, document, fleet in source.fleets():
@@ -278,114 +282,42 @@ def _preview_file(
         return ExitCode.POLICY
     if unfit:
         return ExitCode.HOSTS
-    return ExitCode.CHANGES if exit_code and pending else ExitCode.OK
+    return ExitCode.CHANGES if options.exit_code and pending else ExitCode.OK
 
 
 @terminated_as_interrupted()
-def _preview_all(
-    file: str,
-    wanted: Wanted,
-    outputs: Sequence[Output],
-    findings: Findings | None,
-    *,
-    shown: bool,
-    exit_code: bool,
-) -> ExitCode:
-    """Preview all stacks of a file or folder and print or write them; the worst exit code of them. `shown`:
-    as text for people, too. Raises as `preview_all`, and UsageError for a file that cannot be written."""
+def _preview_all(options: PreviewOptions, wanted: Wanted, outputs: Sequence[Output]) -> ExitCode:
+    """Preview all stacks of a file or folder and print or write them; return the worst exit code of them.
+
+    Raises as `preview_all`, and UsageError for a file that cannot be written."""
     from orch.cli.fleets.preview_all import preview_all
 
-    files = [*(each.file for each in outputs), findings.file if findings else None]
-    previews = preview_all(file, wanted, files)
+    findings_file, shown = options.findings_out, not options.formats
+    previews = preview_all(options.file, wanted, [*(each.file for each in outputs), findings_file])
     done, code = previews.done, previews.code
     if code == ExitCode.INTERRUPTED:
         tell("interrupted")
         return code
-    if code == ExitCode.OK and exit_code and any(each.pending for each in done):
+    if code == ExitCode.OK and options.exit_code and any(each.pending for each in done):
         code = ExitCode.CHANGES
-    if findings is not None:
+    if options.findings_format is not None:
         from orch.cli.output.findings import report
 
         found = (*previews.loaded.diagnostics, *(each for one in done for each in one.findings))
-        print_or_write(report(findings.form, found), findings.file)
-        shown = shown and findings.file is not None
+        print_or_write(report(options.findings_format.value, found), findings_file)
+        shown = shown and findings_file is not None
     if shown:
         _print(done)
         if len(order := order_lines(previews.stacks)) > 1:
             say("`up` goes in waves:")
             for line in order:
                 say(line)
-    elif findings is not None or any(each.form != "json" for each in outputs):
+    elif options.findings_format is not None or any(each.form != "json" for each in outputs):
         _tell(done)
-    told(previews.undescribed, file)
+    told(previews.undescribed, options.file)
     if outputs:
-        _write(previews, outputs, code, basis=wanted.basis)
+        write(previews, outputs, code, basis=wanted.basis)
     return code
-
-
-def _write(previews: Previews, outputs: Sequence[Output], code: ExitCode, *, basis: bool) -> None:
-    from orch.cli.fleets.saved_plans import commit_behind, saved_plan
-    from orch.review.html import html
-    from orch.review.markdown import markdown
-
-    commit = commit_behind(previews) if basis else None
-    saved = saved_plan(previews, commit)
-    file = next((each.file for each in outputs if each.form == "plan"), None)
-    review = _review(previews, commit, saved, file)
-    for each in outputs:
-        if each.form in ("json", "object"):
-            text = _json(previews, code, whole=each.form == "object")
-        elif each.form == "plan":
-            text = saved.text() if saved is not None else ""
-        else:
-            text = (markdown if each.form == "markdown" else html)(review)
-        print_or_write(text, each.file)
-    if saved is not None and saved.unplanned:
-        names = ", ".join(each.title for each in saved.unplanned)
-        tell(f"the saved plan cannot be applied: there is no plan of {names}")
-
-
-def _review(previews: Previews, commit: Commit | None, saved: SavedPlan | None, file: str | None) -> Review:
-    from orch.review.model import Basis, Review, worst_first
-    from orch.stacks.saved_plans.record import stamp
-
-    target, root = previews.target, previews.project.root
-    path = os.path.relpath(target, root) if target != "-" else "-"
-    stacks = worst_first([each.review for each in previews.done])
-    basis = Basis(
-        commit=commit.commit if commit else "",
-        base=(commit.base or "") if commit else "",
-        dirty=commit.dirty if commit else False,
-        plan=saved.id if saved else "",
-        valid_until=stamp(saved.terms.expires) if saved else "",
-    )
-    command = f"orch up --plan {file}" if saved and file else f"orch up {path}"
-    return Review(previews.project.name, path, stacks, command, basis)
-
-
-def _json(previews: Previews, code: ExitCode, *, whole: bool = False) -> str:
-    """One object for a folder, or with `whole`; for a file one for each of its stacks, as without `--out`."""
-    target, done = previews.target, previews.done
-    waves = {each.title: each.wave for each in previews.stacks}
-    if not whole and not os.path.isdir(target):
-        return "".join(f"{json_text(each.data)}\n" for each in done)
-    data = {
-        "schema": SCHEMA,
-        "path": target,
-        "stacks": [
-            {
-                "where": each.review.where,
-                "wave": waves.get(each.review.title),
-                "verdict": each.review.verdict,
-                "exit_code": int(each.code),
-                **each.data,
-            }
-            for each in done
-        ],
-        "undescribed": [each.as_json() for each in previews.undescribed],
-        "exit_code": int(code),
-    }
-    return f"{json_text(data)}\n"
 
 
 def _print(done: Sequence[Previewed]) -> None:

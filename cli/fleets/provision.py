@@ -6,26 +6,17 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orch.cli.context import (
-    FileOrName,
-    Force,
-    Forget,
-    Indices,
-    Json,
-    Owner,
-    Rehearse,
-    Yes,
-    project_at,
-)
+from orch.cli.context import project_at
 from orch.cli.errors import end, print_json, say, tell
 from orch.cli.fleets import volumes
-from orch.cli.fleets.targets import FleetFile, fleets_at, fleets_of, is_file, stacks_of
+from orch.cli.options import FileOrName, Force, Forget, Indices, Json, Owner, Rehearse, Yes
+from orch.cli.targets.fleet_files import FleetFile, fleets_at, fleets_of, is_file, stacks_of
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 SCHEMA = 1
 
@@ -50,7 +41,7 @@ def down(
     if source is None:
         fleets = [(project_at(rehearse=rehearse, owner=owner, forget=forget), target)]
     else:
-        from orch.stacks.waves import in_waves
+        from orch.stacks.plans.waves import in_waves
 
         stacks = in_waves(*source.read())
         stacks.sort(key=lambda each: -each.wave)
@@ -74,9 +65,9 @@ def remove(
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.components.file_systems import words_of
-    from orch.stacks import operations
-    from orch.stacks.fleets import not_up
-    from orch.stacks.state import StackState
+    from orch.stacks.provisioning import operations
+    from orch.stacks.record.fleets import not_up
+    from orch.stacks.stack.state import StackState
 
     for project, name in fleets:
         if not StackState(project, name).exists:
@@ -108,7 +99,7 @@ def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False)
 
     Of a folder: one that is not up is left out, and one that cannot be looked at keeps no other from it.
     """
-    from orch.stacks import operations
+    from orch.stacks.provisioning import operations
 
     _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
 
@@ -117,7 +108,7 @@ def refresh(
     target: FileOrName, as_json: Json = False, rehearse: Rehearse = False, forget: Forget = False
 ) -> None:
     """Update the state with what is really there. `up` does this by itself."""
-    from orch.stacks import operations
+    from orch.stacks.provisioning import operations
 
     _show_drift(
         target, operations.refresh, as_json=as_json, code=ExitCode.OK, rehearse=rehearse, forget=forget
@@ -148,7 +139,8 @@ def _show_drift(
 
 
 def _looked(title: str, look: Callable[[], bool], *, go_on: bool) -> bool | OrchError:
-    """Whether something has drifted. With `go_on` what is not up has not; an error is told and returned."""
+    """Run a look at drift; return True if it found some. With `go_on`, a stack that is not up has none, and
+    an error is told and returned."""
     from orch.stacks.errors import Interrupted, NoSuchFleet
 
     try:
@@ -189,11 +181,11 @@ def unlock(target: FileOrName, yes: Yes = False, rehearse: Rehearse = False) -> 
     """Break the lock on a fleet's or volume's state, after showing who holds it and since when."""
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks import operations
-    from orch.stacks.fleets import not_up
-    from orch.stacks.pulumi.locks import locks, subject
-    from orch.stacks.state import StackState
-    from orch.stacks.volumes.state import STACK, no_such_volume
+    from orch.stacks.provisioning import operations
+    from orch.stacks.record.fleets import not_up
+    from orch.stacks.record.volumes import STACK, no_such_volume
+    from orch.stacks.stack.locks import locks, subject
+    from orch.stacks.stack.state import StackState
 
     for project, name in stacks_of(target, rehearse=rehearse):
         held_locks = locks(project, name)

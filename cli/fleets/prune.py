@@ -11,7 +11,7 @@ from orch.spec.suggest import counted, few
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ def undescribed(project: Project) -> tuple[Undescribed, ...]:
     Raises ProjectError when a file that may describe one has errors.
     """
     from orch.stacks.errors import ProjectError
-    from orch.stacks.fleets import described_fleets
     from orch.stacks.provisioning.kept_data import is_protected
-    from orch.stacks.state import StackState, stacks
+    from orch.stacks.record.fleets import described_fleets
+    from orch.stacks.stack.state import StackState, stacks
 
     # Stacks with a dot in their name are no fleets.
     up = [name for name in stacks(project) if "." not in name]

@@ -1,120 +1,32 @@
-"""Saved plans: what `orch preview --out plan.json` writes, and `orch up --plan` applies.
+"""Applies saved plans: `orch up --plan`.
 
 All stacks of one are compared before the first one is changed.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import typer
 
 from orch.cli.errors import UsageError, end, print_json, say, tell
 from orch.cli.fleets.node_gates import pass_gate, require_healthy
 from orch.spec.errors import ExitCode, OrchError
-from orch.stacks.waves import Stack, in_waves, refuse_missing
+from orch.stacks.plans.waves import Stack, in_waves, refuse_missing
 
 if TYPE_CHECKING:
-    from orch.cli.fleets.preview_all import Previews
     from orch.components.request import Approvals
     from orch.spec.loader.load import Document
     from orch.spec.models import Fleet, Volume
-    from orch.stacks.project import Project
+    from orch.stacks.plans.request import FleetRequest
+    from orch.stacks.plans.saved_plan import SavedPlan, StackPlan
+    from orch.stacks.project.project import Project
     from orch.stacks.pulumi.operation import Listener
-    from orch.stacks.request import FleetRequest
     from orch.stacks.saved_plans.applying import Approved
-    from orch.stacks.saved_plans.record import Commit, SavedPlan, StackPlan, Terms
     from orch.stacks.saved_plans.result import Progress
-
-
-# Making one
-
-
-def terms_of(project: Project, expires_s: int | None, titles: Sequence[str]) -> Terms:
-    """The terms of a plan of these stacks that is made now. `expires_s`: for how many seconds it is valid,
-    None: as long as the project says. Raises UsageError."""
-    from orch import __version__
-    from orch.stacks.pulumi.install import require
-    from orch.stacks.saved_plans.record import Terms
-
-    made = datetime.now(timezone.utc).replace(microsecond=0)
-    seconds = project.saved_plan_s if expires_s is None else expires_s
-    try:
-        expires = made + timedelta(seconds=seconds)
-    except OverflowError as error:
-        raise UsageError("a saved plan cannot be valid for that long", hint="write `3d`") from error
-    return Terms(
-        project=project.name,
-        rehearsal=project.rehearsal,
-        made=made,
-        expires=expires,
-        orch=__version__,
-        engine=require().version,
-        stacks=tuple(titles),
-    )
-
-
-def validity(expires: str | None, file: str, *, saves: bool) -> int | None:
-    """How many seconds a saved plan is valid; None: as long as the project says. Raises BadParameter."""
-    from orch.spec.grammar.values import Problem, parse_duration
-
-    if not saves:
-        if expires is not None:
-            raise typer.BadParameter("it goes with a saved plan, `--out plan.json`", param_hint="--expires")
-        return None
-    if file == "-":
-        raise typer.BadParameter("a saved plan is of a file: name it", param_hint="--out")
-    if expires is None:
-        return None
-    try:
-        seconds = parse_duration(expires)
-    except Problem as problem:
-        raise typer.BadParameter(str(problem), param_hint="--expires") from problem
-    if not seconds:
-        raise typer.BadParameter("a plan expires: write `24h` or `3d`", param_hint="--expires")
-    return seconds
-
-
-def commit_behind(previews: Previews) -> Commit | None:
-    """The commit that the files of a preview are of."""
-    from orch.stacks.saved_plans.fingerprint import commit_of
-
-    done, root = previews.done, previews.project.root
-    files = {file for each in done if each.saved is not None for file in each.saved.files if " (" not in file}
-    files |= {os.path.relpath(each.review.where.partition(":")[0], root) for each in done}
-    return commit_of(root, sorted(file for file in files if not file.startswith(("..", "/"))))
-
-
-def saved_plan(previews: Previews, commit: Commit | None) -> SavedPlan | None:
-    """The saved plan of what was previewed; None where none is wanted."""
-    from orch.stacks.saved_plans.record import SavedPlan, Unplanned
-
-    if previews.terms is None:
-        return None
-    return SavedPlan(
-        path=os.path.relpath(previews.target),
-        terms=previews.terms,
-        git=commit,
-        stacks=tuple(each.saved for each in previews.done if each.saved is not None),
-        unplanned=tuple(
-            Unplanned(
-                title=each.review.title,
-                where=each.review.where,
-                summary=each.review.failure.summary if each.review.failure else "it has no plan",
-            )
-            for each in previews.done
-            if each.saved is None
-        ),
-    )
-
-
-# Applying one
 
 
 @dataclass(frozen=True)
@@ -142,7 +54,7 @@ class Job:
 
     def request(self, approvals: Approvals) -> FleetRequest:
         from orch.spec.models import Fleet
-        from orch.stacks.request import FleetRequest
+        from orch.stacks.plans.request import FleetRequest
 
         if not isinstance(self.model, Fleet):
             raise TypeError(f"{self.title} is no fleet")
@@ -162,9 +74,9 @@ Documents = Callable[[str], "tuple[Project, tuple[Document, ...]]"]
 
 @dataclass(frozen=True)
 class ApplyMeans:
-    """How a saved plan is applied. `result`: a file for what became of it; `lease_s`: for how long the leases
-    of its stacks are taken, None: not at all; `check`: the nodes of a wave are checked before the next one.
-    """
+    """Settings of applying a saved plan. `result`: a file that gets the result; `lease_s`: duration of the
+    leases that are taken on its stacks, None: none are taken; `check`: the nodes of a wave are checked before
+    the next one."""
 
     force: bool
     as_json: bool
@@ -192,7 +104,7 @@ def apply_saved(plan: str, file: str | None, documents: Documents, means: ApplyM
 def _apply_all(
     plan: str, file: str | None, documents: Documents, progress: Progress, means: ApplyMeans
 ) -> None:
-    from orch.stacks.saved_plans.record import read
+    from orch.stacks.plans.saved_plan import read
 
     saved = read(Path(plan))
     progress.plan, progress.waiting = saved.id, [each.title for each in saved.stacks]
@@ -239,22 +151,22 @@ def _leased(jobs: Sequence[Job], progress: Progress, means: ApplyMeans) -> Itera
     """With the leases of all stacks, where they are asked for. New ones are given back when the plan is
     refused, before anything was begun."""
     from orch.cli.output.progress import watching
-    from orch.stacks.pulumi import leases
-    from orch.stacks.state import StackState
+    from orch.stacks.pulumi import leasing
+    from orch.stacks.stack.state import StackState
 
-    taken: tuple[leases.Taken, ...] = ()
+    taken: tuple[leasing.Taken, ...] = ()
     try:
         if means.lease_s is not None:
             for job in jobs:
                 job.project.prepare()
             stacks = [StackState(job.project, job.approved.plan.stack) for job in jobs]
             with watching(as_json=means.as_json) as listener:
-                taken = leases.take_all(stacks, means.lease_s, listener)
+                taken = leasing.take_all(stacks, means.lease_s, listener)
         yield
     except OrchError as error:
         if progress.result(error).is_refused:
             with watching(as_json=means.as_json) as listener:
-                leases.give_back(taken, listener)
+                leasing.give_back(taken, listener)
         raise
 
 
@@ -262,11 +174,11 @@ def _refuse_outdated(saved: SavedPlan, plan: str) -> None:
     """Raises Conflict for a plan that has expired or is of other versions, ProjectError for one that lacks
     stacks."""
     from orch import __version__
+    from orch.stacks.engine.install import require
     from orch.stacks.errors import Conflict, ProjectError
-    from orch.stacks.pulumi.install import require
+    from orch.stacks.plans.guard import AGAIN
+    from orch.stacks.plans.saved_plan import stamp
     from orch.stacks.saved_plans.compare import Difference, rows
-    from orch.stacks.saved_plans.guard import AGAIN
-    from orch.stacks.saved_plans.record import stamp
 
     terms = saved.terms
     if terms.is_expired(datetime.now(timezone.utc)):
@@ -308,9 +220,9 @@ def _jobs(saved: SavedPlan, plan: str, target: str, read: Documents, *, rehearse
     """The stacks of the plan in waves, each with its document. Raises ProjectError, NoSuchFleet, Conflict."""
     from orch.spec.loader.load import InvalidConfiguration
     from orch.stacks.errors import Conflict, ProjectError
+    from orch.stacks.plans.guard import AGAIN
     from orch.stacks.saved_plans.applying import Approved
     from orch.stacks.saved_plans.fingerprint import Origin
-    from orch.stacks.saved_plans.guard import AGAIN
 
     if not Path(target).exists():
         raise ProjectError(
@@ -409,7 +321,7 @@ def _compare_all(jobs: Sequence[Job], approvals: Approvals, *, as_json: bool) ->
 
 def _apply(job: Job, approvals: Approvals, *, as_json: bool) -> bool:
     """Apply one stack and say what was done; whether hosts of it are unfit."""
-    from orch.cli.hosts.host_keys import planned
+    from orch.cli.output.host_keys import planned
     from orch.cli.output.plan import counts, plan_json
     from orch.cli.output.progress import watching
     from orch.cli.output.review import tell_problems

@@ -22,7 +22,7 @@ from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
     from orch.spec.models import Fleet
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -35,20 +35,19 @@ ORPHAN_S = 0.5
 
 
 def at_once(count: int) -> int:
-    """How many stacks of so many are worked on at once where nobody says it."""
+    """Return the default number of stacks that are worked on at once, out of `count`."""
     return min(count, os.cpu_count() or 1, MOST_AT_ONCE)
 
 
 def can_fork() -> bool:
-    """Whether processes can be forked from one that has loaded SDKs."""
+    """Return True if processes can be forked from one that has loaded SDKs."""
     return sys.platform == "linux"
 
 
 @dataclass(frozen=True)
 class Work(Generic[J, R]):
-    """What is done with each job. `ended`: the result of a process that ended without one, by its exit code;
-    `told`: what is told of a result, as soon as it is there; `stops`: after such a result no other job is
-    begun."""
+    """Work on each job. `ended`: the result of a process that ended without one, by its exit code; `told`:
+    reports a result as soon as it is there; `stops`: after such a result no other job is begun."""
 
     do: Callable[[J], R]
     ended: Callable[[J, int | None], R]
@@ -104,7 +103,7 @@ def run(
 
 def import_before(fleets: Sequence[Fleet], project: Project) -> None:
     """Import what the processes need, once for all of them."""
-    import orch.stacks.operations
+    import orch.stacks.provisioning.operations
     import orch.stacks.volumes.operations  # noqa: F401
     from orch.components.registry import backend
     from orch.spec.models.backends import effective
@@ -129,7 +128,7 @@ def own_project(project: Project) -> Project:
     from dataclasses import replace
 
     from orch.rehearsal.project import rehearse
-    from orch.stacks.project import project_in
+    from orch.stacks.project.project import project_in
 
     own = rehearse(project_in(project.root)).project
     return replace(

@@ -1,1 +1,1 @@
-"""Verbs that maintain nodes that are up, by plan and in waves."""
+"""Verbs on nodes: they check, examine, cordon and maintain them, list them, and log in."""

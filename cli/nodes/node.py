@@ -8,130 +8,84 @@ from typing import Annotated
 
 import typer
 
-from orch.cli.context import Json, Rehearse, Yes
 from orch.cli.errors import end, say, tell
-from orch.cli.nodes.maintain import (
-    SERIAL,
-    Fleet,
-    How,
-    MaxFail,
-    Nodes,
-    PlanOnly,
-    Reason,
-    Report,
-    Serial,
-    StopRuns,
-    Wait,
-    maintain,
-    options_of,
-    refuse_with_undo,
-)
+from orch.cli.maintenance.maintain import maintain
+from orch.cli.maintenance.options import Handling, Waves
+from orch.cli.options import Nodes, OfFleet, with_records
 from orch.spec.errors import ExitCode
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("drain", epilog='Example: orch node drain "gpu[1-4]" --wait 2h --reason "fan broken"')
+@with_records
 def drain(
     nodes: Nodes,
     *,
     undo: Annotated[bool, typer.Option("--undo", help="Let drained nodes take jobs again.")] = False,
-    stop_runs: StopRuns = False,
-    wait: Wait = None,
-    serial: Serial = SERIAL,
-    max_fail: MaxFail = "0",
-    reason: Reason = "",
-    fleet: Fleet = None,
-    plan_only: PlanOnly = False,
-    report: Report = None,
-    yes: Yes = False,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
+    waves: Waves,
+    fleet: OfFleet = None,
+    how: Handling,
 ) -> None:
     """Keep new jobs off nodes, and wait until the runs on them have ended or are stopped.
 
     Nodes that somebody else cordoned are left alone. With runs on the nodes it asks for --wait or
     --stop-runs. A call that was killed is gone on with by the same command.
     """
-    how = How(yes, as_json, plan_only, rehearse, report)
     if undo:
-        refuse_with_undo(how)
-        _undo_drain(nodes, fleet, rehearse=rehearse)
+        how.refuse_with_undo()
+        _undo_drain(nodes, fleet, rehearse=how.rehearse)
         return
-    maintain("drain", nodes, fleet, options_of(serial, max_fail, wait, reason, stop_runs=stop_runs), how)
+    maintain("drain", nodes, fleet, waves, how)
 
 
 @app.command("reboot", epilog="Example: orch node reboot gpu3 --stop-runs --yes")
+@with_records
 def reboot(
     nodes: Nodes,
     *,
-    stop_runs: StopRuns = False,
-    wait: Wait = None,
-    serial: Serial = SERIAL,
-    max_fail: MaxFail = "0",
-    reason: Reason = "",
-    fleet: Fleet = None,
-    plan_only: PlanOnly = False,
-    report: Report = None,
-    yes: Yes = False,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
+    waves: Waves,
+    fleet: OfFleet = None,
+    how: Handling,
 ) -> None:
     """Drain nodes and reboot them; those that `orch check` finds in order take jobs again.
 
     A node that does not come back, or is not in order, stays cordoned, and the next wave does not begin.
     """
-    how = How(yes, as_json, plan_only, rehearse, report)
-    maintain("reboot", nodes, fleet, options_of(serial, max_fail, wait, reason, stop_runs=stop_runs), how)
+    maintain("reboot", nodes, fleet, waves, how)
 
 
 @app.command("replace", epilog="Example: orch node replace gpu-3 --stop-runs --report gpu-3.md")
+@with_records
 def replace(
     nodes: Nodes,
     *,
-    stop_runs: StopRuns = False,
-    wait: Wait = None,
-    serial: Serial = SERIAL,
-    max_fail: MaxFail = "0",
-    reason: Reason = "",
-    fleet: Fleet = None,
-    plan_only: PlanOnly = False,
-    report: Report = None,
-    yes: Yes = False,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
+    waves: Waves,
+    fleet: OfFleet = None,
+    how: Handling,
 ) -> None:
     """Drain nodes, remove their machines and make them anew under the same names and indices.
 
     Also nodes that do not answer. The fleet's file has to be brought up: it changes nothing else.
     """
-    how = How(yes, as_json, plan_only, rehearse, report)
-    maintain("replace", nodes, fleet, options_of(serial, max_fail, wait, reason, stop_runs=stop_runs), how)
+    maintain("replace", nodes, fleet, waves, how)
 
 
 @app.command("reset-gpu", epilog="Example: orch node reset-gpu gpu3 --wait 1h --report gpu3.md")
+@with_records
 def reset_gpu(
     nodes: Nodes,
     *,
-    stop_runs: StopRuns = False,
-    wait: Wait = None,
-    serial: Serial = SERIAL,
-    max_fail: MaxFail = "0",
-    reason: Reason = "",
-    fleet: Fleet = None,
-    plan_only: PlanOnly = False,
-    report: Report = None,
-    yes: Yes = False,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
+    waves: Waves,
+    fleet: OfFleet = None,
+    how: Handling,
 ) -> None:
     """Collect evidence of faulty NVIDIA GPUs, drain their nodes and reset them, where a reset helps.
 
     What the kernel told (Xids) decides: faults of applications need no reset, and some of the hardware need
     a reboot or another node; then no run is stopped. On boards with NVSwitches all GPUs are reset.
     """
-    how = How(yes, as_json, plan_only, rehearse, report)
-    maintain("reset-gpu", nodes, fleet, options_of(serial, max_fail, wait, reason, stop_runs=stop_runs), how)
+    maintain("reset-gpu", nodes, fleet, waves, how)
 
 
 NODE_S = 15.0
@@ -140,14 +94,14 @@ NODE_S = 15.0
 def _undo_drain(words: Sequence[str], fleet: str | None, *, rehearse: bool) -> None:
     """Remove the cordons of this project's maintenance, and give up what of it was interrupted there. Others'
     cordons stay."""
-    from orch.cli.nodes.maintain import nodes_by_fleet
-    from orch.cli.runs.opening import open_runner
-    from orch.runner.launch.environment import fold
-    from orch.runner.node.connector import fan_out
-    from orch.runner.node.cordon import unmark_of
+    from orch.cli.driver.opening import open_runner
+    from orch.cli.maintenance.maintain import nodes_by_fleet
     from orch.runner.node.status import node_status
-    from orch.stacks.project import ledger_scope
-    from orch.stacks.team.change_log import undertaken
+    from orch.runner.node_api.connector import fan_out
+    from orch.runner.node_api.cordon import unmark_of
+    from orch.spec.grammar.hosts import fold
+    from orch.stacks.project.project import ledger_scope
+    from orch.stacks.record.change_log import undertaken
 
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         chosen = nodes_by_fleet(project, words, fleet)

@@ -6,57 +6,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orch.cli.context import Json, Rehearse, Yes
 from orch.cli.errors import UsageError, say
-from orch.cli.nodes.maintain import (
-    SERIAL,
-    Begin,
-    How,
-    MaxFail,
-    PlanOnly,
-    Reason,
-    Report,
-    Serial,
-    StopRuns,
-    Wait,
-    begin,
-    options_of,
-)
+from orch.cli.maintenance.maintain import Begin, begin
+from orch.cli.maintenance.options import Handling, Waves
+from orch.cli.options import Upgrade, with_records
 
 if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
     from orch.stacks.maintenance.plan import MaintenancePlan
-    from orch.stacks.project import Project
-    from orch.stacks.pulumi.operation import Listener
+    from orch.stacks.project.project import Project
+    from orch.stacks.pulumi.progress import Listener
 
 
+@with_records
 def rollout(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="A YAML file with one fleet. Also as `-f FILE`.")
     ],
     *,
-    upgrade: Annotated[bool, typer.Option("--upgrade", help="Look for newer machine images.")] = False,
-    stop_runs: StopRuns = False,
-    wait: Wait = None,
-    serial: Serial = SERIAL,
-    max_fail: MaxFail = "0",
-    reason: Reason = "",
-    plan_only: PlanOnly = False,
-    report: Report = None,
-    yes: Yes = False,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
+    upgrade: Upgrade = False,
+    waves: Waves,
+    how: Handling,
 ) -> None:
     """Make nodes anew that differ from their fleet's file, in waves: another image or root disk.
 
     Each wave is drained first and checked afterwards; the next one begins when its nodes are in order. What
     the file changes without new nodes is brought up after the last wave.
     """
-    from orch.cli.fleets.targets import FleetFile
+    from orch.cli.targets.fleet_files import FleetFile
     from orch.components.request import Approvals
 
-    options = options_of(serial, max_fail, wait, reason, stop_runs=stop_runs)
-    source = FleetFile(file, rehearse=rehearse)
+    options = waves.parsed()
+    source = FleetFile(file, rehearse=how.rehearse)
     found = list(source.fleets())
     if len(found) != 1:
         raise UsageError(
@@ -68,13 +49,13 @@ def rollout(
     def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
         from dataclasses import replace
 
-        from orch.stacks import operations
-        from orch.stacks.fleets import require_up
         from orch.stacks.maintenance.drive import planned_for
         from orch.stacks.maintenance.rollout import outdated_nodes, refuse_start_only, rest_of
         from orch.stacks.maintenance.spares import spares_of
-        from orch.stacks.pulumi.accounts import require_confirmed
-        from orch.stacks.state import StackState
+        from orch.stacks.provisioning import operations
+        from orch.stacks.pulumi.operation import require_confirmed
+        from orch.stacks.record.fleets import require_up
+        from orch.stacks.stack.state import StackState
 
         stack = StackState(project, fleet.name)
         require_up(stack)
@@ -94,6 +75,5 @@ def rollout(
     def same(plan: MaintenancePlan) -> bool:
         return plan.fleets == (fleet.name,)
 
-    how = How(yes, as_json, plan_only, rehearse, report)
     words = ["rollout", file, *(["--upgrade"] if upgrade else [])]
     begin(Begin("rollout", options, same, planned, words, request), how, None if file == "-" else file)

@@ -70,7 +70,7 @@ def require_writable(report: Path | None) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether it is a pipe, a device or a name of one, such as /dev/stdout. Any other link may be a
+    """Return True for a pipe, a device or a name of one, such as /dev/stdout. Any other link may be a
     stranger's, who chose where it leads: it is replaced."""
     if os.path.islink(path):
         return str(path.parent) in ("/dev", "/dev/fd") or path.is_relative_to("/proc")

@@ -23,6 +23,6 @@ def report(form: str, found: Sequence[Diagnostic]) -> str:
 
 
 def repository() -> Path:
-    """Where a repository begins: the nearest folder upwards with a `.git`, else this one."""
+    """Return the root of the repository: the nearest folder upwards with a `.git`, else this one."""
     here = Path.cwd()
     return next((each for each in (here, *here.parents) if (each / ".git").exists()), here)

@@ -12,14 +12,14 @@ from typing import Any
 from orch.catalog.devices import model_of, nominal_mib
 from orch.runner.connect import open_connector
 from orch.runner.errors import HostUnreachable
-from orch.runner.node.connector import Address, Connector
-from orch.runner.node.status import NodeStatus
+from orch.runner.node_api.connector import Address, Connector
+from orch.runner.node_api.status import NodeStatus
 from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.spares import held_back
 from orch.spec.errors import OrchError, visible
 from orch.spec.state import FleetState, Gpus, NodeState, PodQueue, hourly_price
 from orch.spec.suggest import counted
-from orch.stacks.records import UNKNOWN, NodeRecord
+from orch.stacks.record.node_records import UNKNOWN, NodeRecord
 
 # A cordoned node is healthy: somebody keeps jobs off it. So is a fleet with one less that was idle.
 _HEALTHY = ("idle", "busy", "cordoned", "terminated")
@@ -204,7 +204,7 @@ def _price(state: FleetState, node: NodeState) -> str:
 
 
 def _reached(connector: Connector, node: NodeState) -> dict[str, str]:
-    """How a node is reached; nothing of one that this orch cannot reach."""
+    """Return the addresses of a node; nothing for one that this orch cannot reach."""
     try:
         address = connector.address(node)
     except HostUnreachable:

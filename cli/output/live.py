@@ -24,10 +24,10 @@ from orch.runner.events import (
     RankChanged,
     RunChanged,
 )
-from orch.runner.launch.environment import fold
 from orch.runner.node.clock import seconds_of
 from orch.spec.confidential import hidden
 from orch.spec.errors import visible, visible_lines
+from orch.spec.grammar.hosts import fold
 
 # One colour per rank, in turn; chosen to be told apart on light and dark grounds.
 _COLOURS = (36, 33, 35, 32, 34, 31)
@@ -70,7 +70,7 @@ class Live:
             print(text, end="", file=self._out, flush=True)
 
     def status(self) -> str:
-        """What a starting run waits for; "" when there is nothing to say."""
+        """Return what a starting run waits for; "" if there is nothing to say."""
         with self._pending_lock:
             return self._pending.status()
 
@@ -215,7 +215,7 @@ def _event_text(event: Event) -> str | None:
 
 
 def entry_text(entry: EntryOpened) -> str:
-    """How a dev environment is entered."""
+    """Return the lines that say how a dev environment is entered."""
     from orch.runner.launch.dev_environment import IDES
 
     lines = [f"to enter it: {entry.command}"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orch.runner.metrics.figures import Figures, Rate
     from orch.runner.metrics.history import Moment
     from orch.runner.metrics.reading import Device, Reading, Target
-    from orch.runner.node.connector import NodeResult
+    from orch.runner.node_api.connector import NodeResult
 
     Looks = Callable[[], Sequence[tuple[Target, NodeResult[Reading]]]]
 
@@ -31,7 +31,7 @@ SPANS = 24
 
 
 class History:
-    """What was seen of each row until now, for its graphs of so many looks."""
+    """Figures of each row until now, for graphs of its latest looks."""
 
     def __init__(self, looks: int = HISTORY) -> None:
         self._looks = looks
@@ -100,7 +100,7 @@ def kept_text(found: Sequence[Moment], *, colour: bool) -> str:
 
 
 def kept_json(found: Iterable[Moment]) -> list[dict[str, Any]]:
-    """What was kept, with its moments."""
+    """Return recorded figures with their moments."""
     return [{"at": moment(each.at), "nodes": [metrics_json(row) for row in each.rows]} for each in found]
 
 
@@ -118,7 +118,7 @@ def _lines(table: Table, *, colour: bool) -> str:
 
 
 def problem_lines(rows: Iterable[Figures]) -> list[str]:
-    """Why rows have no figures."""
+    """Return the reasons why rows have no figures."""
     return [f"{row.node}: {row.problem}" for row in rows if row.problem is not None]
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from orch.review.tree import drift_lines, paint, tree
 from orch.spec.grammar.values import encodable
 from orch.spec.suggest import counted
+from orch.stacks.events.changes import Change, summary
+from orch.stacks.events.kinds import counted_kinds
+from orch.stacks.events.notation import fold
 from orch.stacks.provisioning.busy_nodes import Occupant, by_run
-from orch.stacks.pulumi.changes import Change, summary
-from orch.stacks.pulumi.kinds import counted_kinds
-from orch.stacks.summary import fold
 
 if TYPE_CHECKING:
     from orch.components.request import NewHostKey, NodeProblem, NodeWarning
     from orch.policies.settings import Violation
     from orch.spec.errors import OrchError
     from orch.spec.loader.load import Document
-    from orch.stacks.plan import Plan
+    from orch.stacks.plans.plan import Plan
 
 SCHEMA = 1
 
@@ -37,7 +37,7 @@ def plan_lines(plan: Plan, *, colour: bool, verbose: bool = False) -> list[str]:
 
 
 def reason_lines(plan: Plan, *, colour: bool, verbose: bool = False) -> list[str]:
-    """Why the plan is as it is: what the last `up` did not say, or all of it."""
+    """Return the reasons of a plan: those that the last `up` did not give, or all of them."""
     reasons = plan.reasons if verbose else plan.new_reasons
     lines = [f"· {reason}" for reason in reasons]
     if len(reasons) < len(plan.reasons):
@@ -96,7 +96,7 @@ def cost_line(plan: Plan) -> str:
 
 
 def plan_line(plan: Plan) -> str:
-    """What it comes to, in one line."""
+    """Return a one-line summary of a plan."""
     also = "; `health` of its file is recorded" if plan.rewatched else ""
     also += "; the number of its spares is recorded" if plan.respared else ""
     return f"plan: {counts(plan.changes, moves=plan.headline.moves)}{also}; {cost_line(plan)}"

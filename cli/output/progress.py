@@ -20,9 +20,9 @@ from orch.cli.errors import tell, terminated_as_interrupted
 from orch.cli.output import ticking
 from orch.cli.output.ticking import clock
 from orch.spec.errors import visible
-from orch.stacks.pulumi.kinds import kind_of, several
-from orch.stacks.pulumi.operation import Activity, EngineStep, ExpectedNodes, Listener, Note, Progress
-from orch.stacks.summary import fold
+from orch.stacks.events.kinds import kind_of, several
+from orch.stacks.events.notation import fold
+from orch.stacks.pulumi.progress import Activity, EngineStep, ExpectedNodes, Listener, Note, Progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,7 +32,7 @@ WIDEST = 60
 
 
 def is_live(*, as_json: bool = False) -> bool:
-    """Whether stderr is a terminal that a person looks at."""
+    """Return True if stderr is a terminal."""
     dull = as_json or bool(os.environ.get("CI")) or os.environ.get("TERM") in ("dumb", "unknown")
     return sys.stderr.isatty() and not dull
 

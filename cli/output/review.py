@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orch.cli.errors import UsageError, coloured, end, tell
-from orch.cli.hosts.host_keys import accepting, after_keys
+from orch.cli.output.host_keys import accepting, after_keys
 from orch.cli.output.plan import key_lines, plan_line, plan_lines, run_lines, warning_lines
 from orch.cli.output.progress import watching
 from orch.policies.settings import finding_of
 from orch.spec.diagnostics import render_human
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.models import Fleet
-from orch.stacks import operations
 from orch.stacks.errors import ProjectError
-from orch.stacks.fleets import is_from_former_version
-from orch.stacks.plan import Plan
-from orch.stacks.project import Project
+from orch.stacks.plans.plan import Plan
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.project.project import Project
+from orch.stacks.provisioning import operations
 from orch.stacks.provisioning.busy_nodes import Occupant, occupants, refuse_occupied
 from orch.stacks.provisioning.policies import with_runs
-from orch.stacks.pulumi.operation import Listener, Note, Progress
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState
+from orch.stacks.pulumi.progress import Listener, Note, Progress
+from orch.stacks.record.fleets import is_from_former_version
+from orch.stacks.stack.state import StackState
 
 if TYPE_CHECKING:
     from orch.spec.loader.load import Document
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a person agreed to. `plan`: None with nothing to do. `unfit`: some hosts are left out of it."""
+    """Plan that a person agreed to. `plan`: None with nothing to do. `unfit`: it leaves out some hosts."""
 
     project: Project
     document: Document

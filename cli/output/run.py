@@ -9,11 +9,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from orch.runner.events import PortForwarded
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import cost_of, groups_and_tags, hourly_of, waits_for_pods
+from orch.runner.ledger.plans import cost_of, groups_and_tags, hourly_of, waits_for_pods
 from orch.runner.ledger.records import ARRAY_LIMIT
 from orch.runner.processes import describe_owner
 from orch.spec.errors import visible
+from orch.spec.grammar.hosts import fold
 
 if TYPE_CHECKING:
     from orch.runner.ledger.controllers import Controller
@@ -133,8 +133,8 @@ TOLD_WAIT_S = 10
 
 
 def summary(row: RunRow, argument: str | None = None) -> str:
-    """How a run ended, and where to look next; `argument` stands for it on a command line, by default its
-    name."""
+    """Return how a run ended, and where to look next; `argument` stands for it on a command line, by default
+    its name."""
     took = f" in {duration(row.took_s)}" if row.finished_at and row.took_s is not None else ""
     waited = row.started_at - row.created_at if row.started_at else 0
     before = f"; it began after {duration(waited)}" if waited >= TOLD_WAIT_S and not row.attempt else ""
@@ -163,7 +163,8 @@ def rank_lines(row: RunRow) -> list[str]:
     status."""
     groups, _ = groups_and_tags(row)
     texts = {rank: group_text(group) for rank, group in groups.items()}
-    nodes = ["-" if waits_for_pods(row.plan) else rank.node for rank in row.ranks]
+    waits = waits_for_pods(row.plan)
+    nodes = ["-" if waits else rank.node for rank in row.ranks]
     width, group_width = max(map(len, nodes)), max(map(len, texts.values()), default=0)
     return [
         f"  rank {rank.rank}  {node:<{width}}  "
@@ -255,7 +256,7 @@ def _wide(row: RunRow) -> tuple[str, ...]:
 
 
 def _that_fit(columns: tuple[str, ...], rows: Sequence[Mapping[str, str]], width: int) -> tuple[str, ...]:
-    """Which columns a table of this width has: all, or without those that can be missed first."""
+    """Return the columns that fit a table of this width: all, or without those that can be missed first."""
     needs = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
     for name in ("REASON", "NODES"):  # they may be on several lines
         needs[name] = min(needs.get(name, 0), _WRAPPED)

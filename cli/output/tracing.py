@@ -14,7 +14,7 @@ from orch.spec.install import install_hint
 if TYPE_CHECKING:
     from orch.runner.events import Processor
     from orch.runner.tracing import Span, Trace
-    from orch.stacks.pulumi.operation import Listener, Progress
+    from orch.stacks.pulumi.progress import Listener, Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,8 +84,8 @@ def tracing(name: str, *, asked: bool = False) -> Iterator[None]:
 
 
 def _word_of(raised: BaseException) -> str | None:
-    """Why a command failed: a code or a class; None for an exit with 0. Never its text, which may be of
-    programs of the user."""
+    """Return the cause of a failure: a code or a class; None for an exit with 0. Never its text, which may be
+    of programs of the user."""
     import typer  # not by a driver, which needs no command line
 
     if isinstance(raised, (typer.Exit, SystemExit)):
@@ -127,7 +127,7 @@ def hearing(listener: Listener) -> Listener:
     begun: dict[tuple[str, str], Span] = {}
 
     def hear(event: Progress) -> None:
-        from orch.stacks.pulumi.operation import EngineStep
+        from orch.stacks.pulumi.progress import EngineStep
 
         if isinstance(event, EngineStep):
             key = (event.type, event.name)

@@ -23,12 +23,12 @@ from orch.components.request import PriorState
 from orch.offers.name_warnings import name_warnings
 from orch.offers.query import machine_query
 from orch.spec.diagnostics import Diagnostic, Severity, render_human
+from orch.spec.document.fence import fence_around
+from orch.spec.document.text import MAX_BYTES, content
 from orch.spec.errors import ExitCode
 from orch.spec.findings import Finding, PlanError, PlanErrors, settle
 from orch.spec.grammar.values import shown
-from orch.spec.loader.fence import fence_around
 from orch.spec.loader.load import InvalidConfiguration
-from orch.spec.loader.text import MAX_BYTES, content
 from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet
 from orch.spec.models.backends import effective, entry_of, provisioned

@@ -16,7 +16,7 @@ SCHEMA = 1
 
 
 def idle(usage: VolumeUsage) -> str:
-    """How long nobody has used a volume, in words; "" while a run does."""
+    """Return for how long no run has used a volume, in words; "" while one does."""
     from orch.spec.grammar.values import render_duration
 
     return "" if usage.idle_s is None else render_duration(int(usage.idle_s))
@@ -45,7 +45,7 @@ def usage_json(usage: VolumeUsage) -> dict[str, Any]:
 
 
 def facts(usage: VolumeUsage) -> list[tuple[str, str]]:
-    """What `volume show` tells: names and values, those that are "" are not there."""
+    """Return names and values for `volume show`; those that are "" are absent."""
     from orch.components.volumes import in_words
 
     state, unused = usage.state, idle(usage)
@@ -68,7 +68,7 @@ def facts(usage: VolumeUsage) -> list[tuple[str, str]]:
 
 
 def table(usages: Sequence[VolumeUsage]) -> str:
-    """All volumes, a line each."""
+    """Return a table of volumes, a line each."""
     from rich.console import Console
     from rich.table import Table
 
@@ -102,7 +102,7 @@ def outcome_lines(outcome: VolumeOutcome, *, verbose: bool) -> list[str]:
     """A plan for people."""
     from orch.cli.output.plan import counts
     from orch.review.tree import drift_lines, paint, tree
-    from orch.stacks.summary import NO_HEADLINE
+    from orch.stacks.plans.headline import NO_HEADLINE
 
     colour = coloured(sys.stdout)
     lines = [f"volume {outcome.name}"]
@@ -119,7 +119,7 @@ def outcome_lines(outcome: VolumeOutcome, *, verbose: bool) -> list[str]:
 
 def outcome_json(outcome: VolumeOutcome) -> dict[str, Any]:
     """A plan, or what was done, as JSON."""
-    from orch.stacks.pulumi.changes import summary
+    from orch.stacks.events.changes import summary
 
     return {
         "schema": SCHEMA,

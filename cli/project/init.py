@@ -11,7 +11,7 @@ from orch.cli.errors import UsageError, say, tell
 from orch.spec.grammar.values import Problem, check_name
 
 if TYPE_CHECKING:
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 MAIN = '''"""The Pulumi program of this folder's fleets; `orch` and `pulumi` run the same one."""
 
@@ -62,8 +62,8 @@ def init(
     With --state also `orch.yml` for a team, and tell what is up there already.
     """
     from orch.stacks.errors import ProjectError
-    from orch.stacks.project import find, project_in
-    from orch.stacks.state import project_file
+    from orch.stacks.project.project import find, project_in
+    from orch.stacks.stack.state import project_file
 
     settings = {"project": project, "state": state, "secrets_provider": secrets_provider, "ledger": ledger}
     given = {name: value for name, value in settings.items() if value is not None}
@@ -93,9 +93,9 @@ def init(
 def _write_settings(root: Path, given: dict[str, str]) -> None:
     """Write settings into `orch.yml`, which may have others. Raises UsageError where one is there with
     another value, and where the project would lose sight of what is up."""
-    from orch.stacks.project import project_in
-    from orch.stacks.state import stacks
-    from orch.stacks.team.settings_file import change_settings, settings_in
+    from orch.stacks.project.project import project_in
+    from orch.stacks.project.settings_file import change_settings, settings_in
+    from orch.stacks.stack.state import stacks
 
     file = root / "orch.yml"
     present = settings_in(file.read_text("utf-8")) if file.is_file() else {}
@@ -123,10 +123,10 @@ def _write_settings(root: Path, given: dict[str, str]) -> None:
 
 
 def _tell_what_is_up(project: Project) -> None:
-    """What the state has of this project, and of others: a mistyped name finds nothing of a team's; and who
-    has the passphrase."""
-    from orch.stacks.state import projects, stacks
-    from orch.stacks.team.passphrase import keeper_elsewhere
+    """Show what the state records of this project and others, and who has the passphrase: with a mistyped
+    name, nothing of a team's is found."""
+    from orch.stacks.project.passphrase import keeper_elsewhere
+    from orch.stacks.stack.state import projects, stacks
 
     if (keeper := keeper_elsewhere(project)) is not None:
         tell(f"note: the state has a passphrase: {keeper.words}; copy that file to {project.passphrase_file}")
@@ -141,7 +141,7 @@ def _tell_what_is_up(project: Project) -> None:
 
 def _named_after(root: Path) -> str:
     """A name that orch.yml takes, from the folder's."""
-    from orch.stacks.project import project_name
+    from orch.stacks.project.project import project_name
 
     try:
         return check_name(project_name(root))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import MOST, Json, Rehearse, project_at
+from orch.cli.context import MOST, project_at
 from orch.cli.errors import UsageError, coloured, print_json, say
+from orch.cli.options import Json, Rehearse
 
 if TYPE_CHECKING:
     from orch.runner.ledger.changes import Change, Changes, Step
@@ -51,7 +52,7 @@ def log(
     rehearse: Rehearse = False,
 ) -> None:
     """Who changed what in this project, from where, by which plan and with which result; the audit log."""
-    from orch.cli.fleets.cost import moment_in_words
+    from orch.cli.targets.moments import moment_in_words
     from orch.runner.ledger.ledger import open_ledger
 
     for option, is_given in (("--verb", verb), ("--since", since), ("--unfinished", unfinished)):
@@ -74,7 +75,7 @@ def log(
         moment = None if since is None else moment_in_words(since, ledger.now(), "--since")
         found = changes.listed(project.name, verbs=verb or (), since=moment, unfinished=unfinished)
     if not everything:
-        from orch.stacks.team.change_log import NO_CHANGES
+        from orch.stacks.record.change_log import NO_CHANGES
 
         found = tuple(each for each in found if each.result != NO_CHANGES)
     shown = found if everything else found[:SHOWN]

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse, Yes, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import UsageError, end, print_json, say, tell
+from orch.cli.options import Json, PlanOnly, Rehearse, Yes
 from orch.spec.errors import ExitCode
 
 app = typer.Typer(no_args_is_help=True)
@@ -42,22 +43,20 @@ def ssh_keys(
             show_default=False,
         ),
     ] = None,
-    plan_only: Annotated[
-        bool, typer.Option("--plan-only", help="Show the plan, and change nothing.")
-    ] = False,
+    plan_only: PlanOnly = False,
     as_json: Json = False,
     rehearse: Rehearse = False,
     yes: Yes = False,
 ) -> None:
     """Open the nodes of fleets with new SSH keys, and no longer with the old ones. No run stops."""
-    from orch.cli.hosts.node_names import nodes_named
+    from orch.cli.driver.opening import connector_of, open_runner
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.cli.runs.opening import connector_of, open_runner
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.state import StackState
-    from orch.stacks.team import key_plan
-    from orch.stacks.team.key_rotation import rotate_keys
+    from orch.cli.targets.nodes import nodes_named
+    from orch.stacks.keys import key_plan
+    from orch.stacks.keys.key_rotation import rotate_keys
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.stack.state import StackState
 
     names = list(dict.fromkeys(fleets or ()))
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
@@ -126,8 +125,8 @@ def passphrase(
     """Encrypt the secrets of this project's state with a new passphrase. Nothing that is up changes."""
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.pulumi.locks import subject
-    from orch.stacks.team.passphrase_rotation import plan_rotation, rotate_passphrase
+    from orch.stacks.stack.locks import subject
+    from orch.stacks.states.passphrase_rotation import plan_rotation, rotate_passphrase
 
     project = project_at()
     project.prepare()

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import UsageError, print_json, say, tell
+from orch.cli.options import Json
 
 if TYPE_CHECKING:
-    from orch.stacks.project import Project
-    from orch.stacks.secrets.store import SecretStore
+    from orch.stacks.keys.secret_store import SecretStore
+    from orch.stacks.project.project import Project
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -107,7 +108,7 @@ def _warn_of_runs(project: Project, name: str) -> None:
 
     from orch.runner.errors import LedgerUnusable, NewerLedger
     from orch.runner.ledger.ledger import open_ledger
-    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.plan.run_names import as_argument
     from orch.runner.runs.arrays.choose import fold_waiting
     from orch.runner.runs.run_secrets import runs_that_need
 
@@ -128,7 +129,7 @@ def _warn_of_runs(project: Project, name: str) -> None:
 
 
 def _store() -> SecretStore:
-    from orch.stacks.secrets.store import SecretStore
+    from orch.stacks.keys.secret_store import SecretStore
 
     project = project_at()
     project.prepare()

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import File, FileOrName, Json, Rehearse, Yes, project_at
+from orch.cli.context import project_at
 from orch.cli.errors import print_json, say, tell
+from orch.cli.options import File, FileOrName, Json, Rehearse, Yes
 
 if TYPE_CHECKING:
     from orch.spec.loader.load import Document
     from orch.spec.models import Fleet
-    from orch.stacks.project import Project
-    from orch.stacks.team.importing import Rebuilt
+    from orch.stacks.project.project import Project
+    from orch.stacks.states.importing import Rebuilt
 
 SCHEMA = 1
 
@@ -55,7 +56,7 @@ def move(
     """
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.team import moving
+    from orch.stacks.states import moving
 
     project = project_at()
     project.prepare()
@@ -87,13 +88,13 @@ def repair(
     Clears locks and operations of calls that were killed, as `up` does; a state file that cannot be read, or
     is gone, is replaced by the latest copy of it that is there.
     """
-    from orch.cli.fleets.targets import stacks_of
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
-    from orch.stacks.pulumi.locks import subject
-    from orch.stacks.state import StackState
-    from orch.stacks.team.repair import damage_of
-    from orch.stacks.team.repair import repair as mend
+    from orch.cli.targets.fleet_files import stacks_of
+    from orch.stacks.stack.locks import subject
+    from orch.stacks.stack.state import StackState
+    from orch.stacks.states.repair import damage_of
+    from orch.stacks.states.repair import repair as mend
 
     rows: list[dict[str, object]] = []
     for project, name in stacks_of(target, rehearse=rehearse):
@@ -141,7 +142,7 @@ def import_state(
     Shows what was found, what was not, and what is new; makes and removes nothing in the cloud. A state that
     is there, and what is not clear, is refused.
     """
-    from orch.cli.fleets.targets import FleetFile
+    from orch.cli.targets.fleet_files import FleetFile
 
     fleets = list(FleetFile(file, launch=("fleet",), rehearse=rehearse, mixed=True).fleets())
     rows = [_import(file, each, stack, yes=yes, as_json=as_json) for each in fleets]
@@ -156,10 +157,10 @@ def _import(
     from orch.cli.output.progress import watching
     from orch.cli.output.review import confirm, need_terminal
     from orch.spec.findings import PlanError
-    from orch.stacks import operations
-    from orch.stacks.request import FleetRequest
-    from orch.stacks.state import StackState
-    from orch.stacks.team import importing
+    from orch.stacks.plans.request import FleetRequest
+    from orch.stacks.provisioning import operations
+    from orch.stacks.stack.state import StackState
+    from orch.stacks.states import importing
 
     project, document, fleet = described
     project.prepare()
@@ -200,7 +201,7 @@ def _import(
 
 def _show(rebuilt: Rebuilt) -> None:
     """The plan: what of the fleet is there, what is not, and what is new."""
-    from orch.stacks.pulumi.kinds import kind_of
+    from orch.stacks.events.kinds import kind_of
 
     tell(f"fleet {rebuilt.stack.name}: {len(rebuilt.found)} resources of the mark {rebuilt.mark} are there")
     for each in rebuilt.found:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orch.cli.runbooks.screen import Approver
     from orch.runbooks.engine import Consent
     from orch.runbooks.plan import Gate
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 def approver_of(project: Project, approved_by: int | None, *, approve: bool) -> Approver | None:

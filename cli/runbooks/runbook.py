@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import MOST, REHEARSE, Json, Rehearse, Yes, project_at
-from orch.cli.errors import UsageError, end, print_json, say, tell, terminated_as_interrupted
+from orch.cli.context import MOST, project_at
+from orch.cli.errors import UsageError, end, print_json, say, tell
+from orch.cli.options import Json, Rehearse, Yes, with_records
 from orch.cli.output.files import require_writable
 from orch.cli.runbooks.approvals import approver_of
-from orch.spec.errors import ExitCode, OrchError
+from orch.cli.runbooks.runs import (
+    SCHEMA,
+    carry_out,
+    change_of,
+    in_project,
+    parsed,
+    plans_of_verbs,
+    run_of,
+    run_plan,
+    runbook_of,
+    shell_environment,
+    source_of_plan,
+    write_report,
+)
+from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
-    from orch.cli.runbooks.screen import Approver
     from orch.runbooks.engine import Run
-    from orch.runbooks.model import Runbook
-    from orch.runbooks.plan import PlannedStep, RunPlan
-    from orch.runner.ledger.changes import Change
-    from orch.runner.ledger.changes import Step as Written
-    from orch.spec.loader.text import Source
-    from orch.stacks.project import Project
-    from orch.stacks.team.change_log import Journal
+    from orch.stacks.record.change_log import Journal
 
-SCHEMA = 1
 SHOWN = 50
 """How many runs are shown where nobody asks for more."""
 
@@ -44,10 +49,6 @@ Values = Annotated[
 Number = Annotated[
     int, typer.Argument(metavar="ID", min=1, max=MOST, help="Of a run: `orch runbook status` lists them.")
 ]
-Report = Annotated[
-    Path | None,
-    typer.Option("--report", metavar="FILE", help="Write how the run went, as Markdown.", dir_okay=False),
-]
 Undo = Annotated[bool, typer.Option("--undo-on-failure", help="Take back what was done when a step fails.")]
 ApprovedBy = Annotated[
     int | None,
@@ -61,6 +62,18 @@ ApprovedBy = Annotated[
 WordsOnly = Annotated[
     bool, typer.Option("--words-only", help="Do not ask the verbs of steps for their own plans.")
 ]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Options that say where a run is shown, and whether it is one on a simulated cloud."""
+
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write how the run went, as Markdown.", dir_okay=False),
+    ] = None
+    as_json: Json = False
+    rehearse: Rehearse = False
 
 
 @app.command("init", epilog="Example: orch runbook init bad-node broken-lock")
@@ -105,7 +118,7 @@ def list_(*, as_json: Json = False) -> None:
     for place in places(project.root).values():
         row: dict[str, Any] = {"name": place.name, "file": str(place.path), "own": place.own}
         try:
-            runbook = _parsed(text_of(str(place.path)))
+            runbook = parsed(text_of(str(place.path)))
         except InvalidConfiguration as error:
             wrong.append(error)
             rows.append({**row, "summary": None, "when": None, "parameters": None, "valid": False})
@@ -133,7 +146,7 @@ def show(name: Name, *, as_json: Json = False) -> None:
     from orch.runbooks.plan import plan_json, planned
 
     project = project_at()
-    runbook = _parsed(source_of(project.root, name))
+    runbook = parsed(source_of(project.root, name))
     if not as_json:
         say(runbook.text.rstrip("\n"))
         return
@@ -176,13 +189,13 @@ def plan(
     from orch.runbooks.plan import gate_of, plan_json, planned
 
     project = project_at(rehearse=rehearse)
-    runbook = _parsed(source_of(project.root, name))
-    kept = _kept(runbook, values)
-    steps = _in_words(project, planned(runbook, kept.known))
-    where = {**_environment(project), "project": project.name, "runbook": runbook.name}
+    runbook = parsed(source_of(project.root, name))
+    kept = run_plan(runbook, values)
+    steps = in_project(project, planned(runbook, kept.known))
+    where = {**shell_environment(project), "project": project.name, "runbook": runbook.name}
     gates = [each.step for each in steps if each.step.kind == "approval" and each.needed is not False]
     marks = {each.name: gate_of(each.name, each.text, kept, steps, where).mark for each in gates}
-    plans = {} if words_only else dict(_plans_of_verbs(project, steps))
+    plans = {} if words_only else dict(plans_of_verbs(project, steps))
     if as_json:
         rows = [{**row, "plan": plans.get(row["name"])} for row in plan_json(steps)]
         print_json(
@@ -204,6 +217,7 @@ def plan(
 
 
 @app.command("run", epilog="Example: orch runbook run bad-node node=gpu3 fleet=lab --report report.md")
+@with_records
 def run(
     name: Name,
     values: Values = None,
@@ -215,9 +229,7 @@ def run(
     undo_on_failure: Undo = False,
     approved_by: ApprovedBy = None,
     words_only: WordsOnly = False,
-    report: Report = None,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
+    output: Output,
 ) -> None:
     """Show the plan, ask, then do a runbook step by step.
 
@@ -227,30 +239,30 @@ def run(
     from orch.cli.runbooks.screen import plan_lines
     from orch.runbooks.library import source_of
     from orch.runbooks.plan import RUN, holds, planned, subject
-    from orch.stacks.team.change_log import undertaken
+    from orch.stacks.record.change_log import undertaken
 
-    project = project_at(rehearse=rehearse)
-    runbook = _parsed(source_of(project.root, name))
-    kept = _kept(runbook, values)
-    steps = _in_words(project, planned(runbook, kept.known))
+    project = project_at(rehearse=output.rehearse)
+    runbook = parsed(source_of(project.root, name))
+    kept = run_plan(runbook, values)
+    steps = in_project(project, planned(runbook, kept.known))
     if not yes:
         need_terminal(shlex.join(("orch", "runbook", "run", name, *(values or ()), "--yes")), project)
-        plans = {} if words_only else dict(_plans_of_verbs(project, steps))
+        plans = {} if words_only else dict(plans_of_verbs(project, steps))
         for line in plan_lines(runbook, steps, plans):
             tell(line)
         confirm(f"Run {runbook.name} with these {len(steps)} steps?")
-    require_writable(report)
+    require_writable(output.report)
     project.prepare()
     what, held = subject(runbook.name, kept.values), holds(runbook.name, kept.values)
     approver = approver_of(project, approved_by, approve=False)
 
     def begun(journal: Journal) -> Run:
-        made = _run(project, journal, kept.answers, approver, as_json=as_json)
+        made = run_of(project, journal, kept.answers, approver, as_json=output.as_json)
         if journal.resumed and made.plan.text != kept.text:
             tell("note: the runbook was changed since; the run goes on by the text that it was begun with")
             if not yes:
                 for line in plan_lines(
-                    made.runbook, _in_words(project, planned(made.runbook, made.plan.known)), {}
+                    made.runbook, in_project(project, planned(made.runbook, made.plan.known)), {}
                 ):
                     tell(line)
                 confirm("Go on with these steps?")
@@ -260,10 +272,11 @@ def run(
 
     opened = undertaken(project, RUN, what, plan=kept.as_json(), holds=held, resume=not restart)
     undo = True if undo_on_failure else False if yes else None
-    _carry_out(project, opened, begun, undo=undo, report=report, as_json=as_json)
+    carry_out(project, opened, begun, undo=undo, report=output.report, as_json=output.as_json)
 
 
 @app.command("status", epilog="Example: orch runbook status 12")
+@with_records
 def status(
     number: Annotated[
         int | None,
@@ -275,24 +288,22 @@ def status(
     everything: Annotated[
         bool, typer.Option("--all", "-a", help=f"All runs, not the latest {SHOWN}.")
     ] = False,
-    report: Report = None,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
+    output: Output,
 ) -> None:
     """Runs of runbooks, the newest first; with ID, each step of one: done, failed, waiting."""
     from orch.cli.runbooks.screen import status_json, status_lines
     from orch.runbooks.plan import RUN
     from orch.runner.ledger.ledger import open_ledger
 
-    if report is not None and number is None:
+    if output.report is not None and number is None:
         raise UsageError("a report is of one run", hint="`orch runbook status ID --report FILE`")
-    project = project_at(rehearse=rehearse)
+    project = project_at(rehearse=output.rehearse)
     if number is not None:
-        change, steps = _change(project, number)
-        row = status_json(change, steps, _of_change(change))
-        if report is not None:
-            _write_report(project, change, steps, report)
-        if as_json:
+        change, steps = change_of(project, number)
+        row = status_json(change, steps, runbook_of(change))
+        if output.report is not None:
+            write_report(project, change, steps, output.report)
+        if output.as_json:
             print_json({"schema": SCHEMA, "run": row})
             return
         for line in status_lines(row):
@@ -307,8 +318,8 @@ def status(
             shown = found if everything else found[:SHOWN]
             left_out = len(found) - len(shown)
             for change in shown:
-                rows.append(status_json(change, ledger.changes.steps(change.id), _of_change(change)))
-    if as_json:
+                rows.append(status_json(change, ledger.changes.steps(change.id), runbook_of(change)))
+    if output.as_json:
         print_json({"schema": SCHEMA, "runs": rows, "left_out": left_out})
         return
     if not rows:
@@ -322,6 +333,7 @@ def status(
 
 
 @app.command("resume", epilog="Example: orch runbook resume 12 --approve")
+@with_records
 def resume(
     number: Number,
     values: Annotated[
@@ -333,234 +345,26 @@ def resume(
     ] = False,
     approved_by: ApprovedBy = None,
     undo_on_failure: Undo = False,
-    report: Report = None,
-    as_json: Json = False,
-    rehearse: Rehearse = False,
+    output: Output,
 ) -> None:
     """Go on with a run that was interrupted, failed or waits; steps that are done are not done again."""
     from orch.runbooks.parameters import values_of
     from orch.runbooks.plan import RunPlan
-    from orch.stacks.team.change_log import gone_on_with
+    from orch.stacks.record.change_log import gone_on_with
 
-    project = project_at(rehearse=rehearse)
-    change, _ = _change(project, number)
+    project = project_at(rehearse=output.rehearse)
+    change, _ = change_of(project, number)
     if change.status != "running":
         hint = "`orch runbook run` begins another one"
         raise UsageError(f"run {number} is {change.status}: there is nothing to go on with", hint=hint)
-    answers = values_of(_parsed(_source(RunPlan.of(change.plan))).questions, tuple(values or ()))
-    require_writable(report)
+    answers = values_of(parsed(source_of_plan(RunPlan.of(change.plan))).questions, tuple(values or ()))
+    require_writable(output.report)
     approver = approver_of(project, approved_by, approve=approve)
 
     def begun(journal: Journal) -> Run:
-        return _run(project, journal, answers, approver, as_json=as_json)
+        return run_of(project, journal, answers, approver, as_json=output.as_json)
 
     undo = True if undo_on_failure else None
-    _carry_out(project, gone_on_with(project, number), begun, undo=undo, report=report, as_json=as_json)
-
-
-# What they share
-
-
-def _parsed(source: Source) -> Runbook:
-    from orch.cli.runbooks.verb_words import wrong_words
-    from orch.runbooks.parse import parse
-
-    return parse(source, wrong_words)
-
-
-def _source(kept: RunPlan) -> Source:
-    from orch.spec.loader.text import Source
-
-    return Source.of(kept.file, kept.text)
-
-
-def _of_change(change: Change) -> Runbook | None:
-    """The runbook of a run; None where this version does not read it."""
-    from orch.runbooks.parse import parse
-    from orch.runbooks.plan import RunPlan
-
-    try:
-        return parse(_source(RunPlan.of(change.plan)))
-    except (OrchError, KeyError, ValueError):
-        return None
-
-
-def _kept(runbook: Runbook, words: list[str] | None) -> RunPlan:
-    """What a run goes by: parameters with their defaults, and answers that were given with them."""
-    from orch.runbooks.parameters import bound, values_of
-    from orch.runbooks.plan import RunPlan
-
-    questions = runbook.questions
-    answers = [each for each in words or () if each.partition("=")[0] in questions]
-    values = bound(runbook.parameters, tuple(each for each in words or () if each not in answers))
-    return RunPlan(runbook.file, runbook.text, values, values_of(questions, tuple(answers)))
-
-
-def _change(project: Project, number: int) -> tuple[Change, tuple[Written, ...]]:
-    """A run by its number. Raises UsageError."""
-    from orch.runbooks.plan import RUN
-    from orch.runner.ledger.ledger import open_ledger
-
-    path = project.local_ledger
-    found = None
-    if path is None or path.exists():
-        with closing(open_ledger(project.ledger_url)) as ledger:
-            found = ledger.changes.get(number)
-            steps = ledger.changes.steps(number)
-            if found is not None and found.project == project.name and found.verb == RUN:
-                return found, steps
-    what = f"change {number} is no run of a runbook" if found is not None else f"there is no run {number}"
-    raise UsageError(what, hint="`orch runbook status` lists them")
-
-
-def _plans_of_verbs(project: Project, steps: tuple[PlannedStep, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What the verbs of steps say that they would do: by the step's name, their words, code and output."""
-    import subprocess
-
-    from orch.cli.runbooks.verb_words import plan_words, rehearsed
-    from orch.runbooks.process import orch_words
-
-    for each in steps:
-        if each.do is None or each.do.words is None or each.do.missing or each.needed is False:
-            continue
-        if (words := plan_words(each.do.words)) is None:
-            continue
-        words = rehearsed(words) if project.rehearsal else words
-        done = subprocess.run(
-            orch_words(words),
-            cwd=project.root,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-        output = done.stdout.decode("utf-8", "replace")
-        yield each.step.name, {"words": ["orch", *words], "exit_code": done.returncode, "output": output}
-
-
-def _in_words(project: Project, steps: tuple[PlannedStep, ...]) -> tuple[PlannedStep, ...]:
-    """The steps as they are done in the project."""
-    from orch.cli.runbooks.verb_words import rehearsed
-    from orch.runbooks.plan import in_words
-
-    return tuple(in_words(each, rehearsed) for each in steps) if project.rehearsal else steps
-
-
-def _environment(project: Project) -> dict[str, str]:
-    """What shells of steps on this machine have besides."""
-    return {REHEARSE: "1"} if project.rehearsal else {}
-
-
-def _run(
-    project: Project,
-    journal: Journal,
-    answers: Mapping[str, str],
-    approver: Approver | None,
-    *,
-    as_json: bool,
-) -> Run:
-    """The run of a journal, by the text and the values that it was begun with, whatever the file is now."""
-    from orch.cli.runbooks.screen import Screen, terminal
-    from orch.cli.runbooks.verb_words import rehearsed
-    from orch.runbooks.engine import Run
-    from orch.runbooks.plan import RunPlan
-
-    kept = RunPlan.of(journal.change.plan)
-    kept = replace(kept, answers={**kept.answers, **answers})
-    runbook = _parsed(_source(kept))
-    stream = sys.stderr if as_json else sys.stdout
-    screen = Screen(len(runbook.steps), stream, terminal=terminal(), approver=approver)
-    if journal.resumed:
-        done = sum(each.status in ("done", "skipped") for each in journal.steps)
-        tell(f"run {journal.change.id} goes on: {done} of {len(runbook.steps)} steps are done")
-    logs, environment = _logs(project, journal.change.id), _environment(project)
-    more_words = rehearsed if project.rehearsal else tuple
-    return Run(runbook, kept, journal, screen, project.root, logs, more_words, environment)
-
-
-def _logs(project: Project, number: int) -> Path:
-    return project.dot / "runbooks" / str(number)
-
-
-def _carry_out(
-    project: Project,
-    opened: AbstractContextManager[Journal],
-    begun: Callable[[Journal], Run],
-    *,
-    undo: bool | None,
-    report: Path | None,
-    as_json: bool,
-) -> None:
-    """Do a run, and tell how it ended, also where it failed. `undo`: None asks, where somebody is there."""
-    made: Run | None = None
-    done = False
-    try:
-        with terminated_as_interrupted(), opened as journal:
-            made = begun(journal)
-            _do_steps(made, undo=undo)
-            done = True
-    finally:
-        if made is not None:
-            _tell_end(project, made, done=done, report=report, as_json=as_json)
-
-
-def _do_steps(made: Run, *, undo: bool | None) -> None:
-    """Raises what a step raises; what it leaves is undone where that is wished for."""
-    from orch.runbooks.engine import StepFailed
-
-    try:
-        made.go()
-    except StepFailed as error:
-        can = made.can_undo()
-        if can and (undo or (undo is None and _undo_is_wished(can, error))):
-            undone = made.undo()
-            made.journal.final = True
-            error.hint = f"undone: {', '.join(undone)}; `orch runbook run` begins anew"
-        elif can:
-            error.detail = f"{error.detail}\nnothing is undone; what can be: {', '.join(can)}"
-        raise
-    made.journal.result = f"{len(made.runbook.steps)} steps"
-
-
-def _undo_is_wished(can: tuple[str, ...], error: OrchError) -> bool:
-    from orch.cli.runbooks.screen import terminal
-
-    if not terminal():
-        return False
-    tell(error.text())
-    tell(f"Undo {', '.join(can)}? [y/N] ")
-    return input().strip().lower() in ("y", "yes")
-
-
-def _tell_end(project: Project, made: Run, *, done: bool, report: Path | None, as_json: bool) -> None:
-    """Tell how a run ended, once that is written."""
-    from orch.cli.runbooks.screen import status_json
-    from orch.stacks.errors import ProjectError
-
-    change, steps = _change(project, made.number)
-    if report is not None:
-        try:
-            _write_report(project, change, steps, report)
-        except ProjectError as error:  # what became of the run is what counts
-            tell(error.text().replace("error", "warning", 1))
-    if as_json:
-        print_json({"schema": SCHEMA, "run": status_json(change, steps, made.runbook)})
-    elif done:
-        say(f"runbook {made.runbook.name}: done, {len(made.runbook.steps)} steps (run {made.number})")
-
-
-def _write_report(project: Project, change: Change, steps: tuple[Written, ...], file: Path) -> None:
-    """Raises ProjectError."""
-    from orch.cli.runbooks.screen import report_of, status_json
-    from orch.runbooks.plan import RunPlan
-    from orch.stacks.errors import ProjectError
-
-    runbook = _of_change(change)
-    if runbook is None:
-        raise ProjectError(f"this version does not read the runbook of run {change.id}")
-    row = status_json(change, steps, runbook)
-    text = report_of(runbook, RunPlan.of(change.plan), row, _logs(project, change.id))
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise ProjectError("the report cannot be written", where=str(file), detail=error.strerror) from error
+    carry_out(
+        project, gone_on_with(project, number), begun, undo=undo, report=output.report, as_json=output.as_json
+    )

@@ -217,7 +217,7 @@ def stamp(seconds: float) -> str:
 
 
 def terminal() -> bool:
-    """Whether somebody sits there who can be asked."""
+    """Return True if there is a person who can be asked."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

@@ -19,7 +19,7 @@ _NOT_HERE = ("runbook",)
 
 
 def wrong_words(words: tuple[Word, ...]) -> Iterator[tuple[int, Problem]]:
-    """What is wrong with the words of a command, without `orch`: the number of a word, and the problem."""
+    """Yield the problems of a command, without `orch`: the number of the word, and the problem."""
     if not words:
         yield 0, Problem("ORCH414", "a verb is missing after `orch`", hint="`orch --help` lists them")
         return
@@ -107,7 +107,7 @@ def _wrong_arguments(
 
 
 def has_option(words: Sequence[str], option: str) -> bool:
-    """Whether the verb of a command, which is right, has an option."""
+    """Return True if the verb of a valid command has an option."""
     return any(option in each.opts for each in _command(words).params)
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orch.cli.context import Json, Rehearse
+from orch.cli.driver.background import begins_elsewhere
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import end, print_json, tell
-from orch.cli.runs.background import begins_elsewhere
-from orch.cli.runs.opening import open_runner
+from orch.cli.options import Json, Rehearse
 from orch.cli.runs.ports import Address, address_of, cannot_listen
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
     from orch.runner.runs.controller import Controller
     from orch.runner.runs.lifecycle import Advanced
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
@@ -44,7 +44,7 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
         from orch.runner.runs.lifecycle import reconcile_once
         from orch.stacks.errors import OtherAccount
         from orch.stacks.health.healing import NotReplaced
-        from orch.stacks.provisioning.leftovers import sweep
+        from orch.stacks.runs.leftovers import sweep
 
         passes = reconcile_once(runner, begin=True)
         elsewhere = [begins_elsewhere(runner, each.after) for each in passes]
@@ -88,17 +88,17 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
 
 def record_nodes(project: Project, ledger: Ledger) -> Sequence[str]:
     """Record which nodes the project's fleets have, for `orch cost`; what could not be looked at."""
-    from orch.stacks.provisioning.node_accounts import record_all
-    from orch.stacks.request import ended_nodes_if_told
+    from orch.stacks.plans.request import ended_nodes_if_told
+    from orch.stacks.record.node_accounts import record_all
 
     return record_all(project, ledger, ended_nodes_if_told).problems
 
 
 def see_to_fleets(project: Project, ledger: Ledger) -> Iterator[Notice]:
-    """What `orch reconcile` does to fleets: remove what nobody is there to remove, and record the nodes."""
+    """Remove what fleets have left and nobody else removes, and record their nodes; yield notices."""
     from orch.cli.output.progress import watching
     from orch.runner.events import Notice
-    from orch.stacks.provisioning.leftovers import sweep
+    from orch.stacks.runs.leftovers import sweep
 
     with watching(as_json=True) as listener:
         swept = sweep(project, listener)
@@ -112,14 +112,14 @@ def see_to_fleets(project: Project, ledger: Ledger) -> Iterator[Notice]:
 def see_to_health(project: Project, runner: RunnerContext) -> Iterator[Notice]:
     """Examine the nodes of all fleets whose `health.interval` is over, and replace those that failed, where
     their fleet says so; what changed."""
-    from orch.cli.hosts.check import in_order
+    from orch.cli.maintenance.checks import in_order
     from orch.cli.output.progress import watching
     from orch.runner.events import Notice
     from orch.spec.errors import OrchError
     from orch.stacks.errors import Interrupted
-    from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.health.healing import Healer, NotReplaced
     from orch.stacks.health.watch import news, watch_due
+    from orch.stacks.record.fleets import fleet_of, known_fleets
 
     for name, stack in known_fleets(project).items():
         try:
@@ -174,7 +174,7 @@ def controller(
     address = address_of(listen, "--listen") if listen is not None else None
     with open_runner(None, as_json=True, rehearse=rehearse) as (project, runner):
         from orch.runner.runs.controller import Controller
-        from orch.stacks.pulumi.process import end_calls
+        from orch.stacks.engine.process import end_calls
 
         loop = Controller(
             runner,

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Rehearse
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import UsageError, tell
+from orch.cli.options import Rehearse
 from orch.cli.output.ticking import still
-from orch.cli.runs.exec import with_containers
-from orch.cli.runs.opening import open_runner
+from orch.cli.runs.containers import with_containers
 
 if TYPE_CHECKING:
     from orch.runner.access.copying import Copied, Place, Side
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import NodeState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 def copy(
@@ -81,14 +81,14 @@ def _run_named(runner: RunnerContext, name: str) -> RunRow | None:
 
 
 def _node_side(project: Project, runner: RunnerContext, place: Place, fleet: str | None) -> Side:
-    from orch.cli.hosts.node_names import nodes_named
+    from orch.cli.targets.nodes import nodes_named
     from orch.runner.access.copying import NodeSide
     from orch.runner.errors import UnknownRun
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
     from orch.spec.grammar.values import shown
     from orch.spec.suggest import hint_for
-    from orch.stacks.fleets import fleet_of, known_fleets
-    from orch.stacks.state import StackState
+    from orch.stacks.record.fleets import fleet_of, known_fleets
+    from orch.stacks.stack.state import StackState
 
     up = {fleet: StackState(project, fleet)} if fleet is not None else known_fleets(project)
     fleets = {name: fleet_of(stack) for name, stack in up.items()}
@@ -120,8 +120,8 @@ def _copy_run(
 ) -> None:
     from orch.runner.access.copying import PathMissing, RankSide, collected, copy_here
     from orch.runner.errors import RunConflict, UnknownRank
-    from orch.runner.launch.run_plan import plan_of
-    from orch.runner.node.connector import fan_out
+    from orch.runner.ledger.plans import plan_of
+    from orch.runner.node_api.connector import fan_out
     from orch.runner.placement.slots import is_slot
 
     plan, context = plan_of(row), runner.context(row)

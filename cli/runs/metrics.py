@@ -12,19 +12,20 @@ import typer
 from typer.core import TyperGroup
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import UsageError, coloured, end, print_json, say, tell
+from orch.cli.options import Json, Rehearse
 from orch.cli.runs import monitoring
-from orch.cli.runs.exec import fleet_or_run, with_containers
-from orch.cli.runs.opening import open_runner
+from orch.cli.runs.containers import with_containers
 from orch.cli.runs.ports import Address, address_of, cannot_listen
-from orch.cli.runs.run import moment_of
+from orch.cli.targets.moments import moment_of
+from orch.cli.targets.names import fleet_or_run
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
     from orch.runner.metrics.reading import Reading, Target
-    from orch.runner.node.connector import Connector, NodeResult
+    from orch.runner.node_api.connector import Connector, NodeResult
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.state import FleetState
 
@@ -147,8 +148,8 @@ class Watched:
         self.targets = self._targets()
 
     def goes_on(self) -> bool:
-        """Whether there is more to come, as far as a ledger that may be away tells; a run that is tried
-        again is on other nodes then."""
+        """Return True if more figures are to come, as far as a ledger that may be away tells; a run that is
+        retried is on other nodes then."""
         from orch.runner.errors import LedgerUnusable
 
         if self._run is None:
@@ -165,7 +166,7 @@ class Watched:
         return self._run.active
 
     def _targets(self) -> tuple[Target, ...]:
-        from orch.runner.launch.run_plan import plan_of
+        from orch.runner.ledger.plans import plan_of
         from orch.runner.metrics.reading import fleet_targets, run_targets
 
         if self._run is not None:
@@ -175,10 +176,10 @@ class Watched:
 
 
 def _kept(runner: RunnerContext, row: RunRow, since: str | None, attempt: int | None, as_json: bool) -> None:
-    """What was kept of an attempt of a run, by default of the latest."""
+    """Show the recorded figures of an attempt of a run, by default of the latest."""
     from orch.cli.output.metrics import kept_json, kept_text
     from orch.cli.output.run import moment
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
     from orch.runner.metrics.history import moments
     from orch.runner.metrics.reading import run_targets
     from orch.runner.runs.read_logs import of_attempt

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Rehearse
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import UsageError, say, tell
-from orch.cli.runs.opening import open_runner
+from orch.cli.options import Rehearse
 from orch.cli.runs.ports import address_of, cannot_listen
 from orch.spec.install import install_hint
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orch.runner.metrics.project_look import FleetCost, ProjectFacts, ProjectWatch
     from orch.runner.runs.context import RunnerContext
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 LISTEN = "127.0.0.1:9464"
 """The port that OpenTelemetry's specification gives exporters for Prometheus."""
@@ -137,9 +137,11 @@ def without_library(error: ModuleNotFoundError) -> UsageError:
 
 
 class FactsOf:
-    """What is known of a project without its nodes: its ledger at each call, stacks and files now and then.
+    """Facts of a project without its nodes: its ledger at each call, stacks and files now and then.
 
-    What cannot be read keeps what was read before; `sources` tells it, and who serves is told once."""
+    If something cannot be read, the former answer stays; `sources` reports it, and the server reports it
+    once.
+    """
 
     def __init__(self, project: Project, runner: RunnerContext, fleets: Collection[str]) -> None:
         self._project, self._ledger = project, runner.ledger
@@ -154,7 +156,7 @@ class FactsOf:
 
     def require_fleets(self) -> None:
         """Raises NoSuchFleet where one that was named is not up."""
-        from orch.stacks.fleets import fleet_state
+        from orch.stacks.record.fleets import fleet_state
 
         for name in sorted(self._only):
             fleet_state(self._project, name)
@@ -162,7 +164,7 @@ class FactsOf:
     def __call__(self) -> ProjectFacts:
         """Raises nothing that a source is at fault for."""
         from orch.runner.metrics.project_look import HealthRow, ProjectFacts, only
-        from orch.stacks.project import ledger_scope
+        from orch.stacks.project.project import ledger_scope
 
         if time.monotonic() - self._read_at >= STATE_S:
             self._try("state", self._read_state)
@@ -208,7 +210,7 @@ class FactsOf:
     def _read_state(self) -> None:
         """One fleet whose state cannot be read leaves the others as they are."""
         from orch.spec.errors import OrchError
-        from orch.stacks.fleets import fleet_of, known_fleets
+        from orch.stacks.record.fleets import fleet_of, known_fleets
 
         found, problem = list["FleetState"](), None
         for stack in known_fleets(self._project).values():
@@ -222,7 +224,7 @@ class FactsOf:
 
     def _read_files(self) -> None:
         from orch.spec.models import Fleet
-        from orch.stacks.fleets import documents_of
+        from orch.stacks.record.fleets import documents_of
 
         found = documents_of(self._project.root, Fleet, "fleet")
         self._budgets = {

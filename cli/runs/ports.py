@@ -16,8 +16,8 @@ from orch.cli.runs.submission import task_of_document
 
 if TYPE_CHECKING:
     from orch.runner.access.forwards import LocalPorts
-    from orch.runner.launch.run_plan import RankPort
     from orch.runner.ledger.records import RunRow
+    from orch.runner.plan.run_plan import RankPort
     from orch.spec.errors import OrchError
     from orch.spec.loader.load import Document
 
@@ -55,8 +55,8 @@ def hold_ports_of_run(held: LocalPorts, row: RunRow, others: Sequence[RankPort])
     """
     from orch.runner.access.forwards import replaced, requested_ports
     from orch.runner.errors import PortTaken
-    from orch.runner.launch.run_plan import plan_of
-    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.ledger.plans import plan_of
+    from orch.runner.plan.run_names import as_argument
 
     written = requested_ports(plan_of(row))
     for request in replaced(written, others):
@@ -78,7 +78,7 @@ def ports_of(items: Sequence[str]) -> tuple[RankPort, ...]:
         return ()
     from pydantic import ValidationError
 
-    from orch.runner.launch.run_plan import RankPort
+    from orch.runner.plan.run_plan import RankPort
     from orch.spec.models.mounts import PortMapping
 
     ports: list[RankPort] = []

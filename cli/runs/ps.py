@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse
+from orch.cli.driver.background import LOG, begins_elsewhere, why_undriven
+from orch.cli.driver.opening import open_runner
 from orch.cli.errors import UsageError, coloured, print_json, say, tell
-from orch.cli.runs.background import LOG, begins_elsewhere, why_undriven
-from orch.cli.runs.opening import open_runner
+from orch.cli.options import Json, Rehearse
 
 if TYPE_CHECKING:
     from orch.runner.ledger.controllers import Controller
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from orch.runner.ledger.waiting_line import Line
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.runner.runs.outputs import OutputsLeft
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 WATCH_S = 2.0
 """Seconds between two looks of `--watch`."""
 
 
 class Output(str, Enum):
-    """How runs are shown."""
+    """Form in which runs are shown."""
 
     WIDE = "wide"
     JSON = "json"
@@ -98,7 +98,7 @@ def ps(
 
 
 def _in_rehearsal(project: Project) -> str:
-    """Where runs are that were started with `--rehearse`, if there are any."""
+    """Return a hint at runs that were started with `--rehearse`, if there are any."""
     if project.rehearsal or not (project.rehearsal_folder / "ledger.db").is_file():
         return ""
     return "; `orch ps --rehearse` shows runs of the rehearsal"
@@ -106,7 +106,7 @@ def _in_rehearsal(project: Project) -> str:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which runs to show."""
+    """Selection of the runs to show."""
 
     everything: bool
     statuses: tuple[str, ...]
@@ -119,7 +119,7 @@ class Wanted:
 
     @property
     def ended(self) -> bool:
-        """Whether runs that have ended are looked for too."""
+        """Report whether the selection includes runs that have ended."""
         from orch.runner.ledger.records import ACTIVE
 
         return self.everything or any(each not in ACTIVE for each in self.statuses)
@@ -149,7 +149,7 @@ def _statuses(words: Sequence[str]) -> tuple[str, ...]:
 
 def _check_fleets(project: Project, runner: RunnerContext, names: Sequence[str]) -> None:
     """Raises NoSuchFleet for a name that is no fleet's: none that is up, and none that had a run."""
-    from orch.stacks.fleets import fleet_state
+    from orch.stacks.record.fleets import fleet_state
 
     had_runs = {row.fleet for row in runner.ledger.runs()} if names else set[str]()
     for name in names:
@@ -242,7 +242,7 @@ def _print_json(shown: Shown) -> None:
 def _tell_undriven(
     undriven: Sequence[tuple[RunRow, str | None, bool]], controllers: Sequence[Controller], rehearse: str
 ) -> None:
-    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.plan.run_names import as_argument
     from orch.runner.processes import describe_owner
 
     told: set[str] = set()

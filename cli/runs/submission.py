@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orch.cli.driver.provisioned import listening, why_silent
 from orch.cli.errors import tell
 from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
-    from orch.cli.runs.new_nodes import NewNodes
+    from orch.cli.driver.new_nodes import NewNodes
     from orch.runner.errors import NoFit
-    from orch.runner.launch.run_plan import DevPlan
     from orch.runner.launch.volumes import Volumes
-    from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
-    from orch.runner.runs.context import RunContext
+    from orch.runner.plan.run_plan import DevPlan
     from orch.runner.runs.lifecycle import RunnerContext
     from orch.spec.loader.load import Document
     from orch.spec.models import Task
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
-    from orch.stacks.pulumi.operation import Listener
-    from orch.stacks.state import StackState
-
-
-# A controller advances runs in threads, and the engine's SDK keeps what it is registering in its modules.
-_MAKING = threading.Lock()
+    from orch.stacks.project.project import Project
+    from orch.stacks.stack.state import StackState
 
 
 @dataclass(frozen=True)
@@ -48,130 +41,76 @@ class Room:
 
 
 @dataclass(frozen=True)
-class ProjectNow:
-    """What is up in a project when it is asked; see `Provisioned` of the runner. `marks`: of the nodes that
-    this process made for the latest attempt of runs, by their numbers."""
+class RunRequest:
+    """Request of a command line for a run. `makes_nodes`: later attempts create the nodes that they lack, if
+    the task permits it."""
 
-    project: Project
-    ledger: Ledger
-    marks: dict[int, str] = field(default_factory=dict[int, str])
-
-    def fleet(self, stack: str, run: int) -> FleetState | None:
-        """A fleet with its variables, None for one that is not up. Raises OrchError."""
-        from orch.spec.state import own_nodes
-        from orch.stacks.errors import NoSuchFleet
-        from orch.stacks.fleets import fleet_of
-        from orch.stacks.state import StackState
-        from orch.stacks.variables import with_variables
-
-        state = StackState(self.project, stack)
-        try:
-            return with_variables(state, own_nodes(fleet_of(state), self.marks.get(run)))
-        except NoSuchFleet:
-            return None
-
-    def volumes(self) -> Volumes:
-        """The volumes that are up, and the active runs that use them. Raises OrchError."""
-        from orch.stacks.volumes.attaching import volumes_for
-
-        return volumes_for(self.project, self.ledger)
-
-    def make_nodes(self, runner: RunContext, task: Task, fleet: FleetState, lost: Collection[str]) -> bool:
-        """Make the nodes that a fleet lacks for a later attempt of a run whose submission agreed to that.
-
-        Where somebody holds the fleet's stack none is made: the run asks again. Ctrl-C ends the making, and
-        is passed on."""
-        from orch.cli.runs.new_nodes import NewNodes, growth_of, make
-        from orch.components.node_count import may_grow
-        from orch.stacks.errors import Interrupted
-        from orch.stacks.state import StackState
-
-        if not may_grow(StackState(self.project, fleet.stack).outputs.get("pins") or {}):
-            return False
-        number = runner.folder.number
-        if any(node.made_for for node in fleet.nodes):
-            return True  # by an earlier look of this process, after which something else failed
-        growth = growth_of(self.project, runner, task, (fleet,), lost)
-        try:
-            # stdout has the logs of the run.
-            how = NewNodes(
-                allowed=True,
-                yes=True,
-                command="",
-                as_json=True,
-                waits=False,
-                asked=False,
-                wanted=lambda: runner.ledger.by_id(number).desired == "run",
-            )
-            with _MAKING:
-                done = growth is not None and make(self.project, growth, how)
-        except Interrupted:
-            raise KeyboardInterrupt from None
-        if done and growth is not None and growth.request.made_for is not None:
-            self.marks[number] = growth.request.made_for
-        return done
-
-    def attempt_ended(self, row: RunRow) -> None:
-        """Remove the nodes that were made for a run alone. Ctrl-C ends that, and is passed on."""
-        from orch.runner.launch.run_plan import plan_of
-
-        mark = self.marks.pop(row.id, None)
-        if mark is None and not any(rank.node.made_for for rank in plan_of(row).ranks):
-            return
-        from orch.stacks.errors import Interrupted
-        from orch.stacks.provisioning.nodes_with_runs import give_up, remove_unused
-
-        if mark is not None:
-            give_up(mark)
-        try:
-            with _MAKING, _listening() as listener:
-                removed = remove_unused(self.project, row.fleet, listener).removed
-        except Interrupted:
-            raise KeyboardInterrupt from None
-        if removed:
-            tell(f"fleet {row.fleet}: removed {', '.join(removed)}, made for run {row.name}")
+    arguments: Sequence[str] = ()
+    fleet: str | None = None
+    name: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    wait: bool = False
+    makes_nodes: bool = False
 
 
 def submit_task(
-    project: Project,
-    runner: RunnerContext,
-    document: Document,
-    *,
-    arguments: Sequence[str],
-    fleet_name: str | None,
-    name: str | None,
-    variables: dict[str, str],
-    room: Room,
-    wait: bool = False,
-    makes_nodes: bool = False,
+    project: Project, runner: RunnerContext, document: Document, request: RunRequest, room: Room
 ) -> RunRow:
-    """Submit a task to the best of the fleets that are up: those of `room`. `makes_nodes`: later attempts
-    make the nodes that they lack, as the task permits."""
-    from orch import images
-    from orch.images import job_image
+    """Submit a task to the best of the fleets that are up: those of `room`."""
     from orch.runner.errors import NoFit
     from orch.runner.launch.submission import Submission
     from orch.runner.launch.volumes import VolumeMisfit
-    from orch.runner.node.registry import registry_of
     from orch.runner.placement.rank_groups import on_fleet
-    from orch.runner.placement.seats import choose_fleet
     from orch.runner.runs.arrays.submit import submit_array
+    from orch.runner.runs.seats.choose import choose_fleet
     from orch.runner.runs.submit import submit
     from orch.spec.state import own_nodes
-    from orch.stacks.variables import with_variables
+    from orch.stacks.record.variables import with_variables
 
     stacks = room.stacks
     task, dev = task_of_document(document)
     try:
-        if fleet_name is not None:
-            task = on_fleet(task, fleet_name)
-        found = _candidates(project, stacks, task, fleet_name)
+        if request.fleet is not None:
+            task = on_fleet(task, request.fleet)
+        found = _candidates(project, stacks, task, request.fleet)
         candidates = {name: own_nodes(each, room.made_for) for name, each in found.items()}
         others = [node["name"] for name in stacks if name not in candidates for node in stacks[name].nodes]
-        fleet = choose_fleet(runner, task, candidates, fleet_name, elsewhere=others)
+        fleet = choose_fleet(runner, task, candidates, request.fleet, elsewhere=others)
     except NoFit as error:
         raise _as_diagnostic(error, project, document) from error
     _tell_of_end(task, stacks[fleet.stack])
+    task, image = _with_image(project, document, task, fleet)
+    try:
+        with at_its_property(document):
+            submission = Submission(
+                task,
+                with_variables(stacks[fleet.stack], fleet),
+                image=image,
+                base=document.directory,
+                name=request.name,
+                stem=_stem(document.file),
+                run_args=tuple(request.arguments),
+                cli_env=dict(request.variables),
+                caller_env=dict(os.environ),
+                volumes=_volumes(project, runner, task),
+                dev=dev,
+                makes_nodes=request.makes_nodes and task.creation_policy != "reuse",
+                made=room.made,
+            )
+            if task.array is not None:
+                return submit_array(runner, submission)
+            silent = partial(why_silent, project, stacks[fleet.stack])
+            return submit(runner, submission, wait=request.wait, why_silent=silent)
+    except VolumeMisfit as error:
+        raise _as_diagnostic(error, project, document) from error
+
+
+def _with_image(project: Project, document: Document, task: Task, fleet: FleetState) -> tuple[Task, str]:
+    """Return the task as it runs on a fleet, and its image there. Raises BadTask, ImageError."""
+    from orch import images
+    from orch.images import job_image
+    from orch.runner.node.registry import registry_of
+
     image = job_image(task, fleet, project.default_image, project.images)
     if image.instead_of is not None:
         tell(f"image {image.instead_of}: {image.reference} is used in its place (`images` of orch.yml)")
@@ -179,39 +118,16 @@ def submit_task(
             # The log-in is for another registry than this image's.
             task = task.model_copy(update={"registry_auth": None})
     if fleet.queue is not None:
-        from orch.stacks.provisioning.nodes_for_runs import require_in_registry
+        from orch.stacks.runs.nodes_for_runs import require_in_registry
 
         with at_its_property(document):
             require_in_registry(task, fleet, image.reference)
     try:
-        resolved = images.resolve(image.reference)
+        return task, images.resolve(image.reference)
     except images.ImageError as error:
         if image.reference == task.image:
             error.where = str(document.span(("image",)))
         raise
-    try:
-        with at_its_property(document):
-            submission = Submission(
-                task,
-                with_variables(stacks[fleet.stack], fleet),
-                image=resolved,
-                base=document.directory,
-                name=name,
-                stem=_stem(document.file),
-                run_args=tuple(arguments),
-                cli_env=variables,
-                caller_env=dict(os.environ),
-                volumes=_volumes(project, runner, task),
-                dev=dev,
-                makes_nodes=makes_nodes and task.creation_policy != "reuse",
-                made=room.made,
-            )
-            if task.array is not None:
-                return submit_array(runner, submission)
-            silent = partial(why_silent, project, stacks[fleet.stack])
-            return submit(runner, submission, wait=wait, why_silent=silent)
-    except VolumeMisfit as error:
-        raise _as_diagnostic(error, project, document) from error
 
 
 def fleets_with_room(
@@ -222,7 +138,7 @@ def fleets_with_room(
     Raises NoFit as a diagnostic, and what making them raises."""
     from orch.runner.errors import NoFit
     from orch.runner.placement.rank_groups import on_fleet
-    from orch.stacks.fleets import known_fleets
+    from orch.stacks.record.fleets import known_fleets
 
     task, _ = task_of_document(document)
     stacks = lasting(known_fleets(project), fleet_name)
@@ -257,18 +173,18 @@ def _grown(
     """The fleets of `stacks`, of which some may grow, after nodes were made where the task finds too few.
 
     Raises as `fleets_with_room`."""
-    from orch.cli.runs.new_nodes import growth_of, make
+    from orch.cli.driver.new_nodes import growth_of, make
     from orch.runner.errors import NoFit
     from orch.spec.findings import PlanError
     from orch.spec.state import new_nodes as nodes_made_since
     from orch.spec.state import own_nodes
-    from orch.stacks.fleets import fleet_of, known_fleets
     from orch.stacks.provisioning.nodes_with_runs import given_back, make_way
+    from orch.stacks.record.fleets import fleet_of, known_fleets
 
     made, unfit = frozenset[str](), dict[str, NoFit]()
     while _may_any_grow(stacks):
         candidates = _candidates(project, stacks, task, fleet_name)
-        if make_way(project, candidates.values(), _listening):
+        if make_way(project, candidates.values(), listening):
             stacks = lasting(known_fleets(project), fleet_name)
             continue
         with at_its_property(document):
@@ -276,7 +192,7 @@ def _grown(
         if growth is None:
             break
         name, mark = growth.state.name, growth.request.made_for
-        with given_back(project, name, mark, _listening):
+        with given_back(project, name, mark, listening):
             try:
                 done = make(project, growth, new_nodes)
             except NoFit as error:
@@ -297,13 +213,6 @@ def _grown(
     return Room(stacks, made)
 
 
-def _listening() -> AbstractContextManager[Listener]:
-    """What hears of the engine; stdout has the logs of the run."""
-    from orch.cli.output.progress import watching
-
-    return watching(as_json=True)
-
-
 @contextmanager
 def kept_if_submitted(project: Project, room: Room) -> Iterator[None]:
     """The block submits the run that nodes were made for, if any; where it fails, they are removed."""
@@ -312,7 +221,7 @@ def kept_if_submitted(project: Project, room: Room) -> Iterator[None]:
         return
     from orch.stacks.provisioning.nodes_with_runs import until_submitted
 
-    with until_submitted(project, room.made_on, room.made_for, _listening):
+    with until_submitted(project, room.made_on, room.made_for, listening):
         yield
 
 
@@ -322,7 +231,7 @@ def _volumes(project: Project, runner: RunnerContext, task: Task) -> Volumes:
 
     if not needs_volumes(task):
         return NO_VOLUMES
-    from orch.stacks.volumes.attaching import volumes_for
+    from orch.stacks.record.volume_attaching import volumes_for
 
     return volumes_for(project, runner.ledger)
 
@@ -378,14 +287,14 @@ def check_name(runner: RunnerContext, document: Document, name: str | None) -> N
 
 
 def is_run(document: Document) -> bool:
-    """Whether `orch run` starts it."""
+    """Return True for a document that `orch run` starts."""
     from orch.spec.models import DevEnvironment, Task
 
     return isinstance(document.model, Task | DevEnvironment)
 
 
 def of_array(document: Document) -> bool:
-    """Whether it is a task with `array`."""
+    """Return True for a task with `array`."""
     return task_of_document(document)[0].array is not None
 
 
@@ -405,7 +314,7 @@ def at_its_property(document: Document) -> Iterator[None]:
     where the document says the name."""
     from orch.runner.errors import BadTask, NameTaken
     from orch.runner.placement.placement import parts_of
-    from orch.spec.loader.document import env_path
+    from orch.spec.document.draft import env_path
     from orch.spec.loader.load import InvalidConfiguration
 
     try:
@@ -437,7 +346,7 @@ def _as_diagnostic(error: NoFit, project: Project, document: Document) -> OrchEr
     from orch.spec.diagnostics import Related
     from orch.spec.loader.load import InvalidConfiguration
     from orch.stacks.errors import NoSuchFleet
-    from orch.stacks.fleets import find_fleet
+    from orch.stacks.record.fleets import find_fleet
 
     related: list[Related] = []
     for name in error.fleets:
@@ -465,25 +374,13 @@ def _candidates(
     All of them when none of the requested fleets is up: the error message then names them."""
     from orch.runner.placement.rank_groups import requested_fleets
     from orch.runner.placement.slots import with_slots
-    from orch.stacks.fleets import fleet_of, not_up
+    from orch.stacks.record.fleets import fleet_of, not_up
 
     if fleet_name is not None and fleet_name not in stacks:
         raise not_up(project, fleet_name)
     requested = (fleet_name,) if fleet_name is not None else requested_fleets(task)
     names = [name for name in stacks if name in requested] or list(stacks)
     return {name: with_slots(fleet_of(stacks[name])) for name in names}
-
-
-def why_silent(
-    project: Project, stack: StackState, fleet: FleetState, names: Sequence[str]
-) -> Mapping[str, str]:
-    """What the backend of a fleet knows of nodes that do not answer."""
-    from orch.components.registry import backend
-    from orch.stacks.project import scope_of
-
-    scope = (stack.outputs.get("pins") or {}).get("scope") or scope_of(project)
-    mark = f"{project.name}/{fleet.stack}/{scope}"
-    return backend(fleet.backend).silent_nodes(mark, names)
 
 
 def _stem(file: Path) -> str:

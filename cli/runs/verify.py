@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import sys
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orch.cli import completion
-from orch.cli.context import Json, Rehearse
-from orch.cli.errors import coloured, end, print_json, say, tell
-from orch.cli.output.ticking import still
-from orch.cli.runs.background import see_through
-from orch.cli.runs.opening import open_runner
-from orch.cli.runs.submission import lasting, why_silent
+from orch.cli.driver.opening import open_runner
+from orch.cli.errors import coloured, end, print_json, say
+from orch.cli.maintenance.verification import verified
+from orch.cli.options import Json, OnNodes, Rehearse
+from orch.cli.runs.submission import lasting
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
-    from orch.runner.runs.lifecycle import RunnerContext
     from orch.runner.verify.judge import Report
-    from orch.runner.verify.verification import Request
     from orch.spec.state import FleetState
-    from orch.stacks.project import Project
-    from orch.stacks.state import StackState
+    from orch.stacks.project.project import Project
+    from orch.stacks.stack.state import StackState
 
 SCHEMA = 1
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -52,15 +46,7 @@ def verify(
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Each node with each other one: finds a slow node, a slow link.")
     ] = False,
-    nodes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node",
-            metavar="NODE",
-            help="Only these: a name, an index, gpu[1-4]; repeatable.",
-            autocompletion=completion.nodes,
-        ),
-    ] = None,
+    nodes: OnNodes = None,
     min_busbw: Annotated[
         float | None, typer.Option("--min-busbw", metavar="GB/s", help="What all_reduce must reach.")
     ] = None,
@@ -92,41 +78,6 @@ def verify(
         report, row = verified(project, runner, stack, chosen, request)
         _show(report, row, as_json)
         end(ExitCode.OK if report.fine else ExitCode.VERIFY)
-
-
-def verified(
-    project: Project, runner: RunnerContext, stack: StackState, fleet: FleetState, request: Request
-) -> tuple[Report, RunRow | None]:
-    """Verify the nodes of a fleet by a run, and keep what it came to. There is no run where nodes do not
-    connect to each other. Raises RunFailed without results."""
-    from orch.cli.output.run import nodes_text
-    from orch.stacks.health.verified import DEPTH, judged, unconnected
-
-    if not fleet.nodes:
-        from orch.runner.errors import NoFit
-
-        if fleet.queue is not None:
-            raise NoFit(
-                f"the fleet {fleet.name} has no nodes of its own: pods come with a run",
-                hint="verify a fleet with nodes, or run a test of yours on it: `orch run FILE`",
-            )
-        raise NoFit(f"the fleet {fleet.name} has no nodes", hint="`orch up` of its file makes some")
-    with still(lambda: "asking the nodes whether they reach each other"):
-        found = unconnected(project, runner, fleet)
-    row = None
-    if found is None:
-        with still(lambda: "asking the nodes and packing files"):
-            row = _submit(project, runner, stack, fleet, request)
-        tell(f"run {row.name} verifies fleet {fleet.name}: {nodes_text(row)}")
-        row = _see_through(project, runner, row)
-        found = judged(project, runner, fleet, request, row)
-    report, kept_out = found
-    for name, verdict in kept_out.items():
-        by_verify = verdict.found_by == DEPTH
-        command = f"orch verify {fleet.name}" if by_verify else f"orch health {fleet.name} --node {name}"
-        words = f"node {name} takes no new jobs until `{command}` is fine"
-        tell(f"{words}: {verdict.reason}")
-    return report, row
 
 
 def _runs(words: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -168,9 +119,9 @@ def _positive(value: float | None) -> float | None:
 
 def _nodes_of(project: Project, name: str, words: list[str] | tuple[()]) -> tuple[StackState, FleetState]:
     """The stack of a fleet that is up, and the fleet with only the nodes that were asked for."""
-    from orch.cli.hosts.exec import selected
+    from orch.cli.targets.nodes import selected
     from orch.spec.state import own_nodes
-    from orch.stacks.fleets import fleet_of, known_fleets, not_up
+    from orch.stacks.record.fleets import fleet_of, known_fleets, not_up
 
     stacks = known_fleets(project)
     if name not in stacks:
@@ -178,42 +129,6 @@ def _nodes_of(project: Project, name: str, words: list[str] | tuple[()]) -> tupl
     stack = lasting(stacks, name)[name]
     fleet = own_nodes(fleet_of(stack), None)
     return stack, fleet.model_copy(update={"nodes": selected(fleet, words)})
-
-
-def _submit(
-    project: Project, runner: RunnerContext, stack: StackState, fleet: FleetState, request: Request
-) -> RunRow:
-    """Submit the run that verifies: all of its nodes, or none. Raises NodesBusy and what `submit` raises."""
-    from orch import images
-    from orch.images import job_image
-    from orch.runner.launch.submission import Submission
-    from orch.runner.runs.submit import submit
-    from orch.runner.verify.verification import PROGRAM, task_of
-    from orch.stacks.variables import with_variables
-
-    task = task_of(request, fleet)
-    image = job_image(task, fleet, project.default_image, project.images)
-    return submit(
-        runner,
-        Submission(
-            task,
-            with_variables(stack, fleet),
-            image=images.resolve(image.reference),
-            base=PROGRAM,
-            stem="verify",
-            caller_env=dict(os.environ),
-            examines=True,
-        ),
-        why_silent=partial(why_silent, project, stack),
-    )
-
-
-def _see_through(project: Project, runner: RunnerContext, row: RunRow) -> RunRow:
-    from orch.runner.access.forwards import LocalPorts
-    from orch.runner.verify.verification import Quietly
-
-    with LocalPorts() as held:
-        return see_through(project, replace(runner, processor=Quietly(runner.processor)), row, held)
 
 
 def _show(report: Report, row: RunRow | None, as_json: bool) -> None:

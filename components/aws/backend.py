@@ -55,7 +55,6 @@ class AwsBackend(CloudBackend[AwsFacts, AwsPlan]):
         "AWS_PROFILE",
         "AWS_WEB_IDENTITY_TOKEN_FILE",
     )
-    rehearsal: ClassVar[str | None] = "orch.rehearsal.aws"
     tells_room: ClassVar[bool] = True
     explained: ClassVar[Explained] = EXPLAINED
     planner: ClassVar[type[AnyPlanner] | None] = AwsPlanner

@@ -13,14 +13,14 @@ from orch.components.cloud.candidates import (
     candidate_of,
     current_candidate,
     divisible,
+    fits_of,
     in_reservation,
-    known_types,
-    no_offer,
+    query_on,
     with_required_fabric,
 )
 from orch.components.request import PriorState
-from orch.offers.match import aws_zone_name, judge, names_zone
-from orch.offers.query import MachineQuery, machine_query
+from orch.offers.match import aws_zone_name, names_zone
+from orch.offers.query import MachineQuery
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
@@ -59,11 +59,13 @@ def candidates(
     )
     if kept is not None:
         return divisible(fleet, (kept,))
-    known_types(query, catalog, other_backends)
-    judgement = judge(query, catalog)
-    fits = [fit for fit in judgement.fits if fit.offer.region and _in_zones(query, fit.offer, zones or {})]
-    if not fits:
-        raise no_offer(fleet, query, catalog, judgement)
+    fits = fits_of(
+        fleet,
+        query,
+        catalog,
+        other_backends,
+        usable=lambda offer: offer.region and _in_zones(query, offer, zones or {}),
+    )
     matches = tuple(candidate_of(fit) for fit in fits if fit.offer.zone or not fit.offer.listed)
     if reservation is not None:
         matches = tuple(_reserved(each, reservation) for each in matches)
@@ -104,17 +106,7 @@ def _reserved(each: CloudCandidate, reservation: Reservation) -> CloudCandidate:
 
 
 def _query(fleet: Fleet, settings: AwsSettings, catalog: Catalog) -> MachineQuery:
-    query = machine_query(fleet, catalog)
-    reserved = fleet.reservation is not None
-    return MachineQuery(
-        resources=query.resources,
-        backends=("aws",),
-        regions=query.regions or settings.regions,
-        zones=query.zones,
-        instance_types=query.instance_types,
-        spot_policy="on-demand" if reserved else query.spot_policy,
-        max_price=query.max_price,
-    )
+    return replace(query_on(settings, fleet, catalog), fabric=None)
 
 
 def _in_zones(query: MachineQuery, offer: Offer, zones: Zones) -> bool:

@@ -9,6 +9,7 @@ from orch.catalog.aws.machines import Nics
 from orch.components.aws.account.facts import Allowance, AwsFacts, Reservation
 from orch.components.aws.candidates import CloudCandidate
 from orch.components.aws.plan import AwsPlan, Capacity, PlacementGroup
+from orch.components.cloud.findings import short_reservation
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.idleness import idle_rule
 from orch.spec.diagnostics import Severity
@@ -100,22 +101,8 @@ def reservation_findings(fleet: Fleet, facts: AwsFacts, demand: Demand) -> Itera
             hint="name one that is active",
         )
         return
-    if reservation.total < demand.nodes:
-        yield Finding(
-            "ORCH321",
-            "reservation",
-            f"the reservation holds {reservation.total} instances, the fleet has {demand.nodes} nodes",
-            hint=f"write `nodes: {reservation.total}`, or name a reservation of {demand.nodes}",
-        )
-    elif reservation.available < demand.new and reservation.state == "active":
-        yield Finding(
-            "ORCH321",
-            "reservation",
-            f"{reservation.available} of the reservation's {reservation.total} instances are free, "
-            f"{demand.new} more nodes are wanted",
-            detail="others use the rest",
-            hint="end what uses them, or name another reservation",
-        )
+    new = demand.new if reservation.state == "active" else 0
+    yield from short_reservation(reservation.total, reservation.available, nodes=demand.nodes, new=new)
     yield from _reservation_warnings(fleet, reservation)
 
 

@@ -14,7 +14,6 @@ from orch.components.aws.plan import AwsPlan
 from orch.components.cloud.cloudinit import scratch
 from orch.components.cloud.plan import Bastion
 from orch.components.explain import ChangeRow, Explained, counted, scratch_words
-from orch.components.request import PriorState
 from orch.spec.models import Fleet
 
 _ANY = ".*"
@@ -112,14 +111,6 @@ def capacity_reasons(reserved_nodes: int | None, facts: AwsFacts, candidate: Clo
         yield "capacity: spot, which AWS may take back with two minutes' notice"
 
 
-def image_reasons(facts: AwsFacts, previous: PriorState) -> Iterator[str]:
-    if facts.image is None:
-        return
-    pinned = previous.pins.get("image") == facts.image.id
-    how = "pinned; `up --upgrade` looks for a newer one" if pinned else "pinned from now on"
-    yield f"image: {facts.image.id} ({facts.image.name}), {how}"
-
-
 def scratch_reasons(fleet: Fleet, each: Nics) -> Iterator[str]:
     volume = scratch(fleet, each.disks)
     if volume is not None and each.disks:
@@ -135,23 +126,8 @@ def scratch_reasons(fleet: Fleet, each: Nics) -> Iterator[str]:
         yield f"scratch: {disks}{joined}, {volume.fs} at {volume.path}"
 
 
-def rank_reasons(fleet: Fleet, each: Nics) -> Iterator[str]:
-    if fleet.topology == "rank-ordered" and each.levels:
-        yield f"ranks: neighbours in the network first, by the {each.levels} levels that AWS tells of"
-    elif fleet.topology == "rank-ordered":
-        yield f"ranks: by node number; AWS tells nothing of where a {each.type} is in the network"
-
-
-def unpriced(
-    decision: networks.NetworkDecision, price: float | None, bastion: Bastion | None, *, block: bool
-) -> Iterator[str]:
-    """What costs money and has no price in the catalogue."""
-    if block:
-        yield "nodes: paid for with the Capacity Block"
-    elif price is None:
-        yield "nodes"
-    if bastion is not None and bastion.price is None:
-        yield "bastion"
+def own_costs(decision: networks.NetworkDecision, bastion: Bastion | None) -> Iterator[str]:
+    """Yield what costs money beside nodes and bastion, and has no price in the catalogue."""
     nat = not isinstance(decision.network, networks.ExistingNetwork) and not decision.network.public
     if nat:
         yield "NAT gateway and its traffic"

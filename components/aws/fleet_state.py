@@ -57,11 +57,13 @@ def fleet_state(plan: AwsPlan, settings: AwsSettings, stack: str, outputs: Fleet
         cloud_state.node_state(
             groups[node.name],
             node,
-            key=key,
-            address=addresses[position],
-            internal=outputs.internal[position],
-            jumps=jumps,
-            proxy_command=ssm_command(plan.region, settings, outputs.ids[position]) if ssm else None,
+            key,
+            cloud_state.Route(
+                addresses[position],
+                outputs.internal[position],
+                jumps,
+                ssm_command(plan.region, settings, outputs.ids[position]) if ssm else None,
+            ),
             topology=outputs.topology[position] if outputs.topology else (),
             disk_gb=groups[node.name].disk.size_gb,
             reservation=groups[node.name].capacity.id,

@@ -11,11 +11,10 @@ import pulumi_aws as aws
 
 from orch.components.aws.plan import AwsPlan, ExistingNetwork, NewNetwork, SecurityRule
 from orch.components.aws.storage.rules import EGRESS, INGRESS
-from orch.components.cloud.cloudinit import filled, packed64, wrapped64
-from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.cloudinit import filled_for, packed64, wrapped64
 from orch.components.file_systems import FileSystem
 from orch.components.lifetime import TAG
-from orch.components.resources import Keys
+from orch.components.resources import Keys, common_user_data
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 
@@ -117,33 +116,14 @@ class NetworkResources:
         return {TAG: str(self.plan.lifetime.ends)} if self.plan.lifetime else {}
 
     def user_data(self, name: str, text: str) -> Text:
-        def fill(keys: Sequence[str]) -> str:
-            seed, authorized = keys
-            return packed64(
-                filled(
-                    text,
-                    name=name,
-                    host_key=private_host_key(seed, name),
-                    host_key_public=public_host_key(seed, name),
-                    authorized_key=authorized,
-                )
-            )
-
-        return pulumi.Output.secret(self._fillings.apply(fill))
+        return pulumi.Output.secret(
+            self._fillings.apply(lambda keys: packed64(filled_for(name, text, *keys)))
+        )
 
     def common_data(self, plan: AwsPlan) -> Text:
-        """The user data of all nodes of a group. It holds no key but the client's public one; what the file's
-        `init` has may be secret."""
-        text = plan.cloud_init
+        """The user data of all nodes of a group."""
         sources = [self._sources[each.name] for each in self.plan.file_systems]
-
-        def fill(values: Sequence[Any]) -> str:
-            key, known_sources = values
-            mounted = list(zip(self.plan.file_systems, known_sources, strict=True))
-            return wrapped64(filled(text, authorized_key=key, file_systems=mounted))
-
-        user_data = pulumi.Output.all(self.keys.client_public_key, sources).apply(fill)
-        return pulumi.Output.secret(user_data) if plan.confidential else pulumi.Output.unsecret(user_data)
+        return common_user_data(plan, self.plan.file_systems, self.keys, sources, wrapped64)
 
     def after(self, resources: Sequence[pulumi.Resource], **more: Any) -> pulumi.ResourceOptions:
         return self.with_options(depends_on=list(resources), **more)

@@ -131,13 +131,8 @@ class AwsPlan(CloudPlan):
     rank_by_topology: bool
     starts: str | None
     ends: str | None
-    others: tuple[AwsPlan, ...] = ()
 
     @property
     def base(self) -> str:
         """What names of cloud resources begin with."""
         return f"orch-{self.fleet}-{self.scope}"
-
-    @property
-    def node_groups(self) -> tuple[AwsPlan, ...]:
-        return (self, *self.others)

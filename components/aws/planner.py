@@ -6,7 +6,7 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ from orch.components.aws import capacity as capacities
 from orch.components.aws import explain as told
 from orch.components.aws import network as networks
 from orch.components.aws import nics as cards
-from orch.components.aws.account.facts import AwsFacts, Image
+from orch.components.aws.account.facts import AwsFacts
 from orch.components.aws.account.lookups import (
     BASTION_TYPE,
     NetworkLookup,
@@ -40,26 +40,24 @@ from orch.components.cloud.cloudinit import (
     scratch,
     wrapped,
 )
+from orch.components.cloud.findings import ethernet_only, missing_bastion, missing_image
 from orch.components.cloud.node_groups import SPREADS, may_spread, spreads
 from orch.components.cloud.plan import Bastion
 from orch.components.cloud.planner import Planner
 from orch.components.cloud.quotas import unread_findings
+from orch.components.cloud.reasons import image_reason, rank_reasons
 from orch.components.cloud.sizing import disk_findings, disk_gb, key_findings, nvidia
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
-from orch.components.idleness import IdleRule
-from orch.components.lifetime import Lifetime
-from orch.components.request import PriorState
-from orch.components.scratch import disk_scratch
 from orch.runner.preparation.init_steps import steps
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
-from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.blocks import Scratch
 from orch.templates import render
 
 # Source: EC2 user guide, "Run commands when you launch an EC2 instance with user data input".
 MOST_BYTES = 16_384
+PREPARE = "/usr/local/sbin/orch-prepare"
 EFA_INSTALLER = "1.43.2"
 # Linux gives EFA's libfabric huge pages of 2 MiB; the EFA installer reserves as many.
 HUGE_PAGES = 5128
@@ -137,16 +135,27 @@ class AwsPlanner(Planner[CloudCandidate, AwsFacts, AwsPlan, AwsSettings]):
 
     @cached_property
     def cloud_init(self) -> str:
-        return node_init(
-            self.fleet,
-            self.nics,
+        """The cloud-config of all nodes, with a mark for the client's key."""
+        init = steps(self.fleet, self.context.scripts)
+        prepare = render(
+            "cloud-init-prepare.sh.j2",
             gpus=nvidia(self.candidate.type),
             efa=self.efa,
-            scripts=self.context.scripts,
-            ssm=self.decision.access.way == "ssm",
-            idle=self.idle,
-            ending=self.ending,
+            efa_installer=EFA_INSTALLER,
+            scratch=self.node_scratch,
+            idle=IDLE_SCRIPT if self.idle else None,
+            steps=init,
+            **RUNS_INIT,
         )
+        ssm = self.decision.access.way == "ssm"
+        files = [
+            *node_files(PREPARE),
+            *prepared(PREPARE, prepare, init, cloud="aws", ssm=ssm, idle=self.idle_script),
+            *ended_by_time(self.ending_script),
+        ]
+        if self.efa:
+            files.append(File("/etc/sysctl.d/90-orch.conf", f"vm.nr_hugepages = {HUGE_PAGES}\n"))
+        return node_config(self.fleet, files)
 
     @cached_property
     def user_data_size(self) -> int:
@@ -205,22 +214,12 @@ class AwsPlanner(Planner[CloudCandidate, AwsFacts, AwsPlan, AwsSettings]):
         return network.vpc if isinstance(network, ExistingNetwork) else "the fleet's own"
 
     @cached_property
-    def image(self) -> Image:
-        if self.facts.image is None:
-            raise AssertionError("an image that is missing is an error")
-        return self.facts.image
-
-    @cached_property
     def disk(self) -> Disk:
         return Disk(self.image.root_device, disk_gb(self.fleet), self.settings.kms_key)
 
     @cached_property
     def node_scratch(self) -> Scratch | None:
         return scratch(self.fleet, self.nics.disks)
-
-    @cached_property
-    def scratch(self) -> Mapping[str, str | bool] | None:
-        return disk_scratch(self.fleet, self.node_scratch)
 
     @cached_property
     def layout_parts(self) -> tuple[object, ...]:
@@ -236,10 +235,45 @@ class AwsPlanner(Planner[CloudCandidate, AwsFacts, AwsPlan, AwsSettings]):
         )
 
     def place_findings(self, *, bastion: bool) -> Iterator[Finding]:
-        return _place_findings(self.fleet, self.candidate, self.facts, self.previous, bastion=bastion)
+        """Report a missing zone, and images. `bastion`: a bastion leads in."""
+        fleet, candidate, facts = self.fleet, self.candidate, self.facts
+        if facts.zone(candidate.zone) is None:
+            path = "availability_zones" if fleet.availability_zones else "regions"
+            summary = f"this account has no zone {candidate.zone} in {candidate.region}"
+            zones = ", ".join(zone.id for zone in facts.zones)
+            yield Finding("ORCH205", path, summary, hint=f"it has {zones}")
+        if bastion and facts.bastion_image is None:
+            hint = "write `bastion: false` to reach the nodes through SSM, or give `proxy_jump`"
+            yield missing_bastion(candidate.region, "network.bastion", hint)
+        if facts.image is None:
+            yield missing_image(
+                f"no machine image was found for {candidate.type.name} in {candidate.region}",
+                "name one in `os_image`: an id (`ami-…`) or a name",
+                written=fleet.os_image is not None,
+                pinned=self.previous.pins.get("image"),
+            )
 
     def card_findings(self) -> Iterator[Finding]:
-        return _card_findings(self.fleet, self.candidate, self.facts, self.nics)
+        """Report network cards that AWS and the catalogue differ in, and a cluster without EFA."""
+        fleet, each, reported = self.fleet, self.nics, self.facts.cards
+        if reported is not None and each.cards and reported != (each.cards, each.efa):
+            words = "{} network cards and {} EFA interfaces".format(*reported)
+            yield Finding(
+                "ORCH209",
+                "instance_types" if fleet.instance_types else "resources",
+                f"AWS tells of {words} on {each.type}, the catalogue of {each.cards} and {each.efa}",
+                detail="the plan goes by the catalogue",
+                severity=Severity.WARNING,
+            )
+        if not each.fast:
+            name = self.candidate.type.name
+            yield from ethernet_only(
+                fleet,
+                f"the catalogue does not know the network cards of {name}: Ethernet only between the nodes"
+                if each.efa
+                else f"{name} has no fast interconnect: Ethernet only between the nodes",
+                f"types with EFA: {with_efa()}",
+            )
 
     def findings(self) -> Iterator[Finding]:
         decision, facts, demand = self.decision, self.facts, self.demand
@@ -271,8 +305,12 @@ class AwsPlanner(Planner[CloudCandidate, AwsFacts, AwsPlan, AwsSettings]):
     def last_findings(self) -> Iterable[Finding]:
         return server_findings(*self.servers)
 
-    def unpriced(self) -> Iterable[str]:
-        return told.unpriced(self.decision, self.price, self.bastion, block=self.prepaid)
+    @cached_property
+    def unpriced_nodes(self) -> str | None:
+        return "nodes: paid for with the Capacity Block" if self.prepaid else super().unpriced_nodes
+
+    def own_costs(self) -> Iterator[str]:
+        return told.own_costs(self.decision, self.bastion)
 
     def own_pins(self) -> dict[str, str]:
         pins: dict[str, str] = {SPREADS: "true"} if self.spread else {}
@@ -295,12 +333,14 @@ class AwsPlanner(Planner[CloudCandidate, AwsFacts, AwsPlan, AwsSettings]):
         if self.ending:
             yield self.ending.reason
         yield from networks.reasons(self.lookup, self.decision, self.demand)
-        yield from told.image_reasons(facts, self.previous)
+        yield image_reason(self.image.id, f"{self.image.id} ({self.image.name})", self.previous)
         yield from told.scratch_reasons(fleet, self.nics)
-        yield from told.rank_reasons(fleet, self.nics)
+        first = f"neighbours in the network first, by the {self.nics.levels} levels that AWS tells of"
+        unknown = f"AWS tells nothing of where a {self.nics.type} is in the network"
+        yield from rank_reasons(fleet, first if self.nics.levels else None, unknown)
 
     def record(self, fields: dict[str, Any]) -> AwsPlan:
-        fleet, facts, decision = self.fleet, self.facts, self.decision
+        facts, decision = self.facts, self.decision
         zone = facts.zone(self.candidate.zone)
         if zone is None:
             raise AssertionError("a place that is missing is an error")
@@ -318,110 +358,11 @@ class AwsPlanner(Planner[CloudCandidate, AwsFacts, AwsPlan, AwsSettings]):
             disk=self.disk,
             profile=self.settings.iam_instance_profile,
             ssm=decision.profile_for,
-            confidential=bool(fleet.init or any(mount.options for mount in fleet.mounts)),
+            confidential=self.confidential,
             host_keys=self.known_host_keys,
             tags_readable=self.tags_readable,
             tags=self.tags,
-            rank_by_topology=fleet.topology == "rank-ordered" and self.nics.levels > 0,
+            rank_by_topology=self.ranked and self.nics.levels > 0,
             starts=facts.reservation.start if facts.reservation else None,
             ends=facts.reservation.end if facts.reservation else None,
         )
-
-
-# What is found out
-
-
-def _place_findings(
-    fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, previous: PriorState, *, bastion: bool
-) -> Iterator[Finding]:
-    if facts.zone(candidate.zone) is None:
-        path = "availability_zones" if fleet.availability_zones else "regions"
-        summary = f"this account has no zone {candidate.zone} in {candidate.region}"
-        yield Finding("ORCH205", path, summary, hint=f"it has {', '.join(zone.id for zone in facts.zones)}")
-    if bastion and facts.bastion_image is None:
-        yield Finding(
-            "ORCH213",
-            "network.bastion",
-            f"no machine image was found for a bastion in {candidate.region}",
-            hint="write `bastion: false` to reach the nodes through SSM, or give `proxy_jump`",
-        )
-    if facts.image is None:
-        written = fleet.os_image is not None
-        pinned = previous.pins.get("image")
-        yield Finding(
-            "ORCH213",
-            "os_image" if written else "resources",
-            f"no machine image was found for {candidate.type.name} in {candidate.region}",
-            detail=f"{pinned} is pinned, and gone" if pinned else None,
-            hint="`orch up --upgrade` takes the newest"
-            if pinned and not written
-            else "name one in `os_image`: an id (`ami-…`) or a name",
-        )
-
-
-def _card_findings(fleet: Fleet, candidate: CloudCandidate, facts: AwsFacts, each: Nics) -> Iterator[Finding]:
-    if facts.cards is not None and each.cards and facts.cards != (each.cards, each.efa):
-        reported = "{} network cards and {} EFA interfaces".format(*facts.cards)
-        yield Finding(
-            "ORCH209",
-            "instance_types" if fleet.instance_types else "resources",
-            f"AWS tells of {reported} on {each.type}, the catalogue of {each.cards} and {each.efa}",
-            detail="the plan goes by the catalogue",
-            severity=Severity.WARNING,
-        )
-    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
-    if fleet.placement == "cluster" and not each.fast and not plain:
-        name = candidate.type.name
-        yield Finding(
-            "ORCH223",
-            "instance_types" if fleet.instance_types else "placement",
-            f"the catalogue does not know the network cards of {name}: Ethernet only between the nodes"
-            if each.efa
-            else f"{name} has no fast interconnect: Ethernet only between the nodes",
-            hint=f"types with EFA: {with_efa()}; or write `network: {{interconnect: ethernet}}`",
-            severity=Severity.WARNING,
-        )
-
-
-def node_init(
-    fleet: Fleet,
-    each: Nics,
-    *,
-    gpus: int,
-    efa: int,
-    scripts: Mapping[str, str],
-    idle: IdleRule | None = None,
-    ending: Lifetime | None = None,
-    ssm: bool = False,
-) -> str:
-    """The cloud-config of all nodes, with a mark for the client's key.
-
-    `gpus`: NVIDIA GPUs that must be there; `efa`: EFA devices. `scripts`: the text of `init[].file` by path.
-    `idle` and `ending`: when they end themselves; `ssm`: SSM leads in.
-    """
-    init = steps(fleet, scripts)
-    prepare = render(
-        "cloud-init-prepare.sh.j2",
-        gpus=gpus,
-        efa=efa,
-        efa_installer=EFA_INSTALLER,
-        scratch=scratch(fleet, each.disks),
-        idle=IDLE_SCRIPT if idle else None,
-        steps=init,
-        **RUNS_INIT,
-    )
-    files = [
-        *node_files("/usr/local/sbin/orch-prepare"),
-        *prepared(
-            "/usr/local/sbin/orch-prepare",
-            prepare,
-            init,
-            cloud="aws",
-            ssm=ssm,
-            idle=idle.script(AwsPlanner.off) if idle else None,
-        ),
-        *ended_by_time(ending.script(AwsPlanner.off) if ending else None),
-    ]
-    if efa:
-        files.append(File("/etc/sysctl.d/90-orch.conf", f"vm.nr_hugepages = {HUGE_PAGES}\n"))
-    return node_config(fleet, files)

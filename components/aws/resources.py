@@ -20,6 +20,7 @@ from orch.components.cloud import polling
 from orch.components.cloud.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
 from orch.components.cloud.polling import in_background
+from orch.components.resources import new_host_keys
 from orch.spec.models.backends.aws import AwsSettings
 
 if TYPE_CHECKING:
@@ -240,11 +241,8 @@ class AwsFleet(pulumi.ComponentResource):
             seeded = [name if own else None for name, own in zip(names, have_user_data, strict=True)]
             keys = known_keys(plan.host_keys, seed, zip(names, ids, seeded, strict=True))
             new = [each for each in ids if each not in keys]
-            # Nobody logs in after a preview: it does not wait for machines that are booting.
-            new_keys: Mapping[str, str] = dict.fromkeys(new, "")
-            if new and not pulumi.runtime.is_dry_run():
-                new_keys = await in_background(partial(read_host_keys, new))
-            keys |= {each: HostKey(public_key, each) for each, public_key in new_keys.items()}
+            shown = await new_host_keys(new, read_host_keys)
+            keys |= {each: HostKey(public_key, each) for each, public_key in shown.items()}
             topology: Mapping[str, Sequence[str]] = {}
             if read_topology is not None and plan.rank_by_topology and ids:
                 topology = await in_background(partial(read_topology, ids))

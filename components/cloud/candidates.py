@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from orch.catalog.records import Catalog, InstanceType, Offer
 from orch.catalog.unpriced import unlisted_offers
+from orch.components.cloud.findings import wants_fabric
 from orch.components.cloud.sizing import blocks
 from orch.components.request import PriorState
-from orch.offers.match import Fit, Judgement, money, type_misses
+from orch.offers.match import Fit, Judgement, judge, money, type_misses
 from orch.offers.name_warnings import name_warnings
 from orch.offers.near_misses import NearMiss, nearest_first, reason_text
-from orch.offers.query import MachineQuery
+from orch.offers.query import MachineQuery, machine_query
 from orch.offers.search import PROPERTIES
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends import title
+from orch.spec.models.backends.base import CloudSettings
 from orch.spec.suggest import few, hint_for
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,17 @@ class CloudCandidate:
     def backend(self) -> str:
         return self.type.backend
 
+    @classmethod
+    def at(cls, place: CloudCandidate, **own: Any) -> Self:
+        """Return the candidate of a cloud at a place. `own`: its other fields."""
+        known = {each.name: getattr(place, each.name) for each in fields(CloudCandidate)}
+        return cls(**{**known, **own})
+
+    @property
+    def infiniband(self) -> str | None:
+        """The InfiniBand network that a cloud's machines join there, of those that have several."""
+        return None
+
     def same_place(self, other: CloudCandidate) -> bool:
         return (self.type.name, self.zone, self.spot) == (other.type.name, other.zone, other.spot)
 
@@ -61,6 +78,48 @@ class CloudCandidate:
         price = money(self.price) + " an hour each" if self.price is not None else "price not known"
         price += f" (price of {self.price_of})" if self.price_of else ""
         return f"{self.type.name} in {self.place}, {market}, {price}"
+
+
+def query_on(settings: CloudSettings, fleet: Fleet, catalog: Catalog, *, spot: bool = True) -> MachineQuery:
+    """Return the conditions of a fleet on one cloud. `spot`: the cloud has spot machines."""
+    query = machine_query(fleet, catalog)
+    return replace(
+        query,
+        backends=(settings.type,),
+        regions=query.regions or settings.regions,
+        spot_policy=query.spot_policy if spot and fleet.reservation is None else "on-demand",
+    )
+
+
+def fits_of(
+    fleet: Fleet,
+    query: MachineQuery,
+    catalog: Catalog,
+    other_backends: Collection[str],
+    *,
+    usable: Callable[[Offer], object] = lambda offer: True,
+    instead: Callable[[MachineQuery, Catalog], Finding | None] = lambda query, catalog: None,
+) -> list[Fit]:
+    """Return the offers that fit a fleet, the cheapest first.
+
+    `usable`: whether the cloud can use an offer; `instead`: the error where none fits, if one is known better
+    than the nearest miss. Raises PlanErrors where there is none, and for unknown types.
+    """
+    known_types(query, catalog, other_backends)
+    judgement = judge(query, catalog)
+    fits = [fit for fit in judgement.fits if usable(fit.offer)]
+    if not fits:
+        raise no_offer(fleet, query, catalog, judgement, instead(query, catalog))
+    return fits
+
+
+def clustered(fleet: Fleet) -> bool:
+    """Return whether the machines of a fleet join an InfiniBand network where their type can."""
+    return wants_fabric(fleet) or (
+        fleet.network is not None
+        and fleet.network.interconnect != "ethernet"
+        and fleet.network.fabric is not None
+    )
 
 
 def candidate_of(fit: Fit) -> CloudCandidate:
@@ -80,8 +139,8 @@ def current_candidate(
     query: MachineQuery,
     catalog: Catalog,
     previous: PriorState,
-    in_zones: Callable[[Offer], bool],
-    reserved: tuple[str, str] | None,
+    in_zones: Callable[[Offer], bool] = lambda offer: True,
+    reserved: tuple[str, str] | None = None,
 ) -> CloudCandidate | None:
     """The stack's current placement, if the file still permits it. Price changes never move a running fleet.
 

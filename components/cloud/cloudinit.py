@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal
 
+from orch.components.cloud.host_keys import private_host_key, public_host_key
 from orch.components.file_systems import FileSystem
 from orch.components.idleness import PROPERTY as IDLE
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
@@ -18,7 +19,7 @@ from orch.components.init_steps import pinned, short
 from orch.components.lifetime import PROPERTY as TTL
 from orch.components.lifetime import SCRIPT as TTL_SCRIPT
 from orch.components.request import PriorState
-from orch.runner.node.cordon import CLOUD
+from orch.runner.node_api.cordon import CLOUD
 from orch.runner.preparation.init_steps import INIT, Step, mark_of, mount_steps, steps
 from orch.runner.preparation.mounts import CREATED
 from orch.spec.diagnostics import Severity
@@ -273,6 +274,17 @@ def filled(
         "FILE_SYSTEMS": b64encode(lines.encode()).decode(),
     }
     return _MARK.sub(lambda mark: mark[1] + values[mark[2]], text)
+
+
+def filled_for(machine: str, text: str, seed: str, authorized_key: str) -> str:
+    """The same with the name of a machine, and the host key that follows from a fleet's seed."""
+    return filled(
+        text,
+        name=machine,
+        host_key=private_host_key(seed, machine),
+        host_key_public=public_host_key(seed, machine),
+        authorized_key=authorized_key,
+    )
 
 
 def packed(text: str) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from orch.components.cloud.cloudinit import JUMP_USER
@@ -36,35 +37,39 @@ def fleet_state(
     }
 
 
+@dataclass(frozen=True)
+class Route:
+    """How a node is reached. `address`: by SSH; `internal`: in its network; `jumps`: the
+    hops before it; `proxy_command`: the tunnel to it."""
+
+    address: str | None
+    internal: str
+    jumps: Sequence[dict[str, Any]] = ()
+    proxy_command: str | None = None
+
+
 def node_state(
     group: CloudPlan,
     node: Node,
-    *,
     key: HostKey,
-    address: str | None,
-    internal: str,
-    jumps: Sequence[dict[str, Any]],
-    proxy_command: str | None,
+    route: Route,
+    *,
     topology: Sequence[str],
     disk_gb: int,
     made_by: str | None = None,
     reservation: str | None = None,
 ) -> dict[str, Any]:
-    """A node of a group.
-
-    `address`: where SSH reaches it; `internal`: its address in the fleet's network; `reservation`: the one
-    that the group's nodes are in.
-    """
+    """A node of a group. `reservation`: the one that the group's nodes are in."""
     return {
         "index": node.index,
         "name": node.name,
-        "address": address,
+        "address": route.address,
         "user": "root",
         "host_key": key.public,
         "machine": key.machine,
-        "jump": list(jumps),
-        "proxy_command": proxy_command,
-        "internal_ip": internal,
+        "jump": list(route.jumps),
+        "proxy_command": route.proxy_command,
+        "internal_ip": route.internal,
         "cpus": group.cpus,
         "memory_mib": group.memory_mib,
         "arch": group.arch,

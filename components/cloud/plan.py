@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -13,10 +12,11 @@ from orch.components.file_systems import FileSystem
 from orch.components.idleness import IdleRule
 from orch.components.lifetime import Lifetime
 from orch.spec.findings import Finding
+from orch.spec.models.ssh import Jump
 from orch.spec.state import FleetMount
 
 if TYPE_CHECKING:
-    pass
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Bastion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CloudPlan(ABC):
+class CloudPlan:
     """The nodes of one type in one zone at one market, and the fleet around them.
 
     A cluster is one such node group. Of another fleet this is the first group, with all that a fleet has only
@@ -91,7 +91,7 @@ class CloudPlan(ABC):
     warnings: tuple[Finding, ...]
     number: int = 0
     moved: tuple[str, ...] = ()
-    others: tuple[CloudPlan, ...] = ()
+    others: tuple[Self, ...] = ()
 
     @property
     def suffix(self) -> str:
@@ -99,12 +99,26 @@ class CloudPlan(ABC):
         return f"-{self.number}" if self.number else ""
 
     @property
-    @abstractmethod
-    def node_groups(self) -> tuple[CloudPlan, ...]:
+    def node_groups(self) -> tuple[Self, ...]:
         """The plans of all groups, this one's first."""
+        return (self, *self.others)
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:
         """The nodes of all groups, in order of their index."""
         nodes = (node for group in self.node_groups for node in group.nodes)
         return tuple(sorted(nodes, key=lambda node: node.index))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeocloudPlan(CloudPlan):
+    """A fleet on a neocloud.
+
+    `access`: how SSH gets in; `jumps`: given hops. `image`: the id of the nodes' machine image. `whole`: the
+    fleet comes up with all of its nodes or with none.
+    """
+
+    access: Literal["direct", "given", "bastion"]
+    jumps: tuple[Jump, ...]
+    image: str
+    whole: bool

@@ -8,10 +8,10 @@ fleet, facts and previous decisions give the same plan.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from orch.catalog.fabrics import Fabric, fabric
 from orch.catalog.records import Catalog
@@ -26,16 +26,25 @@ from orch.components.idleness import IdleRule, idle_rule
 from orch.components.lifetime import Lifetime, lifetime
 from orch.components.node_count import count_words, folded, live_indices, node_indices
 from orch.components.request import PriorState
+from orch.components.scratch import disk_scratch
 from orch.runner.preparation.mounts import fleet_mounts
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
+from orch.spec.models.blocks import Scratch
 from orch.templates import ShellText
 
 Place = TypeVar("Place", bound=CloudCandidate)
-Facts = TypeVar("Facts")
+Facts = TypeVar("Facts", bound="MachineFacts")
 Plan = TypeVar("Plan", bound=CloudPlan)
 Settings = TypeVar("Settings", bound=BackendSettings)
+
+
+class MachineFacts(Protocol):
+    """Facts of a cloud. `image`: the machine image of the nodes, None if it is missing."""
+
+    @property
+    def image(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -141,6 +150,10 @@ class Planner(ABC, Generic[Place, Facts, Plan, Settings]):
         """What jobs get of the interconnect."""
         return self.fabric.words() if self.fabric else ()
 
+    def own_costs(self) -> Iterable[str]:
+        """Yield what costs money beside nodes and bastion, and has no price here."""
+        return ()
+
     def key_findings(self) -> Iterable[Finding]:
         """Whether the host keys that new nodes show may be read."""
         return ()
@@ -188,8 +201,7 @@ class Planner(ABC, Generic[Place, Facts, Plan, Settings]):
     @cached_property
     def bastion_init(self) -> str:
         """The user data of the bastion."""
-        ends = self.ending.script(self.off) if self.ending else None
-        return bastion_config(self.fleet.name, self.bastion_leads_to, ends)
+        return bastion_config(self.fleet.name, self.bastion_leads_to, self.ending_script)
 
     @cached_property
     def place_words(self) -> str:
@@ -210,19 +222,60 @@ class Planner(ABC, Generic[Place, Facts, Plan, Settings]):
         return ""
 
     @cached_property
-    def scratch(self) -> Mapping[str, str | bool] | None:
-        """What becomes of the local disks."""
+    def node_scratch(self) -> Scratch | None:
+        """Use of the local disks, None if they are left alone."""
         return None
+
+    @cached_property
+    def scratch(self) -> Mapping[str, str | bool] | None:
+        """The record of the local disks."""
+        return disk_scratch(self.fleet, self.node_scratch)
 
     def node_facts(self) -> dict[str, str | int | bool | None]:
         """What a node's state tells of its accelerators."""
         return {**gpus(self.candidate.type)}
 
-    def unpriced(self) -> Iterable[str]:
-        """What costs money, and has no price here."""
-        return ()
+    @cached_property
+    def unpriced_nodes(self) -> str | None:
+        """Nodes as people call them, if the price of theirs is not known; else None."""
+        return "nodes" if self.price is None else None
 
     # -- what follows from it
+
+    @cached_property
+    def image(self) -> Any:
+        """The machine image of the nodes."""
+        if self.facts.image is None:
+            raise AssertionError("an image that is missing is an error")
+        return self.facts.image
+
+    @cached_property
+    def ranked(self) -> bool:
+        """True if ranks follow the network topology, as far as the cloud shows it."""
+        return self.fleet.topology == "rank-ordered"
+
+    @cached_property
+    def confidential(self) -> bool:
+        """True if user data may hold secrets of the file."""
+        return bool(self.fleet.init or any(mount.options for mount in self.fleet.mounts))
+
+    @cached_property
+    def idle_script(self) -> str | None:
+        """The script by which a node ends itself when no job is on it."""
+        return self.idle.script(self.off) if self.idle else None
+
+    @cached_property
+    def ending_script(self) -> str | None:
+        """The script by which a machine ends itself when the fleet's time is over."""
+        return self.ending.script(self.off) if self.ending else None
+
+    def unpriced(self) -> Iterator[str]:
+        """Yield what costs money, and has no price here."""
+        if self.unpriced_nodes:
+            yield self.unpriced_nodes
+        if self.bastion is not None and self.bastion.price is None:
+            yield "bastion"
+        yield from self.own_costs()
 
     @cached_property
     def boot_pins(self) -> dict[str, str]:

@@ -98,6 +98,11 @@ def network_of(fleet: Fleet) -> NetworkBlock:
     return fleet.network or NetworkBlock()
 
 
+def subnets_in(block: NetworkBlock, region: str) -> tuple[str, ...]:
+    """Return the subnets that a file gives in a region."""
+    return block.subnets.get(region, ()) if isinstance(block.subnets, dict) else block.subnets
+
+
 def way_in(block: NetworkBlock, settings: CloudSettings) -> AccessMethod:
     """Over given hops; straight, where networks are named that may come in, or security groups that decide
     it; else over a bastion: for clouds without a tunnel that asks who comes in, as SSM and IAP do."""
@@ -113,13 +118,9 @@ def way_in(block: NetworkBlock, settings: CloudSettings) -> AccessMethod:
     )
 
 
-def always_public_findings(
-    block: NetworkBlock | None, settings: CloudSettings, given: str, hint: str
-) -> Iterator[Finding]:
-    """For a cloud that gives each node a public address: what asks for none. `given` says that it does."""
-    if block is not None and block.public_ips is False:
-        yield Finding("ORCH237", "network.public_ips", given, hint=hint)
-    elif settings.public_ips is False and (block is None or block.public_ips == "auto"):
+def private_by_settings(block: NetworkBlock | None, settings: CloudSettings, given: str) -> Iterator[Finding]:
+    """Report settings that ask for private addresses of a cloud that has none, as `given` says."""
+    if settings.public_ips is False and (block is None or block.public_ips == "auto"):
         yield Finding(
             "ORCH237",
             "backends",

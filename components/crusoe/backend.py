@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
-from orch.catalog.load import catalog as load_catalog
 from orch.components.accounts import Account, selected_in_rehearsal
-from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import Survey
+from orch.components.cloud.neocloud import NeocloudBackend
 from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.cloud.planner import AnyPlanner
-from orch.components.cloud_errors import CloudError
-from orch.components.crusoe.account import errors
+from orch.components.cloud_errors import CategoryErrors
 from orch.components.crusoe.account.client import CrusoeClient, open_login, selected_by
+from orch.components.crusoe.account.errors import ERRORS
 from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Reservation
 from orch.components.crusoe.candidates import CrusoeCandidate, candidates, placed
 from orch.components.crusoe.explain import EXPLAINED, INSTANCE, PACKAGE, traits
@@ -27,46 +26,34 @@ from orch.components.crusoe.planner import CrusoePlanner, needed_lookups
 from orch.components.explain import Explained, Traits
 from orch.components.node_count import node_indices
 from orch.components.request import PlanRequest, PriorState
-from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.crusoe import CrusoeSettings
 
 
-class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
+class CrusoeBackend(NeocloudBackend[CrusoeFacts, CrusoePlan]):
     name: ClassVar[str] = "crusoe"
     settings: ClassVar[type[BackendSettings]] = CrusoeSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     key_variables: ClassVar[tuple[str, ...]] = ("CRUSOE_ACCESS_KEY_ID",)
-    rehearsal: ClassVar[str | None] = "orch.rehearsal.crusoe"
     explained: ClassVar[Explained] = EXPLAINED
     planner: ClassVar[type[AnyPlanner] | None] = CrusoePlanner
     node_type: ClassVar[str] = INSTANCE
+    find: ClassVar[Callable[..., Sequence[CloudCandidate]]] = staticmethod(candidates)
+    errors: ClassVar[CategoryErrors] = ERRORS
     image_pins: ClassVar[tuple[str, ...]] = ("image", "image_of", "bastion_image")
+
+    def client(self, session: Any) -> CrusoeClient:
+        return CrusoeClient(session)
 
     def open_session(self, settings: CrusoeSettings) -> Any:
         return open_login(settings)
-
-    def _client(self, request: PlanRequest) -> CrusoeClient:
-        return request.once((self.name, "client"), lambda: CrusoeClient(self.session(request)))
-
-    def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
-        return candidates(
-            request.fleet,
-            self.settings_of(request),
-            load_catalog(),
-            previous=self.prior(request),
-            other_backends=request.backends,
-        )
-
-    def listed(self, fleet: Fleet, settings: CrusoeSettings) -> Sequence[CloudCandidate]:
-        return candidates(fleet, settings, load_catalog())
 
     def settle(self, request: PlanRequest, candidates: Sequence[CloudCandidate]) -> Sequence[CloudCandidate]:
         """The locations and InfiniBand networks that the project has for them, in the order to try."""
         places = cast("Sequence[CrusoeCandidate]", candidates)
         if places[0].listed:
             return places
-        client = self._client(request)
+        client = self.connected(request)
         stock = request.once((self.name, "stock"), client.stock)
         nodes = len(node_indices(request.fleet, self.prior(request)))
         networks = self._networks(request)
@@ -81,13 +68,13 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
         )
 
     def _networks(self, request: PlanRequest) -> tuple[IbNetwork, ...]:
-        return request.once((self.name, "networks"), self._client(request).ib_networks)
+        return request.once((self.name, "networks"), self.connected(request).ib_networks)
 
     def _reservations(self, request: PlanRequest) -> tuple[Reservation, ...] | None:
         """Those of the organization, where the file names one; None where nobody tells."""
         if request.fleet.reservation is None:
             return None
-        return request.once((self.name, "reservations"), self._client(request).reservations)
+        return request.once((self.name, "reservations"), self.connected(request).reservations)
 
     def facts(self, request: PlanRequest, candidate: CloudCandidate) -> CrusoeFacts:
         place = cast("CrusoeCandidate", candidate)
@@ -95,20 +82,13 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
         lookups = needed_lookups(request.fleet, self.settings_of(request), place, prior, request.indices)
         changed = any(node.reservation != request.fleet.reservation for node in prior.nodes)
         reservations = self._reservations(request) if lookups.quota or changed else None
-        return replace(self._client(request).facts(lookups), room=place.room, reservations=reservations)
-
-    def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
-        """All nodes are of one type, where they began."""
-        return False
+        return replace(self.connected(request).facts(lookups), room=place.room, reservations=reservations)
 
     def new_node(self, plan: CrusoePlan) -> dict[str, Any]:
         return {**super().new_node(plan), "reservation": plan.reservation}
 
     def traits(self, request: PlanRequest, candidate: CloudCandidate, plan: CrusoePlan) -> Traits:
         return traits(plan)
-
-    def cloud_error(self, text: str) -> CloudError | None:
-        return errors.ERRORS.read(text)
 
     def ended_nodes(
         self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
@@ -126,10 +106,10 @@ class CrusoeBackend(CloudBackend[CrusoeFacts, CrusoePlan]):
         return Account(words, login.project, selected_by(own) if given is None else selected_in_rehearsal())
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        return survey_named(self.name, project, CrusoeClient(self.asked_by(state)).removable(self.price))
+        return survey_named(self.name, project, self.client(self.asked_by(state)).removable(self.price))
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
         def listed() -> Iterable[NamedResource]:
-            return CrusoeClient(self.asked_by(snapshot)).removable(self.price)
+            return self.client(self.asked_by(snapshot)).removable(self.price)
 
         return delete_named(snapshot, self.packages[0], listed)

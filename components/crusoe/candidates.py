@@ -8,7 +8,7 @@ location. Which networks there are, and what is in stock where, the account tell
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from orch.catalog.load import SHIPPED, read_rows
@@ -16,17 +16,17 @@ from orch.catalog.records import Catalog
 from orch.components.cloud.candidates import (
     CloudCandidate,
     candidate_of,
+    clustered,
     current_candidate,
     divisible,
-    known_types,
-    no_offer,
+    fits_of,
+    query_on,
     with_required_fabric,
 )
-from orch.components.cloud.ssh_access import always_public_findings
+from orch.components.cloud.restrictions import NO, SPOT, Restriction, rejected
+from orch.components.cloud.ssh_access import private_by_settings
 from orch.components.crusoe.account.facts import IbNetwork, Reservation, Stock
 from orch.components.request import PriorState
-from orch.offers.match import judge
-from orch.offers.query import MachineQuery, machine_query
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.crusoe import CrusoeSettings
@@ -51,6 +51,28 @@ def machines() -> Mapping[str, Machine]:
         row["type"]: Machine(int(row["hcas"]), row["nvme"] == "yes", row["sold"], row["image"])
         for row in read_rows(SHIPPED / "crusoe" / "machines.csv")
     }
+
+
+_PUBLIC = "Crusoe gives each VM a public address: its API has no field against it"
+RESTRICTIONS = (
+    Restriction(
+        "spot_policy",
+        "Crusoe's API makes no spot machines: a create has no field for it",
+        "write `spot_policy: on-demand`, or leave it out",
+        SPOT,
+    ),
+    Restriction(
+        "network.public_ips",
+        _PUBLIC,
+        "remove it: the firewall of the fleet's network lets in from `ssh_cidrs` alone",
+        NO,
+    ),
+    Restriction(
+        "network.security_groups[0]",
+        "Crusoe has no security groups: firewall rules are of a whole VPC network",
+        "remove it; with `subnets` the rules of their network decide who comes in",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -88,80 +110,35 @@ def candidates(
     """
     if wrong := list(refusals(fleet, settings)):
         raise PlanErrors(wrong)
-    query = _query(fleet, settings, catalog)
-    kept = current_candidate(query, catalog, previous, lambda offer: True, None)
+    query = query_on(settings, fleet, catalog, spot=False)
+    kept = current_candidate(query, catalog, previous)
     network = previous.pins.get("ib_network", "")
     named = named_network(fleet)
     if kept is not None and (named is None or named.lower() in (kept.zone.lower(), network)):
-        return tuple(_own(each, network_id=network) for each in divisible(fleet, (kept,)))
-    known_types(query, catalog, other_backends)
-    judgement = judge(query, catalog)
-    if not judgement.fits:
-        raise no_offer(fleet, query, catalog, judgement)
+        return tuple(CrusoeCandidate.at(each, network_id=network) for each in divisible(fleet, (kept,)))
+    fits = fits_of(fleet, query, catalog, other_backends)
     fast = sorted(name for name, each in machines().items() if each.hcas)
     required = "a network `fabric`" if named is not None else "InfiniBand"
     found = with_required_fabric(
         fleet,
-        tuple(candidate_of(fit) for fit in judgement.fits),
+        tuple(candidate_of(fit) for fit in fits),
         machines().__contains__,
         fast.__contains__,
         what=required,
         hint=f"types with InfiniBand: {', '.join(fast)}",
     )
-    return tuple(_own(replace(each, listed=False)) for each in divisible(fleet, found))
+    return tuple(CrusoeCandidate.at(each, listed=False) for each in divisible(fleet, found))
 
 
 def refusals(fleet: Fleet, settings: CrusoeSettings) -> Iterator[Finding]:
-    """What Crusoe cannot do for any fleet, each where it is written."""
-    if fleet.spot_policy == "spot":
-        yield Finding(
-            "ORCH237",
-            "spot_policy",
-            "Crusoe's API makes no spot machines: a create has no field for it",
-            hint="write `spot_policy: on-demand`, or leave it out",
-        )
-    block = fleet.network
-    yield from always_public_findings(
-        block,
-        settings,
-        "Crusoe gives each VM a public address: its API has no field against it",
-        "remove it: the firewall of the fleet's network lets in from `ssh_cidrs` alone",
-    )
-    if block is not None and block.security_groups:
-        yield Finding(
-            "ORCH237",
-            "network.security_groups[0]",
-            "Crusoe has no security groups: firewall rules are of a whole VPC network",
-            hint="remove it; with `subnets` the rules of their network decide who comes in",
-        )
-
-
-def _query(fleet: Fleet, settings: CrusoeSettings, catalog: Catalog) -> MachineQuery:
-    query = machine_query(fleet, catalog)
-    return replace(
-        query,
-        backends=("crusoe",),
-        regions=query.regions or settings.regions,
-        spot_policy="on-demand",
-    )
-
-
-def _own(each: CloudCandidate, network_id: str = "") -> CrusoeCandidate:
-    known = {field.name: getattr(each, field.name) for field in fields(CloudCandidate)}
-    return CrusoeCandidate(**known, network_id=network_id)
+    """Report what Crusoe cannot do for any fleet, each where it is written."""
+    yield from rejected(fleet, RESTRICTIONS)
+    yield from private_by_settings(fleet.network, settings, _PUBLIC)
 
 
 def named_network(fleet: Fleet) -> str | None:
     """The InfiniBand network that the file names, by its name or id."""
     return fleet.network.fabric if fleet.network is not None else None
-
-
-def clustered(fleet: Fleet) -> bool:
-    """Whether the machines of a fleet join an InfiniBand partition where their type can."""
-    block = fleet.network
-    if block is not None and block.interconnect == "ethernet":
-        return False
-    return fleet.placement == "cluster" or named_network(fleet) is not None
 
 
 def placed(

@@ -7,14 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orch.components.cloud.plan import Bastion
+from orch.components.cloud.reasons import room_words
 from orch.components.cloud.ssh_access import AccessMethod, ssh_reasons
 from orch.components.crusoe.account.facts import CrusoeFacts
 from orch.components.crusoe.candidates import CrusoeCandidate, machines
 from orch.components.crusoe.plan import CrusoePlan, Network
 from orch.components.explain import ChangeRow, Explained
-from orch.components.idleness import IdleRule
-from orch.components.lifetime import Lifetime
-from orch.components.request import PriorState
 from orch.spec.models import Fleet
 
 PACKAGE = "orch-crusoe"
@@ -69,23 +67,15 @@ def fabric_reasons(candidate: CrusoeCandidate, facts: CrusoeFacts, nodes: int) -
         return
     if candidate.kept:
         why = "where it is: a partition never moves"
-    elif facts.room is None:
-        why = "whose stock is not known"
-    elif facts.room < nodes:
-        why = f"which has room for {facts.room} now, and no network has room for all {nodes}"
     else:
-        why = f"which has room for {facts.room} now"
+        why = "whose stock is not known" if facts.room is None else room_words(facts.room, nodes, "network")
     yield f"InfiniBand: one partition for this fleet in the network {candidate.infiniband}, {why}"
 
 
-def ending_reasons(fleet: Fleet, idle: IdleRule | None, ending: Lifetime | None) -> Iterator[str]:
-    """When nodes end themselves, and what that leaves."""
-    if ending is not None:
-        yield ending.reason
-    if idle is not None or ending is not None:
-        left = "its disks are billed until the next `up` or `orch reconcile`"
-        paid = "; what a reservation costs is paid on" if fleet.reservation is not None else ""
-        yield f"a node that ended itself is stopped: {left}{paid}"
+def left_words(fleet: Fleet) -> str:
+    """Return what is billed of a node that ended itself."""
+    paid = "; what a reservation costs is paid on" if fleet.reservation is not None else ""
+    return f"its disks are billed until the next `up` or `orch reconcile`{paid}"
 
 
 def capacity_reasons(
@@ -119,28 +109,3 @@ def disk_reasons(plan_disk: int | None) -> Iterator[str]:
         yield "disks: images and containers of jobs lie on the local disks, which a stop erases"
     else:
         yield f"disks: images and containers of jobs lie on a disk of {plan_disk} GiB that goes with its node"
-
-
-def image_reasons(facts: CrusoeFacts, previous: PriorState) -> Iterator[str]:
-    if facts.image is not None:
-        pinned = previous.pins.get("image") == facts.image.name
-        how = "pinned; `up --upgrade` looks for a newer one" if pinned else "pinned from now on"
-        yield f"image: {facts.image.name}, {how}"
-
-
-def rank_reasons(fleet: Fleet, *, by_topology: bool) -> Iterator[str]:
-    if fleet.topology == "rank-ordered" and by_topology:
-        yield "ranks: nodes of one rail-optimised pod first, which Crusoe tells of"
-    elif fleet.topology == "rank-ordered":
-        yield "ranks: by node number; Crusoe tells where machines of a partition stand, of others nothing"
-
-
-def unpriced(price: float | None, bastion: Bastion | None, disk: int | None) -> Iterator[str]:
-    """What costs money and has no price in the catalogue."""
-    if price is None:
-        yield "nodes"
-    if bastion is not None and bastion.price is None:
-        yield "bastion"
-    yield "public IPv4 addresses"
-    if disk is not None:
-        yield "data disks"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from orch.components.cloud.plan import CloudPlan
-from orch.spec.models.ssh import Jump
+from orch.components.cloud.plan import NeocloudPlan
 
 CIDR = "10.0.0.0/16"
 """Of a network that is made with a fleet, which no other one reaches, and of its one subnet."""
@@ -29,29 +27,20 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrusoePlan(CloudPlan):
+class CrusoePlan(NeocloudPlan):
     """A fleet on Crusoe.
 
     `ib_network`: the id of the InfiniBand network in which its partition is made, None without one; the field
-    `zone` holds the network's name too, else the location. `access`: how SSH gets in; `public`: whether nodes
-    have public addresses; `jumps`: given hops. `disk_gib`: the size of a node's data disk, None where it has
+    `zone` holds the network's name too, else the location. `public`: whether nodes have public addresses.
+    `disk_gib`: the size of a node's data disk, None where it has
     disks of its own. `reservation`: the one that nodes are made from, None: any that Crusoe chooses, or none.
     """
 
     project: str
     ib_network: str | None
     network: Network
-    access: Literal["direct", "given", "bastion"]
     public: bool
-    jumps: tuple[Jump, ...]
-    image: str
     bastion_image: str | None
     disk_gib: int | None
     reservation: str | None
     rank_by_topology: bool
-    whole: bool
-    others: tuple[CrusoePlan, ...] = ()
-
-    @property
-    def node_groups(self) -> tuple[CrusoePlan, ...]:
-        return (self, *self.others)

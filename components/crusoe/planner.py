@@ -5,45 +5,32 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
-from orch.components.cloud.cloudinit import (
-    RUNS_INIT,
-    ended_by_time,
-    filled,
-    node_config,
-    node_files,
-    prepared,
-)
+from orch.components.cloud.cloudinit import filled
+from orch.components.cloud.findings import ethernet_only, missing_image, missing_pieces, written_image
+from orch.components.cloud.neocloud import NeocloudPlanner
 from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.plan import Bastion
-from orch.components.cloud.planner import Planner
 from orch.components.cloud.quotas import unread_findings
-from orch.components.cloud.sizing import disk_gb, nvidia
-from orch.components.cloud.ssh_access import WORLD, AccessMethod, access_findings, network_of, way_in
+from orch.components.cloud.reasons import ending_reasons, image_reason, rank_reasons
+from orch.components.cloud.sizing import disk_gb
+from orch.components.cloud.ssh_access import access_findings, network_of, subnets_in, way_in
 from orch.components.crusoe import explain as told
 from orch.components.crusoe.account.facts import CrusoeFacts, Image, Lookups
-from orch.components.crusoe.candidates import CrusoeCandidate, machines
+from orch.components.crusoe.candidates import CrusoeCandidate, Machine, machines
 from orch.components.crusoe.plan import BASTION_IMAGE, BASTION_TYPE, CrusoePlan, Network
 from orch.components.crusoe.startup import MOST, startup_script
-from orch.components.idleness import SCRIPT as IDLE_SCRIPT
-from orch.components.idleness import IdleRule
-from orch.components.lifetime import Lifetime
 from orch.components.node_count import all_there
 from orch.components.request import PriorState
-from orch.runner.preparation.init_steps import steps
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 from orch.spec.models.backends.crusoe import CrusoeSettings
 from orch.spec.models.blocks import Network as NetworkBlock
-from orch.spec.models.ssh import Jump
 from orch.spec.suggest import few
-from orch.templates import render
 
-PREPARE = "/usr/local/sbin/orch-prepare"
 # What a host key and the client's take in a script, when it is planned.
 _KEY = "x" * 400
 
@@ -59,14 +46,13 @@ def needed_lookups(
     have to be made."""
     block, pins = network_of(fleet), previous.pins
     pinned = pins.get("image") if pins.get("image_of") == _image_of(fleet, candidate) else None
-    by_region = block.subnets.get(candidate.region, ()) if isinstance(block.subnets, dict) else block.subnets
     behind = way_in(block, settings).kind == "bastion"
     return Lookups(
         instance_type=candidate.type.name,
         location=candidate.region,
         image=pinned or _image_of(fleet, candidate),
         network=block.vpc,
-        subnets=by_region,
+        subnets=subnets_in(block, candidate.region),
         quota=not (candidate.kept and all_there(fleet, previous, indices)),
         bastion_image=(pins.get("bastion_image") or BASTION_IMAGE) if behind else None,
     )
@@ -74,11 +60,10 @@ def needed_lookups(
 
 def _image_of(fleet: Fleet, candidate: CrusoeCandidate) -> str:
     """The image of the nodes as it is looked up: what the file writes, else the one of the type."""
-    written = fleet.os_image.get("crusoe") if isinstance(fleet.os_image, dict) else fleet.os_image
-    return written or f"{machines()[candidate.type.name].image}:latest"
+    return written_image(fleet, "crusoe") or f"{machines()[candidate.type.name].image}:latest"
 
 
-class CrusoePlanner(Planner[CrusoeCandidate, CrusoeFacts, CrusoePlan, CrusoeSettings]):
+class CrusoePlanner(NeocloudPlanner[CrusoeCandidate, CrusoeFacts, CrusoePlan, CrusoeSettings]):
     """Plan a fleet on Crusoe. Errors: ORCH213, 223-238, 281, 313, 321-323."""
 
     backend = "crusoe"
@@ -86,23 +71,8 @@ class CrusoePlanner(Planner[CrusoeCandidate, CrusoeFacts, CrusoePlan, CrusoeSett
     most_user_data = MOST
 
     @cached_property
-    def access(self) -> AccessMethod:
-        return way_in(self.block, self.settings)
-
-    @cached_property
-    def bastion(self) -> Bastion | None:
-        """A small machine without GPUs."""
-        image = self.facts.bastion_image
-        if self.access.kind != "bastion" or image is None:
-            return None
-        price = self.machine_price(BASTION_TYPE)
-        return Bastion(BASTION_TYPE, image.name, True, self.access.cidrs or (WORLD,), price)
-
-    @cached_property
-    def image(self) -> Image:
-        if self.facts.image is None:
-            raise AssertionError("an image that is missing is an error")
-        return self.facts.image
+    def bastion_parts(self) -> tuple[str, Image | None]:
+        return BASTION_TYPE, self.facts.bastion_image
 
     @cached_property
     def network(self) -> Network:
@@ -111,16 +81,17 @@ class CrusoePlanner(Planner[CrusoeCandidate, CrusoeFacts, CrusoePlan, CrusoeSett
         return Network(given.id if given else None, given.network if given else None, self.access.sources)
 
     @cached_property
-    def interconnect(self) -> str:
-        return "infiniband" if self.candidate.infiniband else "ethernet"
+    def machine(self) -> Machine:
+        """What the catalogue has of the type beside what it has of those of all clouds."""
+        return machines()[self.candidate.type.name]
 
     @cached_property
-    def rank_by_topology(self) -> bool:
-        return self.fleet.topology == "rank-ordered" and self.candidate.infiniband is not None
+    def cards(self) -> int:
+        return self.machine.hcas if self.candidate.infiniband else 0
 
     @cached_property
-    def cloud_init(self) -> str:
-        return node_init(self.fleet, self.candidate, self.context.scripts, self.idle, self.ending)
+    def data(self) -> Literal["local", "disk"]:
+        return "local" if self.machine.nvme else "disk"
 
     @cached_property
     def user_data_size(self) -> int:
@@ -130,7 +101,7 @@ class CrusoePlanner(Planner[CrusoeCandidate, CrusoeFacts, CrusoePlan, CrusoeSett
     @cached_property
     def data_gib(self) -> int | None:
         """The size of a node's data disk; None where it has disks of its own."""
-        return None if machines()[self.candidate.type.name].nvme else disk_gb(self.fleet)
+        return None if self.machine.nvme else disk_gb(self.fleet)
 
     @cached_property
     def layout_parts(self) -> tuple[object, ...]:
@@ -147,22 +118,32 @@ class CrusoePlanner(Planner[CrusoeCandidate, CrusoeFacts, CrusoePlan, CrusoeSett
     def findings(self) -> Iterator[Finding]:
         fleet, candidate, facts = self.fleet, self.candidate, self.facts
         yield from access_findings("Crusoe", self.block, self.access, all_public=True)
-        yield from _given_findings(self.block, facts, candidate.region)
-        yield from _image_findings(fleet, candidate, facts, self.previous)
-        yield from _fabric_findings(fleet, candidate)
+        yield from missing_pieces(self.block, facts.missing, facts.project, "name it by its id or its name")
+        yield from _subnet_findings(self.block, facts, candidate.region)
+        if facts.image is None:
+            yield missing_image(
+                f"Crusoe has no machine image {_image_of(fleet, candidate)} in {candidate.region}",
+                "name one in `os_image`, as `name:tag`: `crusoe compute images list` shows them",
+                written=fleet.os_image is not None,
+                pinned=self.previous.pins.get("image"),
+            )
+        if candidate.infiniband is None:
+            yield from _fabric_findings(fleet, candidate)
         yield from _reservation_findings(fleet, candidate, facts, self.new)
         yield from _quota_findings(candidate, facts, self.new, self.context.other_groups)
         yield from unread_findings(facts.unread)
 
-    def unpriced(self) -> Iterable[str]:
-        return told.unpriced(self.price, self.bastion, self.data_gib)
+    def own_costs(self) -> Iterator[str]:
+        yield "public IPv4 addresses"
+        if self.data_gib is not None:
+            yield "data disks"
 
     def own_pins(self) -> dict[str, str]:
         bastion, network = self.facts.bastion_image, self.candidate.network_id
         return {
             "project": self.facts.project,
             "spot": "false",
-            "image": self.image.name,
+            "image": self.image.id,
             "image_of": _image_of(self.fleet, self.candidate),
             **({"ib_network": network} if network else {}),
             **({"bastion_image": bastion.name} if bastion else {}),
@@ -170,17 +151,17 @@ class CrusoePlanner(Planner[CrusoeCandidate, CrusoeFacts, CrusoePlan, CrusoeSett
 
     def own_reasons(self) -> Iterator[str]:
         fleet, candidate, facts = self.fleet, self.candidate, self.facts
-        yield from told.ending_reasons(fleet, self.idle, self.ending)
+        yield from ending_reasons(self.idle, self.ending, told.left_words(fleet))
         yield from told.fabric_reasons(candidate, facts, self.new)
         yield from told.network_reasons(self.network, self.access, self.bastion, jumps=len(self.jumps))
         yield from told.capacity_reasons(fleet, candidate, facts, self.new, whole=self.whole)
-        yield from told.image_reasons(facts, self.previous)
+        yield image_reason(self.image.id, self.image.name, self.previous)
         yield from told.disk_reasons(self.data_gib)
-        yield from told.rank_reasons(fleet, by_topology=self.rank_by_topology)
-
-    @cached_property
-    def jumps(self) -> tuple[Jump, ...]:
-        return (self.block.proxy_jump or ()) if self.access.kind == "given" else ()
+        yield from rank_reasons(
+            fleet,
+            "nodes of one rail-optimised pod first, which Crusoe tells of" if self.rank_by_topology else None,
+            "Crusoe tells where machines of a partition stand, of others nothing",
+        )
 
     def record(self, fields: dict[str, Any]) -> CrusoePlan:
         bastion = self.facts.bastion_image
@@ -189,66 +170,19 @@ class CrusoePlanner(Planner[CrusoeCandidate, CrusoeFacts, CrusoePlan, CrusoeSett
             project=self.facts.project,
             ib_network=self.candidate.network_id or None,
             network=self.network,
-            access=self.access.kind,
             public=True,
-            jumps=self.jumps,
-            image=self.image.name,
             bastion_image=bastion.name if self.bastion and bastion else None,
             disk_gib=self.data_gib,
             reservation=self.fleet.reservation,
             rank_by_topology=self.rank_by_topology,
-            whole=self.whole,
         )
-
-
-def node_init(
-    fleet: Fleet,
-    candidate: CrusoeCandidate,
-    scripts: Mapping[str, str],
-    idle: IdleRule | None = None,
-    ending: Lifetime | None = None,
-) -> str:
-    """The cloud-config of a node, with marks for its name and its keys: what `startup_script` makes of it is
-    what Crusoe runs. `scripts`: the text of `init[].file` by path; `idle` and `ending`: when it ends itself.
-    """
-    init = steps(fleet, scripts)
-    machine = machines()[candidate.type.name]
-    prepare = render(
-        "image-prepare.sh.j2",
-        gpus=nvidia(candidate.type),
-        toolkit=None,
-        cards=machine.hcas if candidate.infiniband else 0,
-        data="local" if machine.nvme else "disk",
-        idle=IDLE_SCRIPT if idle else None,
-        steps=init,
-        **RUNS_INIT,
-    )
-    files = [
-        *node_files(PREPARE, sshd="AllowTcpForwarding yes\n"),
-        *prepared(PREPARE, prepare, init, cloud=None, idle=idle.script(CrusoePlanner.off) if idle else None),
-        *ended_by_time(ending.script(CrusoePlanner.off) if ending else None),
-    ]
-    return node_config(fleet, files, host_key="given")
 
 
 # What is found out
 
 
-def _given_findings(block: NetworkBlock, facts: CrusoeFacts, region: str) -> Iterator[Finding]:
-    """Given pieces that are not there, or not where the fleet goes."""
-
-    def path_of(name: str) -> str:
-        if not isinstance(block.subnets, dict) and name in block.subnets:
-            return f"network.subnets[{block.subnets.index(name)}]"
-        return "network.vpc" if name == block.vpc else "network"
-
-    for name in facts.missing:
-        yield Finding(
-            "ORCH226",
-            path_of(name),
-            f"the project {facts.project} has no {name}",
-            hint="name it by its id or its name",
-        )
+def _subnet_findings(block: NetworkBlock, facts: CrusoeFacts, region: str) -> Iterator[Finding]:
+    """Report a given network that has no subnet in the fleet's region."""
     here = [each for each in facts.subnets if each.location == region]
     if (block.vpc or block.subnets) and not facts.missing and not here:
         others = ", ".join(f"{each.name} in {each.location}" for each in facts.subnets)
@@ -261,36 +195,16 @@ def _given_findings(block: NetworkBlock, facts: CrusoeFacts, region: str) -> Ite
         )
 
 
-def _image_findings(
-    fleet: Fleet, candidate: CrusoeCandidate, facts: CrusoeFacts, previous: PriorState
-) -> Iterator[Finding]:
-    if facts.image is None:
-        written, pinned = fleet.os_image is not None, previous.pins.get("image")
-        yield Finding(
-            "ORCH213",
-            "os_image" if written else "resources",
-            f"Crusoe has no machine image {_image_of(fleet, candidate)} in {candidate.region}",
-            detail=f"{pinned} is pinned, and gone" if pinned else None,
-            hint="`orch up --upgrade` takes the newest"
-            if pinned and not written
-            else "name one in `os_image`, as `name:tag`: `crusoe compute images list` shows them",
-        )
-
-
 def _fabric_findings(fleet: Fleet, candidate: CrusoeCandidate) -> Iterator[Finding]:
-    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
-    if fleet.placement == "cluster" and candidate.infiniband is None and not plain:
-        name = candidate.type.name
-        fast = sorted(kind for kind, each in machines().items() if each.hcas)
-        yield Finding(
-            "ORCH223",
-            "instance_types" if fleet.instance_types else "placement",
-            f"the project has no InfiniBand network for {name} in {candidate.region}: Ethernet only"
-            if name in fast
-            else f"{name} has no InfiniBand: Ethernet only between the nodes",
-            hint=f"with InfiniBand: {', '.join(fast)}; or write `network: {{interconnect: ethernet}}`",
-            severity=Severity.WARNING,
-        )
+    name = candidate.type.name
+    fast = sorted(kind for kind, each in machines().items() if each.hcas)
+    return ethernet_only(
+        fleet,
+        f"the project has no InfiniBand network for {name} in {candidate.region}: Ethernet only"
+        if name in fast
+        else f"{name} has no InfiniBand: Ethernet only between the nodes",
+        f"with InfiniBand: {', '.join(fast)}",
+    )
 
 
 def _reservation_findings(

@@ -10,13 +10,11 @@ key of its own in its script. That call is not atomic either.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from orch.components.cloud.marked import cloud_name
 from orch.components.cloud.rest.client import Row
-from orch.components.cloud.rest.handler import AGAIN_S, NamedHandler
+from orch.components.cloud.rest.handler import AGAIN_S, KindHandler, wait_for_all
 from orch.components.crusoe.account import client as kinds
 from orch.components.crusoe.account.client import (
     INSTANCE,
@@ -51,8 +49,10 @@ internal/vm/util.go), where this is one (RFC 1035, 2.3.1)."""
 DOWN = (*OFF, "CRASHED", "ERROR")
 
 
-class CrusoeHandler(NamedHandler[CrusoeClient]):
-    """Resources of one kind, whose `spec` is the body of its create, without a name."""
+class CrusoeHandler(KindHandler[CrusoeClient]):
+    """Resources of one kind."""
+
+    most_name: ClassVar[int | None] = MOST_NAME
 
     def __init__(
         self,
@@ -63,41 +63,21 @@ class CrusoeHandler(NamedHandler[CrusoeClient]):
         settle_s: float = SETTLE_S,
     ) -> None:
         super().__init__(client, pause_s=pause_s, settle_s=settle_s)
-        self._kind = kind
+        self.kind = kind
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
         resource, state = self.made(inputs)
-        what = f"create the {self._kind.words} {self.name_of(inputs)}"
-        self._client().settle(self._kind, state.get("operation", ""), what, for_s=AGAIN_S)
+        what = f"create the {self.kind.words} {self.name_of(inputs)}"
+        self._client().settle(self.kind, state.get("operation", ""), what, for_s=AGAIN_S)
         return resource, {OBSERVED: {}}
-
-    def look(self, resource_id: str, state: State) -> State | None:
-        found = self._client().get(self._kind, resource_id)
-        return None if found is None else self._observed(found, state)
-
-    def _observed(self, found: Row, state: State) -> State:
-        return {}
-
-    def remove(self, resource_id: str) -> None:
-        self._client().remove(self._kind, resource_id, for_s=AGAIN_S)
-
-    def name_of(self, inputs: Inputs) -> str:
-        return cloud_name(inputs["name"], inputs["mark"], inputs["spec"], most=MOST_NAME)
-
-    def own(self, inputs: Inputs) -> str | None:
-        """Of several, which a call made that was lost and came late, the oldest is kept."""
-        found = self._client().named(self._kind, self.name_of(inputs))
-        for surplus in found[1:]:
-            self._client().delete(self._kind, str(surplus["id"]))
-        return str(found[0]["id"]) if found else None
-
-    def _body(self, inputs: Inputs) -> Row:
-        return {"name": self.name_of(inputs), **inputs["spec"]}
 
     def begin(self, inputs: Inputs) -> tuple[str, State]:
         """With the operation that makes it, empty where there is none."""
-        resource, operation = self._client().create(self._kind, self._body(inputs))
+        resource, operation = self._client().create(self.kind, self._body(inputs))
         return resource, {"operation": operation}
+
+    def _body(self, inputs: Inputs) -> Row:
+        return {"name": self.name_of(inputs), **inputs["spec"]}
 
 
 class InstanceHandler(CrusoeHandler):
@@ -125,11 +105,7 @@ class InstanceHandler(CrusoeHandler):
         operation = state.get("operation", "")
         if inputs.get("waits"):
             node = {inputs["name"]: {"id": resource, "operation": operation}}
-            try:
-                until_running(self._client(), node, self._pause_s)
-            except CrusoeRefused:
-                self.delete(resource, {})
-                raise
+            self.until_up(resource, lambda: until_running(self._client(), node, self._pause_s))
         return resource, {OBSERVED: {}, "operation": operation}
 
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
@@ -139,7 +115,7 @@ class InstanceHandler(CrusoeHandler):
         own = {"ssh_public_key": inputs.get("public_key", ""), "startup_script": inputs.get("script", "")}
         return {**super()._body(inputs), **own}
 
-    def _observed(self, found: Row, state: State) -> State:
+    def observed(self, found: Row, state: State) -> State:
         if "status" not in state:
             return {}
         return {"status": "stopped" if state_of(found) in DOWN else "running"}
@@ -162,8 +138,8 @@ def until_running(
 
     Raises CrusoeRefused as soon as one of them does not come up: the others are of no use alone.
     """
-    end = time.monotonic() + UP_S
-    while True:
+
+    def look() -> dict[str, Row]:
         known = {str(row["id"]): row for row in client.all(INSTANCE)} if instances else {}
         found: dict[str, Row] = {}
         for node, each in instances.items():
@@ -173,13 +149,13 @@ def until_running(
                 raise CrusoeRefused(f"bring {node} up", "transient", message)
             if row is not None and state_of(row) == "RUNNING" and _addresses(row):
                 found[node] = row
-        if len(found) == len(instances):
-            return found
-        if time.monotonic() >= end:
-            late = sorted(set(instances) - set(found))
-            message = f"{', '.join(late[:8])} do not run after {UP_S / 60:.0f} minutes"
-            raise CrusoeRefused("bring the VMs up", "transient", message)
-        time.sleep(pause_s)
+        return found
+
+    def late(names: str) -> CrusoeRefused:
+        message = f"{names} do not run after {UP_S / 60:.0f} minutes"
+        return CrusoeRefused("bring the VMs up", "transient", message)
+
+    return wait_for_all(instances, look, late, for_s=UP_S, pause_s=pause_s)
 
 
 def _missing(client: CrusoeClient, node: str, each: Mapping[str, str]) -> Row | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pulumi
 
@@ -12,10 +12,6 @@ from orch.components.crusoe.explain import PACKAGE
 from orch.components.crusoe.plan import CIDR, OS_DISK_GIB, CrusoePlan
 from orch.components.crusoe.startup import startup_script
 from orch.components.resources import ServedFleet, ServedResource, untracked
-
-if TYPE_CHECKING:
-    from orch.components.crusoe.backend import CrusoeBackend
-    from orch.components.request import PlanRequest
 
 _ALL = ["tcp", "udp", "icmp"]
 
@@ -180,9 +176,4 @@ class CrusoeFleet(ServedFleet[CrusoePlan]):
         return group.disk_gib or OS_DISK_GIB
 
 
-def register(
-    backend: CrusoeBackend, request: PlanRequest, plan: CrusoePlan
-) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
-    """See `Backend.register`."""
-    component = CrusoeFleet(plan, backend.session(request).key)
-    return component.state, component.identity
+register = CrusoeFleet.register

@@ -53,7 +53,6 @@ class GcpBackend(CloudBackend[GcpFacts, GcpPlan]):
     settings: ClassVar[type[BackendSettings]] = GcpSettings
     packages: ClassVar[tuple[str, ...]] = ("gcp:",)
     key_variables: ClassVar[tuple[str, ...]] = ("GOOGLE_APPLICATION_CREDENTIALS",)
-    rehearsal: ClassVar[str | None] = "orch.rehearsal.gcp"
     explained: ClassVar[Explained] = EXPLAINED
     planner: ClassVar[type[AnyPlanner] | None] = GcpPlanner
     node_type: ClassVar[str] = "gcp:compute/instanceFromTemplate:InstanceFromTemplate"

@@ -12,16 +12,16 @@ from orch.components.cloud.candidates import (
     candidate_of,
     current_candidate,
     divisible,
+    fits_of,
     in_reservation,
-    known_types,
-    no_offer,
     places,
+    query_on,
     with_required_fabric,
 )
 from orch.components.gcp.account.facts import Reservation
 from orch.components.request import PriorState
 from orch.offers.match import judge, names_zone
-from orch.offers.query import MachineQuery, machine_query
+from orch.offers.query import MachineQuery
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.gcp import GcpSettings
@@ -47,16 +47,19 @@ def candidates(
 
     Raises PlanErrors when there is none: ORCH200, 202, 205, 208, 223, 225, 323.
     """
-    query = _query(fleet, settings, catalog)
+    query = query_on(settings, fleet, catalog)
     reserved = (reservation.zone, reservation.instance_type) if reservation else None
     kept = current_candidate(query, catalog, previous, lambda offer: _in_zones(query, offer), reserved)
     if kept is not None:
         return divisible(fleet, (kept,))
-    known_types(query, catalog, other_backends)
-    judgement = judge(query, catalog)
-    fits = [fit for fit in judgement.fits if fit.offer.region and fit.offer.zone]
-    if not fits:
-        raise no_offer(fleet, query, catalog, judgement, _elsewhere(query, catalog))
+    fits = fits_of(
+        fleet,
+        query,
+        catalog,
+        other_backends,
+        usable=lambda offer: offer.region and offer.zone,
+        instead=_elsewhere,
+    )
     matches = _networked(fleet, tuple(candidate_of(fit) for fit in fits), network)
     if reservation is not None:
         matches = in_reservation(matches, reservation.instance_type, reservation.zone)
@@ -70,16 +73,6 @@ def candidates(
         hint=f"types with one: {', '.join(with_fabric())}",
     )
     return divisible(fleet, connected)
-
-
-def _query(fleet: Fleet, settings: GcpSettings, catalog: Catalog) -> MachineQuery:
-    query = machine_query(fleet, catalog)
-    return replace(
-        query,
-        backends=("gcp",),
-        regions=query.regions or settings.regions,
-        spot_policy="on-demand" if fleet.reservation is not None else query.spot_policy,
-    )
 
 
 def _in_zones(query: MachineQuery, offer: Offer) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from orch.catalog.gcp.machines import Shape
+from orch.components.cloud.findings import short_reservation
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.gcp.account.facts import Allowance, GcpFacts
 from orch.components.gcp.account.lookups import WEEK_S, flex_start, options
@@ -280,22 +281,8 @@ def reservation_findings(fleet: Fleet, facts: GcpFacts, demand: Demand) -> Itera
         )
     elif reservation.status != "READY":
         yield Finding("ORCH322", "reservation", f"the reservation {reservation.name} is {reservation.status}")
-    elif reservation.total < demand.nodes:
-        yield Finding(
-            "ORCH321",
-            "reservation",
-            f"the reservation holds {reservation.total} instances, the fleet has {demand.nodes} nodes",
-            hint=f"write `nodes: {reservation.total}`, or name a reservation of {demand.nodes}",
-        )
-    elif reservation.free < demand.new:
-        yield Finding(
-            "ORCH321",
-            "reservation",
-            f"{reservation.free} of the reservation's {reservation.total} instances are free, "
-            f"{demand.new} more nodes are wanted",
-            detail="others use the rest",
-            hint="end what uses them, or name another reservation",
-        )
+    else:
+        yield from short_reservation(reservation.total, reservation.free, nodes=demand.nodes, new=demand.new)
 
 
 def quota_findings(

@@ -7,13 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orch.catalog.gcp.machines import Shape, software
-from orch.components.cloud.plan import Bastion
 from orch.components.explain import ChangeRow, Explained, counted, scratch_words
 from orch.components.gcp.account.facts import GcpFacts
 from orch.components.gcp.candidates import CloudCandidate
-from orch.components.gcp.network import NetworkDecision
 from orch.components.gcp.plan import GcpPlan, ManagedGroup, Scheduling
-from orch.components.request import PriorState
 from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Scratch
@@ -132,14 +129,6 @@ def capacity_reasons(
         yield "maintenance: stops a node and starts it again, as GPUs cannot move"
 
 
-def image_reasons(facts: GcpFacts, previous: PriorState) -> Iterator[str]:
-    if facts.image is None:
-        return
-    pinned = previous.pins.get("image") == facts.image.link
-    how = "pinned; `up --upgrade` looks for a newer one" if pinned else "pinned from now on"
-    yield f"image: {facts.image.link.removeprefix('projects/')}, {how}"
-
-
 def account_reasons(account: str | None) -> Iterator[str]:
     if account is None:
         yield "service account: none, so nodes can call no API of Google; `vm_service_account` names one"
@@ -166,25 +155,3 @@ def scratch_reasons(volume: Scratch | None, shape: Shape) -> Iterator[str]:
         )
         joined = f" joined as RAID 0 ({shape.disks * shape.disk_gb} GB)" if many else ""
         yield f"scratch: {disks}{joined}, {volume.fs} at {volume.path}"
-
-
-def rank_reasons(fleet: Fleet, shape: Shape, *, by_host: bool) -> Iterator[str]:
-    if fleet.topology != "rank-ordered":
-        return
-    if by_host:
-        yield "ranks: neighbours first, by the block, subblock and host that GCP tells of"
-    else:
-        yield f"ranks: by node number; GCP tells nothing of where a {shape.type} without a placement stands"
-
-
-def unpriced(decision: NetworkDecision, price: float | None, bastion: Bastion | None) -> Iterator[str]:
-    """What costs money and has no price in the catalogue."""
-    if price is None:
-        yield "nodes"
-    if bastion is not None and bastion.price is None:
-        yield "bastion"
-    if decision.networks.nat is not None:
-        yield "Cloud NAT and its traffic"
-    if decision.public or (bastion is not None and bastion.public):
-        yield "public IPv4 addresses"
-    yield "root disks"

@@ -96,11 +96,13 @@ def fleet_state(plan: GcpPlan, settings: GcpSettings, stack: str, outputs: Fleet
         cloud_state.node_state(
             groups[node.name],
             node,
-            key=outputs.host_keys[machine.id],
-            address=machine.public if way == "direct" else machine.internal,
-            internal=machine.internal,
-            jumps=jumps,
-            proxy_command=_iap_command(groups[node.name], settings, machine.name) if way == "iap" else None,
+            outputs.host_keys[machine.id],
+            cloud_state.Route(
+                machine.public if way == "direct" else machine.internal,
+                machine.internal,
+                jumps,
+                _iap_command(groups[node.name], settings, machine.name) if way == "iap" else None,
+            ),
             topology=machine.host,
             disk_gb=groups[node.name].disk.size_gb,
             made_by=makers.get(node.name),

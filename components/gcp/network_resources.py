@@ -9,15 +9,14 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from orch.components.cloud.cloudinit import filled, wrapped
-from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.cloudinit import filled_for, wrapped
 from orch.components.cloud.sizing import fingerprint
 from orch.components.file_systems import FileSystem
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.network import filestore_range
 from orch.components.gcp.plan import BASTION, NODES, Firewall, GcpPlan, Networks, NetworkStack, Vpc
 from orch.components.lifetime import Lifetime
-from orch.components.resources import Keys
+from orch.components.resources import Keys, common_user_data
 from orch.spec.models.backends.credentials import GcpServiceAccountCreds
 from orch.spec.models.backends.gcp import GcpSettings
 
@@ -294,38 +293,16 @@ class NetworkResources:
 
     def _metadata(self, name: str, text: str) -> dict[str, pulumi.Input[str]]:
         """User data with the machine's name and keys."""
-
-        def fill(keys: Sequence[str]) -> str:
-            seed, authorized = keys
-            return filled(
-                text,
-                name=name,
-                host_key=private_host_key(seed, name),
-                host_key_public=public_host_key(seed, name),
-                authorized_key=authorized,
-            )
-
         both = pulumi.Output.all(self.keys.host_seed, self.keys.client_public_key)
         return {
-            "user-data": pulumi.Output.secret(both.apply(fill)),
+            "user-data": pulumi.Output.secret(both.apply(lambda keys: filled_for(name, text, *keys))),
             **_OWN_KEYS_ALONE,
         }
 
     def common_metadata(self, plan: GcpPlan) -> dict[str, pulumi.Input[str]]:
-        """The metadata of all nodes of a group. It holds no key but the client's public one; what the file's
-        `init` has may be secret."""
-        text = plan.cloud_init
+        """The metadata of all nodes of a group."""
         sources = [self._sources[each.name] for each in self.plan.file_systems]
-
-        def fill(values: Sequence[Any]) -> str:
-            key, known_sources = values
-            mounted = list(zip(self.plan.file_systems, known_sources, strict=True))
-            return wrapped(filled(text, authorized_key=key, file_systems=mounted))
-
-        user_data = pulumi.Output.all(self.keys.client_public_key, sources).apply(fill)
-        user_data = (
-            pulumi.Output.secret(user_data) if plan.confidential else pulumi.Output.unsecret(user_data)
-        )
+        user_data = common_user_data(plan, self.plan.file_systems, self.keys, sources, wrapped)
         return {"user-data": user_data, "enable-guest-attributes": "TRUE", **_OWN_KEYS_ALONE}
 
     def _bastion(self) -> gcp.compute.Instance | None:

@@ -185,11 +185,6 @@ class GcpPlan(CloudPlan):
     host_keys: Mapping[str, tuple[str, str]]
     labels: Mapping[str, str]
     rank_by_host: bool
-    others: tuple[GcpPlan, ...] = ()
-
-    @property
-    def node_groups(self) -> tuple[GcpPlan, ...]:
-        return (self, *self.others)
 
     @property
     def base(self) -> str:

@@ -5,22 +5,24 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 from orch.catalog.gcp.machines import Shape, gcp_image
 from orch.components import file_systems
 from orch.components.cloud.cloudinit import bastion_config, wrapped
+from orch.components.cloud.findings import ethernet_only, missing_bastion, missing_image, written_image
 from orch.components.cloud.plan import Bastion
 from orch.components.cloud.planner import Planner
 from orch.components.cloud.quotas import unread_findings
+from orch.components.cloud.reasons import image_reason, rank_reasons
 from orch.components.cloud.sizing import disk_findings, disk_gb, fingerprint, key_findings, nvidia
 from orch.components.gcp import capacity as capacities
 from orch.components.gcp import explain as told
 from orch.components.gcp import network as networks
 from orch.components.gcp import userdata
-from orch.components.gcp.account.facts import GcpFacts, Image
+from orch.components.gcp.account.facts import GcpFacts
 from orch.components.gcp.account.labels import label_findings, labels
 from orch.components.gcp.account.lookups import (
     BASTION_TYPE,
@@ -46,8 +48,6 @@ from orch.components.gcp.plan import (
 )
 from orch.components.gcp.ssh_access import cidr_findings, iap_key_findings
 from orch.components.idleness import IdleRule
-from orch.components.scratch import disk_scratch
-from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, settle
 from orch.spec.models import Fleet
 from orch.spec.models.backends.gcp import GcpSettings
@@ -148,12 +148,6 @@ class GcpPlanner(Planner[CloudCandidate, GcpFacts, GcpPlan, GcpSettings]):
         return bastion_config(self.fleet.name, _node_cidrs(self.decision))
 
     @cached_property
-    def image(self) -> Image:
-        if self.facts.image is None:
-            raise AssertionError("an image that is missing is an error")
-        return self.facts.image
-
-    @cached_property
     def created_file_systems(self) -> tuple[file_systems.FileSystem, ...]:
         return file_systems.created(self.fleet)
 
@@ -164,10 +158,6 @@ class GcpPlanner(Planner[CloudCandidate, GcpFacts, GcpPlan, GcpSettings]):
     @cached_property
     def node_scratch(self) -> Scratch | None:
         return userdata.node_scratch(self.fleet, self.shape, self.os)
-
-    @cached_property
-    def scratch(self) -> Mapping[str, str | bool] | None:
-        return disk_scratch(self.fleet, self.node_scratch)
 
     @cached_property
     def disk(self) -> Disk:
@@ -206,12 +196,38 @@ class GcpPlanner(Planner[CloudCandidate, GcpFacts, GcpPlan, GcpSettings]):
     @cached_property
     def rank_by_host(self) -> bool:
         close = self.placement_policy or self.facts.reservation
-        return self.fleet.topology == "rank-ordered" and self.shape.levels > 0 and close is not None
+        return self.ranked and self.shape.levels > 0 and close is not None
 
     def place_findings(self) -> Iterator[Finding]:
         """What is wrong before the networks are decided."""
         fleet, candidate, facts = self.fleet, self.candidate, self.facts
-        yield from _place_findings(fleet, candidate, facts, self.shape)
+        path = "availability_zones" if fleet.availability_zones else "regions"
+        name, zone = candidate.type.name, candidate.zone
+        if zone not in facts.zones or facts.offered is False:
+            what = f"the project sees no {name} in {zone}"
+            yield Finding(
+                "ORCH205", path, what, detail="the catalogue lists it there", hint="name another zone"
+            )
+        elif facts.profile is False:
+            yield Finding(
+                "ORCH205",
+                path,
+                f"{zone} has no network profile {zone}-{self.shape.profile}, which {name} needs",
+                detail="`gcloud compute network-profiles list` lists them",
+                hint="name another zone",
+            )
+        if facts.image is None:
+            yield missing_image(
+                f"no machine image was found for {name}",
+                "name one in `os_image`: `projects/P/global/images/NAME`, or a name of the project's own",
+                written=fleet.os_image is not None,
+            )
+        if not self.shape.fast:
+            yield from ethernet_only(
+                fleet,
+                f"{name} has no fast interconnect: Ethernet only between the nodes",
+                f"with one: {', '.join(with_fabric())}",
+            )
         yield from capacities.option_findings(fleet, candidate, self.shape)
         yield from capacities.reservation_findings(fleet, facts, Demand(len(self.indices), self.new, 0))
         yield from cidr_findings(self.lookup)
@@ -238,15 +254,21 @@ class GcpPlanner(Planner[CloudCandidate, GcpFacts, GcpPlan, GcpSettings]):
     def size_findings(self) -> Iterator[Finding]:
         yield from disk_findings(self.fleet, self.facts.image.size_gb if self.facts.image else None)
         yield from capacities.group_findings(self.group, self.demand)
-        yield from _bastion_findings(self.decision, self.facts, self.candidate)
+        if self.decision.way.kind == "bastion" and self.facts.bastion_image is None:
+            hint = "write `bastion: false` to reach the nodes through IAP, or give `proxy_jump`"
+            yield missing_bastion(self.candidate.region, "network.bastion", hint)
 
     def node_facts(self) -> dict[str, str | int | bool | None]:
         """Container-Optimized OS comes without NVIDIA's toolkit."""
         bare = self.os == "cos" and self.candidate.type.gpu is not None
         return super().node_facts() | ({"toolkit": False} if bare else {})
 
-    def unpriced(self) -> Iterable[str]:
-        return told.unpriced(self.decision, self.price, self.bastion)
+    def own_costs(self) -> Iterator[str]:
+        if self.decision.networks.nat is not None:
+            yield "Cloud NAT and its traffic"
+        if self.decision.public or (self.bastion is not None and self.bastion.public):
+            yield "public IPv4 addresses"
+        yield "root disks"
 
     def own_pins(self) -> dict[str, str]:
         pins = {"project": self.facts.project}
@@ -271,14 +293,17 @@ class GcpPlanner(Planner[CloudCandidate, GcpFacts, GcpPlan, GcpSettings]):
         placement = capacities.placement_reason(fleet, shape, facts, self.placement_policy)
         yield from filter(None, [placement])
         yield from told.capacity_reasons(fleet, self.group, self.scheduling, facts)
-        yield from told.image_reasons(facts, self.previous)
+        link = self.image.link
+        yield image_reason(link, link.removeprefix("projects/"), self.previous)
         yield from told.account_reasons(self.settings.vm_service_account)
         yield from told.software_reasons(shape)
         yield from told.scratch_reasons(self.node_scratch, shape)
-        yield from told.rank_reasons(fleet, shape, by_host=self.rank_by_host)
+        first = "neighbours first, by the block, subblock and host that GCP tells of"
+        unknown = f"GCP tells nothing of where a {shape.type} without a placement stands"
+        yield from rank_reasons(fleet, first if self.rank_by_host else None, unknown)
 
     def record(self, fields: dict[str, Any]) -> GcpPlan:
-        fleet, decision = self.fleet, self.decision
+        decision = self.decision
         name, _, count = self.shape.accelerator.partition(":")
         return GcpPlan(
             **fields,
@@ -298,60 +323,10 @@ class GcpPlanner(Planner[CloudCandidate, GcpFacts, GcpPlan, GcpSettings]):
             disk=self.disk,
             accelerator=(name, int(count)) if name else None,
             service_account=self.settings.vm_service_account,
-            confidential=bool(fleet.init or any(mount.options for mount in fleet.mounts)),
+            confidential=self.confidential,
             host_keys=self.known_host_keys,
             labels=self.labels,
             rank_by_host=self.rank_by_host,
-        )
-
-
-# What is found out
-
-
-def _place_findings(
-    fleet: Fleet, candidate: CloudCandidate, facts: GcpFacts, shape: Shape
-) -> Iterator[Finding]:
-    path = "availability_zones" if fleet.availability_zones else "regions"
-    name = candidate.type.name
-    if candidate.zone not in facts.zones or facts.offered is False:
-        what = f"the project sees no {name} in {candidate.zone}"
-        yield Finding("ORCH205", path, what, detail="the catalogue lists it there", hint="name another zone")
-    elif facts.profile is False:
-        yield Finding(
-            "ORCH205",
-            path,
-            f"{candidate.zone} has no network profile {candidate.zone}-{shape.profile}, which {name} needs",
-            detail="`gcloud compute network-profiles list` lists them",
-            hint="name another zone",
-        )
-    if facts.image is None:
-        written = fleet.os_image is not None
-        yield Finding(
-            "ORCH213",
-            "os_image" if written else "resources",
-            f"no machine image was found for {name}",
-            hint="name one in `os_image`: `projects/P/global/images/NAME`, or a name of the project's own",
-        )
-    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
-    if fleet.placement == "cluster" and not shape.fast and not plain:
-        yield Finding(
-            "ORCH223",
-            "instance_types" if fleet.instance_types else "placement",
-            f"{name} has no fast interconnect: Ethernet only between the nodes",
-            hint=f"with one: {', '.join(with_fabric())}; or write `network: {{interconnect: ethernet}}`",
-            severity=Severity.WARNING,
-        )
-
-
-def _bastion_findings(
-    decision: networks.NetworkDecision, facts: GcpFacts, candidate: CloudCandidate
-) -> Iterator[Finding]:
-    if decision.way.kind == "bastion" and facts.bastion_image is None:
-        yield Finding(
-            "ORCH213",
-            "network.bastion",
-            f"no machine image was found for a bastion in {candidate.region}",
-            hint="write `bastion: false` to reach the nodes through IAP, or give `proxy_jump`",
         )
 
 
@@ -360,7 +335,7 @@ def _bastion_findings(
 
 def node_os(fleet: Fleet, candidate: CloudCandidate) -> str:
     """The OS of the nodes: that of the catalogue's image, or by the name of a written one."""
-    written = fleet.os_image.get("gcp") if isinstance(fleet.os_image, dict) else fleet.os_image
+    written = written_image(fleet, "gcp")
     if written:
         return "cos" if "cos" in written.split("/")[-1].split("-") else "ubuntu"
     row = gcp_image(candidate.type, image_fabric(candidate))

@@ -22,6 +22,7 @@ from orch.components.gcp.account.labels import label
 from orch.components.gcp.fleet_state import FleetOutputs, NodeInstance, fleet_state, interface_address
 from orch.components.gcp.network_resources import SCOPES, NetworkResources, Text, ends_at
 from orch.components.gcp.plan import GcpPlan, Interface, ManagedGroup
+from orch.components.resources import new_host_keys
 from orch.spec.models.backends.gcp import GcpSettings
 
 if TYPE_CHECKING:
@@ -304,11 +305,8 @@ class GcpFleet(pulumi.ComponentResource):
             pairs = zip(plan.all_nodes, instances, strict=True)
             keys = known_keys(plan.host_keys, seed, [(node.name, each.id, each.key) for node, each in pairs])
             new = {each.name: each.id for each in instances if each.id not in keys}
-            # Nobody logs in after a preview: it does not wait for machines that are booting.
-            new_keys: Mapping[str, str] = dict.fromkeys(new, "")
-            if new and not pulumi.runtime.is_dry_run():
-                new_keys = await in_background(partial(read_host_keys, [*new]))
-            keys |= {new[name]: HostKey(public, new[name]) for name, public in new_keys.items()}
+            shown = await new_host_keys([*new], read_host_keys)
+            keys |= {new[name]: HostKey(public, new[name]) for name, public in shown.items()}
             hop = (jump[0], interface_address(jump[1], public=bastion_public)) if jump else None
             return fleet_state(plan, settings, stack, FleetOutputs(seed, instances, keys, hop))
 

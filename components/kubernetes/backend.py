@@ -25,7 +25,7 @@ from orch.components.kubernetes.cluster import cluster_account
 from orch.components.kubernetes.explain import EXPLAINED, PACKAGE, PROVIDER, traits
 from orch.components.kubernetes.login import kubeconfig_file, require_contexts
 from orch.components.kubernetes.plan import KubernetesPlan
-from orch.components.kubernetes.planner import Context, plan
+from orch.components.kubernetes.planner import Context, KubernetesPlanner
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.runner.kubernetes.client import KubernetesClient
 from orch.runner.kubernetes.namespace_limits import short_quotas, too_much
@@ -45,7 +45,6 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
     settings: ClassVar[type[BackendSettings]] = KubernetesSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     explained: ClassVar[Explained] = EXPLAINED
-    rehearsal_server: ClassVar[str | None] = "orch.rehearsal.kubernetes"
     accounts_per_stack: ClassVar[bool] = True
 
     def _login(self, request: PlanRequest, context: str | None) -> tuple[Path | None, str | None]:
@@ -109,7 +108,7 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
             login=login,
             tags=request.tags,
         )
-        made = plan(request.fleet, candidate, facts, request.previous, context)
+        made = KubernetesPlanner(request.fleet, candidate, facts, request.previous, context).plan()
         return replace(made, warnings=(*made.warnings, *limit_findings(made.queue, facts)))
 
     def deploy(

@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from orch.components.cloud.restrictions import YES, Restriction, rejected
 from orch.components.request import PriorState
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.suggest import few, hint_for
 
-_NETWORK = {
-    "vpc": "pods are in the network of their cluster",
-    "subnets": "pods are in the network of their cluster",
-    "security_groups": "pods are in the network of their cluster",
-    "ssh_cidrs": "nobody reaches pods by SSH: orch goes through the API server",
-    "proxy_jump": "nobody reaches pods by SSH: orch goes through the API server",
-}
+_IN_CLUSTER = "pods are in the network of their cluster"
+_NO_SSH = "nobody reaches pods by SSH: orch goes through the API server"
+_BY_API = "pods are reached through the API server"
+RESTRICTIONS = (
+    Restriction("authorized_keys", "nobody logs in to pods by SSH"),
+    Restriction("network.vpc", _IN_CLUSTER),
+    Restriction("network.subnets", _IN_CLUSTER),
+    Restriction("network.security_groups", _IN_CLUSTER),
+    Restriction("network.ssh_cidrs", _NO_SSH),
+    Restriction("network.proxy_jump", _NO_SSH),
+    Restriction("network.bastion", _BY_API, when=YES),
+    Restriction("network.public_ips", _BY_API, when=YES),
+)
 
 
 @dataclass(frozen=True)
@@ -96,18 +103,9 @@ def _refusals(fleet: Fleet, settings: KubernetesSettings, backends: Collection[s
         )
     if fleet.gang == "best-effort" and "gang" in fleet.model_fields_set:
         yield _cannot("gang", "a run begins with all of its pods, or with none", "remove it")
-    if fleet.authorized_keys:
-        yield _cannot("authorized_keys", "nobody logs in to pods by SSH", "remove it")
-    block = fleet.network
-    if block is None:
-        return
-    for name, why in _NETWORK.items():
-        if getattr(block, name):
-            yield _cannot(f"network.{name}", why, "remove it")
-    for name in ("bastion", "public_ips"):
-        if getattr(block, name) is True:
-            yield _cannot(f"network.{name}", "pods are reached through the API server", "remove it")
-    if block.interconnect == "required" and fleet.placement != "cluster":
+    yield from rejected(fleet, RESTRICTIONS, "ORCH236")
+    required = fleet.network is not None and fleet.network.interconnect == "required"
+    if required and fleet.placement != "cluster":
         summary = "a fast interconnect is required, and single pods have none"
         yield Finding("ORCH223", "network.interconnect", summary, hint="write `placement: cluster`")
 

@@ -6,11 +6,11 @@ No Pulumi, no clock, no chance: the same fleet, facts and previous decisions giv
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from orch.components.kubernetes import explain as told
-from orch.components.kubernetes.account.facts import POD_SECURITY, ClusterFacts, ClusterNode
+from orch.components.kubernetes.account.facts import POD_SECURITY, ClusterFacts
 from orch.components.kubernetes.account.rights import (
     GRANT,
     MADE,
@@ -21,7 +21,6 @@ from orch.components.kubernetes.account.rights import (
     OF_RUNS,
 )
 from orch.components.kubernetes.candidates import KubernetesCandidate
-from orch.components.kubernetes.fabrics import topology_sets
 from orch.components.kubernetes.node_choice import chosen_nodes, pod_networks
 from orch.components.kubernetes.plan import (
     CLUSTER_ID,
@@ -32,7 +31,13 @@ from orch.components.kubernetes.plan import (
     base_name,
     labels_of,
 )
-from orch.components.kubernetes.queueing import given_queue, own_queue, queueing_of
+from orch.components.kubernetes.queueing import (
+    PodPlacement,
+    given_queue,
+    own_queue,
+    placement_of,
+    queueing_of,
+)
 from orch.components.request import PriorState
 from orch.runner.kubernetes.identity import difference, joined
 from orch.spec.diagnostics import Severity
@@ -41,8 +46,6 @@ from orch.spec.models import Fleet
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.state import PodQueue
 from orch.spec.suggest import counted, few, hint_for
-
-HOSTNAME = "kubernetes.io/hostname"
 
 _LABEL_KEY = re.compile(r"(?:[a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -63,114 +66,144 @@ class Context:
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def plan(
-    fleet: Fleet,
-    candidate: KubernetesCandidate,
-    facts: ClusterFacts,
-    previous: PriorState,
-    context: Context,
-) -> KubernetesPlan:
-    """The whole fleet at a cluster.
+class KubernetesPlanner:
+    """The plan of one fleet at one cluster."""
 
-    Raises PlanErrors with all that is wrong: ORCH200, 223, 450, 451, 452, 453, 454, 455, 457; with ORCH459
-    alone where the fleet is on another cluster than this.
-    """
-    settings = context.settings
-    cluster, identifier = _cluster(fleet, candidate, facts, previous, context)
-    findings = list[Finding]()
-    scope = previous.pins.get("scope", context.scope)
-    base = base_name(fleet.name, scope)
-    tags = {**context.tags, **fleet.tags}
-    findings += _tag_findings(tags)
-    labels = labels_of(fleet.name, scope, tags)
-    mark = next(value for key, value in labels.items() if key == "orch.dev/mark")
-    namespace = candidate.namespace
+    def __init__(
+        self,
+        fleet: Fleet,
+        candidate: KubernetesCandidate,
+        facts: ClusterFacts,
+        previous: PriorState,
+        context: Context,
+    ) -> None:
+        self.fleet, self.candidate, self.facts = fleet, candidate, facts
+        self.previous, self.context, self.settings = previous, context, context.settings
+        self.scope = previous.pins.get("scope", context.scope)
+        self.base = base_name(fleet.name, self.scope)
+        self.tags = {**context.tags, **fleet.tags}
+        self.labels = labels_of(fleet.name, self.scope, self.tags)
+        self.mark = next(value for key, value in self.labels.items() if key == "orch.dev/mark")
 
-    makes_namespace, of_namespace = _namespace(facts, namespace, mark)
-    findings += of_namespace
-    queueing, of_queue = queueing_of(facts, settings, mark, base, new_namespace=makes_namespace)
-    findings += of_queue
-    chosen, of_nodes = chosen_nodes(fleet, facts, settings, previous, queueing)
-    findings += of_nodes
-    if chosen is None:
-        raise PlanErrors(findings)
-    networks, of_networks = pod_networks(fleet, facts, settings, namespace, chosen)
-    findings += of_networks
-    pods = _most(fleet, chosen)
-    findings += _count_findings(fleet, chosen, pods)
-    findings += _security(facts, namespace, chosen, made=makes_namespace)
-    account, of_account = _account(facts, settings, base)
-    findings += of_account
-    findings += _rights(facts, queueing, chosen)
-    topology_key, required, levels, of_place = _placement(fleet, settings, queueing, chosen, pods)
-    findings += of_place
-    kueue = None
-    if queueing.made:
-        kueue = own_queue(facts, chosen, pods, levels)
-    elif queueing.gang == "kueue":
-        findings += given_queue(facts, queueing, chosen, pods)
-    findings += [
-        Finding("ORCH456", "backends", f"not checked, as you may not read it: {each}", severity=Severity.NOTE)
-        for each in facts.unread
-    ]
-    queue = PodQueue(
-        context=context.login.get("context"),
-        kubeconfig=context.kubeconfig,
-        namespace=namespace,
-        mark=mark,
-        gang=queueing.gang,
-        local_queue=queueing.local_queue,
-        service_account=account,
-        pods=pods,
-        cpus=chosen.cpus,
-        memory_mib=chosen.memory_mib,
-        gpus=chosen.gpus,
-        requests=dict(chosen.requests),
-        gpu_resource=chosen.gpu_resource,
-        fabric=chosen.fabric,
-        fabric_resource=chosen.fabric_resource,
-        networks=networks,
-        node_selector={**chosen.labels, **settings.node_selector},
-        tolerations=tuple(dict(each) for each in chosen.tolerations),
-        topology_key=topology_key,
-        topology_required=required,
-        priority_classes=dict(facts.priority_classes or {}) if queueing.gang == "kueue" else {},
-        start_limit_s=settings.start_limit_s,
-        price_hourly=None,
-        cluster=cluster,
-    )
-    level = {POD_SECURITY: "privileged"} if chosen.privileges else {}
-    warnings = settle(findings)
-    return KubernetesPlan(
-        fleet=fleet.name,
-        scope=scope,
-        base=base,
-        labels=labels,
-        placement=fleet.placement,
-        interconnect=chosen.interconnect,
-        queue=queue,
-        namespace_labels=level if makes_namespace else None,
-        service_account=account == base,
-        kueue=kueue,
-        login=context.login,
-        cluster_identifier=identifier,
-        job_image=fleet.image,
-        env={key: value for key, value in fleet.env.items() if value is not None},
-        protect=fleet.protect,
-        pins={
+    def plan(self) -> KubernetesPlan:
+        """Return the plan.
+
+        Raises PlanErrors with all that is wrong: ORCH200, 223, 450, 451, 452, 453, 454, 455, 457; with
+        ORCH459 alone where the fleet is on another cluster than this.
+        """
+        fleet, facts, settings, context = self.fleet, self.facts, self.settings, self.context
+        cluster, identifier = _cluster(fleet, self.candidate, facts, self.previous, context)
+        namespace = self.candidate.namespace
+        findings = [*_tag_findings(self.tags)]
+        makes_namespace, of_namespace = _namespace(facts, namespace, self.mark)
+        findings += of_namespace
+        queueing, of_queue = queueing_of(facts, settings, self.mark, self.base, new_namespace=makes_namespace)
+        findings += of_queue
+        chosen, of_nodes = chosen_nodes(fleet, facts, settings, self.previous, queueing)
+        findings += of_nodes
+        if chosen is None:
+            raise PlanErrors(findings)
+        networks, of_networks = pod_networks(fleet, facts, settings, namespace, chosen)
+        findings += of_networks
+        pods = _most(fleet, chosen)
+        findings += _count_findings(fleet, chosen, pods)
+        findings += _security(facts, namespace, chosen, made=makes_namespace)
+        account, of_account = _account(facts, settings, self.base)
+        findings += of_account
+        findings += _rights(facts, queueing, chosen)
+        place = placement_of(fleet, settings, queueing, chosen, pods)
+        findings += place.findings
+        kueue = own_queue(facts, chosen, pods, place.levels) if queueing.made else None
+        if queueing.gang == "kueue" and not queueing.made:
+            findings += given_queue(facts, queueing, chosen, pods)
+        findings += [
+            Finding(
+                "ORCH456", "backends", f"not checked, as you may not read it: {each}", severity=Severity.NOTE
+            )
+            for each in facts.unread
+        ]
+        queue = self._queue(
+            queueing, chosen, place, pods=pods, networks=networks, account=account, cluster=cluster
+        )
+        warnings = settle(findings)
+        level = {POD_SECURITY: "privileged"} if chosen.privileges else {}
+        return KubernetesPlan(
+            fleet=fleet.name,
+            scope=self.scope,
+            base=self.base,
+            labels=self.labels,
+            placement=fleet.placement,
+            interconnect=chosen.interconnect,
+            queue=queue,
+            namespace_labels=level if makes_namespace else None,
+            service_account=account == self.base,
+            kueue=kueue,
+            login=context.login,
+            cluster_identifier=identifier,
+            job_image=fleet.image,
+            env={key: value for key, value in fleet.env.items() if value is not None},
+            protect=fleet.protect,
+            pins=self._pins(queueing, chosen, cluster, identifier),
+            reasons=tuple(
+                told.reasons(fleet, self.candidate, facts, queue, chosen, queueing, kueue, makes_namespace)
+            ),
+            warnings=warnings,
+        )
+
+    def _queue(
+        self,
+        queueing: Queueing,
+        chosen: Chosen,
+        place: PodPlacement,
+        *,
+        pods: int,
+        networks: tuple[str, ...],
+        account: str | None,
+        cluster: str | None,
+    ) -> PodQueue:
+        """Return how runs ask for their pods."""
+        settings = self.settings
+        return PodQueue(
+            context=self.context.login.get("context"),
+            kubeconfig=self.context.kubeconfig,
+            namespace=self.candidate.namespace,
+            mark=self.mark,
+            gang=queueing.gang,
+            local_queue=queueing.local_queue,
+            service_account=account,
+            pods=pods,
+            cpus=chosen.cpus,
+            memory_mib=chosen.memory_mib,
+            gpus=chosen.gpus,
+            requests=dict(chosen.requests),
+            gpu_resource=chosen.gpu_resource,
+            fabric=chosen.fabric,
+            fabric_resource=chosen.fabric_resource,
+            networks=networks,
+            node_selector={**chosen.labels, **settings.node_selector},
+            tolerations=tuple(dict(each) for each in chosen.tolerations),
+            topology_key=place.label,
+            topology_required=place.required,
+            priority_classes=dict(self.facts.priority_classes or {}) if queueing.gang == "kueue" else {},
+            start_limit_s=settings.start_limit_s,
+            price_hourly=None,
+            cluster=cluster,
+        )
+
+    def _pins(
+        self, queueing: Queueing, chosen: Chosen, cluster: str | None, identifier: str
+    ) -> dict[str, str]:
+        return {
             "backend": "kubernetes",
-            "scope": scope,
+            "scope": self.scope,
             "indices": "",
-            "context": candidate.context or "",
-            "namespace": namespace,
+            "context": self.candidate.context or "",
+            "namespace": self.candidate.namespace,
             **({"nodes_like": chosen.size.shape.key} if chosen.size is not None else {}),
             "gang": queueing.gang,
             **({"cluster": cluster} if cluster is not None else {}),
             **({"cluster_identifier": identifier} if identifier.startswith(CLUSTER_ID) else {}),
-        },
-        reasons=tuple(told.reasons(fleet, candidate, facts, queue, chosen, queueing, kueue, makes_namespace)),
-        warnings=warnings,
-    )
+        }
 
 
 # Where
@@ -304,50 +337,6 @@ def _count_findings(fleet: Fleet, chosen: Chosen, pods: int) -> Iterator[Finding
         hint="right where an autoscaler makes them; else ask for fewer",
         severity=Severity.WARNING,
     )
-
-
-# Placement
-
-
-def _placement(
-    fleet: Fleet, settings: KubernetesSettings, queueing: Queueing, chosen: Chosen, pods: int
-) -> tuple[str | None, bool, tuple[str, ...], list[Finding]]:
-    """The label that pods of a run share, whether they must, and the levels of a Topology to make."""
-    if fleet.placement != "cluster":
-        return None, False, (), []
-    levels = _levels(settings, chosen.nodes)
-    if queueing.topology is not None:
-        levels = tuple(each for each in queueing.topology if each != HOSTNAME)
-        if not levels:
-            summary = "the queue knows no topology: pods of a run may be far from each other"
-            hint = "give its flavor a Topology of Kueue"
-            return None, False, (), [Finding("ORCH454", "placement", summary, None, hint, Severity.WARNING)]
-    if not levels:
-        if chosen.size is None:
-            return None, False, (), []
-        summary = "nodes have no label that tells where they stand: pods of a run may be far from each other"
-        hint = "name labels by `topology_labels` of `kubernetes` in orch.yml, the widest first"
-        return None, False, (), [Finding("ORCH454", "placement", summary, None, hint, Severity.WARNING)]
-    made = (*levels, HOSTNAME) if all(HOSTNAME in node.labels for node in chosen.nodes) else levels
-    each = chosen.size.per_node if chosen.size is not None else 1
-    for label in reversed(levels):
-        domains = dict[str, int]()
-        for node in chosen.nodes:
-            if label in node.labels:
-                domains[node.labels[label]] = domains.get(node.labels[label], 0) + each
-        if max(domains.values(), default=0) >= pods:
-            return label, True, made, []
-    return levels[0], False, made, []
-
-
-def _levels(settings: KubernetesSettings, nodes: Sequence[ClusterNode]) -> tuple[str, ...]:
-    """The labels that all nodes have, of the first known set of which they have any, the widest first."""
-    sets = [("orch.yml", settings.topology_labels)] if settings.topology_labels else topology_sets()
-    for _, labels in sets:
-        common = tuple(each for each in labels if nodes and all(each in node.labels for node in nodes))
-        if common:
-            return common
-    return ()
 
 
 def _tag_findings(tags: Mapping[str, str]) -> Iterator[Finding]:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
-from orch.components.kubernetes.account.facts import KUEUE, SCHEDULING, ClusterFacts, LocalQueueFacts
+from orch.components.kubernetes.account.facts import (
+    KUEUE,
+    SCHEDULING,
+    ClusterFacts,
+    ClusterNode,
+    LocalQueueFacts,
+)
 from orch.components.kubernetes.account.rights import OF_QUEUES
+from orch.components.kubernetes.fabrics import topology_sets
 from orch.components.kubernetes.plan import Chosen, KueueObjects, Queueing
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
+from orch.spec.models import Fleet
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.quantities import amount, rendered
 from orch.spec.suggest import few, hint_for
+
+HOSTNAME = "kubernetes.io/hostname"
 
 
 def queueing_of(
@@ -203,3 +214,63 @@ def given_queue(facts: ClusterFacts, queueing: Queueing, chosen: Chosen, pods: i
                 severity=Severity.WARNING,
             )
             return
+
+
+# Where the pods of a run stand to each other
+
+
+@dataclass(frozen=True)
+class PodPlacement:
+    """How close pods of a run are to each other.
+
+    `label`: of nodes, the same for all pods of a run, who must share it if `required`. `levels`: those of a
+    Topology of Kueue's.
+    """
+
+    label: str | None = None
+    required: bool = False
+    levels: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def placement_of(
+    fleet: Fleet, settings: KubernetesSettings, queueing: Queueing, chosen: Chosen, pods: int
+) -> PodPlacement:
+    if fleet.placement != "cluster":
+        return PodPlacement()
+    levels = _levels(settings, chosen.nodes)
+    if queueing.topology is not None:
+        levels = tuple(each for each in queueing.topology if each != HOSTNAME)
+        if not levels:
+            return _far_apart("the queue knows no topology", "give its flavor a Topology of Kueue")
+    if not levels:
+        if chosen.size is None:
+            return PodPlacement()
+        hint = "name labels by `topology_labels` of `kubernetes` in orch.yml, the widest first"
+        return _far_apart("nodes have no label that tells where they stand", hint)
+    made = (*levels, HOSTNAME) if all(HOSTNAME in node.labels for node in chosen.nodes) else levels
+    each = chosen.size.per_node if chosen.size is not None else 1
+    for label in reversed(levels):
+        domains = dict[str, int]()
+        for node in chosen.nodes:
+            if label in node.labels:
+                domains[node.labels[label]] = domains.get(node.labels[label], 0) + each
+        if max(domains.values(), default=0) >= pods:
+            return PodPlacement(label, True, made)
+    return PodPlacement(levels[0], False, made)
+
+
+def _far_apart(why: str, hint: str) -> PodPlacement:
+    summary = f"{why}: pods of a run may be far from each other"
+    warning = Finding("ORCH454", "placement", summary, hint=hint, severity=Severity.WARNING)
+    return PodPlacement(findings=(warning,))
+
+
+def _levels(settings: KubernetesSettings, nodes: Sequence[ClusterNode]) -> tuple[str, ...]:
+    """The labels that all nodes have, of the first known set of which they have any, the widest first."""
+    sets = [("orch.yml", settings.topology_labels)] if settings.topology_labels else topology_sets()
+    for _, labels in sets:
+        common = tuple(each for each in labels if nodes and all(each in node.labels for node in nodes))
+        if common:
+            return common
+    return ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from orch.catalog.records import Catalog
 from orch.components.cloud.candidates import (
@@ -16,15 +16,14 @@ from orch.components.cloud.candidates import (
     candidate_of,
     current_candidate,
     divisible,
-    known_types,
-    no_offer,
+    fits_of,
+    query_on,
 )
-from orch.components.cloud.ssh_access import always_public_findings
+from orch.components.cloud.restrictions import NO, SPOT, YES, Restriction, rejected
+from orch.components.cloud.ssh_access import private_by_settings
 from orch.components.lambda_.account.client import TAG
 from orch.components.lambda_.account.facts import FoundFileSystem, Stock
 from orch.components.request import PriorState
-from orch.offers.match import judge
-from orch.offers.query import MachineQuery, machine_query
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.lambda_ import LambdaSettings
@@ -43,6 +42,36 @@ _HIDES_KEYS = ("/home", "/home/ubuntu")
 
 _TAG_KEY = re.compile(r"[a-z][a-z0-9:-]+")
 MOST_TAG_KEY, MOST_TAG, MOST_MOUNT = 55, 128, 256
+
+
+_NO_NETWORKS = (
+    "Lambda's API has no networks: instances of a region share one, and firewall rules are of "
+    "the whole account"
+)
+_PUBLIC = "Lambda gives each instance a public address: a launch has no field against it"
+RESTRICTIONS = (
+    Restriction(
+        "spot_policy",
+        "Lambda's API makes no spot instances: a launch has no field for it",
+        "write `spot_policy: on-demand`, or leave it out",
+        SPOT,
+    ),
+    Restriction(
+        "network.public_ips",
+        _PUBLIC,
+        "remove it: `ssh_cidrs` says who may reach SSH",
+        NO,
+    ),
+    Restriction(
+        "network.bastion",
+        "Lambda has no small machines to jump over: each instance has GPUs, and a public address",
+        "remove it: `ssh_cidrs` says who may reach SSH",
+        YES,
+    ),
+    Restriction("network.vpc", _NO_NETWORKS),
+    Restriction("network.subnets[0]", _NO_NETWORKS),
+    Restriction("network.security_groups[0]", _NO_NETWORKS),
+)
 
 
 @dataclass(frozen=True)
@@ -75,17 +104,12 @@ def candidates(
     """
     if wrong := list(refusals(fleet, settings)):
         raise PlanErrors(wrong)
-    query = _query(fleet, settings, catalog)
-    kept = current_candidate(query, catalog, previous, lambda offer: True, None)
+    query = query_on(settings, fleet, catalog, spot=False)
+    kept = current_candidate(query, catalog, previous)
     if kept is not None:
-        return tuple(map(_own, divisible(fleet, (kept,))))
-    known_types(query, catalog, other_backends)
-    judgement = judge(query, catalog)
-    if not judgement.fits:
-        raise no_offer(fleet, query, catalog, judgement)
-    found = (candidate_of(fit) for fit in judgement.fits)
-    here = tuple(replace(each, zone=each.region, listed=False) for each in found)
-    return tuple(map(_own, divisible(fleet, here)))
+        return tuple(map(LambdaCandidate.at, divisible(fleet, (kept,))))
+    found = [candidate_of(fit) for fit in fits_of(fleet, query, catalog, other_backends)]
+    return tuple(LambdaCandidate.at(each, zone=each.region, listed=False) for each in divisible(fleet, found))
 
 
 def refusals(fleet: Fleet, settings: LambdaSettings) -> Iterator[Finding]:
@@ -95,14 +119,16 @@ def refusals(fleet: Fleet, settings: LambdaSettings) -> Iterator[Finding]:
             hint = "write `cluster: NAME`, the 1-Click Cluster to take in"
             path = f"backend_options[{index}]"
             yield Finding("ORCH230", path, "options of lambda name no `cluster`", hint=hint)
-    if fleet.spot_policy == "spot":
+    yield from rejected(fleet, RESTRICTIONS)
+    yield from private_by_settings(fleet.network, settings, _PUBLIC)
+    if fleet.network is not None and fleet.network.interconnect == "required":
         yield Finding(
-            "ORCH237",
-            "spot_policy",
-            "Lambda's API makes no spot instances: a launch has no field for it",
-            hint="write `spot_policy: on-demand`, or leave it out",
+            "ORCH223",
+            "network.interconnect",
+            "a fast interconnect is required, and Lambda's single instances have Ethernet only",
+            hint="InfiniBand is in its 1-Click Clusters: `backend_options: [{type: lambda, cluster: NAME}]` "
+            "takes one in that you have",
         )
-    yield from _network_refusals(fleet, settings)
     named = mounted(fleet)
     for index, mount in enumerate(fleet.mounts):
         if mount.type == MOUNT:
@@ -150,58 +176,6 @@ def tag_findings(tags: Mapping[str, tuple[str, str]]) -> Iterator[Finding]:
                 f"its values have {MOST_TAG} letters at most",
                 hint="rename it, or remove it",
             )
-
-
-def _network_refusals(fleet: Fleet, settings: LambdaSettings) -> Iterator[Finding]:
-    block = fleet.network
-    yield from always_public_findings(
-        block,
-        settings,
-        "Lambda gives each instance a public address: a launch has no field against it",
-        "remove it: `ssh_cidrs` says who may reach SSH",
-    )
-    if block is None:
-        return
-    if block.bastion is True:
-        yield Finding(
-            "ORCH237",
-            "network.bastion",
-            "Lambda has no small machines to jump over: each instance has GPUs, and a public address",
-            hint="remove it: `ssh_cidrs` says who may reach SSH",
-        )
-    for name in ("vpc", "subnets", "security_groups"):
-        if getattr(block, name):
-            path = f"network.{name}[0]" if isinstance(getattr(block, name), tuple) else f"network.{name}"
-            yield Finding(
-                "ORCH237",
-                path,
-                "Lambda's API has no networks: instances of a region share one, and firewall rules are of "
-                "the whole account",
-                hint="remove it",
-            )
-    if block.interconnect == "required":
-        yield Finding(
-            "ORCH223",
-            "network.interconnect",
-            "a fast interconnect is required, and Lambda's single instances have Ethernet only",
-            hint="InfiniBand is in its 1-Click Clusters: `backend_options: [{type: lambda, cluster: NAME}]` "
-            "takes one in that you have",
-        )
-
-
-def _query(fleet: Fleet, settings: LambdaSettings, catalog: Catalog) -> MachineQuery:
-    query = machine_query(fleet, catalog)
-    return replace(
-        query,
-        backends=("lambda",),
-        regions=query.regions or settings.regions,
-        spot_policy="on-demand",
-    )
-
-
-def _own(each: CloudCandidate) -> LambdaCandidate:
-    known = {field.name: getattr(each, field.name) for field in fields(CloudCandidate)}
-    return LambdaCandidate(**known)
 
 
 def mounted(fleet: Fleet) -> dict[str, int]:

@@ -11,7 +11,6 @@ from orch.components.explain import ChangeRow, Explained
 from orch.components.lambda_.account.facts import LambdaFacts
 from orch.components.lambda_.candidates import LambdaCandidate
 from orch.components.lambda_.plan import NO_FIREWALL, LambdaPlan
-from orch.components.request import PriorState
 
 PACKAGE = "orch-lambda"
 INSTANCE = f"{PACKAGE}:index:Instance"
@@ -88,10 +87,3 @@ def network_reasons(
     yield from ssh_reasons(access, None, jumps=jumps)
     if ssh_from:
         yield "firewall: these are added to the rules of the account, which hold for all of its instances"
-
-
-def image_reasons(facts: LambdaFacts, previous: PriorState) -> Iterator[str]:
-    if facts.image is not None:
-        pinned = previous.pins.get("image") == facts.image.id
-        how = "pinned; `up --upgrade` looks for a newer one" if pinned else "pinned from now on"
-        yield f"image: {facts.image.words} ({facts.image.id}), {how}"

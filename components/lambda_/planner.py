@@ -10,24 +10,22 @@ from functools import cached_property
 from typing import Any
 
 from orch.components import file_systems
-from orch.components.cloud.cloudinit import RUNS_INIT, node_config, node_files, prepared
-from orch.components.cloud.planner import Planner
-from orch.components.cloud.sizing import fingerprint, nvidia
+from orch.components.cloud.findings import ethernet_only, missing_image, written_image
+from orch.components.cloud.neocloud import NeocloudPlanner
+from orch.components.cloud.reasons import image_reason
+from orch.components.cloud.sizing import fingerprint
 from orch.components.cloud.ssh_access import WORLD, AccessMethod, source_findings
 from orch.components.lambda_ import explain as told
-from orch.components.lambda_.account.facts import Image, LambdaFacts, Lookups
+from orch.components.lambda_.account.facts import LambdaFacts, Lookups
 from orch.components.lambda_.candidates import LambdaCandidate, mounted, tag_findings
 from orch.components.lambda_.plan import IMAGE_FAMILY, NO_FIREWALL, LambdaPlan
 from orch.components.request import PriorState
-from orch.runner.preparation.init_steps import steps
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.models import Fleet
 from orch.spec.models.backends.lambda_ import LambdaSettings
 from orch.spec.models.blocks import Network as NetworkBlock
-from orch.templates import render
 
-PREPARE = "/usr/local/sbin/orch-prepare"
 MOST_USER_DATA = 1_000_000
 """Bytes. Source: Lambda Cloud API 1.10, InstanceLaunchRequest."""
 
@@ -59,16 +57,16 @@ def _pinned_image(fleet: Fleet, candidate: LambdaCandidate, previous: PriorState
 
 def _image_of(fleet: Fleet) -> str:
     """The image of the nodes as it is looked up: what the file writes, else the family that orch takes."""
-    written = fleet.os_image.get("lambda") if isinstance(fleet.os_image, dict) else fleet.os_image
-    return written or IMAGE_FAMILY
+    return written_image(fleet, "lambda") or IMAGE_FAMILY
 
 
-class LambdaPlanner(Planner[LambdaCandidate, LambdaFacts, LambdaPlan, LambdaSettings]):
+class LambdaPlanner(NeocloudPlanner[LambdaCandidate, LambdaFacts, LambdaPlan, LambdaSettings]):
     """Plan a fleet on Lambda. Errors: ORCH213, 223-235, 281."""
 
     backend = "lambda"
     title = "Lambda"
     most_user_data = MOST_USER_DATA
+    toolkit = "nvidia-container-toolkit"
 
     @cached_property
     def access(self) -> AccessMethod:
@@ -97,12 +95,6 @@ class LambdaPlanner(Planner[LambdaCandidate, LambdaFacts, LambdaPlan, LambdaSett
         """None: instances do not end themselves."""
 
     @cached_property
-    def image(self) -> Image:
-        if self.facts.image is None:
-            raise AssertionError("an image that is missing is an error")
-        return self.facts.image
-
-    @cached_property
     def attached(self) -> dict[str, str]:
         """The path -> the id of each file system that is there already."""
         fleet = self.fleet
@@ -120,10 +112,6 @@ class LambdaPlanner(Planner[LambdaCandidate, LambdaFacts, LambdaPlan, LambdaSett
         return f"the region {self.candidate.region}"
 
     @cached_property
-    def cloud_init(self) -> str:
-        return node_init(self.fleet, self.candidate, self.context.scripts)
-
-    @cached_property
     def user_data_size(self) -> int:
         return len(self.cloud_init.encode()) + _KEYS_SIZE
 
@@ -136,17 +124,25 @@ class LambdaPlanner(Planner[LambdaCandidate, LambdaFacts, LambdaPlan, LambdaSett
     def findings(self) -> Iterator[Finding]:
         fleet, candidate, facts = self.fleet, self.candidate, self.facts
         yield from _access_findings(self.block, self.access, facts, candidate.region)
-        yield from _image_findings(fleet, candidate, facts, self.previous)
-        yield from _fabric_findings(fleet, candidate)
+        if facts.image is None:
+            place = f"{candidate.type.name} in {candidate.region}"
+            yield missing_image(
+                f"Lambda has no machine image {_image_of(fleet)} for {place}",
+                "name a family or an id in `os_image`, as Lambda's console lists them",
+                written=fleet.os_image is not None,
+                pinned=_pinned_image(fleet, candidate, self.previous),
+            )
+        yield from ethernet_only(
+            fleet,
+            f"{candidate.type.name} has no InfiniBand as a single instance: Ethernet only between the nodes",
+            "`backend_options: [{type: lambda, cluster: NAME}]` takes in a 1-Click Cluster that you have",
+            path="placement",
+        )
         yield from _disk_findings(fleet, candidate, facts)
 
     def size_findings(self) -> Iterator[Finding]:
         yield from _tag_findings(self.previous, self.tags, len(self.live))
         yield from tag_findings({key: (value, "backends") for key, value in self.inherited_tags.items()})
-
-    def unpriced(self) -> Iterator[str]:
-        if self.price is None:
-            yield "nodes"
 
     def own_pins(self) -> dict[str, str]:
         return {
@@ -159,12 +155,12 @@ class LambdaPlanner(Planner[LambdaCandidate, LambdaFacts, LambdaPlan, LambdaSett
         }
 
     def own_reasons(self) -> Iterator[str]:
-        jumps = len(self.block.proxy_jump or ())
         yield from told.capacity_reasons(self.candidate, self.facts, self.new, whole=self.whole)
+        jumps = len(self.jumps)
         yield from told.network_reasons(
             self.candidate.region, self.access, self.ssh_from, self.facts, jumps=jumps
         )
-        yield from told.image_reasons(self.facts, self.previous)
+        yield image_reason(self.image.id, f"{self.image.words} ({self.image.id})", self.previous)
         for path, each in self.attached.items():
             yield f"file system: {path} is {each}, in this region"
 
@@ -173,40 +169,14 @@ class LambdaPlanner(Planner[LambdaCandidate, LambdaFacts, LambdaPlan, LambdaSett
         return ()
 
     def record(self, fields: dict[str, Any]) -> LambdaPlan:
-        given = self.access.kind == "given"
         return LambdaPlan(
             **fields,
-            access="given" if given else "direct",
             ssh_from=self.ssh_from,
-            jumps=(self.block.proxy_jump or ()) if given else (),
-            image=self.image.id,
             image_words=self.image.words,
             attached=self.attached,
             disk_gib=self.facts.storage_gib or 0,
             tags=self.tags,
-            whole=self.whole,
         )
-
-
-def node_init(fleet: Fleet, candidate: LambdaCandidate, scripts: Mapping[str, str]) -> str:
-    """The cloud-config of a node, with marks for its name and its keys. `scripts`: the text of `init[].file`
-    by path."""
-    init = steps(fleet, scripts)
-    prepare = render(
-        "image-prepare.sh.j2",
-        gpus=nvidia(candidate.type),
-        toolkit="nvidia-container-toolkit",
-        cards=0,
-        data=None,
-        idle=None,
-        steps=init,
-        **RUNS_INIT,
-    )
-    files = [
-        *node_files(PREPARE, sshd="AllowTcpForwarding yes\n"),
-        *prepared(PREPARE, prepare, init, cloud=None),
-    ]
-    return node_config(fleet, files, host_key="given")
 
 
 # What is found out
@@ -241,35 +211,6 @@ def _access_findings(
             "changes no rule that it has not made",
             hint="remove that rule in Lambda's console"
             + ("" if access.cidrs else ", and write `ssh_cidrs`: the networks that you come from"),
-            severity=Severity.WARNING,
-        )
-
-
-def _image_findings(
-    fleet: Fleet, candidate: LambdaCandidate, facts: LambdaFacts, previous: PriorState
-) -> Iterator[Finding]:
-    if facts.image is None:
-        written, pinned = fleet.os_image is not None, _pinned_image(fleet, candidate, previous)
-        yield Finding(
-            "ORCH213",
-            "os_image" if written else "resources",
-            f"Lambda has no machine image {_image_of(fleet)} for {candidate.type.name} in {candidate.region}",
-            detail=f"{pinned} is pinned, and gone" if pinned else None,
-            hint="`orch up --upgrade` takes the newest"
-            if pinned and not written
-            else "name a family or an id in `os_image`, as Lambda's console lists them",
-        )
-
-
-def _fabric_findings(fleet: Fleet, candidate: LambdaCandidate) -> Iterator[Finding]:
-    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
-    if fleet.placement == "cluster" and not plain:
-        yield Finding(
-            "ORCH223",
-            "placement",
-            f"{candidate.type.name} has no InfiniBand as a single instance: Ethernet only between the nodes",
-            hint="`backend_options: [{type: lambda, cluster: NAME}]` takes in a 1-Click Cluster that you "
-            "have; or write `network: {interconnect: ethernet}`",
             severity=Severity.WARNING,
         )
 

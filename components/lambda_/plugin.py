@@ -6,20 +6,18 @@ client lets five a minute through, whatever the engine does at once. The gang wa
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from orch.components.cloud.marked import cloud_name
 from orch.components.cloud.rest.client import Row
-from orch.components.cloud.rest.handler import AGAIN_S, NamedHandler
+from orch.components.cloud.rest.handler import AGAIN_S, KindHandler, NamedHandler, wait_for_all
 from orch.components.lambda_.account.client import (
     FILE_SYSTEM,
     INSTANCE,
     PARTS,
     SSH_KEY,
     TAG,
-    Kind,
     LambdaClient,
     Login,
 )
@@ -44,41 +42,24 @@ SETTLE_S = 30.0
 """How long what a create made without an answer may take to be listed."""
 
 
-class _Named(NamedHandler[LambdaClient]):
+class LambdaHandler(KindHandler[LambdaClient]):
     """Resources of one kind, which Lambda has by their name."""
 
-    kind: ClassVar[Kind]
-    most: ClassVar[int] = MOST_NAME
+    most_name: ClassVar[int | None] = MOST_NAME
 
     def __init__(
         self, client: Callable[[], LambdaClient], *, pause_s: float = PAUSE_S, settle_s: float = SETTLE_S
     ) -> None:
         super().__init__(client, pause_s=pause_s, settle_s=settle_s)
 
-    def name_of(self, inputs: Inputs) -> str:
-        return cloud_name(inputs["name"], inputs["mark"], inputs["spec"], most=self.most)
-
-    def own(self, inputs: Inputs) -> str | None:
-        """Of several, which a call made that was lost and came late, one is kept."""
-        found = self._client().named(self.kind, self.name_of(inputs))
-        for surplus in found[1:]:
-            self._client().delete(self.kind, str(surplus["id"]))
-        return str(found[0]["id"]) if found else None
-
     def begin(self, inputs: Inputs) -> tuple[str, State]:
         return self._client().create(self.kind, {"name": self.name_of(inputs), **inputs["spec"]}), {}
 
-    def remove(self, resource_id: str) -> None:
-        self._client().remove(self.kind, resource_id, for_s=AGAIN_S)
 
-    def look(self, resource_id: str, state: State) -> State | None:
-        return None if self._client().get(self.kind, resource_id) is None else {}
-
-
-class SshKeyHandler(_Named):
+class SshKeyHandler(LambdaHandler):
     """The one key that a launch has to name. Its id is what others ask for; they launch by its `key_name`."""
 
-    kind: ClassVar[Kind] = SSH_KEY
+    kind: Any = SSH_KEY
     computed: ClassVar[frozenset[str]] = frozenset({"key_name"})
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
@@ -93,11 +74,11 @@ class SshKeyHandler(_Named):
         return {**super().update(resource_id, state, inputs), "key_name": state.get("key_name", "")}
 
 
-class FileSystemHandler(_Named):
+class FileSystemHandler(LambdaHandler):
     """File systems that are made with a fleet. They hold data: of several by one name none is deleted."""
 
-    kind: ClassVar[Kind] = FILE_SYSTEM
-    most: ClassVar[int] = MOST_FILE_SYSTEM_NAME
+    kind: Any = FILE_SYSTEM
+    most_name: ClassVar[int | None] = MOST_FILE_SYSTEM_NAME
 
     def own(self, inputs: Inputs) -> str | None:
         found = self._client().named(FILE_SYSTEM, self.name_of(inputs))
@@ -180,7 +161,7 @@ def _plain(rules: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[int, ...
     )
 
 
-class InstanceHandler(_Named):
+class InstanceHandler(LambdaHandler):
     """Instances. One that is terminated is gone; an unhealthy one is no node: it is made anew.
 
     Inputs beside the others: `user_data`, which is for the first boot, and `layout`, of which another value
@@ -188,17 +169,14 @@ class InstanceHandler(_Named):
     for a fleet that keeps what it got.
     """
 
-    kind: ClassVar[Kind] = INSTANCE
+    kind: Any = INSTANCE
     tools: ClassVar[frozenset[str]] = frozenset({"waits"})
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
         resource, state = super().create(inputs)
         if inputs.get("waits"):
-            try:
-                until_active(self._client(), {inputs["name"]: resource}, self._pause_s)
-            except LambdaRefused:
-                self.remove(resource)
-                raise
+            node = {inputs["name"]: resource}
+            self.until_up(resource, lambda: until_active(self._client(), node, self._pause_s))
         return resource, state
 
     def begin(self, inputs: Inputs) -> tuple[str, State]:
@@ -207,10 +185,7 @@ class InstanceHandler(_Named):
         tags = [*own.get("tags", ()), {"key": TAG, "value": inputs["mark"]}]
         return self._client().launch({**own, "tags": tags}, for_s=AGAIN_S), {}
 
-    def look(self, resource_id: str, state: State) -> State | None:
-        found = self._client().get(INSTANCE, resource_id)
-        if found is None:
-            return None
+    def observed(self, found: Row, state: State) -> State:
         status = "unhealthy" if found["status"] == "unhealthy" else "active"
         return {"status": status} if "status" in state else {}
 
@@ -233,8 +208,8 @@ def until_active(client: LambdaClient, instances: Mapping[str, str], pause_s: fl
 
     Raises LambdaRefused as soon as one of them does not come up: the others are of no use alone.
     """
-    end = time.monotonic() + UP_S
-    while True:
+
+    def look() -> dict[str, Row]:
         known = {str(row["id"]): row for row in client.all(INSTANCE)} if instances else {}
         found: dict[str, Row] = {}
         for node, resource in instances.items():
@@ -244,16 +219,16 @@ def until_active(client: LambdaClient, instances: Mapping[str, str], pause_s: fl
                 raise LambdaRefused(f"bring {node} up", "transient", f"the instance {resource} {what}")
             if row["status"] == "active" and row.get("ip") and row.get("private_ip"):
                 found[node] = row
-        if len(found) == len(instances):
-            return found
-        if time.monotonic() >= end:
-            late = sorted(set(instances) - set(found))
-            message = f"{', '.join(late[:8])} are not active after {UP_S / 60:.0f} minutes"
-            raise LambdaRefused("bring the instances up", "transient", message)
-        time.sleep(pause_s)
+        return found
+
+    def late(names: str) -> LambdaRefused:
+        message = f"{names} are not active after {UP_S / 60:.0f} minutes"
+        return LambdaRefused("bring the instances up", "transient", message)
+
+    return wait_for_all(instances, look, late, for_s=UP_S, pause_s=pause_s)
 
 
-HANDLERS: Mapping[str, type[_Named] | type[FirewallHandler]] = {
+HANDLERS: Mapping[str, type[LambdaHandler] | type[FirewallHandler]] = {
     "SshKey": SshKeyHandler,
     "FileSystem": FileSystemHandler,
     "FirewallRules": FirewallHandler,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pulumi
 
@@ -11,10 +11,6 @@ from orch.components.cloud.plan import Node
 from orch.components.lambda_.explain import PACKAGE
 from orch.components.lambda_.plan import LambdaPlan
 from orch.components.resources import ServedFleet, ServedResource
-
-if TYPE_CHECKING:
-    from orch.components.lambda_.backend import LambdaBackend
-    from orch.components.request import PlanRequest
 
 
 class SshKey(ServedResource):
@@ -111,9 +107,4 @@ class LambdaFleet(ServedFleet[LambdaPlan]):
         return group.disk_gib
 
 
-def register(
-    backend: LambdaBackend, request: PlanRequest, plan: LambdaPlan
-) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
-    """See `Backend.register`."""
-    component = LambdaFleet(plan, backend.session(request).key)
-    return component.state, component.identity
+register = LambdaFleet.register

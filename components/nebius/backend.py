@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
-from orch.catalog.load import catalog as load_catalog
 from orch.components.accounts import Account, selected_in_rehearsal
-from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import Survey
+from orch.components.cloud.neocloud import NeocloudBackend
 from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.planner import AnyPlanner
-from orch.components.cloud_errors import CloudError
+from orch.components.cloud_errors import CategoryErrors
 from orch.components.explain import Explained, Traits
-from orch.components.nebius.account import errors, orphans
+from orch.components.nebius.account import orphans
 from orch.components.nebius.account.client import NebiusClient, NebiusRefused
+from orch.components.nebius.account.errors import ERRORS
 from orch.components.nebius.account.facts import NebiusFacts, Stock
 from orch.components.nebius.account.session import login_of, open_session, selected_by
 from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics
@@ -29,7 +29,6 @@ from orch.components.nebius.planner import NebiusPlanner, needed_lookups
 from orch.components.node_count import node_indices
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.findings import Finding, PlanErrors
-from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.nebius import NebiusSettings
 from orch.spec.suggest import few
@@ -37,34 +36,23 @@ from orch.spec.suggest import few
 PINNED_IMAGES = ("image", "image_of", "image_region", "bastion_image")
 
 
-class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
+class NebiusBackend(NeocloudBackend[NebiusFacts, NebiusPlan]):
     name: ClassVar[str] = "nebius"
     settings: ClassVar[type[BackendSettings]] = NebiusSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     key_variables: ClassVar[tuple[str, ...]] = ("NEBIUS_IAM_TOKEN",)
-    rehearsal: ClassVar[str | None] = "orch.rehearsal.nebius"
     explained: ClassVar[Explained] = EXPLAINED
     planner: ClassVar[type[AnyPlanner] | None] = NebiusPlanner
     node_type: ClassVar[str] = INSTANCE
+    find: ClassVar[Callable[..., Sequence[CloudCandidate]]] = staticmethod(candidates)
+    errors: ClassVar[CategoryErrors] = ERRORS
     image_pins: ClassVar[tuple[str, ...]] = PINNED_IMAGES
+
+    def client(self, session: Any) -> NebiusClient:
+        return NebiusClient(session)
 
     def open_session(self, settings: NebiusSettings) -> Any:
         return open_session(settings)
-
-    def _client(self, request: PlanRequest) -> NebiusClient:
-        return request.once((self.name, "client"), lambda: NebiusClient(self.session(request)))
-
-    def candidates(self, request: PlanRequest) -> Sequence[CloudCandidate]:
-        return candidates(
-            request.fleet,
-            self.settings_of(request),
-            load_catalog(),
-            previous=self.prior(request),
-            other_backends=request.backends,
-        )
-
-    def listed(self, fleet: Fleet, settings: NebiusSettings) -> Sequence[CloudCandidate]:
-        return candidates(fleet, settings, load_catalog())
 
     def settle(self, request: PlanRequest, candidates: Sequence[CloudCandidate]) -> Sequence[CloudCandidate]:
         """Those of regions that have a project, in the order of what Nebius tells of its stock."""
@@ -92,11 +80,11 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
         )
 
     def _projects(self, request: PlanRequest) -> dict[str, str]:
-        return request.once((self.name, "projects"), self._client(request).projects)
+        return request.once((self.name, "projects"), self.connected(request).projects)
 
     def _stock(self, request: PlanRequest) -> Stock:
         """What Nebius tells of its stock; nothing where these credentials may not read it."""
-        client = self._client(request)
+        client = self.connected(request)
 
         def ask() -> Stock:
             try:
@@ -115,21 +103,14 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
         if project is None:
             project = self._projects(request)[place.region]
         lookups = needed_lookups(request.fleet, self.settings_of(request), place, prior, request.indices)
-        facts = self._client(request).facts(project, lookups)
+        facts = self.connected(request).facts(project, lookups)
         return facts if place.kept else replace(facts, stock=room_at(self._stock(request), place))
-
-    def spreads(self, request: PlanRequest, kept: CloudCandidate) -> bool:
-        """All nodes are of one type, where they began."""
-        return False
 
     def new_node(self, plan: NebiusPlan) -> dict[str, Any]:
         return {**super().new_node(plan), "reservation": plan.reservation}
 
     def traits(self, request: PlanRequest, candidate: CloudCandidate, plan: NebiusPlan) -> Traits:
         return traits(plan)
-
-    def cloud_error(self, text: str) -> CloudError | None:
-        return errors.ERRORS.read(text)
 
     def ended_nodes(
         self, previous: PriorState, settings: Iterable[BackendSettings], session: Callable[[str], Any]
@@ -149,7 +130,7 @@ class NebiusBackend(CloudBackend[NebiusFacts, NebiusPlan]):
         return Account(f"{words} {login_of(self.open_session(own))}", tenant, selected_by(own))
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        return orphans.survey(NebiusClient(self.asked_by(state)), project, self.price)
+        return orphans.survey(self.client(self.asked_by(state)), project, self.price)
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        return orphans.delete_orphans(snapshot, lambda: NebiusClient(self.asked_by(snapshot)))
+        return orphans.delete_orphans(snapshot, lambda: self.client(self.asked_by(snapshot)))

@@ -7,22 +7,23 @@ and the next place to try is another fabric, or another region.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from orch.catalog.records import Catalog
 from orch.components.cloud.candidates import (
     CloudCandidate,
     candidate_of,
+    clustered,
     current_candidate,
     divisible,
-    known_types,
-    no_offer,
+    fits_of,
+    query_on,
     with_required_fabric,
 )
 from orch.components.nebius.account.facts import Stock
 from orch.components.request import PriorState
 from orch.offers.match import judge
-from orch.offers.query import MachineQuery, machine_query
+from orch.offers.query import MachineQuery
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.nebius import NebiusSettings
@@ -56,17 +57,20 @@ def candidates(
 
     Raises PlanErrors when there is none: ORCH200, 202, 205, 223.
     """
-    query = _query(fleet, settings, catalog)
+    query = query_on(settings, fleet, catalog)
     allowed = _allowed(fleet, settings)
     zone = previous.pins.get("zone", "")
-    kept = current_candidate(query, catalog, previous, lambda offer: True, None)
+    kept = current_candidate(query, catalog, previous)
     if kept is not None and (not allowed or zone in allowed or zone == kept.region):
-        return tuple(_own(each) for each in divisible(fleet, (kept,)))
-    known_types(query, catalog, other_backends)
-    judgement = judge(query, catalog)
-    fits = [fit for fit in judgement.fits if fit.offer.region]
-    if not fits:
-        raise no_offer(fleet, query, catalog, judgement, _on_another_fabric(query, catalog))
+        return tuple(NebiusCandidate.at(each) for each in divisible(fleet, (kept,)))
+    fits = fits_of(
+        fleet,
+        query,
+        catalog,
+        other_backends,
+        usable=lambda offer: offer.region,
+        instead=_on_another_fabric,
+    )
     fast = types_with_fabric(catalog)
     fabrics = {(fit.offer.type.name, fit.offer.region): fit.offer.fabrics for fit in fits}
     matches = with_required_fabric(
@@ -96,16 +100,6 @@ def candidates(
                 hint=hint_for(next(iter(allowed), ""), there) or f"the offers are on {few(there)}",
             )
         ]
-    )
-
-
-def _query(fleet: Fleet, settings: NebiusSettings, catalog: Catalog) -> MachineQuery:
-    query = machine_query(fleet, catalog)
-    return replace(
-        query,
-        backends=("nebius",),
-        regions=query.regions or settings.regions,
-        spot_policy="on-demand" if fleet.reservation is not None else query.spot_policy,
     )
 
 
@@ -139,29 +133,17 @@ def types_with_fabric(catalog: Catalog) -> tuple[str, ...]:
     return tuple(sorted({each.type.name for each in offers if each.fabrics}))
 
 
-def clustered(fleet: Fleet) -> bool:
-    """Whether the machines of a fleet join a GPU cluster where their type can."""
-    block = fleet.network
-    if block is not None and block.interconnect == "ethernet":
-        return False
-    return fleet.placement == "cluster" or (block is not None and block.fabric is not None)
-
-
 def _places(
     fleet: Fleet, each: CloudCandidate, fabrics: Sequence[str], allowed: Sequence[str]
 ) -> Iterator[NebiusCandidate]:
     if not clustered(fleet) or not fabrics:
         if not (fabrics == () and fleet.network is not None and fleet.network.interconnect == "required"):
-            yield _own(replace(each, zone=each.region, listed=False))
+            yield NebiusCandidate.at(each, zone=each.region, listed=False)
         return
     names = {name.lower() for name in allowed}
     for fabric in fabrics:
         if not names or fabric.lower() in names:
-            yield _own(replace(each, zone=fabric, listed=False))
-
-
-def _own(each: CloudCandidate) -> NebiusCandidate:
-    return NebiusCandidate(**{field.name: getattr(each, field.name) for field in fields(CloudCandidate)})
+            yield NebiusCandidate.at(each, zone=fabric, listed=False)
 
 
 def told_fabrics(

@@ -7,14 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orch.components.cloud.plan import Bastion
+from orch.components.cloud.reasons import room_words
 from orch.components.cloud.ssh_access import AccessMethod, ssh_reasons
 from orch.components.explain import ChangeRow, Explained
-from orch.components.idleness import IdleRule
-from orch.components.lifetime import Lifetime
 from orch.components.nebius.account.facts import NebiusFacts
 from orch.components.nebius.candidates import NebiusCandidate
 from orch.components.nebius.plan import NebiusPlan, Network
-from orch.components.request import PriorState
 from orch.spec.models import Fleet
 
 PACKAGE = "orch-nebius"
@@ -80,22 +78,10 @@ def fabric_reasons(candidate: NebiusCandidate, facts: NebiusFacts, nodes: int) -
         return
     if candidate.kept:
         why = "where its GPU cluster is: a cluster never moves"
-    elif facts.stock is None:
-        why = "Nebius does not tell its stock"
-    elif facts.stock < nodes:
-        why = f"which has room for {facts.stock} now, and no fabric has room for all {nodes}"
     else:
-        why = f"which has room for {facts.stock} now"
+        room = facts.stock
+        why = "Nebius does not tell its stock" if room is None else room_words(room, nodes, "fabric")
     yield f"InfiniBand: one GPU cluster on the fabric {candidate.infiniband}, {why}"
-
-
-def ending_reasons(idle: IdleRule | None, ending: Lifetime | None) -> Iterator[str]:
-    """When nodes end themselves, and what that leaves."""
-    if ending is not None:
-        yield ending.reason
-    if idle is not None or ending is not None:
-        left = "its root disk is billed until the next `up` or `orch reconcile`"
-        yield f"a node that ended itself is stopped: {left}"
 
 
 def capacity_reasons(fleet: Fleet, candidate: NebiusCandidate, *, whole: bool) -> Iterator[str]:
@@ -115,29 +101,3 @@ def network_reasons(
     rules = "" if network.groups is None else "; the given security groups decide who comes in"
     yield f"network: {made}, {addresses}{rules}"
     yield from ssh_reasons(access, bastion, jumps=jumps)
-
-
-def image_reasons(facts: NebiusFacts, previous: PriorState) -> Iterator[str]:
-    if facts.image is None:
-        return
-    pinned = previous.pins.get("image") == facts.image.id
-    how = "pinned; `up --upgrade` looks for a newer one" if pinned else "pinned from now on"
-    yield f"image: {facts.image.name} ({facts.image.id}), {how}"
-
-
-def rank_reasons(fleet: Fleet, *, by_topology: bool) -> Iterator[str]:
-    if fleet.topology == "rank-ordered" and by_topology:
-        yield "ranks: neighbours in the InfiniBand network first, by the 3 levels that Nebius tells of"
-    elif fleet.topology == "rank-ordered":
-        yield "ranks: by node number; Nebius tells where machines of a GPU cluster stand, of others nothing"
-
-
-def unpriced(price: float | None, bastion: Bastion | None, *, public: bool) -> Iterator[str]:
-    """What costs money and has no price in the catalogue."""
-    if price is None:
-        yield "nodes"
-    if bastion is not None and bastion.price is None:
-        yield "bastion"
-    if public or bastion is not None:
-        yield "public IPv4 addresses"
-    yield "root disks"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from orch.components.cloud.plan import CloudPlan
-from orch.spec.models.ssh import Jump
+from orch.components.cloud.plan import NeocloudPlan
 
 DISK_TYPE = "NETWORK_SSD"
 NETWORKS_PER_RULE = 8
@@ -46,7 +44,7 @@ class Disk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NebiusPlan(CloudPlan):
+class NebiusPlan(NeocloudPlan):
     """A fleet on Nebius.
 
     `infiniband`: the fabric on which its GPU cluster is made, None for machines that join none; the field
@@ -58,20 +56,11 @@ class NebiusPlan(CloudPlan):
     project: str
     infiniband: str | None
     network: Network
-    access: Literal["direct", "given", "bastion"]
     public: bool
-    jumps: tuple[Jump, ...]
-    image: str
     disk: Disk
     reservation: str | None
     rank_by_topology: bool
     labels: Mapping[str, str]
-    whole: bool
-    others: tuple[NebiusPlan, ...] = ()
-
-    @property
-    def node_groups(self) -> tuple[NebiusPlan, ...]:
-        return (self, *self.others)
 
     @property
     def ends_itself(self) -> bool:

@@ -7,7 +7,7 @@ that keeps what it got are waited for one by one, when they are made.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pulumi
 
@@ -17,10 +17,6 @@ from orch.components.nebius.account.orphans import MARK
 from orch.components.nebius.explain import PACKAGE
 from orch.components.nebius.plan import DISK_TYPE, NebiusPlan, rules_of
 from orch.components.resources import ServedFleet, ServedResource
-
-if TYPE_CHECKING:
-    from orch.components.nebius.backend import NebiusBackend
-    from orch.components.request import PlanRequest
 
 # Source: skypilot provision/nebius/utils.py, the rules of its security group.
 _ANY_PROTOCOL = "ANY"
@@ -233,9 +229,4 @@ def _machine(
     }
 
 
-def register(
-    backend: NebiusBackend, request: PlanRequest, plan: NebiusPlan
-) -> tuple[pulumi.Output[dict[str, Any]], pulumi.Output[str] | None]:
-    """See `Backend.register`."""
-    component = NebiusFleet(plan, backend.session(request).key)
-    return component.state, component.identity
+register = NebiusFleet.register

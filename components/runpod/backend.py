@@ -55,7 +55,6 @@ class RunpodBackend(Backend[RunpodCandidate, RunpodFacts, RunpodPlan]):
     settings: ClassVar[type[BackendSettings]] = RunpodSettings
     packages: ClassVar[tuple[str, ...]] = (f"{PACKAGE}:",)
     key_variables: ClassVar[tuple[str, ...]] = (KEY,)
-    rehearsal: ClassVar[str | None] = "orch.rehearsal.runpod"
     explained: ClassVar[Explained] = EXPLAINED
 
     def login(self, request: PlanRequest) -> Login:

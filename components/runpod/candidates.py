@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from operator import ne
 
 from orch.catalog.load import SHIPPED, read_rows
 from orch.catalog.records import Catalog
@@ -16,15 +17,14 @@ from orch.catalog.runpod.prices import country, gpu_ids
 from orch.components.cloud.candidates import (
     CloudCandidate,
     candidate_of,
-    known_types,
-    no_offer,
+    fits_of,
+    query_on,
 )
+from orch.components.cloud.restrictions import NO, SPOT, YES, Restriction, rejected
 from orch.components.request import NodeVolume
 from orch.components.runpod.account.facts import Stock
 from orch.components.runpod.plan import MOST_PODS
 from orch.images.build import is_ours
-from orch.offers.match import judge
-from orch.offers.query import machine_query
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models import Fleet
 from orch.spec.models.backends.runpod import RunpodSettings
@@ -35,13 +35,27 @@ LEVELS = ("HIGH", "MEDIUM", "LOW", "")
 
 _TYPE = re.compile(r"\d+x_(.+)_SECURE")
 _CENTER = re.compile(r"[a-z]{2,3}-[a-z]{2,3}-[0-9]+", re.IGNORECASE)
-_NETWORK = {
-    "vpc": "RunPod has no networks of yours",
-    "subnets": "RunPod has no networks of yours",
-    "security_groups": "RunPod has no networks of yours",
-    "ssh_cidrs": RunpodSettings.lacks["ssh_cidrs"],
-    "proxy_jump": "RunPod gives each pod a port of a public address",
-}
+_NO_NETWORKS = "RunPod has no networks of yours"
+RESTRICTIONS = (
+    Restriction(
+        "blocks", "a pod is the container of one job: it is not cut into blocks", when=partial(ne, 1)
+    ),
+    Restriction(
+        "spot_policy",
+        "RunPod sells neither clusters nor pods at a spot price by its REST API",
+        "write `spot_policy: on-demand`, or remove it",
+        SPOT,
+    ),
+)
+NETWORK_RESTRICTIONS = (
+    Restriction("network.vpc", _NO_NETWORKS),
+    Restriction("network.subnets", _NO_NETWORKS),
+    Restriction("network.security_groups", _NO_NETWORKS),
+    Restriction("network.ssh_cidrs", RunpodSettings.lacks["ssh_cidrs"]),
+    Restriction("network.proxy_jump", "RunPod gives each pod a port of a public address"),
+    Restriction("network.bastion", "orch makes no bastion on RunPod", when=YES),
+    Restriction("network.public_ips", "nobody could log in to the pods without", when=NO),
+)
 
 
 @dataclass(frozen=True)
@@ -85,19 +99,11 @@ def candidates(
     if wrong := list(_refusals(fleet, other_backends, countries)):
         raise PlanErrors(wrong)
     # The catalogue tells countries, of some types none at all: the account tells where they are.
-    query = replace(
-        machine_query(fleet, catalog), backends=("runpod",), regions=(), zones=(), spot_policy="on-demand"
-    )
-    known_types(query, catalog)
-    judgement = judge(query, catalog)
+    query = replace(query_on(settings, fleet, catalog, spot=False), regions=(), zones=())
     cheapest: dict[str, RunpodCandidate] = {}
-    for fit in judgement.fits:
-        if gpu_of(fit.offer.type.name):
-            own = {field.name: getattr(candidate_of(fit), field.name) for field in fields(CloudCandidate)}
-            each = RunpodCandidate(**{**own, "region": "", "zone": "", "listed": False})
-            cheapest.setdefault(each.type.name, each)
-    if not cheapest:
-        raise no_offer(fleet, query, catalog, judgement)
+    for fit in fits_of(fleet, query, catalog, (), usable=lambda offer: gpu_of(offer.type.name)):
+        each = RunpodCandidate.at(candidate_of(fit), region="", zone="", listed=False)
+        cheapest.setdefault(each.type.name, each)
     return _interconnected(fleet, tuple(cheapest.values()))
 
 
@@ -234,14 +240,7 @@ def _refusals(fleet: Fleet, backends: Collection[str], countries: Collection[str
             "give RunPod a fleet of its own: `backends: [runpod]`",
         )
     yield from _counts(fleet)
-    if fleet.blocks != 1:
-        yield _cannot("blocks", "a pod is the container of one job: it is not cut into blocks", "remove it")
-    if fleet.spot_policy == "spot":
-        yield _cannot(
-            "spot_policy",
-            "RunPod sells neither clusters nor pods at a spot price by its REST API",
-            "write `spot_policy: on-demand`, or remove it",
-        )
+    yield from rejected(fleet, RESTRICTIONS, "ORCH236")
     if fleet.image is not None and is_ours(fleet.image):
         yield _cannot(
             "image",
@@ -249,17 +248,9 @@ def _refusals(fleet: Fleet, backends: Collection[str], countries: Collection[str
             "name an image of a registry, such as pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
         )
     yield from _places(fleet, countries)
-    block = fleet.network
-    if block is None:
-        return
-    for name, why in _NETWORK.items():
-        if getattr(block, name):
-            yield _cannot(f"network.{name}", why, "remove it")
-    if block.bastion is True:
-        yield _cannot("network.bastion", "orch makes no bastion on RunPod", "remove it")
-    if block.public_ips is False:
-        yield _cannot("network.public_ips", "nobody could log in to the pods without", "remove it")
-    if block.interconnect == "ethernet" and fleet.placement == "cluster":
+    yield from rejected(fleet, NETWORK_RESTRICTIONS, "ORCH236")
+    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
+    if plain and fleet.placement == "cluster":
         yield _cannot(
             "network.interconnect",
             "the pods of an Instant Cluster have a fast interconnect, and single pods none at all",

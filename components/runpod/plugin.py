@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from pulumi.provider.experimental import provider as api
 
 from orch.components.cloud.marked import cloud_name
+from orch.components.cloud.rest.handler import KindHandler
 from orch.components.cloud_errors import Category
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Kind, Login, Row, RunpodClient
 from orch.components.runpod.account.errors import RunpodRefused
@@ -45,14 +46,12 @@ PAUSE_S = 5.0
 DOWN = ("EXITED", "ERROR", "TERMINATED")
 
 
-class RunpodHandler:
+class RunpodHandler(KindHandler[RunpodClient]):
     """Resources of one kind. Inputs: `name`, `mark` (whose it is), `spec` (the body of its create, without
     a name), and what of that body no plan may show: `args`, the first command of a pod. Of a pod that is
     there another one is no change. `made_for`: the mark of the run that it is made for. `status`: it is to
     run. That it has ended is told as drift, and nothing follows from it: its run ends."""
 
-    computed: ClassVar[frozenset[str]] = frozenset()
-    secrets: ClassVar[frozenset[str]] = frozenset()
     tools: ClassVar[frozenset[str]] = frozenset({"args", "status"})
 
     def __init__(
@@ -63,39 +62,20 @@ class RunpodHandler:
         pause_s: float = PAUSE_S,
         settle_s: float = SETTLE_S,
     ) -> None:
-        self._kind, self._client, self._pause_s, self._settle_s = kind, client, pause_s, settle_s
-
-    def check(self, inputs: Inputs) -> list[tuple[str, str]]:
-        return [(key, "must be set") for key in ("name", "mark", "spec") if inputs.get(key) in (None, "")]
-
-    def replaces(self, key: str, old: Any, new: Any) -> bool:
-        """Nothing of a pod or a cluster changes in place: its container is the node."""
-        return True
+        super().__init__(client, pause_s=pause_s, settle_s=settle_s)
+        self.kind = kind
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
-        found = self._own(inputs)
+        found = self.own(inputs)
         return (self._make(inputs) if found is None else found), {OBSERVED: {}}
-
-    def read(self, resource_id: str, state: State) -> State | None:
-        try:
-            found = self._client().get(self._kind, resource_id)
-        except RunpodRefused as refused:
-            return {OBSERVED: {"reachable": False, "reason": refused.summary}}
-        return None if found is None else {OBSERVED: self._observed(found)}
-
-    def _observed(self, found: Row) -> State:
-        return {}
-
-    def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
-        return {OBSERVED: {}}
 
     def delete(self, resource_id: str, state: State) -> None:
         """Until it is gone, for what it stands on is deleted next, and whatever came late by its name."""
         left, end = resource_id, time.monotonic() + AGAIN_S
         while True:
             try:
-                self._client().delete(self._kind, left)
-                if self._client().get(self._kind, left) is None:
+                self._client().delete(self.kind, left)
+                if self._client().get(self.kind, left) is None:
                     late = self._late(state)
                     if late is None:
                         return
@@ -105,37 +85,32 @@ class RunpodHandler:
                     raise
             if time.monotonic() >= end:
                 raise ProviderError(
-                    f"the {self._kind.words} {left} is still there",
+                    f"the {self.kind.words} {left} is still there",
                     hint="run `orch down` again",
                     code="ORCH359",
                 )
             time.sleep(self._pause_s)
 
+    def remove(self, resource_id: str) -> None:
+        self.delete(resource_id, {})
+
     # -- by name ------------------------------------------------------------------------------------------
-
-    def name_of(self, inputs: Inputs) -> str:
-        return cloud_name(inputs["name"], inputs["mark"], inputs["spec"])
-
-    def _own(self, inputs: Inputs) -> str | None:
-        """The id of what is there by this name: what a killed call, or a lost answer, left. Of several,
-        which a call made that was lost and came late, the oldest is kept."""
-        found = self._client().named(self._kind, self.name_of(inputs))
-        for surplus in found[1:]:
-            self._client().delete(self._kind, str(surplus["id"]))
-        return str(found[0]["id"]) if found else None
 
     def _late(self, state: State) -> str | None:
         """What is there still by the name of a resource that was deleted: nobody knows it, and it costs."""
-        return self._own(state) if {"name", "mark", "spec"} <= state.keys() else None
+        return self.own(state) if {"name", "mark", "spec"} <= state.keys() else None
+
+    def begin(self, inputs: Inputs) -> tuple[str, State]:
+        args = {"args": inputs["args"]} if inputs.get("args") else {}
+        body = {"name": self.name_of(inputs), **inputs["spec"], **args}
+        return self._client().create(self.kind, body), {}
 
     def _make(self, inputs: Inputs) -> str:
         """The id of a new one. Where no answer came it may be there: it is looked for before another call."""
         end = time.monotonic() + AGAIN_S
-        args = {"args": inputs["args"]} if inputs.get("args") else {}
-        body = {"name": self.name_of(inputs), **inputs["spec"], **args}
         while True:
             try:
-                return self._client().create(self._kind, body)
+                return self.begin(inputs)[0]
             except RunpodRefused as refused:
                 if refused.category not in ("transient", "rate") or time.monotonic() >= end:
                     raise
@@ -144,7 +119,7 @@ class RunpodHandler:
             settled = time.monotonic() + (self._settle_s if unknown else 0.0)
             while True:
                 time.sleep(min(pause, AGAIN_S))
-                if (found := self._own(inputs)) is not None:
+                if (found := self.own(inputs)) is not None:
                     return found
                 if time.monotonic() >= settled:
                     break
@@ -153,14 +128,14 @@ class RunpodHandler:
 class PodHandler(RunpodHandler):
     """Single pods."""
 
-    def _observed(self, found: Row) -> State:
+    def observed(self, found: Row, state: State) -> State:
         return {"status": "stopped" if found["status"] in DOWN else "running"}
 
 
 class ClusterHandler(RunpodHandler):
     """Instant Clusters: all pods by one call. RunPod replaces none of them."""
 
-    def _observed(self, found: Row) -> State:
+    def observed(self, found: Row, state: State) -> State:
         statuses: Mapping[str, int] = found["pods"]["byStatus"]
         running, asked = statuses.get("RUNNING", 0), found["compute"]["podCount"]
         # Those of a cluster that is being made may be listed one after the other.
@@ -184,15 +159,15 @@ class VolumeHandler(RunpodHandler):
         return bool(others) or new["size"] < old["size"]
 
     def update(self, resource_id: str, state: State, inputs: Inputs) -> State:
-        self._client().update(self._kind, resource_id, {"size": inputs["spec"]["size"]})
+        self._client().update(self.kind, resource_id, {"size": inputs["spec"]["size"]})
         return {OBSERVED: {}}
 
     def _late(self, state: State) -> str | None:
         return None
 
-    def _own(self, inputs: Inputs) -> str | None:
+    def own(self, inputs: Inputs) -> str | None:
         name, center = self.name_of(inputs), inputs["spec"]["dataCenter"]
-        found = self._client().named(self._kind, name)
+        found = self._client().named(self.kind, name)
         if not found:
             return None
         if len(found) > 1 or found[0]["dataCenter"] != center:

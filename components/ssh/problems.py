@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from orch.components.request import KeyProblem, NewHostKey, NodeProblem, NodeWarning
 from orch.runner.errors import HostKeyUnaccepted
-from orch.runner.hosts.checks.types import HostReport, Result, TargetError
+from orch.runner.hosts.checks.types import HostReport, Result
+from orch.runner.node_api.target import TargetError
 from orch.runner.ssh.public_keys import ACCEPT
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import PlanError

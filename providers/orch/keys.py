@@ -3,7 +3,7 @@
 The client's key pair, and a seed from which each node's host key follows (`host_key`). One resource serves
 any number of
 nodes: growing a fleet by a node changes nothing that is there. While the pair is rotated another one lies
-beside it, which `stacks/team/key_pairs.py` writes into the state and takes out again.
+beside it, which `stacks/secrets/key_pairs.py` writes into the state and takes out again.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import IncomingCall, Refusal, SimulatedAccount, SimulatedMachine
+from orch.rehearsal.account import IncomingCall, Refusal, SimulatedMachine
 from orch.rehearsal.aws.api.errors import THROTTLED, AwsError
+from orch.rehearsal.local_nodes import AccountWithNodes
 from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
@@ -40,7 +41,7 @@ KINDS = (
 )
 
 
-class Cloud(SimulatedAccount):
+class Cloud(AccountWithNodes):
     """An AWS account in a file."""
 
     name: ClassVar[str] = "aws"
@@ -142,11 +143,6 @@ class Cloud(SimulatedAccount):
         return self.created_resources(KINDS, unless=_is_builtin)
 
     # -- local nodes --------------------------------------------------------------------------------------
-
-    def see_local_nodes(self) -> None:
-        from orch.rehearsal import nodes
-
-        nodes.tell_powered_off(self)
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes

@@ -10,18 +10,18 @@ import tarfile
 from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from datetime import datetime
+from types import ModuleType
 from typing import ClassVar
 
 import yaml
 
-from orch.rehearsal.account import IncomingCall, SimulatedMachine, SimulationError
+from orch.rehearsal.account import SimulatedMachine, SimulationError, device_files
 from orch.rehearsal.crusoe.api import errors
-from orch.rehearsal.crusoe.api.errors import CrusoeError, bad_credential
+from orch.rehearsal.crusoe.api.errors import bad_credential
 from orch.rehearsal.crusoe.api.instances import ended
 from orch.rehearsal.crusoe.api.routes import PROJECT, matching
 from orch.rehearsal.crusoe.data.tables import kinds
 from orch.rehearsal.http_service import HttpAccount, Request, Route
-from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
 KINDS = ("network", "subnet", "firewall-rule", "ib-partition", "disk", "instance")
@@ -39,6 +39,7 @@ class CrusoeCloud(HttpAccount):
 
     name: ClassVar[str] = "crusoe"
     hidden: ClassVar[frozenset[str]] = frozenset({"startup_script"})
+    errors: ClassVar[ModuleType] = errors
     shows_instances: ClassVar[frozenset[str]] = frozenset({"list instance", "get instance"})
 
     @property
@@ -53,17 +54,6 @@ class CrusoeCloud(HttpAccount):
     def secret_key(self) -> str:
         secret = hashlib.sha256(f"{self.seed} secret".encode()).digest()
         return urlsafe_b64encode(secret).decode().rstrip("=")
-
-    # -- how it refuses -----------------------------------------------------------------------------------
-
-    def denied_call(self, call: IncomingCall) -> CrusoeError:
-        return errors.forbidden()
-
-    def injected_failure(self, failure: Failure, call: IncomingCall) -> CrusoeError:
-        return errors.injected(failure.code, failure.message)
-
-    def throttled(self, call: IncomingCall) -> CrusoeError:
-        return errors.too_many_requests()
 
     # -- calls --------------------------------------------------------------------------------------------
 
@@ -110,9 +100,7 @@ class CrusoeCloud(HttpAccount):
     def lose_host(self, instance: str) -> None:
         """The host of a VM goes down, and the VM with it."""
         self.shut_down(instance)
-        scenario = self.knobs.nodes
-        if scenario is not None:
-            self.update_local_nodes(scenario, "", {})
+        self.follow_behind_the_back()
 
     # -- what a test may ask ------------------------------------------------------------------------------
 
@@ -121,25 +109,12 @@ class CrusoeCloud(HttpAccount):
 
     # -- local nodes --------------------------------------------------------------------------------------
 
-    def see_local_nodes(self) -> None:
-        from orch.rehearsal import nodes
-
-        nodes.tell_powered_off(self)
-
-    def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
-        from orch.rehearsal import nodes
-
-        nodes.follow(self, scenario, self.shut_down)
-
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():
             doc = self.store.get(instance, "instance")
         if doc is None or doc["state"] != "STATE_RUNNING" or not doc["_script"]:
             return None
         kind, cards = kinds()[doc["type"]], 9 if doc["_ib_network"] else 0
-        gpus = [f"/dev/nvidia{number}" for number in range(kind.gpus)]
-        control = ["/dev/nvidiactl", "/dev/nvidia-uvm"] if kind.gpus else []
-        infiniband = [f"/dev/infiniband/uverbs{number}" for number in range(cards)]
         hostname = _HOSTNAME.search(doc["_script"])
         return SimulatedMachine(
             instance=instance,
@@ -147,7 +122,7 @@ class CrusoeCloud(HttpAccount):
             hostname=hostname[1] if hostname else doc["name"],
             type=kind.name,
             user_data=machine_config(doc["_script"]).encode(),
-            placeholders=(*gpus, *control, *infiniband),
+            placeholders=device_files(kind.gpus, cards),
         )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import IncomingCall, Refusal, SimulatedAccount, SimulatedMachine
+from orch.rehearsal.account import IncomingCall, Refusal, SimulatedMachine
 from orch.rehearsal.gcp.api.errors import GcpError
 from orch.rehearsal.gcp.api.methods import API, BEFORE, Method, Request, all_methods, operation, public
 from orch.rehearsal.gcp.data.tables import types
+from orch.rehearsal.local_nodes import AccountWithNodes
 from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
@@ -27,7 +28,7 @@ KINDS = (
 )
 
 
-class GcpCloud(SimulatedAccount):
+class GcpCloud(AccountWithNodes):
     """A GCP account in a file: any project id is one of its projects."""
 
     name: ClassVar[str] = "gcp"
@@ -155,11 +156,6 @@ class GcpCloud(SimulatedAccount):
         return self.created_resources(KINDS, unless=lambda doc: bool(doc.get("_given")))
 
     # -- local nodes --------------------------------------------------------------------------------------
-
-    def see_local_nodes(self) -> None:
-        from orch.rehearsal import nodes
-
-        nodes.tell_powered_off(self)
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes

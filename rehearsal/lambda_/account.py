@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import ClassVar
 
-from orch.rehearsal.account import IncomingCall, SimulatedMachine
-from orch.rehearsal.http_service import HttpAccount, Request, Route
+from orch.rehearsal.account import SimulatedMachine, device_files
+from orch.rehearsal.http_service import HttpAccount, Request, Routes
 from orch.rehearsal.lambda_.api import errors
-from orch.rehearsal.lambda_.api.errors import LambdaError
 from orch.rehearsal.lambda_.api.instances import ended, reserved
 from orch.rehearsal.lambda_.api.resources import RULES_KEY, USUAL, rules_of
 from orch.rehearsal.lambda_.api.routes import route
 from orch.rehearsal.lambda_.data.tables import kinds
-from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
 KINDS = ("ssh-key", "filesystem", "instance")
@@ -26,28 +25,15 @@ class LambdaCloud(HttpAccount):
 
     name: ClassVar[str] = "lambda"
     hidden: ClassVar[frozenset[str]] = frozenset({"user_data"})
+    errors: ClassVar[ModuleType] = errors
+    routes: ClassVar[Routes] = route
     shows_instances: ClassVar[frozenset[str]] = frozenset({"listInstances", "getInstance"})
 
     @property
     def api_key(self) -> str:
         return f"secret_{self.seed}_rehearsal"
 
-    # -- how it refuses -----------------------------------------------------------------------------------
-
-    def denied_call(self, call: IncomingCall) -> LambdaError:
-        return errors.forbidden()
-
-    def injected_failure(self, failure: Failure, call: IncomingCall) -> LambdaError:
-        return errors.injected(failure.code, failure.message)
-
-    def throttled(self, call: IncomingCall) -> LambdaError:
-        return errors.too_many_requests()
-
     # -- calls --------------------------------------------------------------------------------------------
-
-    def route_of(self, method: str, path: str) -> tuple[Route, str]:
-        found, parts = route.matching(method, path)
-        return found, parts.get("id", "")
 
     def check_caller(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:
         if headers.get("authorization") != f"Bearer {self.api_key}":
@@ -78,9 +64,7 @@ class LambdaCloud(HttpAccount):
     def lose_host(self, instance: str) -> None:
         """The host of an instance breaks: it is unhealthy from now on."""
         self._end(instance, "unhealthy")
-        scenario = self.knobs.nodes
-        if scenario is not None:
-            self.update_local_nodes(scenario, "", {})
+        self.follow_behind_the_back()
 
     def _end(self, instance: str, status: str) -> None:
         with self.store.transaction():
@@ -106,30 +90,18 @@ class LambdaCloud(HttpAccount):
 
     # -- local nodes --------------------------------------------------------------------------------------
 
-    def see_local_nodes(self) -> None:
-        from orch.rehearsal import nodes
-
-        nodes.tell_powered_off(self)
-
-    def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
-        from orch.rehearsal import nodes
-
-        nodes.follow(self, scenario, self.shut_down)
-
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():
             doc = self.store.get(instance, "instance")
         if doc is None or doc["status"] != "active" or not doc["_user_data"]:
             return None
         kind = kinds()[doc["_type"]]
-        gpus = [f"/dev/nvidia{number}" for number in range(kind.gpus)]
-        control = ["/dev/nvidiactl", "/dev/nvidia-uvm"] if kind.gpus else []
         return SimulatedMachine(
             instance=instance,
             slug=instance[:13],
             hostname=doc["hostname"] or doc["name"],
             type=kind.name,
             user_data=doc["_user_data"].encode(),
-            placeholders=(*gpus, *control),
+            placeholders=device_files(kind.gpus),
             file_systems=tuple((source, path) for path, source in doc["_mounts"].items()),
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import IncomingCall, Refusal, SimulatedAccount, SimulatedMachine
+from orch.rehearsal.account import IncomingCall, Refusal, SimulatedMachine, device_files
+from orch.rehearsal.local_nodes import AccountWithNodes
 from orch.rehearsal.nebius.api import errors
 from orch.rehearsal.nebius.api.compute import public_image
 from orch.rehearsal.nebius.api.errors import NebiusError
@@ -23,7 +24,7 @@ READS = ("Get", "List", "BatchGet")
 _OPEN = "TokenExchangeService"
 
 
-class NebiusCloud(SimulatedAccount):
+class NebiusCloud(AccountWithNodes):
     """A Nebius account in a file. Calls bear a token, which was given for a key of its service account."""
 
     name: ClassVar[str] = "nebius"
@@ -160,9 +161,7 @@ class NebiusCloud(SimulatedAccount):
     def take_back(self, instance: str) -> None:
         """Nebius takes a preemptible machine back: it stops, and its disk stays."""
         self._stop(instance)
-        scenario = self.knobs.nodes
-        if scenario is not None:
-            self.update_local_nodes(scenario, "", {})
+        self.follow_behind_the_back()
 
     def _stop(self, instance: str) -> None:
         from orch.rehearsal.nebius.api.instances import stopped
@@ -178,11 +177,6 @@ class NebiusCloud(SimulatedAccount):
         return self.created_resources(KINDS, unless=lambda doc: bool(doc.get("_given")))
 
     # -- local nodes --------------------------------------------------------------------------------------
-
-    def see_local_nodes(self) -> None:
-        from orch.rehearsal import nodes
-
-        nodes.tell_powered_off(self)
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes
@@ -205,16 +199,8 @@ class NebiusCloud(SimulatedAccount):
             hostname=str(doc["spec"].get("hostname") or doc["metadata"]["name"]),
             type=preset.type,
             user_data=user_data.encode(),
-            placeholders=_device_files(preset.gpus, fast="gpu_cluster" in doc["spec"]),
+            placeholders=device_files(preset.gpus, 8 if "gpu_cluster" in doc["spec"] else 0),
         )
-
-
-def _device_files(gpus: int, *, fast: bool) -> tuple[str, ...]:
-    """What a machine of so many GPUs has in /dev: those of NVIDIA, and eight InfiniBand cards."""
-    cards = [f"/dev/nvidia{number}" for number in range(gpus)]
-    control = ["/dev/nvidiactl", "/dev/nvidia-uvm"] if gpus else []
-    infiniband = [f"/dev/infiniband/uverbs{number}" for number in range(8)] if fast else []
-    return (*cards, *control, *infiniband)
 
 
 def _new_key() -> tuple[str, str]:

@@ -4,19 +4,19 @@ limit."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import ClassVar
 
 from orch.rehearsal.account import (
-    IncomingCall,
     PodContainer,
     SimulatedMachine,
 )
-from orch.rehearsal.http_service import HttpAccount, Request, Route
+from orch.rehearsal.http_service import HttpAccount, Request, Routes
 from orch.rehearsal.runpod.api import errors
 from orch.rehearsal.runpod.api.errors import RunpodError
 from orch.rehearsal.runpod.api.pods import stopped
 from orch.rehearsal.runpod.api.routes import route
-from orch.rehearsal.scenario import Failure, NodeScenario
+from orch.rehearsal.scenario import NodeScenario
 from orch.rehearsal.store import Doc
 
 KINDS = ("pod", "cluster", "network-volume")
@@ -31,28 +31,15 @@ class RunpodCloud(HttpAccount):
         "RateLimit-Policy": '"minute";q=60;w=60, "hour";q=3000;w=3600, "day";q=50000;w=86400'
     }
     hidden: ClassVar[frozenset[str]] = frozenset({"env"})
+    errors: ClassVar[ModuleType] = errors
+    routes: ClassVar[Routes] = route
     shows_instances: ClassVar[frozenset[str]] = frozenset({"listPods", "getPod", "listClusterPods"})
 
     @property
     def api_key(self) -> str:
         return f"rpa_{self.seed}_REHEARSAL"
 
-    # -- how it refuses -----------------------------------------------------------------------------------
-
-    def denied_call(self, call: IncomingCall) -> RunpodError:
-        return RunpodError(403, "access denied")
-
-    def injected_failure(self, failure: Failure, call: IncomingCall) -> RunpodError:
-        return errors.injected(failure.code, failure.message)
-
-    def throttled(self, call: IncomingCall) -> RunpodError:
-        return errors.too_many_requests()
-
     # -- calls --------------------------------------------------------------------------------------------
-
-    def route_of(self, method: str, path: str) -> tuple[Route, str]:
-        found, parts = route.matching(method, path)
-        return found, parts.get("id", "")
 
     def check_caller(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:
         kind, _, key = headers.get("authorization", "").partition(" ")
@@ -71,7 +58,7 @@ class RunpodCloud(HttpAccount):
         with self.store.transaction():
             self.store.remove(pod)
             self.note("dead", pod)
-        self._follow()
+        self.follow_behind_the_back()
 
     def end_container(self, pod: str, status: str = "EXITED") -> None:
         """The container of a pod ends by itself; `ERROR`: its host is broken."""
@@ -79,12 +66,7 @@ class RunpodCloud(HttpAccount):
             doc = self.store.get(pod, "pod")
             if doc is not None:
                 stopped(Request(self, "", pod, {}, None), doc, status)
-        self._follow()
-
-    def _follow(self) -> None:
-        scenario = self.knobs.nodes
-        if scenario is not None:
-            self.update_local_nodes(scenario, "", {})
+        self.follow_behind_the_back()
 
     # -- what a test may ask ------------------------------------------------------------------------------
 
@@ -98,12 +80,12 @@ class RunpodCloud(HttpAccount):
     # -- local nodes: a container for each pod that runs --------------------------------------------------
 
     def see_local_nodes(self) -> None:
-        pass
+        """Pods are not machines that power off by themselves."""
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
         from orch.rehearsal import nodes
 
-        nodes.follow(self, scenario, self.shut_down)
+        super().update_local_nodes(scenario, action, result)
         if action == "deleteNetworkVolume":
             nodes.remove_volumes(self, but=self.things("network-volume"))
 

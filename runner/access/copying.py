@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch.runner.errors import RunnerError
-from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node.commands import Command, StdinSource
-from orch.runner.node.connector import Connector
 from orch.runner.node.container import COPY_S, NO_PATH, failure
 from orch.runner.node.runtime import JobRuntime
+from orch.runner.node_api.commands import Command, StdinSource
+from orch.runner.node_api.connector import Connector
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.outputs import keeper, output_target
 from orch.runner.upload.archive import Unpacking, pieces, place

@@ -16,8 +16,8 @@ from types import TracebackType
 
 from orch.runner.errors import PortTaken
 from orch.runner.events import Event, Notice, PortForwarded, Processor, RunChanged
-from orch.runner.launch.run_plan import RankPort, RunPlan
-from orch.runner.node.connector import Connector
+from orch.runner.node_api.connector import Connector
+from orch.runner.plan.run_plan import RankPort, RunPlan
 
 LOOPBACK = "127.0.0.1"
 # Statuses of a run whose commands may listen.

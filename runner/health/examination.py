@@ -27,8 +27,8 @@ from orch.runner.health.readers.nvidia import GpuHealth, read_nvlink, read_smi
 from orch.runner.health.readers.sections import Section, number, sections_of
 from orch.runner.health.readers.tenstorrent import read_tenstorrent
 from orch.runner.health.readers.xids import XIDS
-from orch.runner.node.commands import NODE_HOME, Command, as_root
-from orch.runner.node.connector import Connector, NodeResult, fan_out
+from orch.runner.node_api.commands import NODE_HOME, Command, as_root
+from orch.runner.node_api.connector import Connector, NodeResult, fan_out
 from orch.spec.state import NodeState
 from orch.templates import render
 

@@ -9,11 +9,11 @@ from orch.runner.errors import CommandTimeout, HostUnreachable
 from orch.runner.events import Notice, Processor
 from orch.runner.health.examination import Depth, examine
 from orch.runner.health.findings import Finding, HealthReport, Status, report
-from orch.runner.launch.environment import fold
-from orch.runner.node.connector import Connector
-from orch.runner.node.status import NodeStatus
-from orch.runner.node.verdict import Verdict, record
+from orch.runner.node_api.connector import Connector
+from orch.runner.node_api.status import NodeStatus
+from orch.runner.node_api.verdict import Verdict, record
 from orch.spec.errors import OrchError
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import FleetState, NodeState
 
 WRITE_S = 15.0

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from orch.runner.errors import RunnerError
 from orch.runner.health.readers.xids import RECOVERY, XIDS, Action, Xid, short_pci, xids_in
-from orch.runner.node.commands import NODE_HOME, Command, as_root
-from orch.runner.node.connector import Completed
+from orch.runner.node_api.commands import NODE_HOME, Command, as_root
+from orch.runner.node_api.connector import Completed
 from orch.runner.private import private_folder
 from orch.templates import render
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from orch.runner.node.commands import Command, as_root
+from orch.runner.node_api.commands import Command, as_root
 from orch.templates import render
 
 LACKS = 44

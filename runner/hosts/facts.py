@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar
 from orch.runner.errors import HostUnreachable
 from orch.runner.hosts import parse_hardware
 from orch.runner.hosts.host_facts import Docker, HostDisk, HostFacts, Tool, UnreadOutput
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Connector
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Connector
 from orch.spec.state import NodeState
 from orch.templates import render
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from orch.runner.node.claims import ABANDONED_AFTER_S
-from orch.runner.node.commands import NODE_HOME, Command, as_root
+from orch.runner.node_api.claims import ABANDONED_AFTER_S
+from orch.runner.node_api.commands import NODE_HOME, Command, as_root
 from orch.runner.preparation.mounts import unmount
 from orch.templates import render
 

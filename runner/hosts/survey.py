@@ -19,15 +19,7 @@ from typing import Literal
 from orch.runner.hosts.checks.devices import active_ports
 from orch.runner.hosts.checks.machine import error_line
 from orch.runner.hosts.checks.requirements import judge_host
-from orch.runner.hosts.checks.types import (
-    CheckOptions,
-    ContainerProbe,
-    HostObservation,
-    HostReport,
-    MeshView,
-    Target,
-    TargetError,
-)
+from orch.runner.hosts.checks.types import CheckOptions, ContainerProbe, HostObservation, HostReport, MeshView
 from orch.runner.hosts.facts import read_facts
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.network import (
@@ -38,8 +30,9 @@ from orch.runner.hosts.network import (
     duplicate_machine_ids,
     find_network,
 )
-from orch.runner.node.commands import Command, as_root
-from orch.runner.node.connector import FAN_OUT, Address, Connector, fan_out
+from orch.runner.node_api.commands import Command, as_root
+from orch.runner.node_api.connector import FAN_OUT, Address, Connector, fan_out
+from orch.runner.node_api.target import Target, TargetError
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 from orch.templates import render

@@ -31,16 +31,10 @@ from wsproto.events import (
 )
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from orch.runner.kubernetes.errors import (
-    Asked,
-    ClusterUnreachable,
-    KubernetesError,
-    Unauthorized,
-    refusal,
-    status_document,
-)
+from orch.runner.kubernetes.errors import ClusterUnreachable, KubernetesError, Unauthorized
 from orch.runner.kubernetes.login import Login
 from orch.runner.kubernetes.reach import dial, unreachable
+from orch.runner.kubernetes.refusals import Asked, refusal, status_document
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 """Streams of a command. `CLOSE` (v5 alone): its content is the number of a stream that has ended."""

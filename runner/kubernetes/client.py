@@ -24,7 +24,6 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from orch.runner.kubernetes.errors import (
     ApiRefusal,
-    Asked,
     CertificateRefused,
     ClusterUnreachable,
     Expired,
@@ -33,13 +32,12 @@ from orch.runner.kubernetes.errors import (
     ServerError,
     TooManyRequests,
     Unauthorized,
-    refusal,
     shortened,
-    status_document,
 )
 from orch.runner.kubernetes.identity import identity_of
 from orch.runner.kubernetes.login import Credentials, Login, log_in
 from orch.runner.kubernetes.reach import CONNECT_S, connection_pools, unreachable
+from orch.runner.kubernetes.refusals import Asked, refusal, status_document
 from orch.spec.cursors import follow
 
 Doc = dict[str, Any]

@@ -41,8 +41,8 @@ from orch.runner.kubernetes.errors import (
 from orch.runner.kubernetes.execution import ExecRequest, Execution, NotStarted, exec_request
 from orch.runner.kubernetes.forwarding import forwarded
 from orch.runner.kubernetes.pod_state import NotYet, Pod, refuse_gone, with_silence
-from orch.runner.node.commands import Command, StdinSource
-from orch.runner.node.connector import Address, Completed
+from orch.runner.node_api.commands import Command, StdinSource
+from orch.runner.node_api.connector import Address, Completed
 from orch.runner.private import private_folder, write_private
 from orch.spec.state import NodeState
 

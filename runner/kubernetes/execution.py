@@ -14,15 +14,15 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunnerError
 from orch.runner.kubernetes.channel import CLOSE, STATUS, STDERR, STDIN, STDOUT, Channel, ChannelLost
 from orch.runner.kubernetes.errors import shortened
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed
 from orch.spec.state import NodeState
 
 LONGEST_IN_ADDRESS = 4096
@@ -160,44 +160,35 @@ _BEFORE_ANY_COMMAND = (
 )
 
 
+@dataclass
 class Execution:
-    """One command on one channel: feeds its input from a thread, reads its output, keeps the deadline."""
+    """One command on one channel: feeds its input from a thread, reads its output, keeps the deadline.
 
-    def __init__(
-        self,
-        node: NodeState,
-        where: str,
-        command: Command,
-        request: ExecRequest,
-        channel: Channel,
-        *,
-        on_lines: Callable[[bytes], None] | None,
-        on_data: Callable[[bytes], None] | None,
-        until: threading.Event | None,
-        started: float,
-    ) -> None:
-        self._node = node
-        self._where = where
-        self._command = command
-        self._request = request
-        self._channel = channel
-        self._on_lines = on_lines
-        self._on_data = on_data
-        self._until = until
-        self._started = started
-        self._out = bytearray()
-        self._err = bytearray()
-        self._status = bytearray()
-        self._output = False
-        self._feed_error: BaseException | None = None
+    `started`: when the caller began, by the monotonic clock.
+    """
+
+    node: NodeState
+    where: str
+    command: Command
+    request: ExecRequest
+    channel: Channel
+    on_lines: Callable[[bytes], None] | None
+    on_data: Callable[[bytes], None] | None
+    until: threading.Event | None
+    started: float
+    _out: bytearray = field(default_factory=bytearray, init=False)
+    _err: bytearray = field(default_factory=bytearray, init=False)
+    _status: bytearray = field(default_factory=bytearray, init=False)
+    _output: bool = field(default=False, init=False)
+    _feed_error: BaseException | None = field(default=None, init=False)
 
     def run(self) -> Completed:
         """Raises HostUnreachable, CommandTimeout, NotStarted, and what the source of the input raises."""
-        command = self._command
+        command = self.command
         deadline = time.monotonic() + command.timeout_s if command.timeout_s is not None else None
         feeder = None
-        self._channel.answers_pings = command.stdin is None
-        if self._request.stdin:
+        self.channel.answers_pings = command.stdin is None
+        if self.request.stdin:
             feeder = threading.Thread(target=self._feed, name="orch-stdin", daemon=True)
             feeder.start()
         try:
@@ -209,23 +200,23 @@ class Execution:
                 raise self._lost(str(lost)) from lost
             stopped = False
         finally:
-            self._channel.hang_up()
+            self.channel.hang_up()
         if feeder is not None:
             feeder.join(5.0)
         if self._feed_error is not None:
             raise self._feed_error
         code = -1 if stopped else self._exit_code()
-        if self._on_lines is not None and self._out and not stopped:
+        if self.on_lines is not None and self._out and not stopped:
             # The last line may lack its end; a lost connection never gets here with half a line.
-            self._on_lines(bytes(self._out) + b"\n")
+            self.on_lines(bytes(self._out) + b"\n")
             self._out.clear()
         return Completed(
-            self._node.name,
+            self.node.name,
             command,
             code,
             self._out.decode(errors="replace"),
             self._err.decode(errors="replace"),
-            time.monotonic() - self._started,
+            time.monotonic() - self.started,
         )
 
     def _exit_code(self) -> int:
@@ -238,8 +229,8 @@ class Execution:
             raise NotStarted(ending.message)
         if "executable file not found" in ending.message or "no such file or directory" in ending.message:
             raise RunnerError(
-                f"node {self._node.name} has no shell to run a command with",
-                where=self._where,
+                f"node {self.node.name} has no shell to run a command with",
+                where=self.where,
                 detail=ending.message,
                 hint="the image of a pod needs `sh`",
             )
@@ -247,9 +238,9 @@ class Execution:
 
     def _lost(self, why: str) -> HostUnreachable:
         return HostUnreachable(
-            f"the connection to node {self._node.name} was lost during a command",
-            where=self._where,
-            detail=f"{self._command}: {why}",
+            f"the connection to node {self.node.name} was lost during a command",
+            where=self.where,
+            detail=f"{self.command}: {why}",
         )
 
     def _read(self, deadline: float | None) -> bool:
@@ -262,13 +253,12 @@ class Execution:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise CommandTimeout(
-                        f"a command on node {self._node.name} took longer than "
-                        f"{self._command.timeout_s:.0f} s",
-                        where=self._where,
-                        detail=str(self._command),
+                        f"a command on node {self.node.name} took longer than {self.command.timeout_s:.0f} s",
+                        where=self.where,
+                        detail=str(self.command),
                     )
                 wait = min(wait, left)
-            for stream, data in self._channel.receive(wait):
+            for stream, data in self.channel.receive(wait):
                 if stream == STDOUT:
                     self._output = True
                     if not self._left():
@@ -278,43 +268,43 @@ class Execution:
                     self._err += data
                 elif stream == STATUS:
                     self._status += data
-            if self._channel.closed:
+            if self.channel.closed:
                 return False
 
     def _left(self) -> bool:
         """Whether nobody waits for the command any more."""
-        return self._until is not None and self._until.is_set()
+        return self.until is not None and self.until.is_set()
 
     def _take(self, data: bytes) -> None:
-        if self._on_data is not None:
-            self._on_data(data)
+        if self.on_data is not None:
+            self.on_data(data)
             return
         self._out += data
-        if self._on_lines is None:
+        if self.on_lines is None:
             return
         end = self._out.rfind(b"\n", len(self._out) - len(data)) + 1
         if end:
             lines = bytes(self._out[:end])
             del self._out[:end]
-            self._on_lines(lines)
+            self.on_lines(lines)
 
     def _feed(self) -> None:
-        source = self._command.stdin
+        source = self.command.stdin
         chunks: Iterable[bytes] = (source,) if isinstance(source, bytes) else source or ()
         try:
-            if self._request.preface:
-                self._channel.send(STDIN, self._request.preface)
-            for chunk in written(chunks) if self._request.written else chunks:
+            if self.request.preface:
+                self.channel.send(STDIN, self.request.preface)
+            for chunk in written(chunks) if self.request.written else chunks:
                 if chunk:
-                    self._channel.send(STDIN, chunk)
-            if self._request.closes:
-                self._channel.send(CLOSE, bytes([STDIN]))
+                    self.channel.send(STDIN, chunk)
+            if self.request.closes:
+                self.channel.send(CLOSE, bytes([STDIN]))
         except ChannelLost:
             # The command ended without reading all of it; its exit code tells the story.
             return
         except BaseException as error:  # noqa: BLE001 - handed to the calling thread, which raises it
             self._feed_error = error
-            self._channel.hang_up()
+            self.channel.hang_up()
 
 
 def login_shell(term: str) -> str:

@@ -1,1 +1,1 @@
-"""From a task and a fleet to a run plan: placement, environment, launchers. Pure, but for `seats.py`."""
+"""From a task and chosen nodes to a run plan: files, volumes, launchers. Pure, but for `files.py`."""

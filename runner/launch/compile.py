@@ -11,17 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.catalog.fabrics import Fabric, fabric
-from orch.runner.errors import about_property
-from orch.runner.launch.environment import (
-    ArrayPlace,
-    RankNode,
-    RunFacts,
-    RunNodes,
-    fold,
-    rank_environment,
-    run_identifier,
-    wants_slurm,
-)
+from orch.runner.launch.files import RepoName, staged_files
 from orch.runner.launch.launcher import (
     LaunchContext,
     Launcher,
@@ -30,7 +20,28 @@ from orch.runner.launch.launcher import (
     launcher_of,
 )
 from orch.runner.launch.pods import check_pods
-from orch.runner.launch.run_plan import (
+from orch.runner.launch.variables import check_sizes, set_variables
+from orch.runner.launch.volumes import NO_VOLUMES, RankVolumes, Volumes, checkpoint_warnings, volumes_of_ranks
+from orch.runner.node_api.accelerators import watched
+from orch.runner.placement.node_fit import Seat
+from orch.runner.placement.rank_groups import (
+    RankGroup,
+    first_ranks,
+    group_of_rank,
+    node_addresses,
+    rank_groups,
+)
+from orch.runner.plan.environment import (
+    ArrayPlace,
+    RankNode,
+    RunFacts,
+    RunNodes,
+    check_names,
+    rank_environment,
+    run_identifier,
+    wants_slurm,
+)
+from orch.runner.plan.run_plan import (
     DevPlan,
     FabricAccess,
     OutputPlan,
@@ -41,25 +52,13 @@ from orch.runner.launch.run_plan import (
     SignalPlan,
     StagedFile,
     UtilizationPlan,
-    watched,
 )
-from orch.runner.launch.variables import check_names, check_sizes, set_variables
-from orch.runner.launch.volumes import NO_VOLUMES, RankVolumes, Volumes, checkpoint_warnings, volumes_of_ranks
-from orch.runner.placement.node_fit import Seat
-from orch.runner.placement.rank_groups import (
-    RankGroup,
-    first_ranks,
-    group_of_rank,
-    node_addresses,
-    rank_groups,
-)
-from orch.runner.upload.selection import resolve_source, target_of
+from orch.spec.grammar.hosts import fold
 from orch.spec.grammar.interpolate import literal, render_command, render_for_launch, render_text
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
-    from orch.spec.models.mounts import FileMount
 
 START_DOCKER = "sh /usr/local/lib/orch/start-docker.sh"
 """Of the image `orch/docker`: starts the job's own Docker daemon, or says why there can be none."""
@@ -92,14 +91,6 @@ class RunRequest:
     made: frozenset[str] = frozenset()
     examines: bool = False
     array: ArrayPlace | None = None
-
-
-@dataclass(frozen=True)
-class RepoName:
-    """A repository's REPO_ID, and its folder or URL without credentials."""
-
-    id: str
-    label: str
 
 
 @dataclass(frozen=True)
@@ -308,7 +299,7 @@ def _run_plan(common: _Common, ranks: tuple[RankPlan, ...]) -> RunPlan:
             OutputPlan(path=item.path, to=_kept_at(request, item.to) if item.to else None)
             for item in task.outputs
         ),
-        files=(*_repository(request), *_staged_files(request.base, task.files)),
+        files=(*_repository(request), *staged_files(request.base, task.files)),
     )
 
 
@@ -424,20 +415,12 @@ def _arguments(task: Task) -> tuple[str, ...]:
     return block.args if block is not None else ()
 
 
+def _ports(group: RankGroup) -> tuple[RankPort, ...]:
+    return tuple(RankPort(job=port.container_port, local=port.local_port) for port in group.ports)
+
+
 def _repository(request: RunRequest) -> tuple[StagedFile, ...]:
     if request.repo is None:
         return ()
     (repo,) = request.task.repos
     return (StagedFile(source=request.repo.label, target=repo.path, if_exists=repo.if_exists),)
-
-
-def _staged_files(base: Path, items: Sequence[FileMount]) -> Iterator[StagedFile]:
-    for index, item in enumerate(items):
-        with about_property(f"files.{index}"):
-            source = resolve_source(base, item.local_path)
-        target = target_of(item.local_path, item.path, source.pattern)
-        yield StagedFile(source=str(source.path), target=target, pattern=source.pattern)
-
-
-def _ports(group: RankGroup) -> tuple[RankPort, ...]:
-    return tuple(RankPort(job=port.container_port, local=port.local_port) for port in group.ports)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from orch.runner.launch.run_plan import DevPlan, RunPlan
 from orch.runner.ledger.run_folder import RunKeys
+from orch.runner.plan.run_plan import DevPlan, RunPlan
 from orch.templates import render
 
 if TYPE_CHECKING:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from orch.runner.errors import RunFailed
-from orch.runner.launch.compile import RepoName, RunRequest
-from orch.runner.launch.environment import ArrayPlace
-from orch.runner.launch.run_plan import DevPlan
+from orch.runner.launch.compile import RunRequest
+from orch.runner.launch.files import RepoName
 from orch.runner.launch.volumes import KnownVolume, Volumes
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.rank_groups import rank_groups
+from orch.runner.plan.environment import ArrayPlace
+from orch.runner.plan.run_plan import DevPlan
 from orch.spec.state import FleetState
 from orch.spec.volume_state import VolumeState
 

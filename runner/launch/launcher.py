@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict
-
 from orch.runner.errors import HostfileIncomplete
-from orch.runner.launch.environment import SSH_PORT, fold
 from orch.runner.placement.rank_groups import rank_groups
+from orch.runner.plan.environment import SSH_PORT
+from orch.runner.plan.run_plan import Dialect, Elastic
+from orch.spec.grammar.hosts import fold
 from orch.spec.grammar.interpolate import render_args
 from orch.spec.state import NodeState
 from orch.templates import ShellText, render
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from orch.spec.models import Mpirun, Task, Torchrun
 
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
-
-Dialect = Literal["openmpi", "deepspeed", "mpich", "intel", "plain"]
 
 
 def hostfile(addresses: Sequence[str], slots: Sequence[int] | None, dialect: Dialect = "openmpi") -> str:
@@ -54,18 +52,6 @@ def internal_addresses(nodes: Sequence[NodeState]) -> tuple[str, ...]:
             code="ORCH420",
         )
     return tuple(node.internal_ip or "127.0.0.1" for node in nodes)
-
-
-class Elastic(BaseModel):
-    """A run that goes on without some of its ranks.
-
-    `least` of them must be left, and `rendezvous_rank` among them: its node holds what they meet by.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    least: int
-    rendezvous_rank: int = 0
 
 
 @dataclass(frozen=True)

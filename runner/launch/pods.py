@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from orch.runner.errors import BadTask
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.placement.rank_groups import rank_groups
 from orch.runner.placement.slots import is_of_cluster
+from orch.runner.plan.run_plan import RunPlan
 
 if TYPE_CHECKING:
     from orch.spec.models import Task

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orch.runner.launch.compile import RepoName, RunRequest
-from orch.runner.launch.run_plan import DevPlan
+from orch.runner.launch.compile import RunRequest
+from orch.runner.launch.files import RepoName
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes
-from orch.runner.ledger.run_names import RunName
 from orch.runner.placement.node_fit import Seat
+from orch.runner.plan.run_names import RunName
+from orch.runner.plan.run_plan import DevPlan
 from orch.spec.state import FleetState
 
 if TYPE_CHECKING:
-    from orch.runner.upload.repository import Repository
     from orch.spec.models import Task
 
 
@@ -51,7 +51,7 @@ class Submission:
         return RunName.generate(self.stem) if requested is None else RunName.parse(requested)
 
     def request(
-        self, name: str, number: int, seats: tuple[Seat, ...], *, token: str, repository: Repository | None
+        self, name: str, number: int, seats: tuple[Seat, ...], *, token: str, repository: RepoName | None
     ) -> RunRequest:
         """Return the request for the first attempt of a run on these seats."""
         return RunRequest(
@@ -66,7 +66,7 @@ class Submission:
             run_args=self.run_args,
             cli_env=self.cli_env,
             caller_env=self.caller_env,
-            repo=RepoName(repository.id, repository.label) if repository else None,
+            repo=repository,
             volumes=self.volumes,
             dev=self.dev,
             made=self.made,

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadTask
-from orch.runner.launch.environment import is_name
 from orch.spec.grammar.interpolate import fill_secrets
 
 if TYPE_CHECKING:
@@ -35,15 +34,6 @@ def set_variables(env: Mapping[str, str | None], caller_env: Mapping[str, str]) 
     return {
         name: caller_env[name].replace("$", "$$") if value is None else value for name, value in env.items()
     }
-
-
-def check_names(environment: Mapping[str, str]) -> None:
-    """Raises BadTask for what a shell cannot export."""
-    invalid = [name for name in environment if not is_name(name)]
-    if invalid:
-        raise BadTask(
-            f"{invalid[0]!r} is not the name of an environment variable", hint="letters, digits and _ only"
-        )
 
 
 def check_sizes(

@@ -8,11 +8,12 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadTask, NoFit, RunConflict, RunnerError
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import RunMount, RunPlan, RunVolume, plan_of
-from orch.runner.node.commands import NODE_HOME
+from orch.runner.ledger.plans import plan_of
+from orch.runner.node_api.commands import NODE_HOME
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.slots import is_of_cluster
+from orch.runner.plan.run_plan import RunMount, RunPlan, RunVolume
+from orch.spec.grammar.hosts import fold
 from orch.spec.grammar.interpolate import render_text
 from orch.spec.grammar.values import Problem, check_name
 from orch.spec.state import FleetMount, FleetState, NodeState

@@ -24,6 +24,8 @@ from orch.runner.processes import is_dead_owner
 
 LEASE_S = 60.0
 RENEW_S = 15.0
+MOST_RANKS = 500
+"""Of one statement: SQLite bounds how many parameters it has."""
 
 
 class LeaseLost(RunConflict):
@@ -185,17 +187,27 @@ class Leases:
 
     def change_rank(self, lease: Lease, attempt: int, rank: int, **values: object) -> None:
         """Change one rank. Raises LeaseLost."""
+        self.change_ranks(lease, attempt, {rank: values})
+
+    def change_ranks(self, lease: Lease, attempt: int, changes: Mapping[int, Mapping[str, object]]) -> None:
+        """Change ranks of an attempt in one transaction: a commit takes milliseconds, and a run may have
+        thousands of ranks. `changes`: rank -> its new values. Raises LeaseLost."""
         table = schema.rank
+        alike: dict[tuple[tuple[str, object], ...], list[int]] = {}
+        for rank, values in changes.items():
+            alike.setdefault(tuple(sorted(values.items())), []).append(rank)
+        if not alike:
+            return
         with self._begin() as db:
-            # The run's row is locked until the rank is written: who takes the lease meanwhile waits for that.
+            # The run's row is locked until the ranks are written: who takes the lease meanwhile waits.
             held = db.execute(select(schema.run.c.id).where(*holds(lease)).with_for_update(read=True))
             if held.first() is None:
                 raise lease_lost()
-            db.execute(
-                update(table)
-                .where(table.c.run_id == lease.run_id, table.c.attempt == attempt, table.c.rank == rank)
-                .values(**values)
-            )
+            of_attempt = (table.c.run_id == lease.run_id, table.c.attempt == attempt)
+            for values, ranks in alike.items():
+                for start in range(0, len(ranks), MOST_RANKS):
+                    some = table.c.rank.in_(ranks[start : start + MOST_RANKS])
+                    db.execute(update(table).where(*of_attempt, some).values(**dict(values)))
 
     def _fenced(
         self, lease: Lease, values: Mapping[str, object], kind: str | None = None, text: str = ""

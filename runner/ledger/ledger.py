@@ -46,9 +46,9 @@ from orch.runner.ledger.records import (
     Waiting,
 )
 from orch.runner.ledger.reserving import check_name, reserve
-from orch.runner.ledger.run_names import as_argument
 from orch.runner.ledger.schema import clock
 from orch.runner.ledger.waiting_line import Line, read_line, read_release
+from orch.runner.plan.run_names import as_argument
 from orch.runner.processes import here, process_owner
 from orch.spec.grammar.values import encodable, shown
 from orch.spec.suggest import hint_for

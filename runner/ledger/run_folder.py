@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orch.runner.errors import LedgerUnusable, RunFailed
 from orch.runner.ledger.records import ArrayKey
-from orch.runner.ledger.run_names import RunName
+from orch.runner.plan.run_names import RunName
 from orch.runner.private import private_folder, stage_file, write_private
 
 _NUMBER = "number"
@@ -80,13 +80,23 @@ class RunFolder:
         return self.logs / f"{rank}.log"
 
     def write_environments(self, environments: Sequence[dict[str, str]]) -> None:
-        write_private(self.path / _ENVIRONMENT, json.dumps(list(environments)))
+        """Keep the environment of each rank. Each text stands once: all ranks of a run name all its nodes."""
+        numbers: dict[str, int] = {}
+        ranks = [
+            {name: numbers.setdefault(text, len(numbers)) for name, text in each.items()}
+            for each in environments
+        ]
+        write_private(self.path / _ENVIRONMENT, json.dumps({"texts": list(numbers), "ranks": ranks}))
 
     def environments(self) -> tuple[dict[str, str], ...]:
         """The environment of each rank, with references to secrets as they are written.
 
         Raises RunFailed on another machine, or after the run has ended."""
-        return tuple(json.loads(_read(self.path / _ENVIRONMENT)))
+        kept = json.loads(_read(self.path / _ENVIRONMENT))
+        if isinstance(kept, list):  # of an earlier version
+            return tuple(kept)
+        texts = kept["texts"]
+        return tuple({name: texts[number] for name, number in each.items()} for each in kept["ranks"])
 
     def write_registry_auth(self, username: str, password: str) -> None:
         write_private(self.path / _REGISTRY, json.dumps([username, password]))

@@ -23,7 +23,7 @@ from orch.runner.metrics.project_look import (
     status_of,
     waiting_s,
 )
-from orch.runner.node.status import StatusWord
+from orch.runner.node_api.status import StatusWord
 from orch.spec.grammar.values import encodable
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orch.runner.metrics.reading import Device, Reading, Target, Traffic
-from orch.runner.node.connector import NodeResult
+from orch.runner.node_api.connector import NodeResult
 
 NO_JOB = "its job does not run there"
 

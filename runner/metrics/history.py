@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from orch.runner.ledger.history.metric_samples import EVERY_S, Sample
 from orch.runner.metrics.figures import Figures, Rate, figures
 from orch.runner.metrics.reading import Device, Reading, Target, Use
-from orch.runner.node.connector import NodeResult
+from orch.runner.node_api.connector import NodeResult
 
 # What a node tells is not trusted: one that tells of very many devices or interfaces is left out.
 MOST_BYTES = 32_768

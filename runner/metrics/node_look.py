@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from orch.runner.errors import RunnerError
 from orch.runner.metrics.gpu_counters import TAGS, GpuCounters, read_gpus
 from orch.runner.metrics.reading import Reading, Target, fleet_targets, reading, script
-from orch.runner.node.claims import Claim
-from orch.runner.node.commands import NODE_HOME, Command, as_root
 from orch.runner.node.runtime import JobRuntime
 from orch.runner.node.runtimes import RUNTIMES
-from orch.runner.node.status import NodeStatus, read_status, script_of
+from orch.runner.node.status import read_status, script_of
+from orch.runner.node_api.claims import Claim
+from orch.runner.node_api.commands import NODE_HOME, Command, as_root
+from orch.runner.node_api.status import NodeStatus
 from orch.spec.state import FleetState, NodeState
 from orch.templates import render
 

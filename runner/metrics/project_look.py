@@ -20,9 +20,9 @@ from orch.runner.ledger.history.node_health import HealthPeriod
 from orch.runner.ledger.records import RunRow
 from orch.runner.metrics import node_look
 from orch.runner.metrics.node_look import NodeLook
-from orch.runner.node.connector import FAN_OUT, Connector
 from orch.runner.node.runtime import JobRuntime
 from orch.runner.node.runtimes import RUNTIMES
+from orch.runner.node_api.connector import FAN_OUT, Connector
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetState, NodeState
 

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from orch.runner.errors import RunnerError
-from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node.accelerators import device_access
-from orch.runner.node.commands import NODE_HOME, Command, as_root
-from orch.runner.node.connector import Connector, NodeResult, fan_out
 from orch.runner.node.runtime import JobRuntime
+from orch.runner.node_api.accelerators import device_access
+from orch.runner.node_api.commands import NODE_HOME, Command, as_root
+from orch.runner.node_api.connector import Connector, NodeResult, fan_out
 from orch.runner.placement.block_resources import share_of
+from orch.runner.plan.run_plan import RunPlan
 from orch.spec.state import FleetState, NodeState
 from orch.templates import ShellText, render
 

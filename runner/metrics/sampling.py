@@ -5,21 +5,38 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.history.metric_samples import EVERY_S
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
 from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
-    from orch.runner.runs.context import RunnerContext
+    from orch.runner.ledger.ledger import Ledger
+    from orch.runner.node.runtime import JobRuntime
+    from orch.runner.node_api.connector import Connector
+    from orch.spec.state import NodeState
 
 # How long a look that is under way is waited for at the end.
 PATIENCE_S = 1.0
 
 
-def keep_sample(runner: RunnerContext, row: RunRow, until: threading.Event) -> None:
+class Observer(Protocol):
+    """The ledger and the way to the nodes, which looking at a run needs."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @property
+    def connector(self) -> Connector: ...
+
+    def runtime(self, node: NodeState) -> JobRuntime:
+        """Return the job runtime of a node. Raises RunnerError."""
+        ...
+
+
+def keep_sample(runner: Observer, row: RunRow, until: threading.Event) -> None:
     """Look at the ranks of a run that runs, and keep what they use, unless somebody has just done so.
 
     Nothing is kept where no node answers: another process may reach them. Raises OrchError."""
@@ -36,7 +53,7 @@ def keep_sample(runner: RunnerContext, row: RunRow, until: threading.Event) -> N
 
 
 @contextmanager
-def keeping_samples(runner: RunnerContext, number: int) -> Iterator[None]:
+def keeping_samples(runner: Observer, number: int) -> Iterator[None]:
     """Keep samples of a run meanwhile, from a thread: nobody waits for a node that does not answer, and what
     cannot be kept now is left out."""
     over = threading.Event()

@@ -1,4 +1,4 @@
-"""One node: its status, claims, cordon, stage and logs, behind two interfaces.
+"""Work on one node: status, volumes, stage and logs of a job.
 
-`connector.py` is how a node is reached, `runtime.py` how a job is started there (`runtimes/`).
+`runtime.py` is the interface to whatever starts jobs there; `runtimes/` implements it.
 """

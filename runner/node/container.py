@@ -20,18 +20,26 @@ from orch.runner.errors import (
     RunFailed,
 )
 from orch.runner.launch.dev_environment import ticks
-from orch.runner.launch.environment import FIRST_RENDEZVOUS_PORT, host_names
-from orch.runner.launch.run_plan import FabricAccess, RunPlan, watched
-from orch.runner.node.accelerators import DeviceAccess, device_access
-from orch.runner.node.claims import ABANDONED_AFTER_S, Claim, busy_error
 from orch.runner.node.clock import seconds_of
-from orch.runner.node.commands import IDLE_AFTER, LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
-from orch.runner.node.connector import Completed
-from orch.runner.node.cordon import Cordon
-from orch.runner.node.runtime import CloudNotice, FilesMissing, ImageMissing, ObservedRank, StartedRank
-from orch.runner.node.verdict import unhealthy_error
+from orch.runner.node.runtime import (
+    WHOLE_LOG,
+    CloudNotice,
+    FilesMissing,
+    ImageMissing,
+    LogPart,
+    ObservedRank,
+    StartedRank,
+)
+from orch.runner.node_api.accelerators import DeviceAccess, device_access, watched
+from orch.runner.node_api.claims import ABANDONED_AFTER_S, Claim, busy_error
+from orch.runner.node_api.commands import IDLE_AFTER, LOOKUP, NODE_HOME, Command, StdinSource, argv, as_root
+from orch.runner.node_api.connector import Completed
+from orch.runner.node_api.cordon import Cordon
+from orch.runner.node_api.first_boot import FAILED_STEPS, unfit_error
+from orch.runner.node_api.verdict import unhealthy_error
 from orch.runner.placement.block_resources import limit_options, share_of
-from orch.runner.preparation.first_boot import FAILED_STEPS, unfit_error
+from orch.runner.plan.environment import FIRST_RENDEZVOUS_PORT, host_name
+from orch.runner.plan.run_plan import FabricAccess, RunPlan
 from orch.spec.state import NodeScratch
 from orch.templates import render
 
@@ -248,7 +256,7 @@ def _options(plan: RunPlan, rank: int, stage_folder: str) -> list[str]:
     if plan.privileged:
         options += _CONTAINER_NODE_PRIVILEGES if plan.on_containers else ["--privileged"]
     if plan.names_hosts:
-        options.append(f"--hostname={host_names(plan.run, [node.name for node in plan.nodes])[rank]}")
+        options.append(f"--hostname={host_name(plan.run, rank, plan.ranks[rank].node.name)}")
     return options + limit_options(
         rank_plan.node, rank_plan.blocks, rank_plan.max_cpus, rank_plan.max_memory_mib
     )
@@ -537,28 +545,20 @@ def write_path_command(plan: RunPlan, rank: int, path: str, archive: Iterable[by
     return Command(as_root(text), f"write {path} of {name}", StdinSource(archive), COPY_S)
 
 
-def log_command(
-    plan: RunPlan,
-    rank: int,
-    *,
-    skip: int = 0,
-    follow: bool = True,
-    tail: int | None = None,
-    since: str | None = None,
-) -> Command:
-    """A rank's log after its first `skip` lines; each line starts with its time."""
+def log_command(plan: RunPlan, rank: int, part: LogPart = WHOLE_LOG) -> Command:
+    """Return the command that prints a part of a rank's log; each line starts with its time."""
     options = ["--timestamps"]
-    if follow:
+    if part.follow:
         options.append("--follow")
-    if tail is not None:
-        options.append(f"--tail={tail}")
-    if since is not None:
-        options.append(f"--since={since}")
+    if part.tail is not None:
+        options.append(f"--tail={part.tail}")
+    if part.since is not None:
+        options.append(f"--since={part.since}")
     text = render(
         "node-log.sh.j2",
         name=plan.container(rank),
         options=options,
-        skip=skip,
+        skip=part.skip,
         no_stage=NO_STAGE,
         no_docker=NO_DOCKER,
     )

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError
 from orch.runner.events import LogLine, LogLines, Notice, Processor
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.run_folder import RunFolder
-from orch.runner.node.connector import Connector
-from orch.runner.node.runtime import JobRuntime
+from orch.runner.node.runtime import JobRuntime, LogPart
+from orch.runner.node_api.connector import Connector
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.private import private_file, private_folder
 
 # Of a kept log as long as this, the end is compared before all of it is read again.
@@ -224,8 +224,7 @@ class Follower:
                     self._plan,
                     self._rank,
                     self._keep,
-                    skip=self._file.lines,
-                    follow=True,
+                    LogPart(skip=self._file.lines, follow=True),
                     deadline_s=10.0,
                     until=self._stop,
                 )
@@ -290,10 +289,10 @@ def fetch_rest(
             # To skip what is kept a node reads the log from its beginning; its last line it finds at once. No
             # other has the same time, which is of the nanosecond.
             last: list[bytes] = []
-            runtime.read_log(connector, plan, rank, last.append, tail=1, deadline_s=deadline_s)
+            runtime.read_log(connector, plan, rank, last.append, LogPart(tail=1), deadline_s=deadline_s)
             if last and file.ends_with(b"\n" + b"".join(last)):
                 return
-        runtime.read_log(connector, plan, rank, keep, skip=file.lines, deadline_s=deadline_s)
+        runtime.read_log(connector, plan, rank, keep, LogPart(skip=file.lines), deadline_s=deadline_s)
     except OSError as error:
         raise RunFailed(
             "a log cannot be written", where=str(folder.log(rank)), detail=error.strerror or str(error)

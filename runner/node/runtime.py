@@ -16,10 +16,10 @@ from typing import Protocol
 
 from orch.runner.errors import ImageUnavailable, RunFailed
 from orch.runner.events import Processor
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.clock import seconds_of
-from orch.runner.node.connector import Connector, NodeResult
 from orch.runner.node.registry import RegistryLogin
+from orch.runner.node_api.connector import Connector, NodeResult
+from orch.runner.plan.run_plan import RunPlan
 from orch.spec.state import NodeState
 
 _WORD = re.compile(r"notice=((spot|maintenance|rebalance|health|cluster)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)?)")
@@ -136,6 +136,21 @@ class FilesMissing(RunFailed):
         self.present = present
 
 
+@dataclass(frozen=True)
+class LogPart:
+    """The lines of a log to read: all after the first `skip`, the last `tail`, or those since a time (RFC
+    3339). `follow`: also the lines that are still to come.
+    """
+
+    skip: int = 0
+    tail: int | None = None
+    since: str | None = None
+    follow: bool = False
+
+
+WHOLE_LOG = LogPart()
+
+
 class JobRuntime(Protocol):
     """Carries out one rank's job on its node, `plan.ranks[rank].node`."""
 
@@ -214,16 +229,13 @@ class JobRuntime(Protocol):
         plan: RunPlan,
         rank: int,
         on_lines: Callable[[bytes], object],
+        part: LogPart = WHOLE_LOG,
         *,
-        skip: int = 0,
-        follow: bool = False,
-        tail: int | None = None,
-        since: str | None = None,
         deadline_s: float | None = None,
         until: threading.Event | None = None,
     ) -> bool:
-        """The rank's log from line `skip` on, in whole lines with their ends, each led by its time; with
-        `follow` until the job's end or until `until` is set. False where the node knows of no such job.
+        """Read the rank's log in whole lines with their ends, each led by its time, until the job ends or
+        `until` is set if it is followed. Return False if the node knows of no such job.
 
         Raises RunFailed when the runtime does not answer.
         """

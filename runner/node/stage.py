@@ -14,12 +14,13 @@ import io
 import shlex
 import tarfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from orch.runner.launch.dev_environment import entry_files
-from orch.runner.launch.environment import SSH_PORT, host_names
-from orch.runner.launch.run_plan import RunPlan, StagedFile
 from orch.runner.ledger.run_folder import RunKeys
+from orch.runner.plan.environment import SSH_PORT, host_names
+from orch.runner.plan.run_plan import RunPlan, StagedFile
 from orch.templates import ShellText, render
 
 # Two hours of waiting for the other ranks: as long as an image may take to any of them (`images.TRANSFER_S`).
@@ -29,11 +30,17 @@ _SHELL_OWN = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VE
 """Variables that `sh` does not let anybody set where it is bash."""
 
 
-def stage(plan: RunPlan, rank: int, environment: Mapping[str, str], keys: RunKeys | None) -> bytes:
-    """The archive of one rank."""
+def stage(
+    plan: RunPlan,
+    rank: int,
+    environment: Mapping[str, str],
+    keys: RunKeys | None,
+    hosts: RunHosts | None = None,
+) -> bytes:
+    """Return the archive of one rank. `hosts`: those of the run, for whoever stages several of its ranks."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for name, text in stage_files(plan, rank, environment, keys).items():
+        for name, text in stage_files(plan, rank, environment, keys, hosts).items():
             member = tarfile.TarInfo(name)
             data = text.encode()
             member.size = len(data)
@@ -45,9 +52,13 @@ def stage(plan: RunPlan, rank: int, environment: Mapping[str, str], keys: RunKey
 
 
 def stage_files(
-    plan: RunPlan, rank: int, environment: Mapping[str, str], keys: RunKeys | None
+    plan: RunPlan,
+    rank: int,
+    environment: Mapping[str, str],
+    keys: RunKeys | None,
+    hosts: RunHosts | None = None,
 ) -> dict[str, str]:
-    """File name -> text of the files that are generated for one rank."""
+    """Return the files of a rank's archive: name -> text."""
     rank_plan = plan.ranks[rank]
     texts = {
         "env": "".join(_export(key, value) for key, value in environment.items()),
@@ -80,10 +91,11 @@ def stage_files(
     }
     if plan.slurm:
         texts["bin/scontrol"] = render("scontrol.sh.j2")
-    if plan.names_hosts:
-        texts["hosts"] = hosts_text(plan)
+    hosts = hosts or RunHosts.of(plan, keys)
+    texts |= hosts.files
     if keys is not None and plan.ssh_between:
-        texts |= login_files(plan, rank, keys)
+        texts["ssh/serve.sh"] = render("ssh-serve.sh.j2", address=hosts.addresses[rank], port=SSH_PORT)
+        texts["ssh/hostkey"] = keys.hosts[rank].private
     if keys is not None and plan.dev is not None:
         texts |= entry_files(plan, rank, keys)
     return texts
@@ -129,37 +141,38 @@ Match all
 """
 
 
-def hosts_text(plan: RunPlan) -> str:
-    """Lines for /etc/hosts of a run's jobs: internal address, the node's name there, `RUN-RANK`."""
-    return "".join(f"{address} {' '.join(names)}\n" for address, names in _hosts(plan))
+@dataclass(frozen=True)
+class RunHosts:
+    """The files that say where the other ranks are and how to log in to them, the same for every rank.
 
-
-def login_files(plan: RunPlan, rank: int, keys: RunKeys) -> dict[str, str]:
-    """What one rank needs to log in to the others and to be logged in to: file name -> text.
-
-    Host keys are pinned; the run's key is accepted from the run's nodes only.
+    `addresses` are internal ones, in rank order. `files`: name -> text.
     """
-    hosts = _hosts(plan)
-    addresses = [address for address, _ in hosts]
-    every = " ".join(" ".join((address, *names)) for address, names in hosts)
-    return {
-        **{f"bin/{name}": render("ssh-client.sh.j2") for name in _CLIENTS},
-        "ssh/config": _CONFIG.format(names=every, port=SSH_PORT),
-        "ssh/serve.sh": render("ssh-serve.sh.j2", address=addresses[rank], port=SSH_PORT),
-        "ssh/id": keys.client.private,
-        "ssh/hostkey": keys.hosts[rank].private,
-        "ssh/authorized_keys": f'from="{",".join(addresses)}",no-agent-forwarding,no-X11-forwarding,'
-        f"no-port-forwarding,no-pty {keys.client.public}\n",
-        "ssh/known_hosts": "".join(
-            ",".join(f"[{name}]:{SSH_PORT}" for name in (address, *names)) + f" {host.public}\n"
-            for (address, names), host in zip(hosts, keys.hosts, strict=True)
-        ),
-    }
 
+    addresses: tuple[str, ...]
+    files: Mapping[str, str]
 
-def _hosts(plan: RunPlan) -> list[tuple[str, tuple[str, ...]]]:
-    names = host_names(plan.run, [node.name for node in plan.nodes])
-    return [
-        (node.internal_ip or "127.0.0.1", tuple(dict.fromkeys((name, f"{plan.run}-{rank}"))))
-        for rank, (node, name) in enumerate(zip(plan.nodes, names, strict=True))
-    ]
+    @classmethod
+    def of(cls, plan: RunPlan, keys: RunKeys | None) -> RunHosts:
+        """Return those of a run. Host keys are pinned; the run's key is accepted from its nodes only."""
+        addresses = tuple(node.internal_ip or "127.0.0.1" for node in plan.nodes)
+        own = host_names(plan.run, [node.name for node in plan.nodes])
+        names = [tuple(dict.fromkeys((name, f"{plan.run}-{rank}"))) for rank, name in enumerate(own)]
+        hosts = list(zip(addresses, names, strict=True))
+        files: dict[str, str] = {}
+        if plan.names_hosts:
+            # Lines for /etc/hosts: internal address, the node's name there, `RUN-RANK`.
+            files["hosts"] = "".join(f"{address} {' '.join(known)}\n" for address, known in hosts)
+        if keys is not None and plan.ssh_between:
+            every = " ".join(" ".join((address, *known)) for address, known in hosts)
+            files |= {f"bin/{name}": render("ssh-client.sh.j2") for name in _CLIENTS}
+            files["ssh/config"] = _CONFIG.format(names=every, port=SSH_PORT)
+            files["ssh/id"] = keys.client.private
+            files["ssh/authorized_keys"] = (
+                f'from="{",".join(addresses)}",no-agent-forwarding,no-X11-forwarding,'
+                f"no-port-forwarding,no-pty {keys.client.public}\n"
+            )
+            files["ssh/known_hosts"] = "".join(
+                ",".join(f"[{name}]:{SSH_PORT}" for name in (address, *known)) + f" {host.public}\n"
+                for (address, known), host in zip(hosts, keys.hosts, strict=True)
+            )
+        return cls(addresses, files)

@@ -3,63 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import Literal
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
-from orch.runner.node import verdict
-from orch.runner.node.claims import ABANDONED_AFTER_S, Claim
-from orch.runner.node.commands import NODE_HOME, Command, as_root
-from orch.runner.node.connector import Connector, fan_out
-from orch.runner.node.cordon import MARK, Cordon
 from orch.runner.node.runtime import JobRuntime
 from orch.runner.node.runtimes import RUNTIMES, runtime_of
-from orch.runner.node.verdict import Verdict, read_verdict
-from orch.runner.preparation import first_boot
+from orch.runner.node_api import first_boot, verdict
+from orch.runner.node_api.claims import ABANDONED_AFTER_S, Claim
+from orch.runner.node_api.commands import NODE_HOME, Command, as_root
+from orch.runner.node_api.connector import Connector, fan_out
+from orch.runner.node_api.cordon import MARK, Cordon
+from orch.runner.node_api.status import NodeStatus
+from orch.runner.node_api.verdict import read_verdict
 from orch.spec.state import FleetState, NodeState
 from orch.templates import render
 
 LOOK_S = 10.0
 # A node that does not answer within this time is used only when no other fits.
 CHOICE_S = 5.0
-
-
-StatusWord = Literal["provisioning", "idle", "busy", "cordoned", "unreachable", "terminated", "failure"]
-
-
-@dataclass(frozen=True)
-class NodeStatus:
-    """One node: `provisioning` (its first boot is not at its end), `idle`, `busy` (some blocks or all),
-    `cordoned` (takes no new jobs), `unreachable`, `terminated` (it ended itself), or `failure` (it can run
-    nothing).
-
-    `unfit`: why its preparation failed, which keeps it out until that is mended. `health`: what its last
-    examination came to; one that is a failure keeps it out, too.
-    """
-
-    status: StatusWord
-    reason: str | None = None
-    busy_blocks: int = 0
-    claims: tuple[Claim, ...] = ()
-    cordon: Cordon | None = None
-    unfit: str | None = None
-    health: Verdict | None = None
-
-    @property
-    def unhealthy(self) -> str | None:
-        """Why it gets no new job, where that is its health."""
-        return self.health.reason if self.health is not None and self.health.status == "failure" else None
-
-    def has_passed(self, gate: str) -> bool:
-        """Whether it was examined as deep as a fleet's gate asks, in its present boot."""
-        return self.health is not None and self.health.passed(gate)
-
-    def in_words(self, part: str = "") -> str:
-        """`idle`, `idle (warning)`, `busy 3/8 (failure)`: its status with its health, without reasons.
-        `part`: what follows the word."""
-        well = self.health is None or self.health.status == "healthy"
-        return f"{self.status}{part}" + ("" if well or self.health is None else f" ({self.health.status})")
 
 
 @cache

@@ -10,9 +10,9 @@ import time
 from typing import Protocol
 
 from orch.runner.errors import DetachPending, NodePreparing, RunFailed, VolumeDetaching
-from orch.runner.launch.run_plan import RunPlan, RunVolume
-from orch.runner.node.commands import NODE_HOME, Command, as_root
-from orch.runner.node.connector import Completed, Connector
+from orch.runner.node_api.commands import NODE_HOME, Command, as_root
+from orch.runner.node_api.connector import Completed, Connector
+from orch.runner.plan.run_plan import RunPlan, RunVolume
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 from orch.spec.volume_state import VolumeState

@@ -1,1 +1,1 @@
-"""Which nodes a run goes to: `seats.py` asks the nodes, the rest decides. Start with `placement.py`."""
+"""The choice of nodes for a run, as pure functions of what is known of them. Start with `placement.py`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orch.runner.node.status import NodeStatus
+from orch.runner.node_api.status import NodeStatus
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit
-from orch.runner.launch.environment import fold
 from orch.runner.placement.node_fit import Misfit
 from orch.runner.placement.slots import is_of_cluster
-from orch.spec.grammar.hosts import unfold
+from orch.spec.grammar.hosts import fold, unfold
 from orch.spec.grammar.values import shown
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import few, hint_for

@@ -12,15 +12,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import NodeCordoned, NodesBusy, NoFit
-from orch.runner.launch.environment import fold
-from orch.runner.node.verdict import unhealthy_error
+from orch.runner.node_api.first_boot import unfit_error
+from orch.runner.node_api.verdict import unhealthy_error
 from orch.runner.placement.availability import IDLE, NodeAvailability
 from orch.runner.placement.conditions import Conditions, Unmet, misfit_of, summary_of
 from orch.runner.placement.node_fit import Misfit, Seat, blocks_of_rank, in_one, node_misfits
 from orch.runner.placement.rank_groups import RankGroup, rank_groups
 from orch.runner.placement.spares import held_back, held_message
-from orch.runner.preparation.first_boot import unfit_error
 from orch.spec.diagnostics import property_path
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted, few
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from orch.spec.state import FleetState, NodeState, OtherAccess, PodQueue
-
-KIND = "kubernetes"
-"""The kind of access of pods."""
+from orch.spec.state import KUBERNETES, FleetState, NodeState, OtherAccess, PodQueue
 
 
 def with_slots(fleet: FleetState) -> FleetState:
@@ -37,12 +34,12 @@ def access_of(queue: PodQueue, **pod: str | None) -> dict[str, str | None]:
     """The record of how a pod is reached, or one that is not there yet."""
     where = {"kubeconfig": queue.kubeconfig, "context": queue.context, "namespace": queue.namespace}
     cluster = {"cluster": queue.cluster} if queue.cluster is not None else {}
-    return {"kind": KIND, **where, **cluster, "mark": queue.mark, **pod}
+    return {"kind": KUBERNETES, **where, **cluster, "mark": queue.mark, **pod}
 
 
 def is_of_cluster(node: NodeState) -> bool:
     """Whether it is a pod of Kubernetes, or stands for one."""
-    return isinstance(node.access, OtherAccess) and node.access.kind == KIND
+    return isinstance(node.access, OtherAccess) and node.access.kind == KUBERNETES
 
 
 def is_slot(node: NodeState) -> bool:

@@ -2,7 +2,8 @@
 
 A machine of a cloud has them in its user data and runs them when it boots. A node that is there already, a
 host or a container, is sent them: `preparation`. A step leaves a mark when it has run, and what failed lies
-in `failed`, which keeps jobs out (`first_boot.py`) and for which whoever brings the node up looks. Pure.
+in `failed`, which keeps jobs out (`node_api/first_boot.py`) and for which whoever brings the node up looks.
+Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from orch.runner.node.commands import NODE_HOME, Command, as_root
+from orch.runner.node_api.commands import NODE_HOME, Command, as_root
 from orch.runner.preparation.mounts import mount_script, unmount
 from orch.templates import render
 

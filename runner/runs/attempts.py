@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from orch.runner.access.entry import close_entry
 from orch.runner.errors import (
     ArrayFull,
     BadTask,
@@ -29,15 +28,14 @@ from orch.runner.errors import (
 )
 from orch.runner.events import Notice, RunChanged
 from orch.runner.launch.compile import compile_run
-from orch.runner.launch.environment import fold
 from orch.runner.launch.launch_record import LaunchRecord
-from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.launch.volumes import Volumes
 from orch.runner.ledger.lease import LeaseLost
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import ARRAY_LIMIT, Lease, RunRow, Waiting
 from orch.runner.ledger.waiting_line import Line, behind
 from orch.runner.placement.placement import place_task
-from orch.runner.placement.seats import choose_seats
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.decide import Phase, Verdict
 from orch.runner.runs.pods.admission import admitted, brings_pods, give_pods_back, look_again_s
@@ -52,8 +50,11 @@ from orch.runner.runs.retry import (
     next_try,
     shortage_events,
 )
+from orch.runner.runs.seats.choose import SeatSearch, choose_seats
+from orch.runner.user_hosts import close_entry
 from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import FleetState, new_nodes
 
 if TYPE_CHECKING:
@@ -126,9 +127,10 @@ def end_waiting(
     context: RunContext, lease: Lease, row: RunRow, verdict: Verdict, *, status: str, reason: str
 ) -> None:
     """End a run that waits. Ranks that were never started get this status and reason. Raises LeaseLost."""
-    for rank in row.ranks:
-        if rank.reason is None:
-            context.ledger.change_rank(lease, row.attempt, rank.rank, status=status, reason=reason)
+    end = {"status": status, "reason": reason}
+    context.ledger.change_ranks(
+        lease, row.attempt, {rank.rank: end for rank in row.ranks if rank.reason is None}
+    )
     finish(context, lease, row, verdict)
 
 
@@ -297,9 +299,8 @@ def _next_attempt(context: RunContext, row: RunRow, previous: RunPlan, released_
     if made:
         before, fleet = fleet, _fleet(context, row, record)
         new = new_nodes(before, fleet)
-    seats = choose_seats(
-        context, task, fleet, answering=True, failed=failed, released_at=None if made else released_at
-    )
+    search = SeatSearch(answering=True, failed=failed, released_at=None if made else released_at)
+    seats = choose_seats(context, task, fleet, search)
     compiled = compile_run(record.request(row, fleet=fleet, seats=seats, volumes=volumes, made=new))
     return _Attempt(compiled.plan.model_copy(update={"files": previous.files}), compiled.environments)
 
@@ -398,10 +399,10 @@ def remove_earlier_attempts(context: RunContext, row: RunRow, lease: Lease) -> t
             update={"outputs": tuple(each.model_copy(update={"to": None}) for each in outputs)}
         )
         results = collect_ranks(of_attempt, plan, answering, tell=False, deadline_s=LOOK_DEADLINE_S)
+        collected = {rank: {"collected": 1} for rank, error in results.items() if error is None}
+        context.ledger.change_ranks(lease, ended.attempt, collected)
         for rank, error in results.items():
-            if error is None:
-                context.ledger.change_rank(lease, ended.attempt, rank, collected=1)
-            else:
+            if error is not None:
                 node = plan.ranks[rank].node.name
                 leftovers.append(Leftover(ended.attempt, rank, node, error_text(error)))
     return tuple(leftovers)

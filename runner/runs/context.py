@@ -11,14 +11,14 @@ from orch.runner.events import Processor, Silent
 from orch.runner.launch.volumes import Volumes
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder, find_folder
-from orch.runner.ledger.run_names import RunName
-from orch.runner.node.connector import Connector
 from orch.runner.node.runtime import JobRuntime
 from orch.runner.node.runtimes import RUNTIMES, runtime_of
 from orch.runner.node.volumes import NO_VOLUMES, VolumeAttacher
-from orch.runner.placement.early_look import EarlyLook
-from orch.runner.placement.recent_statuses import RecentStatuses
+from orch.runner.node_api.connector import Connector
+from orch.runner.plan.run_names import RunName
 from orch.runner.runs.run_secrets import Secrets, no_store
+from orch.runner.runs.seats.early_look import EarlyLook
+from orch.runner.runs.seats.recent_statuses import RecentStatuses
 from orch.spec.state import FleetState, NodeState
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from orch.runner.ledger.controllers import BEAT_S
 from orch.runner.ledger.history.metric_samples import EVERY_S
 from orch.runner.ledger.records import ArrayKey, RunRow
 from orch.runner.metrics.sampling import keep_sample
-from orch.runner.placement.recent_statuses import RecentStatuses
 from orch.runner.processes import process_owner
 from orch.runner.runs.arrays.drive import ArrayDriver
 from orch.runner.runs.attempts import begins_here, may_advance
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.lifecycle import advance, collect_leftovers
+from orch.runner.runs.seats.recent_statuses import RecentStatuses
 from orch.spec.errors import OrchError
 
 PAUSE_S = 2.0

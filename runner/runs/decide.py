@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.runtime import CloudNotice, ObservedRank
+from orch.runner.plan.run_plan import RunPlan
+from orch.spec.grammar.hosts import fold
 from orch.spec.grammar.values import render_duration
 
 # The termination reason of a rank whose node its cloud took, or announced to.

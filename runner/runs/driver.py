@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from orch.runner.errors import HostUnreachable, LedgerUnusable, RunFailed, error_text, start_reason
 from orch.runner.events import Notice, RankChanged, RunChanged
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger import patience
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.patience import LedgerPatience
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import Lease, RankRow, RunRow
-from orch.runner.ledger.run_names import as_argument
 from orch.runner.node import logs
 from orch.runner.node.runtime import CloudNotice, ObservedRank
+from orch.runner.plan.run_names import as_argument
 from orch.runner.runs.attempts import (
     EarlierAttempts,
     begin_attempt,
@@ -65,6 +65,7 @@ from orch.runner.runs.ranks import (
 from orch.runner.upload.snapshot import Snapshots
 from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
+from orch.spec.grammar.hosts import fold
 
 # A look costs each node one `docker inspect`. Its log's end wakes the driver sooner; the pause grows with
 # the run.
@@ -246,7 +247,8 @@ class Driver:
         self._ended.update(
             {rank: observation for rank, observation in observations.items() if observation.ended}
         )
-        return tuple({**observations, **self._ended}[rank.rank] for rank in self._plan.ranks)
+        known = {**observations, **self._ended}
+        return tuple(known[rank.rank] for rank in self._plan.ranks)
 
     def _record_begin(self, observations: Sequence[ObservedRank]) -> None:
         """Record that commands have begun: a driver that was killed may have had no time to."""
@@ -256,44 +258,41 @@ class Driver:
             self._reload()
 
     def _record_changes(self, observations: Sequence[ObservedRank]) -> None:
-        """Record changes of ranks: silence, start, end."""
-        changed = False
+        """Record changes of ranks: silence, what their clouds announce, start, end."""
+        changes: dict[int, dict[str, object]] = {}
+        tell: list[Callable[[], None]] = []
         for observation, row in zip(observations, self._row.ranks, strict=True):
+            rank, values = observation.rank, dict[str, object]()
             silent = observation.state == "silent"
             if silent != (row.silent_since is not None):
-                since = self._row.now if silent else None
-                self._change_rank(observation.rank, silent_since=since)
-                node = self._plan.ranks[observation.rank].node.name
+                values["silent_since"] = self._row.now if silent else None
+                node = self._plan.ranks[rank].node.name
                 text = f"node {node} does not answer" if silent else f"node {node} answers again"
-                self._context.processor.handle(
-                    Notice(f"{text}: {observation.detail}" if observation.detail else text, "warning")
-                )
-                changed = True
-            changed |= self._record_notice(observation, row)
+                text = f"{text}: {observation.detail}" if observation.detail else text
+                tell.append(partial(self._context.processor.handle, Notice(text, "warning")))
+            if _has_new_notice(observation, row):
+                values["notice"] = observation.notice.word if observation.notice is not None else None
+                if observation.notice is not None and observation.notice.interrupts:
+                    self._ask_why_taken()
+                text = f"node {row.node}: {observation.notice or 'what its cloud announced is withdrawn'}"
+                tell.append(partial(self._tell_notice, text))
             status, reason = rank_status(observation, row.status, self._row.reason)
             if (status, reason) != (row.status, row.reason) and row.reason is None:
                 if reason == INTERRUPTED:
                     self._ask_why_taken()
-                self._change_rank(
-                    observation.rank, status=status, reason=reason, exit_code=observation.exit_code
-                )
-                self._tell_rank(observation.rank, status, observation.exit_code, reason)
-                changed = True
-        if changed:
+                values |= {"status": status, "reason": reason, "exit_code": observation.exit_code}
+                tell.append(partial(self._tell_rank, rank, status, observation.exit_code, reason))
+            if values:
+                changes[rank] = values
+        self._change_ranks(changes)
+        for each in tell:
+            each()
+        if changes:
             self._reload()
 
-    def _record_notice(self, observation: ObservedRank, row: RankRow) -> bool:
-        """Record what the cloud announces of a rank's node, for when that is gone. True: it is new."""
-        word = observation.notice.word if observation.notice is not None else None
-        if observation.state == "silent" or observation.ended or word == row.notice:
-            return False
-        self._change_rank(observation.rank, notice=word)
-        if observation.notice is not None and observation.notice.interrupts:
-            self._ask_why_taken()
-        text = f"node {row.node}: {observation.notice or 'what its cloud announced is withdrawn'}"
+    def _tell_notice(self, text: str) -> None:
         self._context.ledger.change(self._lease, "notice", text)
         self._context.processor.handle(Notice(text, "warning"))
-        return True
 
     # --- acting
 
@@ -308,10 +307,10 @@ class Driver:
         if starts.errors:
             self._fail_start(starts.errors)
             return
+        self._change_ranks({started.rank: {"status": "provisioning"} for started in starts.started})
         for started in starts.started:
             for notice in started.notices:
                 context.processor.handle(Notice(notice, "warning"))
-            self._change_rank(started.rank, status="provisioning")
             if started.port is not None:
                 context.ledger.change(self._lease, master_port=started.port)
         if starts.started and all(started.begun for started in starts.started):
@@ -327,16 +326,22 @@ class Driver:
         self._reload()
         return self._row.desired == "run"
 
-    def _on_pull(self, rank: int) -> None:
-        self._change_rank(rank, status="pulling")
-        self._tell_rank(rank, "pulling")
+    def _on_pull(self, ranks: Sequence[int]) -> None:
+        self._change_ranks({rank: {"status": "pulling"} for rank in ranks})
+        for rank in ranks:
+            self._tell_rank(rank, "pulling")
 
     def _fail_start(self, errors: Sequence[tuple[int, OrchError]]) -> None:
         """Record that the run failed before all commands began; the next steps clean up the other nodes."""
-        for rank, error in errors:
-            reason = start_reason(error)
-            self._change_rank(rank, status="failed", reason=reason, message=error_text(error))
-            self._tell_rank(rank, "failed", None, reason, error_text(error))
+        failed = {rank: (start_reason(error), error_text(error)) for rank, error in errors}
+        self._change_ranks(
+            {
+                rank: {"status": "failed", "reason": reason, "message": message}
+                for rank, (reason, message) in failed.items()
+            }
+        )
+        for rank, (reason, message) in failed.items():
+            self._tell_rank(rank, "failed", None, reason, message)
         first = min(errors, key=lambda pair: (isinstance(pair[1], HostUnreachable), pair[0]))[1]
         others = len(errors) - 1
         message = error_text(first) + (f" (and {others} more)" if others else "")
@@ -396,22 +401,29 @@ class Driver:
 
     def _mark_lost(self, observations: Sequence[ObservedRank]) -> None:
         """Record a reason for ranks that are silent or have disappeared."""
+        changes: dict[int, dict[str, object]] = {}
+        silent: list[tuple[ObservedRank, str]] = []
         for observation, row in zip(observations, self._row.ranks, strict=True):
             notice = CloudNotice.recorded(row.notice)
             taken = notice is not None and notice.interrupts
             if observation.state == "silent" and row.reason is None:
                 reason = INTERRUPTED if taken else "instance_unreachable"
-                self._change_rank(
-                    observation.rank, status="failed", reason=reason, message=observation.detail
-                )
-                self._tell_rank(observation.rank, "failed", None, reason, observation.detail)
+                changes[observation.rank] = {
+                    "status": "failed",
+                    "reason": reason,
+                    "message": observation.detail,
+                }
+                silent.append((observation, reason))
             elif (
                 observation.state == "absent"
                 and row.reason is None
                 and (self._row.phase in (Phase.GOING, Phase.RUNNING) or row.status == "running")
             ):
                 reason = INTERRUPTED if taken else "executor_error"
-                self._change_rank(observation.rank, status="failed", reason=reason)
+                changes[observation.rank] = {"status": "failed", "reason": reason}
+        self._change_ranks(changes)
+        for observation, reason in silent:
+            self._tell_rank(observation.rank, "failed", None, reason, observation.detail)
 
     def _collect(self, verdict: Verdict, observations: Sequence[ObservedRank]) -> None:
         """Fetch the logs, clean up the nodes, finish the run. Silent nodes are cleaned up in later passes."""
@@ -435,10 +447,9 @@ class Driver:
                 break  # the screen stands still: the others would wait in vain, too
         self._telling += self._followers.values()
         self._followers = {}
+        self._change_ranks({rank: {"collected": 1} for rank, error in results.items() if error is None})
         for rank, error in results.items():
-            if error is None:
-                self._change_rank(rank, collected=1)
-            else:
+            if error is not None:
                 text = f"node {plan.ranks[rank].node.name} was not cleaned up: {error_text(error)}"
                 if error.hint is not None:
                     text += f"; what to do: {error.hint}"
@@ -449,11 +460,9 @@ class Driver:
             verdict = self._tell_why_taken(verdict, observations)
             self._mark_lost(observations)
             self._reload()
-        for row in self._row.ranks:
-            if row.reason is None:
-                reason = end_reason(verdict)
-                status = "done" if reason == "done" else "terminated"
-                self._change_rank(row.rank, status=status, reason=reason)
+        reason = end_reason(verdict)
+        end = {"status": "done" if reason == "done" else "terminated", "reason": reason}
+        self._change_ranks({row.rank: end for row in self._row.ranks if row.reason is None})
         self._reload()
         end_attempt(context, self._lease, self._row, plan, verdict)
 
@@ -464,9 +473,8 @@ class Driver:
         if failure is None:
             return verdict
         reason = "container_exited_with_error"
-        self._change_rank(
-            failure.rank, status="failed", reason=reason, message=failure.line or "failed first"
-        )
+        message = failure.line or "failed first"
+        self._change_ranks({failure.rank: {"status": "failed", "reason": reason, "message": message}})
         return replace(verdict, message=first_failure_text(plan, observations, failure))
 
     def _tell_why_taken(self, verdict: Verdict, observations: Sequence[ObservedRank]) -> Verdict:
@@ -516,8 +524,8 @@ class Driver:
             with suppress(LedgerUnusable):  # its disk may be full now, and not in an hour
                 Snapshots(folder.path.parents[1]).use({file.tree for file in files})
 
-    def _change_rank(self, rank: int, **values: object) -> None:
-        self._context.ledger.change_rank(self._lease, self._row.attempt, rank, **values)
+    def _change_ranks(self, changes: Mapping[int, Mapping[str, object]]) -> None:
+        self._context.ledger.change_ranks(self._lease, self._row.attempt, changes)
 
     def _tell_departures(self, observations: Sequence[ObservedRank]) -> None:
         """Tell once which ranks an elastic run goes on without."""
@@ -552,3 +560,9 @@ class Driver:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return "ranks " + ",".join(str(rank) for rank in ranks)
+
+
+def _has_new_notice(observation: ObservedRank, row: RankRow) -> bool:
+    """The cloud announces something else of a rank's node than the ledger has."""
+    word = observation.notice.word if observation.notice is not None else None
+    return observation.state != "silent" and not observation.ended and word != row.notice

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.clock import seconds_of
 from orch.runner.node.logs import split_line
 from orch.runner.node.runtime import ObservedRank
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.decide import describe, rank_reason
 from orch.spec.confidential import hidden
 from orch.spec.errors import visible
+from orch.spec.grammar.hosts import fold
 
 # How much of the end of a log is read, and how long before the end of its rank a failure may have been told:
 # what was told earlier, the job has survived.

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 from orch.runner.errors import LedgerUnusable
 from orch.runner.events import Notice, RunChanged
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.patience import LedgerPatience
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.node import logs
 from orch.runner.processes import describe_owner, is_dead_owner
 from orch.runner.runs.context import RunnerContext
+from orch.spec.grammar.hosts import fold
 
 # How long a screen that takes no lines is waited for before the run is taken over.
 TELL_S = 3.0

@@ -12,13 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from orch.runner.access.entry import close_entry
 from orch.runner.errors import BadRunName, LedgerUnusable, RunnerError
 from orch.runner.events import Notice
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.patience import LEDGER_PAUSE_S, LedgerPatience
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import ArrayKey, Desired, RunRow
 from orch.runner.ledger.run_folder import folders_with_secrets
 from orch.runner.metrics.sampling import keeping_samples
@@ -26,11 +25,12 @@ from orch.runner.processes import process_owner
 from orch.runner.runs.arrays.drive import ArrayDriver, forget_ended
 from orch.runner.runs.attempts import end_waiting, remove_earlier_attempts
 from orch.runner.runs.context import RunnerContext
-from orch.runner.runs.decide import Verdict
+from orch.runner.runs.decide import Phase, Verdict
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.follow import follow
 from orch.runner.runs.ranks import collect_ranks
 from orch.runner.runs.submit import check_task, submit, waiting_for_nodes
+from orch.runner.user_hosts import close_entry
 from orch.spec.errors import ExitCode
 
 __all__ = [
@@ -177,6 +177,8 @@ def advance(runner: RunnerContext, row: RunRow, *, begin: bool) -> Advanced | No
     """One pass over one run; None where it has a driver, has ended, or cannot be read."""
     if not row.active or row.held or not _has_readable_plan(runner, row):
         return None
+    if not begin and row.desired == "run" and row.phase in (Phase.WAITING, Phase.SUBMITTED):
+        return Advanced(row, row)  # only its beginning is left to do; a lease takes three commits
     lease = runner.ledger.take(row.id, process_owner())
     if lease is None:
         return None
@@ -244,9 +246,9 @@ def _collect_late(runner: RunnerContext, row: RunRow, owner: str) -> None:
     try:
         with Renewal(runner.ledger, lease):
             remove_earlier_attempts(context, row, lease)
-            for rank, error in collect_ranks(context, plan, uncollected, tell=False, deadline_s=2.0).items():
-                if error is None:
-                    runner.ledger.change_rank(lease, row.attempt, rank, collected=1)
+            results = collect_ranks(context, plan, uncollected, tell=False, deadline_s=2.0)
+            collected = {rank: {"collected": 1} for rank, error in results.items() if error is None}
+            runner.ledger.change_ranks(lease, row.attempt, collected)
     except LeaseLost:
         return
     finally:
@@ -268,9 +270,12 @@ def forget_machines(ledger: Ledger, rows: Iterable[RunRow], machines: Collection
                 attempts += [(each.attempt, each.plan, each.ranks) for each in row.attempts]
                 for attempt, text, ranks in attempts:
                     plan = plan_of(replace(row, plan=text))
-                    for rank in ranks:
-                        if not rank.collected and plan.ranks[rank.rank].node.access.machine in machines:
-                            ledger.change_rank(lease, attempt, rank.rank, collected=1)
+                    gone = [
+                        rank.rank
+                        for rank in ranks
+                        if not rank.collected and plan.ranks[rank.rank].node.access.machine in machines
+                    ]
+                    ledger.change_ranks(lease, attempt, {rank: {"collected": 1} for rank in gone})
             finally:
                 ledger.release(lease)
 

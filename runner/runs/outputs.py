@@ -15,10 +15,10 @@ from pathlib import Path
 
 from orch.runner.errors import OutputsNotKept, PodGone
 from orch.runner.events import Notice
-from orch.runner.launch.run_plan import OutputPlan, RunPlan
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder
+from orch.runner.plan.run_plan import OutputPlan, RunPlan
 from orch.runner.private import private_folder, write_private
 from orch.runner.processes import here
 from orch.runner.runs.context import RunContext

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 from orch.runner.errors import NodePreparing, RunFailed, VolumeDetaching
 from orch.runner.events import Notice, Preparing
-from orch.runner.launch.environment import fold
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import logs
-from orch.runner.node.claims import ABANDONED_AFTER_S
-from orch.runner.node.connector import NodeResult, fan_out
 from orch.runner.node.runtime import FilesMissing, ImageMissing, ObservedRank, StartedRank
-from orch.runner.node.stage import stage
+from orch.runner.node.stage import RunHosts, stage
 from orch.runner.node.volumes import mount_volumes, release_volumes
-from orch.runner.preparation.first_boot import LOOK_AGAIN_S, PREPARE_S
+from orch.runner.node_api.claims import ABANDONED_AFTER_S
+from orch.runner.node_api.connector import NodeResult, fan_out
+from orch.runner.node_api.first_boot import LOOK_AGAIN_S, PREPARE_S
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.outputs import collect_outputs, tell_keeper
 from orch.runner.runs.run_secrets import filled_environments, filled_login
 from orch.runner.upload.send import Uploads
 from orch.spec.errors import OrchError
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import NodeState
 
 # Often enough that a node which is away at one time or another still has a fresh claim.
@@ -45,7 +45,7 @@ def start_ranks(
     context: RunContext,
     plan: RunPlan,
     ranks: Sequence[int],
-    on_pull: Callable[[int], None],
+    on_pull: Callable[[Sequence[int]], None],
     still_wanted: Callable[[], bool],
 ) -> StartResults:
     """Containers for `ranks`, each behind its barrier; the only rank of a run may begin at once.
@@ -66,6 +66,7 @@ def start_ranks(
         )
         return StartResults(errors=tuple((rank, error) for rank in ranks))
     rank_of = {plan.ranks[rank].node.name: rank for rank in ranks}
+    hosts = RunHosts.of(plan, keys)
     # Only at the first try: what a node lacks may take long to come, and whether the run is still wanted then
     # is asked before its barrier is lifted.
     tried = set[int]()
@@ -73,7 +74,7 @@ def start_ranks(
     def start(node: NodeState) -> StartedRank:
         rank = rank_of[node.name]
         begin, _ = rank not in tried, tried.add(rank)
-        archive = stage(plan, rank, environments[rank], keys)
+        archive = stage(plan, rank, environments[rank], keys, hosts)
         for notice in mount_volumes(context.connector, context.volumes, plan, rank):
             context.processor.handle(Notice(notice, "warning"))
         return context.runtime(node).start(context.connector, plan, rank, (archive,), begin=begin)
@@ -90,12 +91,12 @@ def start_ranks(
             if not lacking or len(lacking) != sum(not result.ok for result in results):
                 break
             with holding(context, plan, ranks):
-                provided = _provide(context, plan, uploads, lacking, lambda node: on_pull(rank_of[node.name]))
-            retried = {r.node.name: r for r in fan_out([r.node for r in provided if r.ok], start)}
-            failed = {
+                provided = _provide(context, plan, uploads, lacking, on_pull)
+            known = {r.node.name: r for r in fan_out([r.node for r in provided if r.ok], start)}
+            known |= {
                 r.node.name: NodeResult[StartedRank](r.node, error=r.error) for r in provided if not r.ok
             }
-            results = tuple({**retried, **failed}.get(result.node.name, result) for result in results)
+            results = tuple(known.get(result.node.name, result) for result in results)
     return StartResults(
         tuple(result.value for result in results if result.value is not None),
         tuple((rank_of[result.node.name], result.error) for result in results if result.error is not None),
@@ -179,7 +180,7 @@ def _provide(
     plan: RunPlan,
     uploads: Uploads,
     lacking: Sequence[NodeResult[StartedRank]],
-    on_pull: Callable[[NodeState], None],
+    on_pull: Callable[[Sequence[int]], None],
 ) -> Sequence[NodeResult[None]]:
     """Bring nodes what they said they lack."""
     files = {each.node.name: each.error for each in lacking if isinstance(each.error, FilesMissing)}
@@ -189,8 +190,9 @@ def _provide(
 
     results = list(fan_out([each.node for each in lacking if each.node.name in files], send))
     nodes = [each.node for each in lacking if each.node.name not in files]
-    for node in nodes:
-        on_pull(node)
+    if nodes:
+        rank_of = _by_node(plan, range(len(plan.ranks)))
+        on_pull([rank_of[node.name] for node in nodes])
     return [*results, *_provide_image(context, plan, nodes)]
 
 

@@ -12,11 +12,13 @@ from typing import IO
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError, UnknownRank
 from orch.runner.events import LogLine, Notice
-from orch.runner.launch.run_plan import RunPlan, groups_and_tags, plan_of
+from orch.runner.ledger.plans import groups_and_tags, plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.metrics.sampling import keeping_samples
 from orch.runner.node import logs
-from orch.runner.node.connector import fan_out
+from orch.runner.node.runtime import LogPart
+from orch.runner.node_api.connector import fan_out
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.follow import RunWatch
 from orch.runner.runs.outputs import keeper
@@ -147,8 +149,7 @@ def _fetch(
                 plan,
                 rank,
                 file.write,
-                tail=selection.tail,
-                since=selection.since,
+                LogPart(tail=selection.tail, since=selection.since),
                 deadline_s=5.0,
             )
         except RunFailed as failed:  # what came before it is as good as ever
@@ -227,9 +228,7 @@ def _follow_rank(
                 plan,
                 rank,
                 tell,
-                follow=True,
-                tail=tail,
-                since=since,
+                LogPart(tail=tail, since=since, follow=True),
                 deadline_s=10.0,
                 until=stop,
             )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from orch.runner.errors import HostUnreachable, NodeUnfit, NoFit
-from orch.runner.launch.run_plan import RetryPlan, RunPlan
 from orch.runner.ledger.records import AttemptRow, RankRow, RunRow
+from orch.runner.plan.run_plan import RetryPlan, RunPlan
 from orch.runner.runs.decide import INTERRUPTED
 from orch.spec.errors import OrchError
 from orch.spec.grammar.values import render_duration

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import RunFailed, RunnerError
-from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder, find_folder
-from orch.runner.ledger.run_names import RunName
 from orch.runner.node.registry import RegistryLogin
 from orch.runner.placement.rank_groups import rank_groups
+from orch.runner.plan.run_names import RunName
 from orch.spec.grammar.interpolate import fill_secrets, secret_names
 from orch.spec.state import FleetState
 

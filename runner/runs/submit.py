@@ -21,21 +21,21 @@ from orch.runner.errors import (
 from orch.runner.events import Notice
 from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.launch_record import LaunchRecord
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.launch.submission import Submission
 from orch.runner.launch.variables import set_variables
 from orch.runner.ledger.records import RunRow, Waiting
 from orch.runner.ledger.run_folder import RunFolder, open_folder
-from orch.runner.ledger.run_names import RunName
 from orch.runner.ledger.waiting_line import behind
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.placement import place_task
 from orch.runner.placement.rank_groups import rank_groups
-from orch.runner.placement.seats import WhySilent, choose_seats, crowded
+from orch.runner.plan.run_names import RunName
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs import retry
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.pods.admission import ASKED
 from orch.runner.runs.run_secrets import names_in
+from orch.runner.runs.seats.choose import SeatSearch, WhySilent, choose_seats, crowded
 from orch.runner.upload.repository import Repository, repository_of
 from orch.runner.upload.snapshot import check_sources, keep_files
 
@@ -196,10 +196,12 @@ def _seats(
             runner,
             task,
             fleet,
-            answering=waits,
-            early_look=runner.early_look,
-            why_silent=None if waits else why_silent,
-            examines=submission.examines,
+            SeatSearch(
+                answering=waits,
+                early_look=runner.early_look,
+                why_silent=None if waits else why_silent,
+                examines=submission.examines,
+            ),
         )
         return seats, None
     except (NodesBusy, NodeCordoned, NodeUnfit, HostUnreachable) as error:

@@ -12,7 +12,7 @@ import paramiko
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from orch.runner.errors import HostKeyRefused
-from orch.runner.node.connector import Address
+from orch.runner.node_api.connector import Address
 from orch.spec.state import Jump, NodeState
 
 

@@ -29,8 +29,8 @@ from orch.runner.errors import (
     RunnerError,
     UnsafeName,
 )
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Address, Completed
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Address, Completed
 from orch.runner.ssh.connect import Patience, dial_command, dial_tcp, dial_through, forwarded
 from orch.runner.ssh.endpoint import SshEndpoint, describe_address, of_jump, of_node
 from orch.runner.ssh.host_keys import RevokedKeys

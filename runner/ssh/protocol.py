@@ -18,8 +18,8 @@ import paramiko
 from paramiko.common import MSG_CHANNEL_REQUEST
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed
 from orch.runner.ssh.connect import ProxySocket
 from orch.runner.ssh.endpoint import SshEndpoint, of_node
 from orch.spec.state import NodeState

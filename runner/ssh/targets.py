@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from orch.runner.errors import HostKeyRefused, HostUnreachable, JumpUnreachable, RunnerError
-from orch.runner.hosts.checks.types import Target, TargetError
+from orch.runner.node_api.target import Target, TargetError
 from orch.runner.ssh.endpoint import SshEndpoint, known_as, of_jump, of_node
 from orch.runner.ssh.host_keys import HostKey, KeySource, KnownHosts, revoked_key
 from orch.runner.ssh.naming import absolute, located, names, pin_of

@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 NAMES = (".gitignore", ".dstackignore", ".orchignore")
-ALWAYS_WHY = {
-    ".orch": "keys, states and the variables of runs are kept there",
-    ".git": "its settings may hold credentials, and its history what was removed",
-}
-ALWAYS = frozenset(ALWAYS_WHY)
-"""Never packed, whatever an ignore file says: keys, states, runs' variables; history and credentials."""
 
 
 @dataclass(frozen=True)

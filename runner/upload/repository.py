@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadTask, about_property
+from orch.runner.launch.files import RepoName
 from orch.runner.private import private_folder
 from orch.runner.upload.git import ask_remote, git, redacted, run_git
 from orch.runner.upload.ignore_files import is_ignored, read_rules
@@ -36,11 +37,9 @@ _GITLINK = "160000"
 
 
 @dataclass(frozen=True)
-class Repository:
-    """What is sent of a repository. `label`: its folder or URL, without credentials. `notes`: LEVEL: TEXT."""
+class Repository(RepoName):
+    """The entries that are sent of a repository. `notes`: LEVEL: TEXT."""
 
-    id: str
-    label: str
     selection: Selection
     notes: tuple[str, ...] = ()
 

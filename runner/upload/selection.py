@@ -17,15 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadTask
-from orch.runner.upload.ignore_files import (
-    ALWAYS,
-    ALWAYS_WHY,
-    NAMES,
-    IgnoreRules,
-    is_ignored,
-    read_rules,
-    rules_of_parents,
-)
+from orch.runner.launch.files import ALWAYS, Source
+from orch.runner.upload.ignore_files import NAMES, IgnoreRules, is_ignored, read_rules, rules_of_parents
 from orch.runner.upload.tree import FILE
 
 if TYPE_CHECKING:
@@ -35,16 +28,6 @@ SHOWN = 5
 """How many names a warning lists."""
 NOTE_ABOVE = 200 * 1000 * 1000
 """Bytes above which a user is told that much goes to every node."""
-
-_GLOB = re.compile(r"[*?\[]")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A path of this machine: all of it, or of a folder what `pattern` matches, as in an ignore file."""
-
-    path: Path
-    pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,45 +60,6 @@ class Selection:
     special_files: list[str] = field(default_factory=list[str])
     key_files: list[str] = field(default_factory=list[str])
     links_outside: list[str] = field(default_factory=list[str])
-
-
-def resolve_source(base: Path, path_text: str) -> Source:
-    """What a path in `files` names: the real path, with links followed, or a folder and a pattern.
-
-    A path that exists is no pattern, whatever characters it has. Raises BadTask for a link that leads out of
-    the task's own folder, and for a path in `.orch` or `.git`.
-    """
-    task_folder = Path(os.path.realpath(base))
-    path = Path(os.path.normpath(task_folder / Path(path_text).expanduser()))
-    pattern = None
-    if _GLOB.search(path_text) and not os.path.lexists(path):
-        parts = path.parts
-        first = next((at for at, part in enumerate(parts) if _GLOB.search(part)), len(parts))
-        path, pattern = Path(*parts[:first]), "/".join(parts[first:])
-    real = Path(os.path.realpath(path))
-    if path.is_relative_to(task_folder) and not real.is_relative_to(task_folder):
-        raise BadTask(
-            f"{path_text} is a symbolic link that leads out of the task's folder",
-            detail=f"it leads to {real}",
-            hint=f"to pack that, name it: `{real}:{path_text}`",
-        )
-    names = {part.lower() for part in (*path.parts, *real.parts)}
-    for excluded in sorted(ALWAYS & names):
-        raise BadTask(
-            f"{path_text} lies in `{excluded}` and is never packed",
-            detail=ALWAYS_WHY[excluded],
-            hint="copy what you need to another folder first",
-        )
-    return Source(real, pattern or None)
-
-
-def target_of(local_path: str, path: str, pattern: str | None) -> str:
-    """Where an entry of `files` goes in the container; without a `path` of its own, where it lies here."""
-    if path and path != local_path:
-        return path
-    if pattern is None:
-        return path or Path(local_path).name
-    return local_path.removesuffix(pattern).rstrip("/") or "."
 
 
 def select_entries(source: Source) -> Selection:

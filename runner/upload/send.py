@@ -18,10 +18,10 @@ from pathlib import Path
 
 from orch.runner.errors import RunFailed
 from orch.runner.events import FilesProgress, Processor
-from orch.runner.node.commands import LOOKUP, NODE_HOME, Command, StdinSource, as_root
-from orch.runner.node.connector import Connector
 from orch.runner.node.container import failure
 from orch.runner.node.runtime import FilesMissing
+from orch.runner.node_api.commands import LOOKUP, NODE_HOME, Command, StdinSource, as_root
+from orch.runner.node_api.connector import Connector
 from orch.runner.upload.archive import END, PIECE, header, padding
 from orch.runner.upload.snapshot import ContentReader, Snapshots
 from orch.runner.upload.tree import Delta, Tree, TreeEntry, delta, nearest

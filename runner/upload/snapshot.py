@@ -21,16 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from orch.runner.errors import BadTask, LedgerUnusable, RunFailed, about_property
-from orch.runner.launch.run_plan import RunPlan
+from orch.runner.launch.files import Source, resolve_source
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.private import private_file, private_folder
 from orch.runner.upload.repository import Repository, check_repository
 from orch.runner.upload.selection import (
     KEY_SIZE,
     SelectedEntry,
     Selection,
-    Source,
     messages,
-    resolve_source,
     select_entries,
     sent_mode,
     text_of_a_key,

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from orch.catalog.nccl_floors import KEPT, anchor
-from orch.runner.launch.environment import fold
 from orch.runner.verify.job import bisection
 from orch.runner.verify.results import Collective, Figure, Results
+from orch.spec.grammar.hosts import fold
 from orch.spec.suggest import counted
 
 STRAGGLER: Mapping[str, float] = {

@@ -18,11 +18,11 @@ from orch.runner.events import Event, LogLine, LogLines, Processor
 from orch.runner.hosts.checks.types import MeshView
 from orch.runner.hosts.network import ClusterAddress, ClusterNetwork
 from orch.runner.hosts.survey import try_mesh
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.history.verifications import KeptFigure
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder
-from orch.runner.node.connector import Connector
+from orch.runner.node_api.connector import Connector
 from orch.runner.verify import results
 from orch.runner.verify.job import bisection
 from orch.runner.verify.judge import Key, Report, Shortfall, Terms, VerifiedNode

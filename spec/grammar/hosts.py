@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,6 +24,7 @@ _PRIVATE = (
 # No shell and no line of an SSH configuration takes it for more than a name. useradd allows a `$` at the end.
 _USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@+-]{0,254}\$?")
 _ZONE = re.compile(r"[A-Za-z0-9_.-]{1,15}")  # the name of an interface; Linux takes 15 characters
+_FOLDABLE = re.compile(r"[^][{}(),!&^@%*/\s]+")
 _FOLD = re.compile(r"\[([0-9][0-9,/-]*)\]")
 
 
@@ -161,6 +162,22 @@ def unfold(text: str) -> tuple[str, ...]:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # pyright: ignore[reportMissingTypeStubs]
 
     return tuple(str(name) for name in cast("Iterable[object]", NodeSet(text, resolver=RESOLVER_NOGROUP)))
+
+
+def fold(names: Sequence[str]) -> str:
+    """`a-0 a-1 a-3` as `a-[0-1,3]`.
+
+    Names with characters of that notation are appended unfolded: names may come from other people, and
+    `a[1-99999999999]` would be expanded.
+    """
+    foldable = [name for name in names if _FOLDABLE.fullmatch(name)]
+    folded: list[str] = []
+    if foldable:
+        from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # pyright: ignore[reportMissingTypeStubs]
+
+        nodes = NodeSet.fromlist(foldable, resolver=RESOLVER_NOGROUP)  # pyright: ignore[reportUnknownMemberType]
+        folded = [str(nodes)]
+    return ",".join([*folded, *dict.fromkeys(name for name in names if not _FOLDABLE.fullmatch(name))])
 
 
 def is_private(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from orch.spec.diagnostics import Diagnostic, Related, Severity
+from orch.spec.document.draft import Draft, Path_
+from orch.spec.document.yaml_nodes import Sequence as SequenceNode
 from orch.spec.grammar.values import shown
-from orch.spec.loader.document import Draft, Path_
-from orch.spec.loader.yaml_nodes import Sequence as SequenceNode
 from orch.spec.models import BACKEND_MODELS, Fleet
 from orch.spec.models.run import Run
 from orch.spec.rules.fleet import fleet_of

@@ -14,17 +14,17 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from orch.spec.defaults import Common
 from orch.spec.diagnostics import Diagnostic, Places, Severity, Span, ordered, render_human
+from orch.spec.document.bounded import Collected
+from orch.spec.document.compose import Parsed, parse
+from orch.spec.document.context import LoadContext
+from orch.spec.document.defaults import Common
+from orch.spec.document.draft import Draft
+from orch.spec.document.fence import Fence, fence_around
+from orch.spec.document.text import read
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.loader import cross_file
-from orch.spec.loader.bounded import Collected
-from orch.spec.loader.compose import Parsed, parse
-from orch.spec.loader.context import LoadContext
-from orch.spec.loader.document import Draft
-from orch.spec.loader.fence import Fence, fence_around
 from orch.spec.loader.parse import DraftReader
-from orch.spec.loader.text import read
 from orch.spec.loader.untrusted import outside_uses
 from orch.spec.models import KINDS, MODELS, AnyModel, Fleet, Section, Task
 from orch.spec.rules import check_document, environment

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import cast
 
 from orch.spec.diagnostics import Diagnostic, Severity
+from orch.spec.document.context import LoadContext
+from orch.spec.document.draft import Draft, Path_
+from orch.spec.document.reference_scopes import scope_of
+from orch.spec.document.text import Source
+from orch.spec.document.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.grammar import interpolate
 from orch.spec.grammar.hosts import folded_size
 from orch.spec.grammar.values import Problem, check_name, shown
-from orch.spec.loader.context import LoadContext
-from orch.spec.loader.document import Draft, Path_
-from orch.spec.loader.reference_scopes import scope_of
-from orch.spec.loader.text import Source
 from orch.spec.loader.untrusted import variable_refused
 from orch.spec.loader.validation_errors import validate
-from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.models import BACKEND_MODELS, KINDS, MODELS, Fleet
 from orch.spec.models.selection import has_no_driver
 from orch.spec.suggest import hint_for, listed
@@ -157,9 +157,9 @@ def _untyped(draft: Draft, node: Mapping) -> Diagnostic:
     keys = set(node.entries)
     close = next((key for key in node.entries if key not in _KNOWN and hint_for(key, ("type",))), None)
     if close:
-        hint = "did you mean 'type'?"
-        return draft.diagnostic(
-            "ORCH113", (close,), "this document has no `type`", key=True, hint=hint, replacement="type"
+        summary, hint = "this document has no `type`", "did you mean 'type'?"
+        return draft.problem(
+            Problem("ORCH113", summary, hint=hint, replacement="type", on_key=True), (close,)
         )
     if keys & {"project", "state", "backends"} and not keys & {"nodes", "placement", "commands", "resources"}:
         hint = "the project and its backends belong in a file named `orch.yml`"

@@ -12,15 +12,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, cast, get_args, get_origin
 
 from orch.spec.diagnostics import Diagnostic, Severity
+from orch.spec.document.draft import Draft, Path_, folder_of
+from orch.spec.document.fence import Fence
+from orch.spec.document.yaml_nodes import Mapping, Scalar, Sequence
 from orch.spec.grammar.interpolate import ReferenceSite, fill_environment, references
 from orch.spec.grammar.values import Problem, shown
-from orch.spec.loader.document import Draft, Path_
-from orch.spec.loader.fence import Fence
-from orch.spec.loader.yaml_nodes import Mapping, Scalar, Sequence
 from orch.spec.models import MODELS
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.parsing import Here, Reaches, marked
@@ -83,12 +82,6 @@ def _outside(draft: Draft, fence: Fence, path: Path_, written: str) -> Iterator[
         severity=Severity.NOTE if allowed else Severity.ERROR,
         hint=None if allowed else f"name a file of the repository; who trusts the use adds `--allow {value}`",
     )
-
-
-def folder_of(draft: Draft) -> Path:
-    """Where relative paths of a document start."""
-    file = draft.source.file
-    return Path.cwd() if file == "<stdin>" else Path(os.path.abspath(file)).parent
 
 
 class Env:

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from orch.spec.diagnostics import Diagnostic, Related, property_path
+from orch.spec.document.bounded import DiagnosticList
+from orch.spec.document.draft import Draft, Path_
+from orch.spec.document.redaction import unquoted
 from orch.spec.grammar.values import Problem, Problems, shown
-from orch.spec.loader.bounded import DiagnosticList
-from orch.spec.loader.document import Draft, Path_
-from orch.spec.loader.redaction import unquoted
 from orch.spec.models import KINDS, MODELS
 from orch.spec.models.fields.base import Section
 from orch.spec.models.fields.parsing import Misread
@@ -163,17 +163,8 @@ class _Account:
         for problem in error.problems if isinstance(error, Problems) else (error,):
             path = (*at, *problem.at)
             if not any(path[: len(known)] == known for known in self.unclear):
-                self.told.append(
-                    self.draft.diagnostic(
-                        problem.code,
-                        path,
-                        problem.summary,
-                        key=problem.on_key or problem.code == "ORCH110",
-                        detail=problem.detail,
-                        hint=problem.hint,
-                        replacement=problem.replacement,
-                    )
-                )
+                problem.on_key |= problem.code == "ORCH110"
+                self.told.append(self.draft.problem(problem, path))
 
     def unknown_property(self, model: type[Section], at: Path_, base: Path_) -> set[Path_]:
         """Tells of an unknown property; the places of those it probably meant."""
@@ -280,7 +271,8 @@ def unknown_property(
         return draft.diagnostic("ORCH110", whole, summary, key=True, hint=hint), set()
     meant = meant or closest(key, section.written())
     hint = f"did you mean '{meant}'?" if meant else f"{section.noun} has {_some(section)}"
-    diagnostic = draft.diagnostic("ORCH110", whole, summary, key=True, hint=hint, replacement=meant)
+    problem = Problem("ORCH110", summary, hint=hint, replacement=meant, on_key=True)
+    diagnostic = draft.problem(problem, whole)
     return diagnostic, {section.spellings.get(meant, meant)} if meant else set()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from orch.spec.diagnostics import Diagnostic
-from orch.spec.loader.document import Draft
+from orch.spec.document.draft import Draft
 from orch.spec.models import BACKEND_MODELS
 from orch.spec.rules import fleet, project, run, task
 from orch.spec.rules.rule import Rule

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from orch.spec.document.draft import Draft, scalars
+from orch.spec.document.reference_scopes import scope_of
 from orch.spec.grammar import interpolate
 from orch.spec.grammar.values import Problem
-from orch.spec.loader.document import Draft, scalars
-from orch.spec.loader.reference_scopes import scope_of
 from orch.spec.rules.rule import Findings, Rule
 
 

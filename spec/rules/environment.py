@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TypeVar, cast
 
 from orch.spec.diagnostics import Diagnostic, Severity
+from orch.spec.document.draft import Draft, Path_, env_path
 from orch.spec.grammar import interpolate
-from orch.spec.loader.document import Draft, Path_, env_path
 from orch.spec.models import Fleet, Host, InitStep, Task
 from orch.spec.models.run import Run
 from orch.spec.rules.rule import Findings, Rule

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from orch.spec.loader.document import Draft
+from orch.spec.document.draft import Draft
 from orch.spec.models import Fleet
 from orch.spec.models.blocks import Mount
 from orch.spec.rules.rule import Findings, Rule

@@ -6,13 +6,12 @@ import os
 import stat
 from typing import cast
 
-from orch.spec.defaults import PROVISIONED
 from orch.spec.diagnostics import Related, Severity
+from orch.spec.document.defaults import PROVISIONED
+from orch.spec.document.draft import Draft, Path_, folder_of
 from orch.spec.grammar.blocks import blocks_of, divisors
 from orch.spec.grammar.hosts import folded_size
 from orch.spec.grammar.values import Problem
-from orch.spec.loader.document import Draft, Path_
-from orch.spec.loader.untrusted import folder_of
 from orch.spec.models import Fleet, Nodes, Volume
 from orch.spec.models.backends import effective, made_with_runs, title
 from orch.spec.models.selection import has_no_driver

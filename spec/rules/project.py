@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import cast
 
 from orch.spec.diagnostics import Related, Severity
+from orch.spec.document.draft import Draft, Path_, scalars
+from orch.spec.document.yaml_nodes import Mapping, Scalar, Sequence
 from orch.spec.grammar.values import shown
-from orch.spec.loader.document import Draft, Path_, scalars
-from orch.spec.loader.yaml_nodes import Mapping, Scalar, Sequence
 from orch.spec.models import BackendSettings, ProjectSettings
 from orch.spec.models.selection import has_no_driver
 from orch.spec.rules.rule import Findings, Rule

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from orch.spec.diagnostics import Diagnostic
-from orch.spec.loader.document import Draft
+from orch.spec.document.draft import Draft
 
 Findings = Iterator[Diagnostic]
 

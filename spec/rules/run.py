@@ -6,9 +6,9 @@ import os
 from typing import cast
 
 from orch.spec.diagnostics import Diagnostic, Related, Severity
+from orch.spec.document.draft import Draft
+from orch.spec.document.yaml_nodes import Scalar
 from orch.spec.grammar import schedule as schedules
-from orch.spec.loader.document import Draft
-from orch.spec.loader.yaml_nodes import Scalar
 from orch.spec.models import DevEnvironment
 from orch.spec.models.run import Run
 from orch.spec.models.task import Task

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import cast
 
 from orch.spec.diagnostics import Related, Severity
+from orch.spec.document.draft import Draft, Path_, scalars
 from orch.spec.grammar import interpolate
 from orch.spec.grammar.interpolate import ReferenceSite
 from orch.spec.grammar.values import Problem
-from orch.spec.loader.document import Draft, Path_, scalars
 from orch.spec.models import Task
 from orch.spec.rules import run
 from orch.spec.rules.rule import Findings, Rule

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 from orch.spec.diagnostics import Diagnostic, Severity, property_path
-from orch.spec.loader.document import Draft, Path_
-from orch.spec.loader.yaml_nodes import Mapping, Node, Scalar, Sequence
+from orch.spec.document.draft import Draft, Path_
+from orch.spec.document.yaml_nodes import Mapping, Node, Scalar, Sequence
 from orch.spec.models import BackendSettings, DevEnvironment, Fleet, Volume
 from orch.spec.models.backends import effective, made_with_runs, provisioned, settings_model, title
 from orch.spec.models.backends.base import CloudSettings

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from orch.runner.errors import RunnerError
 from orch.runner.events import Notice
 from orch.runner.health.findings import HealthReport
-from orch.runner.launch.run_plan import plan_of as run_plan_of
 from orch.runner.ledger.changes import Change, ChangeUnderWay
 from orch.runner.ledger.history.node_health import HealthPeriod
-from orch.runner.node.commands import NODE_HOME, Command, as_root
-from orch.runner.node.cordon import Cordon
+from orch.runner.ledger.plans import plan_of as run_plan_of
 from orch.runner.node.status import node_statuses
+from orch.runner.node_api.commands import NODE_HOME, Command, as_root
+from orch.runner.node_api.cordon import Cordon
 from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.spares import held_back
 from orch.runner.runs.context import RunnerContext
@@ -28,7 +28,6 @@ from orch.spec.errors import ExitCode, OrchError
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted
 from orch.stacks.errors import Interrupted, OtherAccount
-from orch.stacks.fleets import fleet_of
 from orch.stacks.health.protection import (
     REASON,
     VERB,
@@ -43,11 +42,12 @@ from orch.stacks.maintenance.drive import carry_out, planned_for
 from orch.stacks.maintenance.look import look_at, runs_on
 from orch.stacks.maintenance.plan import MaintenancePlan, Options, PlannedRun
 from orch.stacks.maintenance.serial import NONE, Share
-from orch.stacks.project import Project, ledger_scope
-from orch.stacks.pulumi.operation import Listener
-from orch.stacks.records import node_records
-from orch.stacks.state import StackState
-from orch.stacks.team.change_log import Journal, gone_on_with, undertaken
+from orch.stacks.project.project import Project, ledger_scope
+from orch.stacks.pulumi.progress import Listener
+from orch.stacks.record.change_log import Journal, gone_on_with, undertaken
+from orch.stacks.record.fleets import fleet_of
+from orch.stacks.record.node_records import node_records
+from orch.stacks.stack.state import StackState
 from orch.templates import render
 
 DAY_S = 86_400.0

@@ -18,7 +18,7 @@ from orch.spec.suggest import counted
 from orch.stacks.maintenance.drive import CHECK
 from orch.stacks.maintenance.plan import MaintenancePlan
 from orch.stacks.maintenance.reboot import READY
-from orch.stacks.team.change_log import Journal
+from orch.stacks.record.change_log import Journal
 
 VERB = "node replace"
 REASON = "its health is a failure"

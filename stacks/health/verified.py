@@ -13,7 +13,7 @@ from orch.runner.health.findings import Finding, HealthReport, Status, report
 from orch.runner.health.gate import WRITE_S
 from orch.runner.ledger.history.node_health import Examination
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.verdict import Verdict, record
+from orch.runner.node_api.verdict import Verdict, record
 from orch.runner.runs.context import RunnerContext
 from orch.runner.verify.judge import Report, Shortfall, judge, unmeasured, with_health
 from orch.runner.verify.verification import (
@@ -27,7 +27,7 @@ from orch.runner.verify.verification import (
 )
 from orch.spec.state import FleetState
 from orch.stacks.health.watch import Watched, watch
-from orch.stacks.project import Project, ledger_scope
+from orch.stacks.project.project import Project, ledger_scope
 
 DEPTH = "nccl"
 UNHEALTHY = "ORCH448"

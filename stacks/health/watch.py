@@ -12,11 +12,12 @@ from orch.runner.health.examination import Depth
 from orch.runner.health.gate import Examined, depth_of, examine_nodes
 from orch.runner.ledger.history.node_health import Examination
 from orch.runner.ledger.ledger import Ledger
-from orch.runner.node.connector import Connector
-from orch.runner.node.status import NodeStatus, node_statuses
-from orch.runner.node.verdict import Verdict
+from orch.runner.node.status import node_statuses
+from orch.runner.node_api.connector import Connector
+from orch.runner.node_api.status import NodeStatus
+from orch.runner.node_api.verdict import Verdict
 from orch.spec.state import FleetHealth, FleetState
-from orch.stacks.project import Project, ledger_scope
+from orch.stacks.project.project import Project, ledger_scope
 
 Due = Callable[[NodeStatus], bool]
 """Whether a node of this status is to be examined now."""

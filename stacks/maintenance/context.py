@@ -6,19 +6,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from orch.runner.node.connector import Connector, fan_out
+from orch.runner.node_api.connector import Connector, fan_out
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
-from orch.stacks.fleets import fleet_state
 from orch.stacks.maintenance.errors import MaintenanceError
 from orch.stacks.maintenance.plan import MaintenancePlan
-from orch.stacks.project import Project
-from orch.stacks.pulumi.operation import Listener, Note
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.project.project import Project
+from orch.stacks.pulumi.progress import Listener, Note
 from orch.stacks.pulumi.recovery import when_free
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState
-from orch.stacks.team.change_log import Journal, is_over
+from orch.stacks.record.change_log import Journal, is_over
+from orch.stacks.record.fleets import fleet_state
+from orch.stacks.stack.state import StackState
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from orch.runner.errors import CommandTimeout, HostUnreachable
-from orch.runner.node.cordon import Cordon, mark, mark_for, unmark_of
+from orch.runner.node_api.cordon import Cordon, mark, mark_for, unmark_of
 from orch.runner.processes import here
 from orch.runner.runs.lifecycle import stop
 from orch.spec.errors import OrchError

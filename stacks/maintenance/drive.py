@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from orch.runner import processes
-from orch.runner.launch.environment import fold
-from orch.runner.node.cordon import mark_for
+from orch.runner.node_api.cordon import mark_for
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import NodeState
 from orch.spec.suggest import counted
 from orch.stacks.maintenance.context import Failures, Maintenance
@@ -32,10 +32,11 @@ from orch.stacks.maintenance.reboot import READY, REBOOT, reboot
 from orch.stacks.maintenance.replace import REPLACED, refuse_irreplaceable, replace
 from orch.stacks.maintenance.rollout import bring_up_rest, roll
 from orch.stacks.maintenance.spares import make_spares, remove_spares
-from orch.stacks.project import Project
-from orch.stacks.pulumi.accounts import require_confirmed, require_own_if_told
-from orch.stacks.pulumi.operation import Listener
-from orch.stacks.state import StackState
+from orch.stacks.project.project import Project
+from orch.stacks.pulumi.accounts import require_own_if_told
+from orch.stacks.pulumi.operation import require_confirmed
+from orch.stacks.pulumi.progress import Listener
+from orch.stacks.stack.state import StackState
 
 CHECK = "check"
 

@@ -10,7 +10,7 @@ from orch.components.file_systems import ZONAL, words_of
 from orch.components.node_count import RESERVATION
 from orch.components.request import PlanRequest
 from orch.runner.ledger.changes import Change
-from orch.runner.node.cordon import unmark_of
+from orch.runner.node_api.cordon import unmark_of
 from orch.runner.runs.context import RunnerContext
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError
@@ -19,9 +19,8 @@ from orch.spec.models import Fleet
 from orch.spec.models.backends import made_with_runs, title
 from orch.spec.state import OF_THE_USER, FleetState, NodeState
 from orch.spec.suggest import few, hint_for
-from orch.stacks import operations
 from orch.stacks.errors import NoCapacity
-from orch.stacks.fleets import find_fleet, fleet_of
+from orch.stacks.events.notation import fold, name_of, parse_time
 from orch.stacks.maintenance.context import Failures, Maintenance, mark_of, raise_if_over
 from orch.stacks.maintenance.drain import CORDON, DRAIN, NODE_S
 from orch.stacks.maintenance.errors import CannotReplace, NotDrained
@@ -30,13 +29,7 @@ from orch.stacks.maintenance.plan import LIMIT_S, MaintenancePlan, Options, titl
 from orch.stacks.maintenance.reboot import READY, wait_ready
 from orch.stacks.maintenance.replace import REPLACED, refuse_gaps, replaced
 from orch.stacks.maintenance.serial import Share
-from orch.stacks.project import Project, ledger_scope
-from orch.stacks.provisioning.evacuated import avoid, evacuated_zones, take_back
-from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.leases import refuse_leased
-from orch.stacks.pulumi.operation import Activity, Listener
-from orch.stacks.records import NodeRecord, parse_time
-from orch.stacks.request import (
+from orch.stacks.plans.request import (
     FleetRequest,
     content_of,
     not_brought_up,
@@ -44,10 +37,16 @@ from orch.stacks.request import (
     refuse_changed,
     request_of,
 )
-from orch.stacks.state import StackState
-from orch.stacks.summary import fold
-from orch.stacks.team.change_log import NO_CHANGES, undertaken
-from orch.stacks.volumes.state import known_volumes
+from orch.stacks.project.project import Project, ledger_scope
+from orch.stacks.provisioning import operations
+from orch.stacks.pulumi.progress import Activity, Listener
+from orch.stacks.record.change_log import NO_CHANGES, undertaken
+from orch.stacks.record.evacuated import avoid, evacuated_zones, take_back
+from orch.stacks.record.fleets import find_fleet, fleet_of
+from orch.stacks.record.node_records import NodeRecord
+from orch.stacks.record.volumes import known_volumes
+from orch.stacks.stack.leases import refuse_leased
+from orch.stacks.stack.state import StackState
 
 AVOID = "keep new nodes out of"
 """The step that records the zone, which follows."""

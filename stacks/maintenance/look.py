@@ -6,16 +6,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
 from orch.runner.ledger.changes import Changes
-from orch.runner.node.connector import Connector, fan_out
-from orch.runner.node.status import NodeStatus, node_status
+from orch.runner.node.status import node_status
+from orch.runner.node_api.connector import Connector, fan_out
+from orch.runner.node_api.status import NodeStatus
 from orch.spec.state import NodeState, hourly_price
-from orch.stacks.fleets import fleet_of
 from orch.stacks.maintenance.plan import NodeLook, PlannedRun
-from orch.stacks.project import Project
+from orch.stacks.project.project import Project
 from orch.stacks.provisioning.busy_nodes import Occupant, occupants
-from orch.stacks.pulumi.operation import Listener
-from orch.stacks.records import NodeRecord, node_records
-from orch.stacks.state import StackState
+from orch.stacks.pulumi.progress import Listener
+from orch.stacks.record.fleets import fleet_of
+from orch.stacks.record.node_records import NodeRecord, node_records
+from orch.stacks.stack.state import StackState
 
 LOOK_S = 15.0
 """How long a node may take to answer."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from orch.runner.launch.environment import fold
-from orch.runner.ledger.run_names import as_argument
-from orch.runner.node.cordon import Cordon
+from orch.runner.node_api.cordon import Cordon
+from orch.runner.plan.run_names import as_argument
+from orch.spec.grammar.hosts import fold
 from orch.spec.grammar.values import render_duration
 from orch.spec.suggest import counted
 from orch.stacks.errors import Conflict

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from orch.images.client import connect
 from orch.runner.errors import CommandTimeout, HostUnreachable
-from orch.runner.node.commands import Command, as_root
 from orch.runner.node.status import node_status
+from orch.runner.node_api.commands import Command, as_root
 from orch.spec.errors import OrchError
 from orch.spec.grammar.values import render_duration
 from orch.spec.state import NodeState

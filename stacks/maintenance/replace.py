@@ -7,21 +7,21 @@ from collections.abc import Collection, Sequence
 from orch.components.node_count import is_range
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
-from orch.stacks import operations
-from orch.stacks.fleets import find_fleet
+from orch.stacks.events.notation import fold
 from orch.stacks.maintenance.context import Failures, Maintenance, raise_if_over
 from orch.stacks.maintenance.drain import put_mark
 from orch.stacks.maintenance.errors import CannotReplace, MaintenanceError
 from orch.stacks.maintenance.look import machines_of
 from orch.stacks.maintenance.plan import LIMIT_S, NodeLook
 from orch.stacks.maintenance.reboot import READY, wait_ready
-from orch.stacks.plan import Plan
-from orch.stacks.project import Project
-from orch.stacks.provisioning.nodes_for_runs import other_changes
-from orch.stacks.pulumi.operation import Listener
-from orch.stacks.request import FleetRequest, not_brought_up, request_of
-from orch.stacks.state import StackState
-from orch.stacks.summary import fold
+from orch.stacks.plans.plan import Plan
+from orch.stacks.plans.request import FleetRequest, not_brought_up, request_of
+from orch.stacks.project.project import Project
+from orch.stacks.provisioning import operations
+from orch.stacks.pulumi.progress import Listener
+from orch.stacks.record.fleets import find_fleet
+from orch.stacks.runs.nodes_for_runs import other_changes
+from orch.stacks.stack.state import StackState
 
 REPLACED = "replaced"
 

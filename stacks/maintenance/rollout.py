@@ -8,19 +8,18 @@ from dataclasses import replace
 
 from orch.spec.errors import OrchError
 from orch.spec.suggest import few
-from orch.stacks import operations
+from orch.stacks.events.notation import fold, name_of
 from orch.stacks.maintenance.context import Failures, Maintenance, raise_if_over
 from orch.stacks.maintenance.errors import CannotReplace, MaintenanceError
 from orch.stacks.maintenance.look import machines_of
 from orch.stacks.maintenance.plan import LIMIT_S
 from orch.stacks.maintenance.reboot import READY, wait_ready
 from orch.stacks.maintenance.replace import REPLACED, replaced
-from orch.stacks.plan import Plan
+from orch.stacks.plans.plan import Plan
+from orch.stacks.provisioning import operations
 from orch.stacks.provisioning.gang import templates
-from orch.stacks.provisioning.nodes_for_runs import other_changes
-from orch.stacks.pulumi.changes import name_of
-from orch.stacks.state import StackState
-from orch.stacks.summary import fold
+from orch.stacks.runs.nodes_for_runs import other_changes
+from orch.stacks.stack.state import StackState
 
 REST = "bring up the rest"
 

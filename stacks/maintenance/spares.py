@@ -8,20 +8,20 @@ from dataclasses import replace
 
 from orch.components.node_count import is_range, node_indices
 from orch.components.request import PriorState
-from orch.runner.node.cordon import unmark_of
+from orch.runner.node_api.cordon import unmark_of
 from orch.spec.models import Fleet
 from orch.spec.state import NodeState
-from orch.stacks import operations
 from orch.stacks.errors import NoCapacity
-from orch.stacks.fleets import fleet_state
+from orch.stacks.events.notation import fold
 from orch.stacks.maintenance.context import Maintenance
 from orch.stacks.maintenance.drain import NODE_S, put_mark
 from orch.stacks.maintenance.errors import MaintenanceError
 from orch.stacks.maintenance.plan import LIMIT_S
 from orch.stacks.maintenance.reboot import wait_ready
+from orch.stacks.provisioning import operations
 from orch.stacks.provisioning.busy_nodes import occupants
-from orch.stacks.state import StackState
-from orch.stacks.summary import fold
+from orch.stacks.record.fleets import fleet_state
+from orch.stacks.stack.state import StackState
 
 MISSING = "those of a wave are missing meanwhile"
 MAKE, REMOVE = "make spare", "remove spare"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from orch.catalog import shortages
 from orch.catalog.shortages import Shortage
@@ -17,17 +17,19 @@ from orch.components.request import CloudAnswer, NodeWarning, PlanRequest, Recor
 from orch.spec.errors import OrchError
 from orch.spec.rules.unsupported import acted_on
 from orch.spec.suggest import counted
+from orch.stacks.engine.process import Event
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
+from orch.stacks.events.notation import name_of
+from orch.stacks.plans.guard import Guard
+from orch.stacks.plans.request import FleetRequest, compile_for, compile_there, plan_request
 from orch.stacks.provisioning.gang import Gang, events_except
+from orch.stacks.provisioning.next_step import Nodes, Outcome, State, Then, next_step
 from orch.stacks.provisioning.policies import refuse_violations
 from orch.stacks.pulumi.accounts import give_up
-from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.leases import StackFence
-from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note
-from orch.stacks.pulumi.process import Event
-from orch.stacks.request import FleetRequest, compile_for, compile_there, plan_request
-from orch.stacks.saved_plans.guard import Guard
-from orch.stacks.state import StackState
+from orch.stacks.pulumi.leasing import StackFence
+from orch.stacks.pulumi.operation import EngineCall
+from orch.stacks.pulumi.progress import Activity, Listener, Note
+from orch.stacks.stack.state import StackState
 
 NOTHING_LEFT = "nothing of it is left"
 
@@ -77,83 +79,127 @@ def bring_up(
         listener(Note("the file does not allow the place where the fleet is: it is removed there first"))
         gang.remove()
         gang = replace(gang, before={})
-    tried: list[Attempt] = []
-    visited = set[str]()
+    return _Search(gang, first, unmoved, skip_refresh and not first.moves).run()
+
+
+@dataclass
+class _Search:
+    """The search for a place with room, from the plan for the `first` one.
+
+    `unmoved`: see `_roll_back`. `skip_refresh`: the engine has just found no drift.
+    """
+
+    gang: Gang
+    first: Deployment
+    unmoved: PlanRequest | None
+    skip_refresh: bool
+    tried: list[Attempt] = field(default_factory=list[Attempt])
+    visited: set[str] = field(default_factory=set[str])
     partial: _PartialFleet | None = None
-    places = deque(_places(first)[: 1 if guard is not None else None])
-    while places:  # it grows: a region names its zones when it is tried
-        place = places.popleft()
-        if place.words in visited:
-            continue
+
+    def run(self) -> tuple[Deployment, EngineCall]:
+        """Return the plan that was applied, and the call that applied it. Raises as `bring_up`."""
+        places = deque(_places(self.first)[: 1 if self.gang.guard is not None else None])
+        while places:  # it grows: a region names its zones when it is tried
+            place = places.popleft()
+            if place.words in self.visited or (compiled := self._plan(place)) is None:
+                continue
+            where = compiled.place or place.words
+            if self.gang.guard is None:
+                places.extendleft(reversed(compiled.elsewhere))
+            if where in self.visited:
+                continue  # the first zone that a region names may be visited already
+            self.visited.add(where)
+            call, failed = self._apply(compiled, where)
+            if failed is None and not call.node_errors():
+                return compiled, call
+            then = self._settle(compiled, where, call, failed, len(places))
+            if then is Then.STOP:
+                break
+            if then is Then.MORE:
+                places = deque(self.first.more())
+            elif then is Then.ANEW:
+                places = deque(self._places_anew())
+        if self.partial is not None:
+            return _partial_result(self.gang, self.partial, self.tried)
+        raise self._no_room()
+
+    def _plan(self, place: Place) -> Deployment | None:
+        """Return the plan for a place, None if there is none. Raises OrchError for the first place."""
         try:
             compiled = place.compile()
-            if compiled is not first:
-                refuse_violations(stack, request, compiled, listener)
+            if compiled is not self.first:
+                refuse_violations(self.gang.stack, self.gang.request, compiled, self.gang.listener)
         except OrchError as error:
-            if not tried:
+            if not self.tried:
                 raise
-            visited.add(place.words)
-            tried.append(Attempt(place.words, error.summary))
-            continue
-        gang = replace(gang, classify=compiled.answer)
-        where = compiled.place or place.words
-        if guard is None:
-            places.extendleft(reversed(compiled.elsewhere))
-        if where in visited:
-            continue  # the first zone that a region names may be visited already
-        visited.add(where)
-        listener(Note(f"trying {where}", lasts=True))
-        skip_refresh = skip_refresh and compiled is first and not first.moves
-        call, failed = gang.apply_with_retries(
-            compiled, partial.events if partial else (), skip_refresh=skip_refresh
-        )
-        if failed is None and not call.node_errors():
-            return compiled, call
-        answer = gang.answer(call, failed)
+            self.visited.add(place.words)
+            self.tried.append(Attempt(place.words, error.summary))
+            return None
+        self.gang = replace(self.gang, classify=compiled.answer)
+        return compiled
+
+    def _apply(self, compiled: Deployment, where: str) -> tuple[EngineCall, EngineFailed | None]:
+        self.gang.listener(Note(f"trying {where}", lasts=True))
+        earlier = self.partial.events if self.partial else ()
+        skip_refresh = self.skip_refresh and compiled is self.first
+        return self.gang.apply_with_retries(compiled, earlier, skip_refresh=skip_refresh)
+
+    def _settle(
+        self, compiled: Deployment, where: str, call: EngineCall, failed: EngineFailed | None, places: int
+    ) -> Then:
+        """Keep or roll back what a failed call left, and return what comes next. `places`: number of those
+        that are left. Raises StackError where no other place helps."""
+        gang, answer = self.gang, self.gang.answer(call, failed)
         existing = tuple(name for name in gang.existing(compiled) if name in compiled.nodes)
-        may_move_on = answer is not None and answer.elsewhere and not gang.stays
-        if failed is not None and compiled.only is None and not may_move_on:
-            raise failed  # existing nodes are kept: this backend cannot apply some of them alone
-        plan_again = bool(existing) and not compiled.whole and compiled.only is not None
-        if plan_again:
-            if failed is not None:
-                raise _refused(request, answer, failed, "existing nodes are kept") from failed
-            partial = _keep_partial(gang, compiled, call, existing)
-            remains = "existing nodes are kept"
-        else:
-            failed = failed or _all_failed(request, call)
-            plan_again = _may_spread(gang, answer) and not set(gang.before) <= set(existing)
-            remains = _roll_back(gang, compiled, lost=plan_again, unmoved=unmoved)
-        if answer is None or not answer.elsewhere:
-            if partial is not None:
-                tried.append(Attempt(where, answer.reason if answer else "it was refused"))
-                break
+        state = State(
+            before=frozenset(gang.before),
+            stays=gang.stays,
+            spreads=may_spread(gang.request.fleet),
+            bound=gang.guard is not None,
+            partial=self.partial is not None,
+            tried=len(self.tried),
+            places=places,
+        )
+        divisible = compiled.only is not None
+        step = next_step(
+            state, Outcome(failed is not None, answer, frozenset(existing), divisible, compiled.whole)
+        )
+        if failed is not None and step.then is Then.RAISE:
+            raise failed
+        remains = "existing nodes are kept"
+        if step.nodes is Nodes.KEPT:
+            self.partial = _keep_partial(gang, compiled, call, existing)
+        elif step.nodes is Nodes.ROLLED_BACK:
+            remains = _roll_back(gang, compiled, lost=step.lost, unmoved=self.unmoved)
+        if step.then is Then.REFUSE:
             if remains == NOTHING_LEFT:
-                give_up(stack)
-            raise _refused(request, answer, failed or _all_failed(request, call), remains) from failed
-        tried.append(Attempt(where, answer.reason))
-        shortages.add(stack.project.shortages, list(_shortages(compiled)), time.time())
-        listener(Note(f"no room there: {answer.reason}"))
-        if guard is not None:
-            break
-        if plan_again:  # from what exists now
-            gang = replace(gang, before=stack.makers)
-            replanned = compile_for(stack, request)
-            places = deque(replanned.more() if gang.before else [] if gang.stays else _places(replanned))
-        elif gang.before and len(tried) == 1:
-            # Nodes that are up stay; the others may go where there is capacity.
-            places = deque(first.more())
-        elif not gang.stays and not places and len(tried) == 1:
-            # The place of an interrupted call no longer binds the fleet.
-            places = deque(_places(compile_for(stack, request)))
-    if partial is not None:
-        return _partial_result(gang, partial, tried)
-    if gang.before:
-        raise _no_room_to_grow(request, len(gang.before), tried)
-    if kept := gang.kept_data:
-        raise _no_room_beside(request, kept, tried)
-    give_up(stack)
-    raise _no_room(request, tried, first.pins.get("backend", ""))
+                give_up(gang.stack)
+            failed = failed or _all_failed(gang.request, call)
+            raise _refused(gang.request, answer, failed, remains) from failed
+        self.tried.append(Attempt(where, answer.reason if answer else "it was refused"))
+        if answer is not None and answer.elsewhere:
+            shortages.add(gang.stack.project.shortages, list(_shortages(compiled)), time.time())
+            gang.listener(Note(f"no room there: {answer.reason}"))
+        return step.then
+
+    def _places_anew(self) -> Sequence[Place]:
+        """Plan again from what exists, and return the places of that plan."""
+        self.gang = replace(self.gang, before=self.gang.stack.makers)
+        replanned = compile_for(self.gang.stack, self.gang.request)
+        if self.gang.before:
+            return replanned.more()
+        return () if self.gang.stays else _places(replanned)
+
+    def _no_room(self) -> NoCapacity:
+        """Return the error for a fleet without room; one of which nothing is left gives up its accounts."""
+        gang = self.gang
+        if gang.before:
+            return _no_room_to_grow(gang.request, len(gang.before), self.tried)
+        if kept := gang.kept_data:
+            return _no_room_beside(gang.request, kept, self.tried)
+        give_up(gang.stack)
+        return _no_room(gang.request, self.tried, self.first.pins.get("backend", ""))
 
 
 def _shortages(compiled: Deployment) -> Iterator[Shortage]:
@@ -168,12 +214,6 @@ def _shortages(compiled: Deployment) -> Iterator[Shortage]:
 def _places(compiled: Deployment) -> list[Place]:
     """The place of a plan, then the others that it may go to."""
     return [Place(compiled.place or "", lambda: compiled), *compiled.elsewhere]
-
-
-def _may_spread(gang: Gang, answer: CloudAnswer | None) -> bool:
-    """Whether missing nodes may go to another place than the fleet's."""
-    no_room = answer is not None and answer.elsewhere
-    return no_room and bool(gang.before) and may_spread(gang.request.fleet)
 
 
 def _roll_back(

@@ -12,22 +12,25 @@ from orch.spec.deletable import run_words
 from orch.spec.errors import OrchError
 from orch.spec.state import machine_of
 from orch.stacks.errors import Conflict
-from orch.stacks.fleets import fleet_of
-from orch.stacks.program import program
-from orch.stacks.project import Project
+from orch.stacks.events.changes import changes
+from orch.stacks.events.notation import fold
+from orch.stacks.plans.headline import FleetRecord
+from orch.stacks.plans.plan import lost_nodes
+from orch.stacks.plans.program import program
+from orch.stacks.project.project import Project
 from orch.stacks.provisioning.gang import parallel
-from orch.stacks.pulumi.changes import Change, changes
-from orch.stacks.pulumi.operation import EngineCall, Listener, Note, engine
+from orch.stacks.pulumi.operation import EngineCall, engine
+from orch.stacks.pulumi.progress import Listener, Note
+from orch.stacks.record.fleets import fleet_of
+from orch.stacks.record.volume_attaching import project_volumes
 from orch.stacks.secrets.values import tunnels
-from orch.stacks.state import StackState
-from orch.stacks.summary import FleetRecord, fold
-from orch.stacks.volumes.attaching import project_volumes
+from orch.stacks.stack.state import StackState
 
 if TYPE_CHECKING:
     from orch.runner.ledger.ledger import Ledger
     from orch.runner.ledger.records import RunRow
-    from orch.runner.node.claims import Claim
-    from orch.runner.node.connector import Connector
+    from orch.runner.node_api.claims import Claim
+    from orch.runner.node_api.connector import Connector
 
 ANSWER_S = 5.0
 """How long to wait for a node's answer; without one, the ledger alone decides."""
@@ -51,24 +54,6 @@ class Occupant:
     def __str__(self) -> str:
         after = ", which has ended and is not cleared away" if self.ended else ""
         return f"{run_words(self.run, self.by)}{after}"
-
-
-def lost_nodes(
-    before: Mapping[str, str], compiled: Deployment, engine_changes: Iterable[Change] = ()
-) -> frozenset[str]:
-    """Nodes that a plan removes or replaces: those it no longer has, and those whose resource the engine's
-    changes delete or replace. `before`: each existing node with the resource that made it.
-
-    Nodes that ended themselves are not present."""
-    before = {node: maker for node, maker in before.items() if node not in compiled.ended}
-    if compiled.moves:
-        return frozenset(before)
-    removed = {
-        change.name
-        for change in engine_changes
-        if change.op in ("delete", "replace") and not _is_fleet(change)
-    }
-    return frozenset(node for node, maker in before.items() if node not in compiled.nodes or maker in removed)
 
 
 def refuse_replaced(stack: StackState, compiled: Deployment, before: FleetRecord, listener: Listener) -> None:
@@ -128,7 +113,7 @@ def _names(on_nodes: Iterable[Occupant]) -> list[str]:
 
 
 def _hint(project: Project, on_nodes: Sequence[Occupant], *, pods: bool = False) -> str:
-    from orch.runner.ledger.run_names import as_argument
+    from orch.runner.plan.run_names import as_argument
 
     rehearse = " --rehearse" if project.rehearsal else ""
     own = _names(each for each in on_nodes if each.own and not each.ended)
@@ -240,7 +225,7 @@ def _with_pods(ledger: Ledger, fleet: str, mark: str | None) -> list[RunRow]:
 def _mark(row: RunRow) -> str | None:
     """The mark of the project whose queue a run's pods came from; None where its plan does not say."""
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     try:
         return next((node.access.model_dump().get("mark") for node in plan_of(row).nodes), None)
@@ -349,7 +334,7 @@ def _on(ledger: Ledger, name: str, machines: Mapping[str, str]) -> Iterator[tupl
 def _nodes_of(row: RunRow) -> dict[str, str | None]:
     """The nodes of a run, each with the identity of its machine; None when its plan cannot be read."""
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     try:
         return {node.name: node.access.machine for node in plan_of(row).nodes}
@@ -360,7 +345,7 @@ def _nodes_of(row: RunRow) -> dict[str, str | None]:
 def _gpus(row: RunRow) -> int | None:
     """The GPUs of a run on all of its nodes; None when its plan cannot be read."""
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     try:
         ranks = plan_of(row).ranks
@@ -372,7 +357,7 @@ def _gpus(row: RunRow) -> int | None:
 def _containers(row: RunRow) -> set[str]:
     """The names of a run's containers, which its claims carry."""
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     try:
         plan = plan_of(row)
@@ -385,7 +370,3 @@ def _differ(before: FleetRecord, compiled: Deployment) -> bool:
     """Whether any trait of the nodes changes."""
     old, new = before.traits, compiled.traits
     return any(old[trait] != new[trait] for trait in old.keys() & new.keys())
-
-
-def _is_fleet(change: Change) -> bool:
-    return change.type.startswith("orch:fleet:")

@@ -11,19 +11,20 @@ from orch.components.deployment import Deployment, Queue
 from orch.components.file_systems import words_of
 from orch.components.request import CloudAnswer, RecordedFileSystem
 from orch.spec.grammar.values import render_duration
+from orch.stacks.engine.process import Event, pause
 from orch.stacks.errors import EngineFailed, Interrupted, StackError
-from orch.stacks.program import program
+from orch.stacks.events.notation import name_of, type_of
+from orch.stacks.plans.guard import Guard
+from orch.stacks.plans.program import program
+from orch.stacks.plans.request import FleetRequest
 from orch.stacks.provisioning.kept_data import unprotect
 from orch.stacks.provisioning.shared_networks import bring_shared, release, shared_by
-from orch.stacks.pulumi.changes import name_of, type_of
-from orch.stacks.pulumi.leases import StackFence
-from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine
+from orch.stacks.pulumi.leasing import StackFence
+from orch.stacks.pulumi.operation import EngineCall, engine
 from orch.stacks.pulumi.orphans import snapshot_of
-from orch.stacks.pulumi.process import Event, pause
+from orch.stacks.pulumi.progress import Activity, Listener, Note
 from orch.stacks.pulumi.recovery import delete_unrecorded
-from orch.stacks.request import FleetRequest
-from orch.stacks.saved_plans.guard import Guard
-from orch.stacks.state import StackState
+from orch.stacks.stack.state import StackState
 
 # Pauses between requests to a queue, longer the longer it lasts.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0

@@ -14,12 +14,12 @@ from orch.components.file_systems import gone, words_of
 from orch.components.request import DATA_TYPES
 from orch.spec.findings import PlanErrors
 from orch.stacks.errors import EngineFailed, StackError
-from orch.stacks.program import program
+from orch.stacks.events.changes import changes
+from orch.stacks.plans.program import program
 from orch.stacks.provisioning.shared_networks import preview_shared
-from orch.stacks.pulumi.accounts import require_confirmed
-from orch.stacks.pulumi.changes import changes
-from orch.stacks.pulumi.operation import EngineCall, engine, plain
-from orch.stacks.state import StackState
+from orch.stacks.pulumi.operation import EngineCall, engine, require_confirmed
+from orch.stacks.stack.command import plain
+from orch.stacks.stack.state import StackState
 
 PROTECTED = ("it is protected", "marked for protection")
 """The engine's words where it refuses to delete or to replace a protected resource."""

@@ -20,27 +20,26 @@ from typing import Literal
 
 from orch.runner.connect import open_connector
 from orch.runner.errors import RunnerError
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import Ledger, open_ledger
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.private import private_folder
 from orch.spec.deletable import Evidence, run_words, why_kept
 from orch.spec.errors import OrchError
 from orch.spec.models.backends import made_with_runs
 from orch.spec.state import FleetState
+from orch.stacks.engine.process import pause
 from orch.stacks.errors import EngineFailed, StackLocked
-from orch.stacks.project import Project
+from orch.stacks.events.notation import fold, name_of, parse_time
+from orch.stacks.project.project import Project
 from orch.stacks.provisioning.busy_nodes import ANSWER_S, answers_of
-from orch.stacks.provisioning.node_accounts import accounted
-from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.locks import locks
-from orch.stacks.pulumi.operation import Activity, EngineCall, ExpectedNodes, Listener, Note, engine
-from orch.stacks.pulumi.process import pause
+from orch.stacks.pulumi.operation import EngineCall, engine
+from orch.stacks.pulumi.progress import Activity, ExpectedNodes, Listener, Note
 from orch.stacks.pulumi.recovery import recover
-from orch.stacks.records import parse_time
+from orch.stacks.record.node_accounts import accounted
 from orch.stacks.secrets.values import tunnels
-from orch.stacks.state import StackState
-from orch.stacks.summary import fold
+from orch.stacks.stack.locks import locks
+from orch.stacks.stack.state import StackState
 
 SUBMITTED_WITHIN_S = 3600.0
 """How long after nodes were asked for on another machine their run is to be in the ledger: their image is

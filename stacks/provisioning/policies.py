@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orch.components.deployment import Deployment
 from orch.components.file_systems import words_of
@@ -17,19 +16,18 @@ from orch.spec.findings import Finding, PlanErrors
 from orch.spec.grammar.values import shown
 from orch.spec.models import Fleet
 from orch.stacks.errors import EngineFailed, ProjectError
-from orch.stacks.fleets import known_fleets
-from orch.stacks.project import Project
-from orch.stacks.provisioning.busy_nodes import Occupant, lost_nodes, occupants
+from orch.stacks.events.changes import Change, changes
+from orch.stacks.events.inspection import Inspection
+from orch.stacks.plans.plan import Plan, lost_nodes
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.project.project import Project
+from orch.stacks.provisioning.busy_nodes import Occupant, occupants
 from orch.stacks.provisioning.gang import parallel
 from orch.stacks.provisioning.kept_data import compare, unprotect_agreed
-from orch.stacks.pulumi.changes import Change, changes
-from orch.stacks.pulumi.inspection import Inspection
-from orch.stacks.pulumi.operation import Activity, EngineCall, Listener
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState
-
-if TYPE_CHECKING:
-    from orch.stacks.plan import Plan
+from orch.stacks.pulumi.operation import EngineCall
+from orch.stacks.pulumi.progress import Activity, Listener
+from orch.stacks.record.fleets import known_fleets
+from orch.stacks.stack.state import StackState
 
 DISKS = (
     "aws:ebs/volume:Volume",

@@ -9,13 +9,15 @@ from functools import partial
 
 from orch.components.deployment import SHARED, SharedNetworks
 from orch.stacks.errors import EngineFailed, Interrupted, StackError, StackLocked
-from orch.stacks.program import shared_program
-from orch.stacks.project import Project
-from orch.stacks.pulumi.changes import PropertyDrift, find_drift
-from orch.stacks.pulumi.leases import StackFence
-from orch.stacks.pulumi.operation import EngineCall, Listener, engine, init, plain
+from orch.stacks.events.changes import PropertyDrift, find_drift
+from orch.stacks.plans.program import shared_program
+from orch.stacks.project.project import Project
+from orch.stacks.pulumi.leasing import StackFence
+from orch.stacks.pulumi.operation import EngineCall, engine
+from orch.stacks.pulumi.progress import Listener
 from orch.stacks.pulumi.recovery import recover, when_free
-from orch.stacks.state import StackExport, StackState, outputs, stacks, unfinished_pins
+from orch.stacks.stack.command import init, plain
+from orch.stacks.stack.state import StackExport, StackState, outputs, stacks, unfinished_pins
 
 # The engine's tag on a fleet's stack that names its shared stack, set before that is created.
 SHARED_TAG = "orch:shared"

@@ -1,1 +1,5 @@
-"""The Pulumi CLI: found or installed, started, listened to, and cleaned up after when it was killed."""
+"""Guarded operations of the engine: they check leases, accounts and killed calls before resources change.
+
+Start at `operation.py`; progress goes to a `progress.Listener`. `recovery.py` and `orphans.py` clear what a
+killed call left; `leasing.py` takes leases.
+"""

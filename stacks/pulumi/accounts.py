@@ -26,15 +26,18 @@ from orch.components.deployment import SHARED
 from orch.components.volumes import STACK as VOLUME
 from orch.spec.errors import OrchError
 from orch.spec.models.backends import title
+from orch.stacks.engine.process import Event
 from orch.stacks.errors import OtherAccount
-from orch.stacks.project import Project
-from orch.stacks.pulumi.changes import gone, type_of
-from orch.stacks.pulumi.kinds import counted_kinds
-from orch.stacks.pulumi.locks import subject
-from orch.stacks.pulumi.operation import Activity, EngineCall, Note, engine, plain
-from orch.stacks.pulumi.process import Event
-from orch.stacks.pulumi.tags import last_tags, read_tags, set_tag
-from orch.stacks.state import StackState
+from orch.stacks.events.changes import gone
+from orch.stacks.events.kinds import counted_kinds
+from orch.stacks.events.notation import type_of
+from orch.stacks.project.project import Project
+from orch.stacks.pulumi.progress import Note
+from orch.stacks.secrets.values import backends_with_secrets
+from orch.stacks.stack.command import plain, set_tag
+from orch.stacks.stack.locks import subject
+from orch.stacks.stack.state import StackState
+from orch.stacks.stack.tags import last_tags, read_tags
 
 TAG = "orch:accounts"
 FOREIGN, GONE = "ORCH459", "ORCH349"
@@ -81,8 +84,6 @@ def present_account(project: Project, backend: str) -> Account | None:
     """Return the account of the present credentials, None if nobody logs in. Raises what asking raises."""
     kept = project.accounts.get(backend)
     if kept is None or time.monotonic() - kept[0] > FRESH_S:
-        from orch.stacks.secrets.values import backends_with_secrets
-
         settings = backends_with_secrets(project, [backend])
         # A program of `pulumi` by hand asks inside the engine's event loop, where SDKs refuse to wait.
         with ThreadPoolExecutor(1) as thread:
@@ -158,18 +159,18 @@ def require_planned(stack: StackState, backend: str, planned: Account | None) ->
         raise _foreign(stack, backend, before, planned, empty=empty)
 
 
-def require_confirmed(stack: StackState, listener: Callable[[Any], object]) -> None:
-    """Raise OtherAccount unless the credentials lead to the stack's account, or something of it is there.
+def is_unsure(stack: StackState) -> bool:
+    """Return whether an account has still to be confirmed by what is there."""
+    names = in_clouds(stack.resources).keys() - stack.confirmed
+    return not stack.project.forget and any(_account_of(stack, name) is not None for name in sorted(names))
 
-    Of a stack without a record the engine looks what is there, and records nothing. Raises what asking
-    raises, StackError."""
-    require_own(stack)
-    if _unsure(stack):
-        listener(Activity(f"looking whether the {subject(stack.name)} is in the account of the credentials"))
-        look = EngineCall(lambda _: None, planning=True)
-        engine(stack, ["refresh", "--preview-only"], look)
-        if (error := _doubt(stack, gone(look.events), in_clouds(stack.resources))) is not None:
-            raise error
+
+def refuse_gone(stack: StackState, lost: Collection[str]) -> None:
+    """Confirm the accounts where something of a stack was found.
+
+    Raise OtherAccount if all that the stack records there is among the `lost` urns."""
+    if (error := _doubt(stack, lost, in_clouds(stack.resources))) is not None:
+        raise error
 
 
 def doubt_of(stack: StackState, events: Sequence[Event]) -> OtherAccount | None:
@@ -269,12 +270,6 @@ def _compare(stack: StackState, known: Mapping[str, RecordedAccount]) -> None:
 def _is_empty(stack: StackState) -> bool:
     """Whether nothing of a stack is recorded in any cloud, nor begun to be made there."""
     return not (stack.recorded or {}).get("pending_operations") and not in_clouds(stack.resources)
-
-
-def _unsure(stack: StackState) -> bool:
-    """Whether an account has still to be confirmed by what is there."""
-    names = in_clouds(stack.resources).keys() - stack.confirmed
-    return not stack.project.forget and any(_account_of(stack, name) is not None for name in sorted(names))
 
 
 def _doubt(

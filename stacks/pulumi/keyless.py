@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, cast
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
 from orch.spec.grammar.interpolate import secret_names
-from orch.stacks.pulumi.masking import SECRET_MARK, is_secret
+from orch.stacks.engine.process import Event, Program
+from orch.stacks.events.masking import SECRET_MARK, is_secret
+from orch.stacks.stack.state import StackExport
 
 if TYPE_CHECKING:
     from orch.spec.models import Fleet
-    from orch.stacks.pulumi.process import Event, Program
-    from orch.stacks.state import StackExport
 
 CODE = "ORCH470"
 SUMMARY = "planned without the key of the state: secrets count as unchanged, and no node was asked"

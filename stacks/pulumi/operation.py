@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,72 +13,29 @@ from typing import Any, TypeVar
 from orch.runner.private import write_private
 from orch.spec.codes import EXIT_CODES
 from orch.spec.suggest import counted
+from orch.stacks.engine import install as engines
+from orch.stacks.engine.process import Event, HeldWork, ProcessResult, Program, call
+from orch.stacks.engine.shims import refuse_shims
 from orch.stacks.errors import Conflict, EngineFailed, EngineGone, Interrupted, StackError, StackLocked
-from orch.stacks.project import Project
-from orch.stacks.pulumi import install as engines
-from orch.stacks.pulumi.changes import name_of, type_of, without_values
-from orch.stacks.pulumi.inspection import Inspection
+from orch.stacks.events.changes import gone, without_values
+from orch.stacks.events.inspection import Inspection
+from orch.stacks.events.notation import fold, name_of, type_of
+from orch.stacks.project.passphrase import is_lacking, not_ours
+from orch.stacks.project.project import Project
+from orch.stacks.pulumi.accounts import doubt_of, is_unsure, refuse_gone, require_own
 from orch.stacks.pulumi.keyless import keeping, secret_inputs, without_drift_of_secrets, without_secrets
-from orch.stacks.pulumi.lock_holders import LockMark, changes_stack, takes_lock
-from orch.stacks.pulumi.locks import going_on, stack_locked, subject
-from orch.stacks.pulumi.process import CALLERS, PRIVATE, Event, HeldWork, ProcessResult, Program, call
-from orch.stacks.pulumi.shims import refuse_shims
-from orch.stacks.state import StackState, environment_of, match_settings, project_file, work_folder
-from orch.stacks.summary import fold
-from orch.stacks.team.passphrase import is_lacking, not_ours
-
-# The engine's words for a stack that somebody else changes, with a state in files and in Pulumi Cloud.
-LOCKED = ("currently locked by", "Another update is currently in progress")
+from orch.stacks.pulumi.progress import Activity, EngineStep, Listener, Note
+from orch.stacks.stack.command import init
+from orch.stacks.stack.leases import refuse_held
+from orch.stacks.stack.lock_holders import LockMark, changes_stack, takes_lock
+from orch.stacks.stack.locks import going_on, subject
+from orch.stacks.stack.state import StackState, environment_of, match_settings, project_file, work_folder
+from orch.stacks.stack.unguarded import is_held, locked_error, refused
 
 # How the engine begins to tell that a step of an update plan did not come.
 UNSEEN = "expected resource operations for "
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class EngineStep:
-    """Progress of one resource: `phase` is "start", "done" or "failed"."""
-
-    phase: str
-    op: str
-    type: str
-    name: str
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Note:
-    """An event that is no resource: a lock broken, an image built.
-
-    `lasts`: it describes what goes on from then, as the place that is tried.
-    """
-
-    text: str
-    lasts: bool = False
-
-
-@dataclass(frozen=True)
-class Left(Note):
-    """What a recovery found unrecorded, and did not delete."""
-
-
-@dataclass(frozen=True)
-class Activity:
-    """The current activity, beside resources; shown only where it takes long."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class ExpectedNodes:
-    """Names of the node resources that will be created or removed; progress counts these."""
-
-    names: frozenset[str]
-
-
-Progress = EngineStep | Note | Activity | ExpectedNodes
-Listener = Callable[[Progress], None]
 
 
 @dataclass
@@ -175,8 +131,6 @@ def engine(
     Raises StackLocked, Leased (a move or a rotation holds the state), Conflict (jobs run on hosts to be
     removed), OtherAccount, Interrupted, EngineFailed, StackError.
     """
-    from orch.stacks.pulumi.accounts import doubt_of, require_confirmed, require_own
-
     if not takes_lock(words):
         require_own(stack)
     elif not isinstance(code, HeldWork):
@@ -191,7 +145,8 @@ def engine(
         if callable(code):
             code = keeping(code, secret_inputs(stack.recorded))
     with _place(stack, words, executable) as (folder, environment), LockMark(project, name, words) as mark:
-        _refuse_held(stack, words)
+        if changes_stack(words):
+            refuse_held(stack)
         try:
             result = call(
                 executable,
@@ -200,8 +155,7 @@ def engine(
                 environment=environment,
                 program=code,
                 on_event=mark.marking(see),
-                on_start=mark.engine_started,
-                umask=CALLERS if project.shares_files else PRIVATE,
+                mark=mark,
             )
         finally:
             if takes_lock(words):
@@ -217,6 +171,19 @@ def engine(
     if not takes_lock(words) and (doubt := doubt_of(stack, run.events)) is not None:
         run.listener(Note(f"warning: {doubt.summary}: {doubt.hint}"))
     return result
+
+
+def require_confirmed(stack: StackState, listener: Listener) -> None:
+    """Raise OtherAccount unless the credentials lead to the stack's account, or something of it is there.
+
+    Of a stack without a record the engine looks what is there, and records nothing. Raises what asking
+    raises, StackError."""
+    require_own(stack)
+    if is_unsure(stack):
+        listener(Activity(f"looking whether the {subject(stack.name)} is in the account of the credentials"))
+        look = EngineCall(lambda _: None, planning=True)
+        engine(stack, ["refresh", "--preview-only"], look)
+        refuse_gone(stack, gone(look.events))
 
 
 @contextmanager
@@ -247,33 +214,14 @@ def _place(
         words = ["stack", "init", "--no-select", name]
         result = call(executable, words, folder=place, environment=environment)
         if result.code:
-            raise _refused(words, name, result)
+            raise refused(words, name, result)
         if copied and stack.recorded is not None:
             settings = (place / f"Pulumi.{name}.yaml").read_text("utf-8")
             words, text = ["stack", "import", "--stack", name], without_secrets(stack.recorded, settings)
             result = call(executable, words, folder=place, environment=environment, stdin=text)
             if result.code:
-                raise _refused(words, name, result)
+                raise refused(words, name, result)
         yield place, environment
-
-
-def init(stack: StackState) -> None:
-    """Create a stack. Raises Leased while a move or a rotation holds the state, StackLocked, StackError."""
-    from orch.stacks.pulumi.leases import refuse_new
-
-    provider = stack.project.secrets_provider
-    made = plain(stack, ["stack", "init", *(["--secrets-provider", provider] if provider else [])])
-    if stack.project.local_state is None and not made.code:
-        refuse_new(stack)
-        stack.tags_read = {}
-
-
-def _refuse_held(stack: StackState, words: list[str]) -> None:
-    """Raises Leased before a command that changes a stack, while a move or a rotation holds its state."""
-    from orch.stacks.pulumi.leases import refuse_held
-
-    if changes_stack(words):
-        refuse_held(stack)
 
 
 def while_held(stack: StackState, work: Callable[[Callable[[], None]], T], listener: Listener) -> T:
@@ -311,74 +259,6 @@ def while_held(stack: StackState, work: Callable[[Callable[[], None]], T], liste
     if errors:
         raise errors[0]
     return results[0]
-
-
-TRIES = 5
-_LOCK_GONE = re.compile(r"\.pulumi/locks/[^\s\"]+\"\) \(code=NotFound\)")
-
-
-def plain(stack: StackState, words: list[str], stdin: str | None = None) -> ProcessResult:
-    """Run a command of the engine that is no operation on resources.
-
-    Raises Leased, StackLocked, StackError.
-    """
-    executable, project, name = engines.require(), stack.project, stack.name
-    all_words = [*words, *(["--stack", name] if words[:2] != ["stack", "init"] else [name])]
-
-    def once() -> ProcessResult:
-        with LockMark(project, name, words) as mark:
-            if project.local_state is not None:  # elsewhere it is a network call: operations look, and `init`
-                _refuse_held(stack, words)
-            return call(
-                executable,
-                all_words,
-                folder=work_folder(project, name),
-                environment=environment_of(stack, executable),
-                on_start=mark.engine_started,
-                stdin=stdin,
-                umask=CALLERS if project.shares_files else PRIVATE,
-            )
-
-    try:
-        result = once()
-        for _ in range(TRIES - 1):
-            # It lists the locks of a bucket, then reads them: one was taken away between, and nothing done.
-            if not (result.code and _LOCK_GONE.search(result.stderr)):
-                break
-            result = once()
-    finally:
-        if takes_lock(words):
-            stack.invalidate()
-    if result.code and is_held(result.stderr):
-        raise locked_error(name, result.stderr)
-    if result.code and is_lacking(result.stderr):
-        raise not_ours(project, f"`{' '.join(words[:2])}` of the {subject(name)} needs its passphrase")
-    if result.code and "already exists" not in result.stderr:
-        raise _refused(words, name, result)
-    return result
-
-
-def _refused(words: list[str], stack: str, result: ProcessResult) -> StackError:
-    return StackError(
-        f"the engine refused `{' '.join(words)}`",
-        where=stack,
-        detail=result.stderr.strip()[-600:],
-        code="ORCH346",
-    )
-
-
-def is_held(output: str) -> bool:
-    """Whether the engine refused because somebody else changes the stack."""
-    return any(words in output for words in LOCKED)
-
-
-def locked_error(stack: str, output: str) -> StackError:
-    lines = [line.strip() for line in output.splitlines()]
-    # The engine names each holder in a line of its own, after the number of them.
-    holders = (line for words in ("created by", *LOCKED) for line in lines if words in line)
-    holder = next(holders, "")
-    # Before who holds it stands the lock's own URL, which nobody needs.
-    return stack_locked(stack, holder[holder.find("created by") :] if "created by" in holder else holder)
 
 
 def _failure(project: Project, stack: str, verb: str, run: EngineCall, result: ProcessResult) -> StackError:

@@ -16,13 +16,13 @@ from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.spec.deletable import Call, Evidence, occupied, run_words, why_kept
 from orch.spec.state import NodeState, OtherAccess, machine_of
 from orch.stacks.errors import StackError
-from orch.stacks.project import Project, scope_of
-from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.locks import Lock
-from orch.stacks.pulumi.operation import Left, Listener, plain
-from orch.stacks.records import parse_time
+from orch.stacks.events.notation import name_of, parse_time
+from orch.stacks.project.project import Project, scope_of
+from orch.stacks.pulumi.progress import Left, Listener
 from orch.stacks.secrets.values import backends_with_secrets, tunnels
-from orch.stacks.state import StackExport, StackState, unfinished_pins
+from orch.stacks.stack.command import plain
+from orch.stacks.stack.locks import Lock
+from orch.stacks.stack.state import StackExport, StackState, unfinished_pins
 
 if TYPE_CHECKING:
     from orch.runner.ledger.history.node_lives import NodeLife
@@ -216,7 +216,7 @@ def _books(project: Project, stack: StackState) -> Books:
 
 def _placed(ledger: Ledger, fleet: str) -> Iterator[tuple[str, Sequence[NodeState]]]:
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     for row in ledger.placed_on(fleet):
         try:
@@ -229,7 +229,7 @@ def _placed(ledger: Ledger, fleet: str) -> Iterator[tuple[str, Sequence[NodeStat
 
 def _ways(ledger: Ledger, fleet: str) -> dict[str, NodeState]:
     from orch.runner.errors import RunnerError
-    from orch.runner.launch.run_plan import plan_of
+    from orch.runner.ledger.plans import plan_of
 
     found: dict[str, NodeState] = {}
     for row in ledger.listed(ended=True, fleets=[fleet], limit=RUNS).rows:

@@ -17,14 +17,16 @@ from orch.components.cloud.orphans import StackSnapshot
 from orch.components.registry import may_have_orphans
 from orch.spec.deletable import Call
 from orch.stacks.errors import StackLocked
-from orch.stacks.project import Project
-from orch.stacks.pulumi.accounts import require_confirmed, require_own
-from orch.stacks.pulumi.changes import name_of
-from orch.stacks.pulumi.locks import break_dead_locks, locks, stack_locked
-from orch.stacks.pulumi.operation import Listener, Note, plain, while_held
+from orch.stacks.events.notation import name_of
+from orch.stacks.project.project import Project
+from orch.stacks.project.roots import COMPRESSED
+from orch.stacks.pulumi.accounts import require_own
+from orch.stacks.pulumi.operation import require_confirmed, while_held
 from orch.stacks.pulumi.orphans import delete_orphans, killed_call, snapshot_of
-from orch.stacks.roots import COMPRESSED
-from orch.stacks.state import StackExport, StackState
+from orch.stacks.pulumi.progress import Listener, Note
+from orch.stacks.stack.command import plain
+from orch.stacks.stack.locks import break_dead_locks, locks, stack_locked
+from orch.stacks.stack.state import StackExport, StackState
 
 # Others hold a stack that fleets share while they create networks, for a minute or two.
 T = TypeVar("T")

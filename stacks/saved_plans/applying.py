@@ -12,14 +12,18 @@ from typing import Generic, TypeVar
 from orch.spec.errors import OrchError
 from orch.spec.findings import Finding
 from orch.spec.models import Volume
-from orch.stacks import operations
 from orch.stacks.errors import Conflict, EngineFailed, ProjectError, StackLocked
-from orch.stacks.plan import Plan
-from orch.stacks.project import Project
-from orch.stacks.pulumi.leases import Leased, refuse_leased
-from orch.stacks.pulumi.operation import Listener, Note, init
-from orch.stacks.pulumi.tags import read_tags
-from orch.stacks.request import FleetRequest
+from orch.stacks.plans.guard import AGAIN, VOID, Guard, present, refuse_used
+from orch.stacks.plans.marks import Marks, read_marks, shown_lineage
+from orch.stacks.plans.plan import Plan
+from orch.stacks.plans.recorder import Recorder
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.plans.saved_plan import StackPlan
+from orch.stacks.project.project import Project
+from orch.stacks.provisioning import operations
+from orch.stacks.provisioning.other_states import other_fleets, other_volumes, refuse_other_fleets
+from orch.stacks.pulumi.progress import Listener, Note
+from orch.stacks.record.volumes import stack_of
 from orch.stacks.saved_plans.compare import differences, inputs_differ, notes, rows
 from orch.stacks.saved_plans.fingerprint import (
     Origin,
@@ -29,14 +33,11 @@ from orch.stacks.saved_plans.fingerprint import (
     volume_files,
     volume_plan,
 )
-from orch.stacks.saved_plans.guard import AGAIN, VOID, Guard, present, refuse_used
-from orch.stacks.saved_plans.marks import Marks, read_marks, shown_lineage
-from orch.stacks.saved_plans.record import StackPlan
-from orch.stacks.saved_plans.recorder import Recorder
-from orch.stacks.state import StackState, work_folder
-from orch.stacks.team.other_states import other_fleets, other_volumes, refuse_other_fleets
+from orch.stacks.stack.command import init
+from orch.stacks.stack.leases import Leased, refuse_leased
+from orch.stacks.stack.state import StackState, work_folder
+from orch.stacks.stack.tags import read_tags
 from orch.stacks.volumes.operations import VolumeOutcome, preview_volume, up_volume
-from orch.stacks.volumes.state import stack_of
 
 TRIES = 3
 """How often a plan is compared again because it got old, or a killed call was cleared up, before it began."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orch.stacks.pulumi.changes import name_of, type_of
-from orch.stacks.pulumi.kinds import kind_of
-from orch.stacks.saved_plans.record import LATER, Operation, Price, RecordedState, StackPlan
-from orch.stacks.summary import fold
+from orch.stacks.events.kinds import kind_of
+from orch.stacks.events.notation import fold, name_of, type_of
+from orch.stacks.plans.saved_plan import LATER, Operation, Price, RecordedState, StackPlan
 
 MOST_ROWS = 40
 

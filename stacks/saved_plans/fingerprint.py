@@ -13,14 +13,14 @@ from typing import Any, cast
 from orch.components.deployment import Deployment
 from orch.runner.upload.git import run_git
 from orch.spec.confidential import MASK, SECRET_NAME, hidden
-from orch.stacks.lockfile import read_lock
-from orch.stacks.plan import Plan
-from orch.stacks.project import Project, scope_of
-from orch.stacks.pulumi.changes import Change, PropertyDrift, name_of, summary
-from orch.stacks.pulumi.masking import HIDDEN, is_secret
-from orch.stacks.request import FleetRequest
-from orch.stacks.saved_plans.marks import read_marks, serial_of, shown_lineage
-from orch.stacks.saved_plans.record import (
+from orch.stacks.events.changes import Change, PropertyDrift, summary
+from orch.stacks.events.masking import HIDDEN, is_secret
+from orch.stacks.events.notation import fold, name_of
+from orch.stacks.plans.marks import read_marks, serial_of, shown_lineage
+from orch.stacks.plans.plan import Plan
+from orch.stacks.plans.recorder import Recorder
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.plans.saved_plan import (
     Commit,
     Decisions,
     DriftRecord,
@@ -32,11 +32,11 @@ from orch.stacks.saved_plans.record import (
     StackPlan,
     Terms,
 )
-from orch.stacks.saved_plans.recorder import Recorder
-from orch.stacks.state import StackExport, StackState
-from orch.stacks.summary import fold
+from orch.stacks.project.lockfile import read_lock
+from orch.stacks.project.project import Project, scope_of
+from orch.stacks.record.volumes import stack_of
+from orch.stacks.stack.state import StackExport, StackState
 from orch.stacks.volumes.operations import VolumeOutcome
-from orch.stacks.volumes.state import stack_of
 
 
 @dataclass(frozen=True)

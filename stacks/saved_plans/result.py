@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from orch.spec.confidential import hidden
 from orch.spec.errors import ExitCode, OrchError
 from orch.stacks.errors import ProjectError
-from orch.stacks.saved_plans.guard import VOID
+from orch.stacks.plans.guard import VOID
 
 SCHEMA = 1
 

@@ -1,1 +1,1 @@
-"""The secrets of a project: `values.py` reads them, `store.py` changes them."""
+"""The secrets of a project and the key pairs of its fleets, as its state has them; `keys/` changes them."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orch.runner.private import private_folder, write_private
-from orch.stacks.project import Project
+from orch.stacks.project.project import Project
 
 
 @dataclass(frozen=True)

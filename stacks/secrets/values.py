@@ -1,7 +1,7 @@
 """The secrets of a project: a stack of their own in its state, encrypted as the state's other secrets are.
 
 The stack has no resources. Its output `values` holds all values as one secret, `set_at` tells in clear which
-names there are and since when. `store.py` changes them.
+names there are and since when. `keys/secret_store.py` changes them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.suggest import hint_for
 from orch.stacks.errors import ProjectError
-from orch.stacks.project import Project, project_in
-from orch.stacks.state import StackState, in_plain_files, secret_output
+from orch.stacks.project.project import Project, project_in
+from orch.stacks.stack.state import StackState, in_plain_files, secret_output
 
 STACK = "orch.secrets"
 """The name of the stack. No fleet's name has a dot."""
@@ -147,7 +147,7 @@ def backends_with_secrets(
 
 def _place_of_reference(project: Project, secret: str) -> str | None:
     """Where orch.yml names a secret."""
-    from orch.spec.loader.document import scalars
+    from orch.spec.document.draft import scalars
     from orch.spec.loader.load import load_paths
 
     documents = load_paths([project.root / "orch.yml"]).require().documents

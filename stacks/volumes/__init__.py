@@ -1,1 +1,1 @@
-"""Volumes of a project, each with a stack of its own called `volume.NAME`."""
+"""Preview, create and delete volumes of a project, each a stack of its own called `volume.NAME`."""

@@ -18,29 +18,27 @@ from orch.spec.findings import Finding
 from orch.spec.models import Volume
 from orch.spec.volume_state import VolumeState
 from orch.stacks.errors import Conflict, EngineFailed, ProjectError
-from orch.stacks.fleets import known_fleets
-from orch.stacks.operations import ensure_images
-from orch.stacks.project import Project, scope_of
+from orch.stacks.events.changes import Change, PropertyDrift, changes, find_drift
+from orch.stacks.plans.guard import Guard
+from orch.stacks.plans.marks import make_lineage
+from orch.stacks.plans.recorder import Recorder
+from orch.stacks.project.project import Project, scope_of
+from orch.stacks.provisioning.operations import ensure_images
+from orch.stacks.provisioning.other_states import other_volumes, refuse_other_fleets
 from orch.stacks.provisioning.policies import of_volume
-from orch.stacks.pulumi.accounts import (
-    drop_record,
-    leads_elsewhere,
-    require_confirmed,
-    require_own,
-    require_planned,
-)
-from orch.stacks.pulumi.changes import Change, PropertyDrift, changes, find_drift
-from orch.stacks.pulumi.leases import StackFence, lease_finding, refuse_leased
-from orch.stacks.pulumi.operation import Activity, EngineCall, Listener, Note, engine, plain
+from orch.stacks.pulumi.accounts import drop_record, leads_elsewhere, require_own, require_planned
+from orch.stacks.pulumi.leasing import StackFence
+from orch.stacks.pulumi.operation import EngineCall, engine, require_confirmed
+from orch.stacks.pulumi.progress import Activity, Listener, Note
 from orch.stacks.pulumi.recovery import recover, repair_files
-from orch.stacks.saved_plans.guard import Guard
-from orch.stacks.saved_plans.marks import make_lineage
-from orch.stacks.saved_plans.recorder import Recorder
-from orch.stacks.state import StackState
-from orch.stacks.team.change_log import logged
-from orch.stacks.team.other_states import other_volumes, refuse_other_fleets
-from orch.stacks.volumes.program import account_of, volume_program
-from orch.stacks.volumes.state import created_at, exists, is_recorded, no_such_volume, stack_of, volume_of
+from orch.stacks.record.change_log import logged
+from orch.stacks.record.fleets import known_fleets
+from orch.stacks.record.volume_attaching import account_of
+from orch.stacks.record.volumes import created_at, exists, is_recorded, no_such_volume, stack_of, volume_of
+from orch.stacks.stack.command import plain
+from orch.stacks.stack.leases import lease_finding, refuse_leased
+from orch.stacks.stack.state import StackState
+from orch.stacks.volumes.program import volume_program
 
 # Properties that no disk has: the stack's record alone.
 _OWN = ("protect", "auto_cleanup_s", "read_only", "sharing")

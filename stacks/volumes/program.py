@@ -6,23 +6,18 @@ from pathlib import Path
 
 from orch import __version__
 from orch.components.request import whole
-from orch.components.volumes import STACK, Account, VolumePlan, VolumeRequest, plan_volume
+from orch.components.volumes import STACK, VolumePlan, VolumeRequest, plan_volume
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError
 from orch.spec.models import Volume
 from orch.spec.state import SCHEMA
 from orch.spec.volume_state import VolumeState
-from orch.stacks.fleets import find_model
-from orch.stacks.project import Project, find, scope_of
+from orch.stacks.engine.process import Program, without_source_positions
+from orch.stacks.project.project import find, scope_of
 from orch.stacks.pulumi.accounts import require_own, require_planned
-from orch.stacks.pulumi.process import Program, without_source_positions
-from orch.stacks.secrets.values import backends_with_secrets
-from orch.stacks.state import StackState, refuse_newer
-
-
-def account_of(project: Project, backend: str) -> Account:
-    """How a backend of a project is asked."""
-    return Account(backends_with_secrets(project, [backend]), project.session, project.root)
+from orch.stacks.record.fleets import find_model
+from orch.stacks.record.volume_attaching import account_of
+from orch.stacks.stack.state import StackState, refuse_newer
 
 
 def volume_program(plan: VolumePlan) -> Program:

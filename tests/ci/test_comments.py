@@ -17,7 +17,7 @@ from orch.ci.forge import ForgeBusy, ForgeError
 from orch.ci.github import GitHub
 from orch.ci.gitlab import GitLab
 from orch.ci.pipeline import pipeline as of_environment
-from orch.review.markdown import MOST_BYTES
+from orch.review.blocks import MOST_BYTES
 
 HEAD, NEWER, BASE = "a" * 40, "c" * 40, "b" * 40
 MARKER = "<!-- orch:plan v1 project=tests path=infra -->"

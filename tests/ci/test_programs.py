@@ -14,7 +14,7 @@ from orch.ci.programs import EVERY, SETTINGS, reviewed
 from orch.spec.models.backends import MODELS
 from orch.spec.models.fields.base import Section
 from orch.spec.models.project import ProjectSettings
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 pytestmark = pytest.mark.quick
 

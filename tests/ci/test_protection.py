@@ -13,7 +13,7 @@ import pytest
 from orch.ci.forge import NotAllowed
 from orch.ci.programs import Unreviewed, reviewed
 from orch.ci.protection import Environment, of_github, of_gitlab, require_protected
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 pytestmark = pytest.mark.quick
 

@@ -11,8 +11,8 @@ from kit.ledgers.pureruns import fleet, node
 from orch.cli.errors import UsageError
 from orch.cli.output.run import run_json, runs_table, status_text
 from orch.cli.runs.arrays.words import array_json, counts, ends, summary
-from orch.cli.runs.exec import fleet_or_run
-from orch.cli.runs.run import start
+from orch.cli.runs.run import RunOptions, start
+from orch.cli.targets.names import fleet_or_run
 from orch.runner.errors import UnknownRun
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
@@ -23,7 +23,7 @@ from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.grammar.schedule import parse_array
 from orch.spec.loader.load import load_paths
 from orch.spec.models import Task
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_ports_are_of_one_run(tmp_path: Path) -> None:
     file = tmp_path / "task.yml"
     file.write_text("type: task\nname: tt\narray: 1-2\ncommands: [date]\n")
     with pytest.raises(UsageError, match="ports lead to the jobs of one run, and this is an array"):
-        start(str(file), fleet=None, name=None, env=(), detach=False, ports=["8080"])
+        start(RunOptions(str(file), port=["8080"]))
 
 
 @pytest.mark.parametrize("text", ["5", "1-100", "0-30:2", "1,3", "1,3,7-9", "0-20:10,21-22", "2-3,8"])

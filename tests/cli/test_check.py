@@ -8,11 +8,12 @@ import pytest
 from kit.nodes.hostlab import Room
 from kit.support import Folder, Said, fleet_yaml
 
-from orch.cli.hosts.check import survey_json, survey_lines
+from orch.cli.nodes.check import survey_json, survey_lines
 from orch.runner.hosts.checks.requirements import judge_host
-from orch.runner.hosts.checks.types import CheckOptions, HostObservation, HostReport, Target
+from orch.runner.hosts.checks.types import CheckOptions, HostObservation, HostReport
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.survey import Survey
+from orch.runner.node_api.target import Target
 from orch.spec.state import NodeState
 
 FLEET = """\

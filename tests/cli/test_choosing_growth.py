@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from orch.cli.runs.new_nodes import growth_of
+from orch.cli.driver.new_nodes import growth_of
 from orch.runner.errors import BadTask, HostUnreachable, NoFit
 from orch.runner.launch.volumes import VolumeMisfit
-from orch.runner.node.connector import Completed
 from orch.runner.node.runtimes import RUNTIMES
+from orch.runner.node_api.connector import Completed
 from orch.spec.models import Task
 from orch.spec.state import FleetSpares, FleetState
-from orch.stacks.project import find
-from orch.stacks.provisioning.nodes_for_runs import Growth
+from orch.stacks.project.project import find
+from orch.stacks.runs.nodes_for_runs import Growth
 
 PODS = "type: fleet\nname: {name}\nbackends: [runpod]\nnodes: 0..4\nresources: {{gpu: L4:1}}\n"
 

@@ -11,7 +11,7 @@ from kit.support import Folder
 from orch.cli import completion
 from orch.cli.verbs import VERBS, Verb, load
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.ledger.run_names import RunName
+from orch.runner.plan.run_names import RunName
 
 ASKED = {
     "bash": {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": "{line}", "COMP_CWORD": "{number}"},

@@ -12,7 +12,7 @@ import pytest
 from typer.models import OptionInfo
 
 from orch.cli import errors
-from orch.cli.output.redaction import _VALUED, masked  # pyright: ignore[reportPrivateUsage]
+from orch.cli.redaction import _VALUED, masked  # pyright: ignore[reportPrivateUsage]
 from orch.cli.runs.run import run
 from orch.spec.confidential import remember
 
@@ -101,7 +101,7 @@ def test_words_for_the_job_are_none_of_orch_s_options() -> None:
 def test_the_command_line_that_all_users_see_is_covered() -> None:
     """A run lasts for days; its command line is shown to everybody by `ps`."""
     code = (
-        "import sys; from orch.cli.output.redaction import cover_arguments; cover_arguments(); "
+        "import sys; from orch.cli.redaction import cover_arguments; cover_arguments(); "
         "print(open('/proc/self/cmdline', 'rb').read().split(bytes(1))[3:-1], sys.argv[1:])"
     )
     words = ["run", "t.yml", "--env", "T=hf_é", "-eU=b=c", "--env=V=x", "--env", "W", "--", "-e", "X=1"]
@@ -127,7 +127,7 @@ def test_the_command_line_that_all_users_see_is_covered() -> None:
 )
 def test_it_is_covered_however_options_are_joined(words: list[str]) -> None:
     code = (
-        "from orch.cli.output.redaction import cover_arguments; cover_arguments(); "
+        "from orch.cli.redaction import cover_arguments; cover_arguments(); "
         "print(open('/proc/self/cmdline').read())"
     )
     command = [sys.executable, "-c", code, "run", "t.yml", *words]
@@ -136,7 +136,7 @@ def test_it_is_covered_however_options_are_joined(words: list[str]) -> None:
 
 def test_a_secret_that_is_set_by_a_word_is_covered_too() -> None:
     code = (
-        "from orch.cli.output.redaction import cover_arguments; cover_arguments(); "
+        "from orch.cli.redaction import cover_arguments; cover_arguments(); "
         "print(open('/proc/self/cmdline').read())"
     )
     for words in (["set", "name", "hidden value"], ["set", "--", "name", "hidden value"]):

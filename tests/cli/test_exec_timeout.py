@@ -10,8 +10,8 @@ import pytest
 from kit.nodes.foldernodes import FolderLab
 from kit.support import until
 
-from orch.cli.hosts import exec as module
-from orch.cli.hosts.exec import ask, exit_code, folded, limited
+from orch.cli.runs import exec as module
+from orch.cli.runs.exec import ask, exit_code, folded, limited
 
 
 @pytest.fixture

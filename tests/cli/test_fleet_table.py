@@ -12,11 +12,12 @@ from kit.ledgers.oldrows import FLEET
 from kit.support import Folder
 
 from orch.cli.output.fleet import FleetRow, age, fleet_json, fleet_status, fleet_table, with_ended
-from orch.runner.node.status import NodeStatus
+from orch.runner.node_api.status import NodeStatus
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetSpares, FleetState
-from orch.stacks.project import find
-from orch.stacks.records import node_records, parse_time
+from orch.stacks.events.notation import parse_time
+from orch.stacks.project.project import find
+from orch.stacks.record.node_records import node_records
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
 STACK = "pulumi:pulumi:Stack"

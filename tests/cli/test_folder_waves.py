@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from kit.support import Folder, record_fleet
 
-import orch.cli.hosts.check
+import orch.cli.maintenance.checks
+from orch.cli.fleets.bring_up import in_own_process
 from orch.cli.fleets.node_gates import Unhealthy, require_healthy
 from orch.cli.fleets.prune import undescribed
-from orch.cli.fleets.up import in_own_process
 from orch.runner.errors import RunnerError
-from orch.runner.hosts.checks.types import CheckResult, HostReport, Result, TargetError
+from orch.runner.hosts.checks.types import CheckResult, HostReport, Result
 from orch.runner.hosts.survey import Survey
+from orch.runner.node_api.target import TargetError
 from orch.spec.loader.load import Document, load_paths
 from orch.stacks.errors import NoSuchFleet, ProjectError
-from orch.stacks.project import find
-from orch.stacks.waves import Stack, in_waves, order_lines, refuse_missing
+from orch.stacks.plans.waves import Stack, in_waves, order_lines, refuse_missing
+from orch.stacks.project.project import find
 
 VOLUME = (
     "type: volume\nname: data\nbackend: aws\nregion: us-east-1\navailability_zone: us-east-1a\nsize: 10GB\n"
@@ -105,7 +106,7 @@ def test_the_next_wave_does_not_begin_before_nodes_are_in_order(
     def survey_of(project: object, name: str) -> Survey:
         return Survey((report(f"{name}-0", results[name]),), None, ())
 
-    monkeypatch.setattr(orch.cli.hosts.check, "survey_of", survey_of)
+    monkeypatch.setattr(orch.cli.maintenance.checks, "survey_of", survey_of)
     require_healthy(stacks, 1, unfit=False)
     with pytest.raises(Unhealthy, match="the next wave does not begin"):
         require_healthy(stacks, 1, unfit=True)

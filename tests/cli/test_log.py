@@ -17,13 +17,13 @@ from orch.runner.ledger.changes import Undertaking
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.stacks.errors import EngineFailed, Interrupted
+from orch.stacks.events.changes import Change, Op
 from orch.stacks.maintenance.errors import MaintenanceError
-from orch.stacks.project import Project, find
-from orch.stacks.provisioning.node_accounts import accounted
-from orch.stacks.pulumi.changes import Change, Op
-from orch.stacks.pulumi.operation import Note, Progress
-from orch.stacks.state import StackState
-from orch.stacks.team.change_log import command_line, logged, origin, undertaken
+from orch.stacks.project.project import Project, find
+from orch.stacks.pulumi.progress import Note, Progress
+from orch.stacks.record.change_log import command_line, logged, origin, undertaken
+from orch.stacks.record.node_accounts import accounted
+from orch.stacks.stack.state import StackState
 
 
 @pytest.fixture

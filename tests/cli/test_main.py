@@ -12,7 +12,7 @@ from kit.support import ORCH, ROOT, Folder, verbs
 
 from orch import __version__
 from orch.cli.errors import run
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 
 @pytest.mark.parametrize("verb", verbs(), ids=" ".join)

@@ -13,7 +13,7 @@ from kit.support import Folder, record_fleet
 from prometheus_client.parser import text_string_to_metric_families
 
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.ledger.run_names import RunName
+from orch.runner.plan.run_names import RunName
 from orch.spec.state import FleetState
 from orch.templates import board_files
 

@@ -12,7 +12,7 @@ from kit.support import Folder, until
 
 from orch.runner.ledger.ledger import open_ledger
 from orch.spec.state import NodeState
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 NODE = NodeState.model_validate(
     {"index": 0, "name": "n0", "address": "127.0.0.1", "user": "root", "host_key": "k"}

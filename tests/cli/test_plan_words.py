@@ -13,12 +13,12 @@ from kit.engine.recorded_plans import EVENTS, EXPLAINED, Preview
 from orch.cli.output.plan import cost_line, counts, plan_json, plan_line, plan_lines, reason_lines
 from orch.components.deployment import Deployment, PricedNodes
 from orch.spec.state import FleetSpares
-from orch.stacks.plan import Plan, PriorFleet, plan_of
-from orch.stacks.pulumi.changes import GONE, Change, PropertyChange, PropertyDrift
-from orch.stacks.pulumi.kinds import kind_of
-from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER
+from orch.stacks.events.changes import GONE, Change, PropertyChange, PropertyDrift
+from orch.stacks.events.kinds import kind_of
+from orch.stacks.events.masking import HIDDEN, KNOWN_LATER
+from orch.stacks.plans.headline import NO_HEADLINE, FleetRecord, headline
+from orch.stacks.plans.plan import Plan, PriorFleet, plan_of
 from orch.stacks.pulumi.operation import EngineCall
-from orch.stacks.summary import NO_HEADLINE, FleetRecord, headline
 
 ALL = sorted(each.stem for each in EVENTS.glob("*.json"))
 LOST = "what is on their disks is lost, /scratch too"

@@ -16,7 +16,7 @@ from kit.support import fork_server
 
 from orch.cli.output.progress import Tally
 from orch.cli.output.ticking import clock
-from orch.stacks.pulumi.operation import Activity, EngineStep, ExpectedNodes, Note
+from orch.stacks.pulumi.progress import Activity, EngineStep, ExpectedNodes, Note
 
 INSTANCE, GROUP = "aws:ec2/instance:Instance", "aws:ec2/securityGroup:SecurityGroup"
 

@@ -10,13 +10,13 @@ from kit.ledgers.oldrows import old_row
 from kit.support import Folder
 from sqlalchemy import insert, select
 
-from orch.cli.runs.run import logs
+from orch.cli.runs.logs import logs
 from orch.runner.ledger import database, schema
 from orch.runner.ledger.ledger import SHOWN, open_ledger
 from orch.runner.ledger.run_folder import open_folder
-from orch.runner.ledger.run_names import RunName
 from orch.runner.node.logs import LogFile
-from orch.stacks.project import find
+from orch.runner.plan.run_names import RunName
+from orch.stacks.project.project import find
 
 ENDED = SHOWN + 5
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kit.support import Folder
 
-from orch.cli.fleets.saved_plans import terms_of
-from orch.stacks.project import find
+from orch.cli.fleets.preview_files import terms_of
+from orch.stacks.project.project import find
 
 SETTINGS = """\
 project: tests

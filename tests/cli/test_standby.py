@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from orch.cli.runs import standby
-from orch.cli.runs.opening import KnownFleets
-from orch.cli.runs.standby import LentLedger, Link, StandbyDriver, serve
+from orch.cli.driver import standby
+from orch.cli.driver.opening import KnownFleets
+from orch.cli.driver.standby import LentLedger, Link, StandbyDriver, serve
 from orch.runner.errors import LedgerUnusable, NameTaken
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.runner.node.status import NodeStatus
+from orch.runner.node_api.status import NodeStatus
 from orch.spec.state import FleetState
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 FLEET = FleetState(name="lab", stack="lab", backend="local", nodes=())
 SEEN = (NodeStatus("idle"),)

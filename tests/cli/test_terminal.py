@@ -14,14 +14,14 @@ from kit.support import ORCH, Folder, fork_server
 
 import orch.cli
 from orch.cli.errors import say
-from orch.cli.hosts.exec import ExecResult, show_answers
-from orch.cli.hosts.node_names import UnknownNode, nodes_named
-from orch.runner.launch.environment import fold
+from orch.cli.runs.exec import ExecResult, show_answers
+from orch.cli.targets.nodes import UnknownNode, nodes_named
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed
+from orch.spec.grammar.hosts import fold
 from orch.spec.state import FleetState
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"
 LINK = "[link=file:///etc]click[/link]"
@@ -197,7 +197,7 @@ def test_every_verb_says_what_it_says_so() -> None:
         "doctor.py: f'export {key}={shlex.quote(value)}'",  # for a shell
         r"errors.py: f'{visible_lines(hidden(_as_typed(text)))}\n'",
         "errors.py: visible_lines(hidden(_as_typed(text)))",
-        "up.py: done.printed",  # what `say` printed in a process of its own
+        "bring_up.py: done.printed",  # what `say` printed in a process of its own
         "files.py: text",  # a review, whose text is escaped, or JSON
         "live.py: text",  # a job's log
         "live.py: visible_lines(hidden(text))",

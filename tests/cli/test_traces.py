@@ -29,7 +29,7 @@ from orch.runner.events import (
     RunChanged,
 )
 from orch.runner.tracing import RunSpans, Trace, destination, is_asked_for, send, trace_of
-from orch.stacks.pulumi.operation import EngineStep, Note, Progress
+from orch.stacks.pulumi.progress import EngineStep, Note, Progress
 
 
 class Collector:

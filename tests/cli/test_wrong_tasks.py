@@ -11,8 +11,8 @@ from kit.support import Folder
 from orch.cli.runs.submission import at_its_property, task_of_document
 from orch.spec.loader.load import InvalidConfiguration, load_paths
 from orch.spec.state import FleetState, NodeState
-from orch.stacks.project import find
-from orch.stacks.provisioning.nodes_for_runs import require_in_registry
+from orch.stacks.project.project import find
+from orch.stacks.runs.nodes_for_runs import require_in_registry
 
 HEAD = "type: task\nname: wrong\nimage: orch/mpi\ncommands: ['true']\n"
 GROUPS = "type: task\nname: wrong\nimage: orch/mpi\ngroups:\n  - commands: ['echo {}']\n"

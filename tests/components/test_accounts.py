@@ -28,7 +28,7 @@ from orch.spec.models.backends.crusoe import CrusoeSettings
 from orch.spec.models.backends.gcp import GcpSettings
 from orch.spec.models.backends.lambda_ import LambdaSettings
 from orch.spec.models.backends.nebius import NebiusSettings
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 KEY = {"creds": {"type": "api_key", "api_key": "s3cret"}}
 VARIABLES = (

@@ -8,7 +8,7 @@ import pytest
 from kit.support import run_beside
 
 from orch.components.idleness import IdleRule, idle_rule
-from orch.runner.node.commands import NODE_HOME
+from orch.runner.node_api.commands import NODE_HOME
 from orch.spec.models import Fleet
 from orch.templates import ShellText
 

@@ -8,7 +8,7 @@ import pytest
 from kit.support import run_beside
 
 from orch.components.lifetime import AHEAD_S, LOOK_S, OVERDUE_S, UNSET_S, Lifetime, doubt, is_over
-from orch.runner.node.commands import NODE_HOME
+from orch.runner.node_api.commands import NODE_HOME
 from orch.templates import ShellText
 
 STARTS, GIVEN_UP = 1_000_000, 1_000_600

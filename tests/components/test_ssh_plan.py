@@ -15,10 +15,11 @@ from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.plan import SshPlan, host_names, plan
 from orch.components.ssh.problems import KeysUnaccepted, Unfit, new_keys_of
 from orch.runner.errors import HostKeyUnaccepted, HostUnreachable
-from orch.runner.hosts.checks.types import CheckResult, HostReport, Result, TargetError
+from orch.runner.hosts.checks.types import CheckResult, HostReport, Result
 from orch.runner.hosts.host_facts import Docker, Gpu, HostFacts
 from orch.runner.hosts.network import ClusterAddress, ClusterNetwork, NetworkProblem
 from orch.runner.hosts.survey import Survey
+from orch.runner.node_api.target import TargetError
 from orch.runner.placement.placement import place_task
 from orch.runner.ssh.host_keys import HostKey
 from orch.runner.ssh.naming import names

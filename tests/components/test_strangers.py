@@ -18,7 +18,8 @@ from orch.components.cloud_errors import CategoryRefused, CloudRefused
 from orch.components.crusoe.account import client as crusoe
 from orch.components.lambda_.account import client as lambda_
 from orch.components.runpod.account import client as runpod
-from orch.runner.kubernetes.errors import Asked, NotFound, ServerError, refusal, status_document
+from orch.runner.kubernetes.errors import NotFound, ServerError
+from orch.runner.kubernetes.refusals import Asked, refusal, status_document
 from orch.spec import cursors
 from orch.spec.cursors import follow
 from orch.spec.models.backends.aws import AwsSettings

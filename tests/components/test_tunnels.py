@@ -25,7 +25,7 @@ from orch.runner.ssh.openssh import write_config
 from orch.runner.ssh.user_config import UserConfig
 from orch.spec.findings import PlanErrors
 from orch.spec.state import FleetState, NodeState
-from orch.stacks.project import Project
+from orch.stacks.project.project import Project
 from orch.stacks.secrets.values import tunnels
 
 SECRET = "wJalr/XUtnFEMI+K7MDENG%h"

@@ -10,7 +10,7 @@ import pytest
 from kit.support import Folder, at_work, until
 
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 SWEEP = """\
 type: task

@@ -16,7 +16,7 @@ from orch.rehearsal.project import rehearse
 from orch.rehearsal.scenario import NodeScenario
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.ledger.ledger import open_ledger
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 pytestmark = [pytest.mark.timeout(2400), pytest.mark.usefixtures("engine")]
 

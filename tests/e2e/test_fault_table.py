@@ -44,7 +44,7 @@ from kit.support import Folder, Said, at_work, kill
 from orch.images import volume_folders
 from orch.rehearsal.__main__ import main as rehearsal
 from orch.rehearsal.nodes import scope
-from orch.stacks.project import find, scope_of
+from orch.stacks.project.project import find, scope_of
 
 TRIALS = int(os.environ.get("ORCHCTL_TEST_TRIALS", "20"))
 SEED = os.environ.get("ORCHCTL_TEST_SEED") or secrets.token_hex(4)

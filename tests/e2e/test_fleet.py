@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kit.support import Folder, Said, containers, fleet_yaml, networks
 
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 FLEET = "e2efleet"
 

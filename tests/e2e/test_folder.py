@@ -15,7 +15,7 @@ import pytest
 from kit.support import Folder, containers, docker
 
 from orch.images.build import resolve
-from orch.stacks.project import find, scope_of
+from orch.stacks.project.project import find, scope_of
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -9,10 +9,10 @@ import pytest
 from kit.clouds.rehearsals import L4, RehearsedGcp
 
 from orch.rehearsal.project import rehearse
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 from orch.stacks.provisioning.shared_networks import SHARED_TAG
-from orch.stacks.pulumi.operation import plain
-from orch.stacks.state import StackState
+from orch.stacks.stack.command import plain
+from orch.stacks.stack.state import StackState
 
 SHARED: dict[str, Any] = {"network": {"name": "floor", "bastion": False, "interconnect": "ethernet"}}
 

@@ -14,7 +14,7 @@ from kit.support import until
 
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.ledger.ledger import open_ledger
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("engine")]
 

@@ -18,12 +18,12 @@ from kit.engine.remote_state import bucket
 from kit.support import Folder, Said, fleet_yaml, until
 
 from orch.rehearsal.project import rehearse
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi.operation import init
+from orch.stacks.project.passphrase import former_file, new_file, opens
+from orch.stacks.project.project import Project, find
 from orch.stacks.secrets.values import ProjectSecrets
-from orch.stacks.state import HOLD, StackState, stacks
-from orch.stacks.team.passphrase import former_file, new_file, opens
-from orch.stacks.team.passphrase_rotation import rotate_passphrase
+from orch.stacks.stack.command import init
+from orch.stacks.stack.state import HOLD, StackState, stacks
+from orch.stacks.states.passphrase_rotation import rotate_passphrase
 
 pytestmark = [pytest.mark.usefixtures("passphrase", "engine"), pytest.mark.timeout(900)]
 

@@ -18,12 +18,13 @@ from kit.support import ORCH, Folder, Said, until
 
 from orch.rehearsal.project import rehearse
 from orch.spec.loader.load import load_paths
-from orch.stacks import operations
-from orch.stacks.project import find
-from orch.stacks.pulumi.leases import Leased, take
-from orch.stacks.pulumi.operation import Activity, Progress
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.project.project import find
+from orch.stacks.provisioning import operations
+from orch.stacks.pulumi.leasing import take
+from orch.stacks.pulumi.progress import Activity, Progress
+from orch.stacks.stack.leases import Leased
+from orch.stacks.stack.state import StackState
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -13,9 +13,9 @@ from kit.support import Said, at_work, kill, until
 
 from orch.rehearsal.project import rehearse
 from orch.stacks.errors import Conflict
-from orch.stacks.project import find
-from orch.stacks.request import request_of
-from orch.stacks.team import importing
+from orch.stacks.plans.request import request_of
+from orch.stacks.project.project import find
+from orch.stacks.states import importing
 
 pytestmark = pytest.mark.timeout(1200)
 

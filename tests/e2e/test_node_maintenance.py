@@ -13,7 +13,7 @@ from kit.support import Folder, containers, docker, until
 
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.ledger.ledger import open_ledger
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.usefixtures("engine")]
 

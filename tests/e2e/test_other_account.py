@@ -29,8 +29,8 @@ from kit.support import Said
 
 from orch.components.accounts import REHEARSED
 from orch.rehearsal.scenario import Knobs
+from orch.stacks.engine import install as engines
 from orch.stacks.provisioning.nodes_with_runs import give_up
-from orch.stacks.pulumi import install as engines
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("engine", "forked_providers")]
 

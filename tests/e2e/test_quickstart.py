@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from kit.support import ORCH, Folder, containers, until
 
-from orch.cli.runs.background import LOG
+from orch.cli.driver.background import LOG
 
 
 @pytest.mark.timeout(900)  # the fleet may be brought up for it
@@ -83,7 +83,7 @@ def test_nodes_are_busy_while_a_run_holds_them_and_idle_after_it(quickstart: Fol
     assert ended["hold"] == "terminated"
 
     # All that is loaded goes into the time to the first line: `python -m bench launch`.
-    assert not loaded & {"sqlalchemy", "pulumi", "orch.stacks.pulumi.process", "orch.components.deployment"}
+    assert not loaded & {"sqlalchemy", "pulumi", "orch.stacks.engine.process", "orch.components.deployment"}
     (log,) = (quickstart.path / ".orch" / "runs").glob(f"hold*/{LOG}")
     assert not _loaded(log.read_text()) & {"typer", "sqlalchemy", "pulumi", "orch.spec.models"}
 

@@ -35,10 +35,10 @@ from orch.rehearsal.scenario import Failure, Hook, Knobs, Rate
 from orch.spec.errors import ExitCode
 from orch.spec.findings import PlanErrors
 from orch.stacks.errors import NoCapacity, StackError
-from orch.stacks.fleets import find_fleet
-from orch.stacks.project import scope_of
-from orch.stacks.provisioning.nodes_for_runs import make_nodes, plan_growth
+from orch.stacks.project.project import scope_of
 from orch.stacks.provisioning.nodes_with_runs import give_up, making
+from orch.stacks.record.fleets import find_fleet
+from orch.stacks.runs.nodes_for_runs import make_nodes, plan_growth
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("engine", "forked_providers")]
 

@@ -26,15 +26,15 @@ from orch.catalog.load import SHIPPED
 from orch.rehearsal.project import rehearse
 from orch.review.markdown import markdown
 from orch.spec.loader.load import load_paths
-from orch.stacks import operations
+from orch.stacks.engine.install import require
 from orch.stacks.errors import Conflict
-from orch.stacks.plan import Plan
-from orch.stacks.project import find
-from orch.stacks.pulumi.install import require
-from orch.stacks.request import FleetRequest
-from orch.stacks.saved_plans.guard import Guard
-from orch.stacks.saved_plans.record import SavedPlan
-from orch.stacks.saved_plans.recorder import Recorder
+from orch.stacks.plans.guard import Guard
+from orch.stacks.plans.plan import Plan
+from orch.stacks.plans.recorder import Recorder
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.plans.saved_plan import SavedPlan
+from orch.stacks.project.project import find
+from orch.stacks.provisioning import operations
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -16,9 +16,9 @@ from kit.nodes.labmachine import docker
 from kit.support import Folder, at_work, fleet_yaml, kill, until
 
 from orch.runner.ledger.ledger import open_ledger
-from orch.stacks.project import find
+from orch.stacks.project.passphrase import new_file
+from orch.stacks.project.project import find
 from orch.stacks.secrets.values import ProjectSecrets
-from orch.stacks.team.passphrase import new_file
 
 pytestmark = pytest.mark.usefixtures("passphrase")
 

@@ -18,8 +18,8 @@ from kit.clouds.rehearsals import Rehearsed, RehearsedLambda
 from kit.clouds.runpod_engine import begin, stack
 from kit.support import Folder, containers, docker, fleet_yaml
 
-from orch.stacks.fleets import find_fleet
 from orch.stacks.provisioning.nodes_with_runs import give_up, remove_unused
+from orch.stacks.record.fleets import find_fleet
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("engine", "forked_providers")]
 

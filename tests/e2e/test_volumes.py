@@ -11,7 +11,7 @@ from kit.clouds.rehearsals import stock_nodes
 from kit.support import Folder
 
 from orch.rehearsal.aws.account import Cloud
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 VOLUME = "type: volume\nname: {name}\nbackend: local\nsize: 10GB\n"
 TASK = """\

@@ -25,8 +25,8 @@ from kit.clouds import aws_cases, cloud_cases, gcp_cases
 from kit.clouds.planning import request_of
 from kit.engine.registering import registered
 from kit.kubernetes import kubernetes_cases
+from orch.cli.driver.new_nodes import NewNodes
 from orch.cli.runs import submission
-from orch.cli.runs.new_nodes import NewNodes
 from orch.components.aws.account import gather_facts as aws_ask
 from orch.components.aws.account import lookups as aws_wanted
 from orch.components.aws.backend import AwsBackend
@@ -58,10 +58,9 @@ from orch.runner.hosts.network import ClusterNetwork
 from orch.runner.hosts.survey import Survey
 from orch.runner.launch.compile import compile_run
 from orch.runner.launch.launch_record import LaunchRecord
-from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.connector import Connector
 from orch.runner.node.container import (
     go_command,
     log_command,
@@ -71,7 +70,9 @@ from orch.runner.node.container import (
     stop_command,
 )
 from orch.runner.node.stage import stage_files
+from orch.runner.node_api.connector import Connector
 from orch.runner.placement.placement import place_task
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.naming import names
 from orch.runner.ssh.targets import SshTarget
@@ -84,9 +85,9 @@ from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
 from orch.spec.state import FleetState, Gpus, NodeState
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 from orch.stacks.secrets.values import tunnels
-from orch.stacks.state import StackState
+from orch.stacks.stack.state import StackState
 
 Steps = Generator[None, None, None]
 Act = Callable[[Document, Path, list[str]], Steps]
@@ -291,7 +292,9 @@ def run_on(backend: str, **given: Any) -> Act:
         try:
             with (
                 patch("orch.cli.runs.submission._candidates", lambda *asked: here),
-                patch("orch.stacks.fleets.known_fleets", lambda at: {n: StackState(at, n) for n in here}),
+                patch(
+                    "orch.stacks.record.fleets.known_fleets", lambda at: {n: StackState(at, n) for n in here}
+                ),
                 patch("orch.images.resolve", lambda image: image),
             ):
                 room = submission.fleets_with_room(
@@ -303,9 +306,8 @@ def run_on(backend: str, **given: Any) -> Act:
                     find(folder),
                     place,
                     document,
-                    fleet_name=None,
-                    room=replace(room, made=made),
-                    **{"arguments": (), "name": None, "variables": {}, **given},
+                    submission.RunRequest(**given),
+                    replace(room, made=made),
                 )
             yield
             plan, environments = compiled(place, row)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from kit.engine.forkserver import ForkCalls, anew, server_of
-from orch.stacks.project import find, scope_of
+from orch.stacks.project.project import find, scope_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ORCH = [str(Path(sys.executable).parent / "orch")]

@@ -34,7 +34,7 @@ from orch.runner.kubernetes.errors import (
     QuotaExceeded,
     UnknownApi,
 )
-from orch.runner.node.commands import Command, StdinSource
+from orch.runner.node_api.commands import Command, StdinSource
 from orch.spec.state import NodeState
 
 pytestmark = pytest.mark.kubernetes

@@ -16,7 +16,7 @@ import pytest
 from kit.clouds.rehearsals import Rehearsed, RehearsedGcp
 from kit.support import ROOT, Said
 
-from orch.stacks.pulumi import install
+from orch.stacks.engine import install
 
 PLAIN = "project: tests\n"
 # Commands of tests have a folder of their own in place of that of Python; packs are started by its name.

@@ -15,7 +15,7 @@ from kit.forges.gotools import tool
 from kit.support import ROOT
 
 from orch.cli.output.plan import plan_json
-from orch.stacks.saved_plans.record import Operation, StackPlan
+from orch.stacks.plans.saved_plan import Operation, StackPlan
 
 REGO = ROOT / "examples" / "policies" / "rego"
 

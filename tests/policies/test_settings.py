@@ -27,7 +27,7 @@ from orch.spec.findings import Finding
 from orch.spec.loader.load import InvalidConfiguration, load_paths
 from orch.spec.models.project import ProjectSettings
 from orch.stacks.errors import ProjectError
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 from orch.stacks.provisioning.policies import pack_words
 
 INSTANCE = "aws:ec2/instance:Instance"

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from orch.providers.orch import plugin, serving
 from orch.providers.orch.handler import Handler, Inputs, State
 from orch.providers.orch.values import wire_map
-from orch.runner.node.connector import FAN_OUT
+from orch.runner.node_api.connector import FAN_OUT
 from orch.spec.models.ssh import SshConfig
 
 URN = "urn:pulumi:lab::tests::orch:fleet:Fleet$orch:ssh:Host::gpu"

@@ -15,7 +15,8 @@ from orch.providers.orch.ssh_host import SshHostHandler
 from orch.providers.orch.values import wire_map
 from orch.runner.hosts.registration import enter, mark
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.stacks.pulumi.operation import EngineCall, EngineStep, Note
+from orch.stacks.pulumi.operation import EngineCall
+from orch.stacks.pulumi.progress import EngineStep, Note
 
 URN = "urn:pulumi:lab::tests::orch:fleet:Fleet$orch:ssh:Host::gpu1"
 

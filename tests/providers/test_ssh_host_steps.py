@@ -15,8 +15,8 @@ from kit.support import until
 from orch.providers.orch.handler import OBSERVED, ProviderError, StepFailed, differences
 from orch.providers.orch.ssh_host import SshHostHandler
 from orch.runner.hosts.registration import registration_id
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed, Connector
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed, Connector
 from orch.runner.preparation.init_steps import steps
 from orch.spec.models import Fleet
 from orch.spec.state import NodeState

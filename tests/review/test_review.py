@@ -12,14 +12,15 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from orch.cli.errors import worst
-from orch.cli.fleets.preview import Output, outputs_of
+from orch.cli.fleets.preview_files import Output, outputs_of
 from orch.review.assess import fleet_review
+from orch.review.blocks import MOST_BYTES, Block, fit, size_of
 from orch.review.escape import escape, fenced, marked, mermaid
 from orch.review.html import html
-from orch.review.markdown import MOST_BYTES, Block, basis_line, fit, markdown, size_of
+from orch.review.markdown import basis_line, markdown
 from orch.review.model import Basis, Danger, Review, StackReview
 from orch.spec.errors import ExitCode
-from orch.stacks.pulumi.changes import PropertyChange
+from orch.stacks.events.changes import PropertyChange
 
 READER = MarkdownIt("commonmark", {"html": True}).enable("table")
 OUR_HTML = re.compile(

@@ -27,9 +27,9 @@ from orch.runner.ledger.changes import Step as Written
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.schema import change_step
 from orch.runner.processes import GONE, start_time_of
-from orch.spec.loader.text import Source
-from orch.stacks.project import Project, find
-from orch.stacks.team.change_log import gone_on_with, undertaken
+from orch.spec.document.text import Source
+from orch.stacks.project.project import Project, find
+from orch.stacks.record.change_log import gone_on_with, undertaken
 
 HEAD = "---\nname: mine\nsummary: A test.\nparameters:\n  text: {default: x}\n---\n"
 

@@ -18,8 +18,8 @@ from orch.runbooks.parse import KINDS, parse
 from orch.runbooks.plan import plan_json, planned
 from orch.runbooks.shell import shell_text
 from orch.runbooks.words import variable
+from orch.spec.document.text import Source
 from orch.spec.loader.load import InvalidConfiguration
-from orch.spec.loader.text import Source
 
 HEAD = "---\nname: mine\nsummary: A test.\nparameters:\n  node: {type: node}\n  text: {default: x}\n---\n"
 """Seven lines."""

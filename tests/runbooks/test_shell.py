@@ -15,9 +15,9 @@ from orch.runbooks.library import LIBRARY
 from orch.runbooks.parse import parse
 from orch.runbooks.plan import planned
 from orch.runbooks.shell import shell_text
+from orch.spec.document.text import Source
 from orch.spec.grammar.values import Problem
 from orch.spec.loader.load import InvalidConfiguration
-from orch.spec.loader.text import Source
 
 X = "${{ params.x }}"
 
@@ -212,6 +212,78 @@ LATER = (
 """Forms by which a value was run, of a second attack: an index of a variable's name, a variable that is a
 number, a program that starts another, a file that a command writes."""
 
+NAMES = (
+    f"docker logs {X}",
+    f"docker logs -f --tail 5 --since=10m -- {X}",
+    f"sudo -n docker inspect --format='{{{{.State.Status}}}}' {X} b",
+    f"podman restart a-{X}",
+    f"nc -z {X} 22",
+    f"nc -v -z -w 2 {X} {X}",
+    f"ncat -zv -- {X} 22",
+    f"sed -n 1,5p /var/log/{X}",
+    f"sed -n -E '/a|b/p' -- {X} | head -n 3",
+    f"sed 's/a/b/g' {X}",
+    f"python3 check.py --node {X}",
+    f"timeout 5 python3.11 -u ./tools/check.py --node={X} {X}",
+)
+"""Forms of commands that read commands elsewhere, in which a value is the name of something."""
+
+NO_NAMES = (
+    f'docker logs "$(cat f)" {X}',
+    f"docker logs $(cat f); echo {X}",
+    f"docker logs $(echo {X})",
+    f'x={X}; docker logs "$x"',
+    f'docker logs "$1" {X}',
+    f'docker logs "a {X}"',
+    f"docker logs -{X}",
+    f"docker logs {X}*",
+    f"docker --config {X} logs c",
+    f"docker -H tcp://h logs {X}",
+    f"docker {X} logs",
+    f"docker inspect --format={X} c",
+    f"docker inspect -f {X} c",
+    f"docker top c {X}",
+    f"docker run {X}",
+    f"docker cp {X} f",
+    f"nc {X} 22",
+    f"nc -l -z {X} 22",
+    f"nc -z -e {X} h 22",
+    f"nc -z -e /bin/sh {X} 22",
+    f"nc -zc {X} 22",
+    f"nc -z -x {X} h 22",
+    f"nc -z h 22 {X}",
+    f"sed -n {X} file",
+    f"sed -- {X} file",
+    f"sed -n 1,{X}p file",
+    f"sed -n -e 1p -e {X} file",
+    f"sed -f {X} file",
+    f"sed -i 1d {X}",
+    f"sed '1e ls' {X}",
+    f"sed 's/a/b/w out' {X}",
+    f"sed -n 1p -{X}",
+    f"echo {X} | sed -n 1p | sed 's/a/b/e'",
+    f"python3 -c {X} check.py",
+    f"python3 -u -c check.py {X}",
+    f"python3 -X {X} check.py",
+    f"python3 -m check {X}",
+    f"python3 - {X}",
+    f"python3 /dev/stdin {X}",
+    f"python3 {X}",
+    f"python3 {X}.py",
+    f"python3 ./{X}/check.py",
+    f"python3 check.py -c {X}",
+    f"python3 check.py --exec {X}",
+    f"python3 check.py sh {X}",
+    f'python3 check.py "import {X}"',
+    f'python3 check.py "$(cat f)"; echo {X}',
+    f"python3 /usr/lib/python3.11/timeit.py {X}",
+    f"echo {X} | python3 check.py",
+    f"echo {X} > check.py; python3 check.py",
+    f'echo {X} > "$HOME/check.py"; python3 check.py',
+    f"PYTHONPATH={X} python3 check.py",
+)
+"""Siblings of these, in which the program would read the value as code, as an option or as a command."""
+
 ACCEPTED = (
     f"tar -xzf /data/{X}.tgz -C /data",
     f'for name in {X}; do echo "$name"; done',
@@ -260,7 +332,7 @@ ACCEPTED = (
 )
 
 
-@pytest.mark.parametrize("text", [*FOUND, *SIBLINGS, *LATER])
+@pytest.mark.parametrize("text", [*FOUND, *SIBLINGS, *LATER, *NO_NAMES])
 def test_what_could_read_a_value_as_commands_is_refused(text: str) -> None:
     with pytest.raises(Problem) as caught:
         shell_text(text)
@@ -271,7 +343,7 @@ def test_what_could_read_a_value_as_commands_is_refused(text: str) -> None:
     assert 0 <= start < end <= len(text) + 1
 
 
-@pytest.mark.parametrize("text", ACCEPTED)
+@pytest.mark.parametrize("text", [*NAMES, *ACCEPTED])
 def test_what_is_safe_is_accepted_and_a_shell_can_read_it(text: str) -> None:
     script = shell_text(text)
     for shell in ("bash", "sh"):
@@ -415,7 +487,18 @@ PIECES = (
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("programs")
-    for name in ("mytool", "orch", "kubectl", "systemctl", "nvidia-smi", "git", "curl", "sudo"):
+    for name in (
+        "mytool",
+        "orch",
+        "kubectl",
+        "systemctl",
+        "nvidia-smi",
+        "git",
+        "curl",
+        "sudo",
+        "docker",
+        "nc",
+    ):
         (folder / name).write_text("#!/bin/sh\nexit 0\n")
         (folder / name).chmod(0o755)
     return f"{folder}:/usr/bin:/bin"
@@ -440,7 +523,7 @@ def run_all(text: str, value: str, folder: Path, path: str) -> None:
 
 @pytest.mark.parametrize("value", CANARIES)
 def test_no_accepted_text_runs_a_value(value: str, tmp_path: Path, programs: str) -> None:
-    for text in ACCEPTED[:-1]:
+    for text in (*NAMES, *ACCEPTED[:-1]):
         run_all(text, value, tmp_path, programs)
 
 
@@ -481,6 +564,11 @@ def test_no_text_by_chance_that_is_accepted_runs_a_value(
         (f"[ {X} = a ]", False),
         (f"sh -c 'echo \"$1\"' sh {X}", False),
         (f'echo "- {X}"', False),
+        (f"docker logs {X}", True),
+        (f"nc -z -- {X} 22", False),
+        (f"sed -n 1p {X}", True),
+        (f"sed -n 1p /var/log/{X}", False),
+        (f"python3 check.py --node {X}", True),
     ],
 )
 def test_no_value_becomes_an_option_of_a_program(text: str, refused: bool) -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from orch.runbooks.parameters import Parameter, WrongValue, bound, values_of
 from orch.runbooks.parse import parse
 from orch.runbooks.plan import holds, planned, subject
-from orch.runbooks.programs import program_of
+from orch.runbooks.process import program_of
 from orch.runbooks.words import command_words
 from orch.spec.diagnostics import Span
+from orch.spec.document.text import Source
 from orch.spec.grammar.values import Problem
-from orch.spec.loader.text import Source
 
 HEAD = "---\nname: mine\nsummary: A test.\nparameters:\n  text: {type: string}\n---\n"
 

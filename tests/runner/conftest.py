@@ -17,7 +17,7 @@ from kit.nodes.stocked import stocked
 from orch import images
 from orch.runner.events import Recorder
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.runner.node.commands import Command
+from orch.runner.node_api.commands import Command
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector

@@ -8,8 +8,8 @@ from kit.nodes.nodelab import Lab
 
 from orch import images
 from orch.runner.events import LogLine, Recorder
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.submission import Submission
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.container import start_command
 from orch.runner.runs import lifecycle

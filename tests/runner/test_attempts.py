@@ -17,15 +17,16 @@ from kit.support import until as wait_until
 
 from orch.runner.errors import NodesBusy, NoFit, RunFailed, RunnerError, UnknownRank
 from orch.runner.events import Event, LogLine, Notice, Recorder, RunChanged
-from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.launch.submission import Submission
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.connector import Connector
-from orch.runner.node.cordon import mark
 from orch.runner.node.runtime import ObservedRank, StartedRank
 from orch.runner.node.runtimes import RUNTIMES
+from orch.runner.node_api.connector import Connector
+from orch.runner.node_api.cordon import mark
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs import attempts, driver, lifecycle, retry
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.lifecycle import RunnerContext

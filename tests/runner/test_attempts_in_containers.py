@@ -11,8 +11,8 @@ from kit.nodes.nodelab import Lab, docker, wait_until
 
 from orch import images
 from orch.runner.events import LogLine, Recorder
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.submission import Submission
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.runs import lifecycle, retry
 from orch.runner.runs.lifecycle import RunnerContext

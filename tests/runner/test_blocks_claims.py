@@ -14,10 +14,10 @@ from kit.nodes.labserver import Server, wait_until
 
 from orch.runner.errors import NodeCordoned, NodesBusy
 from orch.runner.events import Notice, Recorder
-from orch.runner.launch.run_plan import plan_of
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.cordon import mark, unmark
 from orch.runner.node.status import node_statuses
+from orch.runner.node_api.cordon import mark, unmark
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector

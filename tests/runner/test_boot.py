@@ -13,7 +13,7 @@ from kit.nodes.labserver import Server, wait_until
 from orch.runner.errors import NodeUnfit
 from orch.runner.events import Notice, Recorder
 from orch.runner.node.status import node_statuses
-from orch.runner.preparation.first_boot import BOOT
+from orch.runner.node_api.first_boot import BOOT
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector

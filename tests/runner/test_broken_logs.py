@@ -11,11 +11,11 @@ from kit.nodes.foldernodes import FolderConnector
 
 from orch.runner.errors import RunFailed
 from orch.runner.events import Event, LogLine, LogLines, Recorder
-from orch.runner.launch.run_plan import RankPlan, RunPlan
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.run_folder import RunFolder
 from orch.runner.node.logs import Follower, fetch_rest
 from orch.runner.node.runtimes.docker import DockerRuntime
+from orch.runner.plan.run_plan import RankPlan, RunPlan
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.read_logs import Selection, _follow_rank
 from orch.spec.state import NodeState, OtherAccess

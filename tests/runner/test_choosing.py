@@ -9,11 +9,12 @@ import pytest
 from orch.runner.errors import HostUnreachable, NoFit
 from orch.runner.events import Notice, Recorder
 from orch.runner.ledger.ledger import Ledger
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed
 from orch.runner.placement.availability import NodeAvailability
-from orch.runner.placement.seats import choose, choose_fleet, fitting
+from orch.runner.placement.fleets import choose, fitting
 from orch.runner.runs.lifecycle import RunnerContext
+from orch.runner.runs.seats.choose import choose_fleet
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 

@@ -6,8 +6,8 @@ import pytest
 from kit.ledgers.pureruns import fleet, node
 
 from orch.runner.errors import NoFit
+from orch.runner.placement.fleets import fitting
 from orch.runner.placement.placement import place_task
-from orch.runner.placement.seats import fitting
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 

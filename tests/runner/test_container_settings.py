@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node.container import start_command
 from orch.runner.node.stage import stage
 from orch.runner.placement.placement import place_task
+from orch.runner.plan.run_plan import RunPlan
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, NodeState
 

@@ -25,13 +25,13 @@ from kit.support import Said, Started, code_of, fork_server, until
 
 from orch.runner.errors import NodeDiskFull
 from orch.runner.events import Notice, Recorder
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger import controllers, patience
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.connector import Connector
 from orch.runner.node.runtimes import RUNTIMES
+from orch.runner.node_api.connector import Connector
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs import controller, lifecycle
 from orch.runner.runs.controller import Controller
 from orch.runner.runs.lifecycle import RunnerContext

@@ -21,8 +21,8 @@ from orch.runner.costs import (
     uses_of,
     week_of,
 )
-from orch.runner.launch.run_plan import hourly_of
 from orch.runner.ledger.history.node_lives import Look, NodeLife, PresentNode, compare
+from orch.runner.ledger.plans import hourly_of
 from orch.runner.ledger.records import TimedPlan
 
 HOUR = 3600.0

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orch.runner.launch.run_plan import Elastic, RankPlan, RunPlan
 from orch.runner.node.runtime import CloudNotice, ObservedRank
+from orch.runner.plan.run_plan import Elastic, RankPlan, RunPlan
 from orch.runner.runs.decide import (
     Act,
     Collect,

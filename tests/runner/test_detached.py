@@ -12,20 +12,20 @@ import pytest
 from kit.support import Folder, until
 
 from orch import images
-from orch.cli.runs.background import ENDED, drive_afresh, supervise
+from orch.cli.driver.background import ENDED, drive_afresh, supervise
 from orch.runner.errors import RunFailed
 from orch.runner.events import Notice, Recorder
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger import database, patience
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.connector import Connector
+from orch.runner.node_api.connector import Connector
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 
 def submit(place: RunnerContext, grace_s: float, **more: object) -> RunRow:
@@ -118,7 +118,7 @@ def test_what_a_driver_leaves_in_its_log_tells_no_value(
 DETACH = """
 import sys
 from pathlib import Path
-from orch.cli.runs.background import drive_behind
+from orch.cli.driver.background import drive_behind
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.runs.lifecycle import RunnerContext
 

@@ -13,7 +13,7 @@ from kit.support import Folder, Said, containers, kill, until
 
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.processes import describe_owner
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 DEV = """\
 type: dev-environment

@@ -8,9 +8,9 @@ import pytest
 from kit.ledgers.pureruns import compiled, fleet, node
 
 from orch.runner.launch.dev_environment import desktop_link, task_of, ticks
-from orch.runner.launch.run_plan import DevPlan
 from orch.runner.ledger.run_folder import RunKeys, new_key_pair
 from orch.runner.node.stage import stage_files
+from orch.runner.plan.run_plan import DevPlan
 from orch.spec.loader.load import load_paths
 from orch.spec.models import DevEnvironment, Task
 

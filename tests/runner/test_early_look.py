@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from orch.runner.errors import RunnerError
-from orch.runner.node.claims import Claim
-from orch.runner.node.status import NodeStatus
-from orch.runner.placement import early_look
-from orch.runner.placement.early_look import EarlyLook, begin_look
+from orch.runner.node_api.claims import Claim
+from orch.runner.node_api.status import NodeStatus
+from orch.runner.runs.seats import early_look
+from orch.runner.runs.seats.early_look import EarlyLook, begin_look
 from orch.spec.state import FleetState, NodeState
 
 IDLE = NodeStatus("idle")

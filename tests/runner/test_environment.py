@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orch.runner.launch.environment import RankNode, RunFacts, RunNodes, fold, rank_environment, wants_slurm
+from orch.runner.plan.environment import RankNode, RunFacts, RunNodes, rank_environment, wants_slurm
+from orch.spec.grammar.hosts import fold
 
 CASES = sorted((Path(__file__).parent / "environments").glob("*.yml"))
 

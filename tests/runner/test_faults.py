@@ -23,7 +23,8 @@ from orch.runner.connect import open_connector
 from orch.runner.events import LogLine, Recorder
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.status import NodeStatus, node_statuses
+from orch.runner.node.status import node_statuses
+from orch.runner.node_api.status import NodeStatus
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector

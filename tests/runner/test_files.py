@@ -12,8 +12,8 @@ from kit.nodes.nodelab import Lab, wait_until
 from orch import images
 from orch.runner.access.copying import PathMissing, RankSide, fetch, push
 from orch.runner.events import FilesProgress, LogLine, Notice, Recorder
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.submission import Submission
+from orch.runner.ledger.plans import plan_of
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task

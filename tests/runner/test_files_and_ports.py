@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from orch.runner.errors import RunnerError
-from orch.runner.node.commands import Command, StdinSource
-from orch.runner.node.connector import Completed
+from orch.runner.node_api.commands import Command, StdinSource
+from orch.runner.node_api.connector import Completed
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import NodeState
 

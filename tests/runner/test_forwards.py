@@ -17,11 +17,12 @@ from orch import images
 from orch.runner.access.forwards import LocalPorts, PortRequest, replaced, requested_ports
 from orch.runner.errors import PortTaken
 from orch.runner.events import LogLine, PortForwarded, Recorder, RunChanged
-from orch.runner.launch.run_plan import RankPort, RunPlan, plan_of
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import Ledger
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.runtimes import RUNTIMES
+from orch.runner.plan.run_plan import RankPort, RunPlan
 from orch.runner.runs import lifecycle, retry
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task

@@ -27,8 +27,8 @@ from orch.runner.health.gpus import (
     triage,
 )
 from orch.runner.health.readers.xids import Xid, xids_in
-from orch.runner.node.commands import NODE_HOME, Command
-from orch.runner.node.connector import Completed
+from orch.runner.node_api.commands import NODE_HOME, Command
+from orch.runner.node_api.connector import Completed
 
 pytestmark = pytest.mark.quick
 

@@ -18,15 +18,15 @@ from orch.cli.runs.ports import hold_ports
 from orch.runner.access.forwards import LocalPorts, PortRequest, requested_ports
 from orch.runner.errors import BadTask, NodeCordoned, NoFit, PortTaken
 from orch.runner.events import LogLine
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.container import start_command
 from orch.runner.node.stage import stage_files
 from orch.runner.placement.availability import NodeAvailability
+from orch.runner.placement.fleets import fitting
 from orch.runner.placement.placement import Kind, match, place_task
 from orch.runner.placement.rank_groups import on_fleet, requested_fleets
-from orch.runner.placement.seats import fitting
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.lifecycle import check_task
 from orch.spec.loader.load import load_paths
 from orch.spec.models import Task

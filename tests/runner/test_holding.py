@@ -12,10 +12,10 @@ from kit.ledgers.oldrows import old_row
 
 from orch.runner.errors import HostUnreachable
 from orch.runner.events import Silent
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed, Connector
+from orch.runner.ledger.plans import plan_of
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed, Connector
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.ranks import holding

@@ -18,7 +18,7 @@ import pytest
 from kit.support import until
 
 from orch.runner.node.status import read_status
-from orch.runner.preparation.first_boot import STATUS_SCRIPT, unfit_error
+from orch.runner.node_api.first_boot import STATUS_SCRIPT, unfit_error
 from orch.runner.preparation.init_steps import AT_IT, FAILED, preparation, prepare, recorded, steps, trouble
 from orch.spec.models import Fleet
 

@@ -11,12 +11,12 @@ from kit.ledgers import activeruns
 from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import HostUnreachable
 from orch.runner.ledger.ledger import open_ledger
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.lifecycle import collect_leftovers, forget_machines
 from orch.spec.state import NodeState
-from orch.stacks.project import Project, find
+from orch.stacks.project.project import Project, find
 
 RUNS = 6
 

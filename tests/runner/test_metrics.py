@@ -31,11 +31,11 @@ from orch.cli.output.run import moment
 from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import HostUnreachable
 from orch.runner.events import Recorder
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.history import metric_samples
 from orch.runner.ledger.history.metric_samples import Sample
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.plans import plan_of
 from orch.runner.metrics import sampling
 from orch.runner.metrics.figures import Rate, figures
 from orch.runner.metrics.history import moments, over_time, packed, spans
@@ -51,9 +51,9 @@ from orch.runner.metrics.reading import (
     run_targets,
 )
 from orch.runner.metrics.sampling import keep_sample
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed, NodeResult
 from orch.runner.node.runtimes import RUNTIMES
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed, NodeResult
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.read_logs import Selection, read_logs

@@ -38,8 +38,8 @@ from orch.runner.metrics.project_look import (
     only,
     waiting_s,
 )
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import FAN_OUT, Completed
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import FAN_OUT, Completed
 from orch.spec.state import FleetState, NodeState
 
 ANSWER = """\

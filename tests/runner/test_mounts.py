@@ -14,7 +14,7 @@ from orch.runner.errors import NodeUnfit
 from orch.runner.events import LogLine, Notice, Recorder
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.commands import Command, as_root
+from orch.runner.node_api.commands import Command, as_root
 from orch.runner.preparation.init_steps import prepare, steps
 from orch.runner.preparation.mounts import fleet_mounts, unmount
 from orch.runner.runs import lifecycle

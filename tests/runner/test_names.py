@@ -14,18 +14,18 @@ from sqlalchemy import text
 
 from orch.runner.errors import BadRunName
 from orch.runner.events import Notice, Recorder
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.ledger.run_names import RunName
-from orch.runner.node.claims import Claim, busy_error
-from orch.runner.node.connector import Connector
+from orch.runner.node_api.claims import Claim, busy_error
+from orch.runner.node_api.connector import Connector
+from orch.runner.plan.run_names import RunName
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task
 from orch.spec.state import NodeState
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 HOSTILE = (
     "x;touch${IFS}pwned;",

@@ -18,14 +18,15 @@ from kit.support import until
 from orch.runner.errors import CommandTimeout, NodesBusy, NodeUnfit, RunFailed
 from orch.runner.hosts.registration import BUSY as BUSY_HOST
 from orch.runner.hosts.registration import leave
-from orch.runner.launch.run_plan import RankPlan, RunPlan, SignalPlan, UtilizationPlan
-from orch.runner.node import container, cordon
-from orch.runner.node.commands import NODE_HOME, Command
-from orch.runner.node.connector import Completed
-from orch.runner.node.cordon import Cordon
+from orch.runner.node import container
 from orch.runner.node.runtime import ObservedRank
 from orch.runner.node.stage import stage, stage_files
 from orch.runner.node.status import claims_command, read_claims, read_status, status_script
+from orch.runner.node_api import cordon
+from orch.runner.node_api.commands import NODE_HOME, Command
+from orch.runner.node_api.connector import Completed
+from orch.runner.node_api.cordon import Cordon
+from orch.runner.plan.run_plan import RankPlan, RunPlan, SignalPlan, UtilizationPlan
 from orch.runner.runs.decide import describe, rank_reason
 from orch.spec.state import Gpus, NodeState
 

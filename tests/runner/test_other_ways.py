@@ -18,13 +18,13 @@ from orch.runner.access.copying import PathMissing, collected, copy_here
 from orch.runner.connect import open_connector
 from orch.runner.errors import RunnerError
 from orch.runner.events import FilesProgress, LogLine, Notice, Recorder
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.cordon import mark
 from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.node.status import node_statuses
+from orch.runner.node_api.cordon import mark
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.outputs import OutputsLeft, outputs_left

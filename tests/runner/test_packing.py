@@ -13,10 +13,11 @@ import pytest
 
 from orch.runner.errors import BadTask, RunFailed
 from orch.runner.launch.compile import RunRequest, compile_run
-from orch.runner.launch.run_plan import RunPlan
+from orch.runner.launch.files import Source
 from orch.runner.placement.placement import place_task
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.upload import snapshot
-from orch.runner.upload.selection import Source, select_entries
+from orch.runner.upload.selection import select_entries
 from orch.runner.upload.snapshot import Snapshots, keep_files
 from orch.runner.upload.tree import Tree, TreeEntry, delta, nearest
 from orch.spec.models import Task

@@ -19,12 +19,13 @@ from orch import images
 from orch.runner.errors import BadTask, ImageUnavailable
 from orch.runner.events import LogLine, Recorder, Silent
 from orch.runner.launch.pods import check_task_for_pods
-from orch.runner.launch.run_plan import RunPlan, plan_of
 from orch.runner.launch.submission import Submission
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.commands import Command
 from orch.runner.node.runtimes import RUNTIMES
 from orch.runner.node.status import claims_of, node_statuses
+from orch.runner.node_api.commands import Command
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector

@@ -10,12 +10,12 @@ import pytest
 from kit.ledgers.pureruns import compiled, fleet, node
 
 from orch.runner.errors import BadTask, HostfileIncomplete, NoFit
-from orch.runner.launch.environment import host_names
 from orch.runner.launch.launcher import hostfile, internal_addresses, quote_word
-from orch.runner.launch.run_plan import Elastic, RankPort
 from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.node_fit import blocks_needed
 from orch.runner.placement.placement import place_task
+from orch.runner.plan.environment import host_names
+from orch.runner.plan.run_plan import Elastic, RankPort
 from orch.spec.models import Task
 from orch.spec.state import FleetState, Gpus, OtherAccess
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kit.nodes.foldernodes import FolderLab
 
-from orch.runner.node.status import NodeStatus
-from orch.runner.placement import recent_statuses
-from orch.runner.placement.recent_statuses import RecentStatuses
+from orch.runner.node_api.status import NodeStatus
+from orch.runner.runs.seats import recent_statuses
+from orch.runner.runs.seats.recent_statuses import RecentStatuses
 
 
 class Nodes:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from kit.ledgers.pureruns import compiled, fleet, node
 
-from orch.runner.launch.run_plan import RetryPlan
 from orch.runner.ledger.records import AttemptRow, RankRow, RunRow
 from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.placement import place_task
+from orch.runner.plan.run_plan import RetryPlan
 from orch.runner.runs.retry import GiveUp, TryAgain, attempt_events, attempts_made, counts, next_try
 from orch.spec.models import Task
 

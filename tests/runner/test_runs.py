@@ -16,7 +16,6 @@ from kit.nodes.stocked import stocked
 from orch import images
 from orch.runner.errors import BadTask, HostfileIncomplete, NodesBusy, RunConflict
 from orch.runner.events import LogLine, Notice, Recorder
-from orch.runner.launch.environment import fold
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
 from orch.runner.node.status import node_statuses
@@ -25,6 +24,7 @@ from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.runs.read_logs import Selection, read_logs
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.errors import ExitCode
+from orch.spec.grammar.hosts import fold
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState
 from orch.templates import render

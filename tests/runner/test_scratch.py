@@ -10,7 +10,7 @@ from orch import images
 from orch.runner.events import LogLine, Notice, Recorder
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.commands import Command
+from orch.runner.node_api.commands import Command
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector

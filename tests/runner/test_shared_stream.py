@@ -17,9 +17,9 @@ from kit.support import until
 
 from orch.runner.errors import ImageUnavailable, RunnerError
 from orch.runner.events import Processor
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed, Connector
 from orch.runner.node.runtimes.docker import DockerRuntime, SharedStream
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed, Connector
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 

@@ -9,7 +9,7 @@ import pytest
 from kit.ledgers.pureruns import fleet, node
 
 from orch.runner.errors import NodesBusy, NodeUnfit, NoFit
-from orch.runner.node.status import NodeStatus
+from orch.runner.node_api.status import NodeStatus
 from orch.runner.placement.availability import IDLE, NodeAvailability
 from orch.runner.placement.placement import misfit, place_task
 from orch.runner.placement.spares import held_back

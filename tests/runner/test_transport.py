@@ -19,9 +19,9 @@ from kit.nodes.nodelab import Lab, docker
 
 from orch.runner.errors import CommandTimeout, HostKeyRefused, HostUnreachable, LoginRefused
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.node.commands import Command, StdinSource, argv, as_root
-from orch.runner.node.connector import fan_out
 from orch.runner.node.status import node_statuses
+from orch.runner.node_api.commands import Command, StdinSource, argv, as_root
+from orch.runner.node_api.connector import fan_out
 from orch.runner.ssh.pool import Patience, SshConnector
 from orch.runner.ssh.protocol import CommandChannel
 from orch.spec.errors import ExitCode

@@ -23,8 +23,8 @@ from orch.runner.errors import (
     LoginRefused,
 )
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import fan_out
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import fan_out
 from orch.runner.ssh.connect import dial_command
 from orch.runner.ssh.endpoint import of_node
 from orch.runner.ssh.pool import SshConnector

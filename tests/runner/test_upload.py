@@ -14,8 +14,9 @@ from kit.nodes.nodelab import wait_until
 
 from orch.runner.errors import NodeDiskFull, RunFailed
 from orch.runner.events import Silent
+from orch.runner.launch.files import Source
 from orch.runner.node.runtime import FilesMissing
-from orch.runner.upload.selection import Source, select_entries
+from orch.runner.upload.selection import select_entries
 from orch.runner.upload.send import Uploads
 from orch.runner.upload.snapshot import LARGE, Snapshots
 from orch.spec.state import NodeState

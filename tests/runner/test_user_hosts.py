@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orch.runner.access.entry import HostNotAdded, add_host, remove_host
+from orch.runner.user_hosts import HostNotAdded, add_host, remove_host
 
 Add = Callable[..., Path | None]
 OWN = "# mine\nHost other\n  User me\n  Include orch/*\n"

@@ -14,15 +14,15 @@ from kit.nodes.foldernodes import FolderConnector, FolderRuntime, folder_of
 from orch.runner.errors import DetachPending, RunFailed, VolumeDetaching
 from orch.runner.events import Notice, Recorder
 from orch.runner.launch.compile import RunRequest, compile_run
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.launch.submission import Submission
 from orch.runner.launch.volumes import KnownVolume, Volumes
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node import volumes
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Completed
 from orch.runner.node.volumes import DETACHING_MIN, NO_VOLUMES, mount_volumes, release_volumes
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Completed
 from orch.runner.placement.placement import place_task
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs import lifecycle, ranks
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.models import Task

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orch.spec.diagnostics import Severity
-from orch.spec.loader.bounded import CODE, MOST, MOST_OF_FILE
+from orch.spec.document.bounded import CODE, MOST, MOST_OF_FILE
 from orch.spec.loader.load import load_paths
 
 FLEET = "type: fleet\nname: a\n"

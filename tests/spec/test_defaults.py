@@ -10,7 +10,7 @@ import pytest
 import yaml
 from kit.leaves import HEADS, Leaf, leaves, valid
 
-from orch.spec.defaults import OF_CLOUDS, Common, UnknownProfile, nearest_project_file
+from orch.spec.document.defaults import OF_CLOUDS, Common, UnknownProfile, nearest_project_file
 from orch.spec.loader.load import Loaded, load_paths
 from orch.spec.loader.untrusted import Fence
 from orch.spec.models import Fleet, Task

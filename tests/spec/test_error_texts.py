@@ -6,9 +6,9 @@ import pytest
 
 from orch.cli.errors import tell
 from orch.runner.errors import NodeCordoned
-from orch.runner.node.claims import Claim, busy_error
-from orch.runner.node.cordon import Cordon
-from orch.runner.preparation.first_boot import unfit_error
+from orch.runner.node_api.claims import Claim, busy_error
+from orch.runner.node_api.cordon import Cordon
+from orch.runner.node_api.first_boot import unfit_error
 from orch.spec.errors import OrchError
 
 HOSTILE = "a\x1b[2J\x1b]0;owned\x07\r\nerror: all is well\u202e\u2028\x9b1m\x00"

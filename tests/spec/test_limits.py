@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from orch.spec.document.text import MAX_BYTES
 from orch.spec.loader.load import load_paths
-from orch.spec.loader.text import MAX_BYTES
 
 QUARTER = MAX_BYTES // 4
 TASK = "type: task\nimage: x\n"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from orch.cli.verbs import VERBS
-from orch.runner.launch.environment import SET_ON_NODE, RankNode, RunFacts, RunNodes, rank_environment
+from orch.runner.plan.environment import SET_ON_NODE, RankNode, RunFacts, RunNodes, rank_environment
 from orch.spec.loader.load import load_paths
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrate-from-slurm.md").read_text("utf-8")

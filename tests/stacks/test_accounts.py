@@ -15,9 +15,7 @@ from orch.components.accounts import Account
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import OtherAccount
-from orch.stacks.project import find
-from orch.stacks.provisioning import leftovers
-from orch.stacks.provisioning.surveyed import Surveyed
+from orch.stacks.project.project import find
 from orch.stacks.pulumi import accounts
 from orch.stacks.pulumi.accounts import (
     FRESH_S,
@@ -30,9 +28,11 @@ from orch.stacks.pulumi.accounts import (
     require_own_if_told,
     require_surveyed,
 )
-from orch.stacks.pulumi.operation import plain
-from orch.stacks.pulumi.tags import read_tags, set_tag
-from orch.stacks.state import StackState
+from orch.stacks.runs import leftovers
+from orch.stacks.runs.surveyed import Surveyed
+from orch.stacks.stack.command import plain, set_tag
+from orch.stacks.stack.state import StackState
+from orch.stacks.stack.tags import read_tags
 
 OWN = {"lambda": {"id": "own", "words": "Lambda account own"}}
 

@@ -13,7 +13,7 @@ import pytest
 from google.protobuf import struct_pb2
 from pulumi.runtime.proto import provider_pb2
 
-from orch.stacks.team.adopting import PASSED_ON, Adoption, _serve, owner_of
+from orch.stacks.states.adopting import PASSED_ON, Adoption, _serve, owner_of
 
 SERVICE = "/pulumirpc.ResourceProvider/"
 PROVIDER = f"""\

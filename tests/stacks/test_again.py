@@ -9,11 +9,12 @@ import pytest
 from orch.components.aws.account import errors
 from orch.components.request import CloudAnswer
 from orch.spec.models import Fleet
-from orch.stacks.project import Project
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.project.project import Project
 from orch.stacks.provisioning.gang import Gang, retry
-from orch.stacks.pulumi.operation import EngineCall, Note, Progress
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState
+from orch.stacks.pulumi.operation import EngineCall
+from orch.stacks.pulumi.progress import Note, Progress
+from orch.stacks.stack.state import StackState
 
 AGAIN, ELSEWHERE, STOP = "RequestLimitExceeded", "InsufficientInstanceCapacity", "VcpuLimitExceeded"
 

@@ -9,8 +9,8 @@ import pytest
 from kit.support import Folder
 
 from orch.stacks.errors import Conflict
-from orch.stacks.project import find
-from orch.stacks.request import FleetRequest, content_of, refuse_changed, request_of
+from orch.stacks.plans.request import FleetRequest, content_of, refuse_changed, request_of
+from orch.stacks.project.project import find
 
 pytestmark = pytest.mark.quick
 

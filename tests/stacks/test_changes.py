@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orch.stacks.pulumi.changes import GONE, changes, find_drift, summary
-from orch.stacks.pulumi.masking import HIDDEN, KNOWN_LATER, masked_pair
+from orch.stacks.events.changes import GONE, changes, find_drift, summary
+from orch.stacks.events.masking import HIDDEN, KNOWN_LATER, masked_pair
 
 NODE = "orch:local:Node"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.aws import AwsSettings
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 
 def test_the_account_and_regions_of_orch_yml_are_those_of_the_plan(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from orch.components.cloud.marked import Survey
 from orch.components.kubernetes.cluster import ClusterAccount
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import OtherAccount
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 from orch.stacks.pulumi.accounts import (
     TAG,
     doubt_of,
@@ -25,7 +25,7 @@ from orch.stacks.pulumi.accounts import (
     require_planned,
     require_surveyed,
 )
-from orch.stacks.state import StackState
+from orch.stacks.stack.state import StackState
 
 CLAIM = "kubernetes:core/v1:PersistentVolumeClaim"
 

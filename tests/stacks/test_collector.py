@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orch.stacks.pulumi.process import without_collector
+from orch.stacks.engine.process import without_collector
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from kit.clouds.cloud_engine import quiet
 
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi import install as engines
-from orch.stacks.pulumi.operation import plain, while_held
-from orch.stacks.pulumi.process import call
-from orch.stacks.state import StackState, deployment, stacks, work_folder
+from orch.stacks.engine import install as engines
+from orch.stacks.engine.process import call
+from orch.stacks.project.project import Project, find
+from orch.stacks.pulumi.operation import while_held
+from orch.stacks.stack.command import plain
+from orch.stacks.stack.state import StackState, deployment, stacks, work_folder
 
 WAYS = ["PULUMI_DIY_BACKEND_GZIP", "PULUMI_SELF_MANAGED_STATE_GZIP", "PULUMI_DIY_BACKEND_ZSTD"]
 

@@ -8,7 +8,7 @@ import json
 import pytest
 from kit.engine.recorded_plans import EVENTS, Preview
 
-from orch.stacks.pulumi.changes import GONE, changes, find_drift, matches_record, without_values
+from orch.stacks.events.changes import GONE, changes, find_drift, matches_record, without_values
 
 ALL = sorted(each.stem for each in EVENTS.glob("*.json"))
 ORDINARY = [name for name in ALL if "drift" not in name]

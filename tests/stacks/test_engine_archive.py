@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orch.stacks.pulumi import install
+from orch.stacks.engine import install
 
 pytestmark = pytest.mark.quick
 

@@ -17,8 +17,8 @@ from orch.runner.health.gate import Examined
 from orch.runner.ledger.changes import Undertaking
 from orch.runner.ledger.history.node_health import Examination
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.runner.node.cordon import CLOUD, Cordon
-from orch.runner.node.status import NodeStatus
+from orch.runner.node_api.cordon import CLOUD, Cordon
+from orch.runner.node_api.status import NodeStatus
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetHealth, FleetSpares, FleetState, NodeState, SshAccess
 from orch.stacks.health import healing
@@ -30,10 +30,10 @@ from orch.stacks.maintenance.drive import CHECK
 from orch.stacks.maintenance.plan import MaintenancePlan, NodeLook, Options, plan_of
 from orch.stacks.maintenance.reboot import READY
 from orch.stacks.maintenance.serial import NONE, Share
-from orch.stacks.project import Project, find, ledger_scope
-from orch.stacks.records import NodeRecord
-from orch.stacks.state import StackState
-from orch.stacks.team.change_log import undertaken
+from orch.stacks.project.project import Project, find, ledger_scope
+from orch.stacks.record.change_log import undertaken
+from orch.stacks.record.node_records import NodeRecord
+from orch.stacks.stack.state import StackState
 
 pytestmark = pytest.mark.quick
 
@@ -383,7 +383,7 @@ def test_want_of_room_protects_no_fleet(lab: Lab) -> None:
 def test_runs_leave_for_a_spare_also_where_nothing_is_replaced(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orch.runner.node.claims import Claim
+    from orch.runner.node_api.claims import Claim
     from orch.stacks.maintenance.plan import PlannedRun
 
     busy = NodeStatus(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from orch.stacks.engine.install import Engine
+from orch.stacks.engine.process import ProcessResult
 from orch.stacks.errors import StackError
-from orch.stacks.project import find
-from orch.stacks.pulumi import operation
-from orch.stacks.pulumi.install import Engine
-from orch.stacks.pulumi.operation import is_held, locked_error
-from orch.stacks.pulumi.process import ProcessResult
-from orch.stacks.state import StackState
+from orch.stacks.project.project import find
+from orch.stacks.stack import command, unguarded
+from orch.stacks.stack.state import StackState
+from orch.stacks.stack.unguarded import is_held, locked_error
 
 BUCKET = """error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end \
 or delete the lock file with `pulumi cancel`.
@@ -37,13 +37,13 @@ def test_a_lock_of_a_bucket_that_goes_while_it_is_read_is_asked_for_again(
     """The engine lists locks, then reads each: of two that begin at once, one takes its own away between."""
     gone = 'error: could not create stack: blob (key ".pulumi/locks/o/p/s/1.json") (code=NotFound): NoSuchKey'
     answers = [ProcessResult(255, "", gone), ProcessResult(255, "", gone), ProcessResult(0, "", "")]
-    monkeypatch.setattr(operation, "call", lambda *_, **__: answers.pop(0))
-    monkeypatch.setattr(operation.engines, "require", lambda: Engine(tmp_path / "pulumi", "3", "PATH"))
+    monkeypatch.setattr(unguarded, "call", lambda *_, **__: answers.pop(0))
+    monkeypatch.setattr(unguarded.engines, "require", lambda: Engine(tmp_path / "pulumi", "3", "PATH"))
     (tmp_path / "orch.yml").write_text("project: tests\n")
     stack = StackState(find(tmp_path), "lab")
-    operation.plain(stack, ["stack", "init"])
+    command.plain(stack, ["stack", "init"])
     assert answers == []
-    answers[:] = [ProcessResult(255, "", gone)] * (operation.TRIES + 1)
+    answers[:] = [ProcessResult(255, "", gone)] * (unguarded.TRIES + 1)
     with pytest.raises(StackError, match=r"refused `stack init"):
-        operation.plain(stack, ["stack", "init"])
+        command.plain(stack, ["stack", "init"])
     assert len(answers) == 1

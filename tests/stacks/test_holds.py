@@ -15,25 +15,17 @@ from kit.clouds.cloud_engine import quiet
 from kit.engine.remote_state import bucket
 
 from orch.spec.errors import ExitCode
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi.leases import (
-    FOR_GOOD_S,
-    MOVED,
-    ROTATION,
-    TAG,
-    Leased,
-    StackLease,
-    refuse_leased,
-    release,
-    take,
-)
-from orch.stacks.pulumi.lock_holders import LockMark
-from orch.stacks.pulumi.operation import EngineCall, engine, init, plain, while_held
-from orch.stacks.pulumi.tags import remove_tag, set_tag
-from orch.stacks.state import HOLD, StackState, stacks
-from orch.stacks.team.holding import Hold, state_held
-from orch.stacks.team.moving import move, plan_move
-from orch.stacks.team.repair import Damage, repair
+from orch.stacks.project.project import Project, find
+from orch.stacks.project.roots import HOLD, MOVED
+from orch.stacks.pulumi.leasing import release, take
+from orch.stacks.pulumi.operation import EngineCall, engine, while_held
+from orch.stacks.stack.command import init, plain, remove_tag, set_tag
+from orch.stacks.stack.leases import FOR_GOOD_S, ROTATION, TAG, Leased, StackLease, refuse_leased
+from orch.stacks.stack.lock_holders import LockMark
+from orch.stacks.stack.state import StackState, stacks
+from orch.stacks.states.holding import Hold, state_held
+from orch.stacks.states.moving import move, plan_move
+from orch.stacks.states.repair import Damage, repair
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -18,16 +18,18 @@ from orch.runner.errors import HostUnreachable, LoginRefused
 from orch.runner.ledger.changes import Undertaking
 from orch.runner.ledger.lease import LeaseLost
 from orch.runner.ledger.ledger import Ledger, open_ledger
-from orch.runner.node.commands import Command
-from orch.runner.node.connector import Address, Completed
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.connector import Address, Completed
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
 from orch.stacks.errors import StackError
-from orch.stacks.plan import Plan
-from orch.stacks.pulumi.changes import Change
-from orch.stacks.records import bastion_machine
-from orch.stacks.team.change_log import Journal
-from orch.stacks.team.key_pairs import (
+from orch.stacks.events.changes import Change
+from orch.stacks.keys.key_plan import FleetKeys, KeyPlan, KeyRotationError
+from orch.stacks.keys.key_rotation import Rotation
+from orch.stacks.plans.plan import Plan
+from orch.stacks.record.change_log import Journal
+from orch.stacks.record.node_records import bastion_machine
+from orch.stacks.secrets.key_pairs import (
     KeyPair,
     KeyPairs,
     State,
@@ -38,8 +40,6 @@ from orch.stacks.team.key_pairs import (
     with_next,
     without,
 )
-from orch.stacks.team.key_plan import FleetKeys, KeyPlan, KeyRotationError
-from orch.stacks.team.key_rotation import Rotation
 
 pytestmark = pytest.mark.quick
 

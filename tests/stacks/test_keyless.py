@@ -11,6 +11,7 @@ from kit.clouds.rehearsals import H200, LAMBDA_H100
 from kit.support import Folder
 
 from orch.spec.models import Fleet
+from orch.stacks.events.masking import SECRET_MARK
 from orch.stacks.pulumi.keyless import (
     PLACEHOLDER,
     findings_of,
@@ -18,7 +19,6 @@ from orch.stacks.pulumi.keyless import (
     without_drift_of_secrets,
     without_secrets,
 )
-from orch.stacks.pulumi.masking import SECRET_MARK
 
 SECRET = "hunter2-hunter2-hunter2"
 RIGHT, WRONG = {"PULUMI_CONFIG_PASSPHRASE": "right"}, {"PULUMI_CONFIG_PASSPHRASE": "another"}

@@ -11,9 +11,9 @@ import pytest
 
 from orch.spec.deletable import Evidence, why_kept
 from orch.stacks.pulumi import orphans
-from orch.stacks.pulumi.locks import Lock
 from orch.stacks.pulumi.orphans import Past, killed_call
-from orch.stacks.state import StackState
+from orch.stacks.stack.locks import Lock
+from orch.stacks.stack.state import StackState
 
 NOW = datetime.now(timezone.utc)
 HOUR = timedelta(hours=1)

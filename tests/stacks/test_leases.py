@@ -12,10 +12,10 @@ from kit.support import Folder
 
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi.leases import AHEAD, TAG, Leased, StackLease, lease_finding, lease_of, refuse_leased
-from orch.stacks.pulumi.tags import read_tags
-from orch.stacks.state import StackState
+from orch.stacks.project.project import Project, find
+from orch.stacks.stack.leases import AHEAD, TAG, Leased, StackLease, lease_finding, lease_of, refuse_leased
+from orch.stacks.stack.state import StackState
+from orch.stacks.stack.tags import read_tags
 
 SINCE = datetime(2026, 11, 25, 12, 0, tzinfo=timezone.utc)
 LEASE = StackLease("PR #12", SINCE, SINCE + timedelta(hours=24))

@@ -15,9 +15,9 @@ import pytest
 
 from orch.runner.processes import Process, process, this_process
 from orch.stacks.errors import Conflict
-from orch.stacks.project import Project, find, this_host
-from orch.stacks.pulumi.lock_holders import LockMark, holders_of, starting
-from orch.stacks.pulumi.locks import break_dead_locks, locks
+from orch.stacks.project.project import Project, find, this_host
+from orch.stacks.stack.lock_holders import LockMark, holders_of, starting
+from orch.stacks.stack.locks import break_dead_locks, locks
 
 
 def lock(
@@ -304,8 +304,8 @@ CONTAINER += ["--user", "--map-root-user"] if os.getuid() else []
 HOLD = """
 import json, os, socket, sys, time
 from pathlib import Path
-from orch.stacks.pulumi.lock_holders import LockMark, locks_folder
-from orch.stacks.project import find
+from orch.stacks.stack.lock_holders import LockMark, locks_folder
+from orch.stacks.project.project import find
 socket.sethostname("ci")
 project = find(sys.argv[1])
 with LockMark(project, "fleet", ["up"]) as mark:
@@ -322,8 +322,8 @@ with LockMark(project, "fleet", ["up"]) as mark:
 CLAIM = """
 import os, socket, sys
 from orch.stacks.errors import StackLocked
-from orch.stacks.pulumi.locks import break_dead_locks, locks
-from orch.stacks.project import find
+from orch.stacks.stack.locks import break_dead_locks, locks
+from orch.stacks.project.project import find
 socket.sethostname("ci")
 project = find(sys.argv[1])
 (lock,) = locks(project, "fleet")

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from kit.support import until
 
-from orch.cli.nodes.maintain import Begin, How
+from orch.cli.maintenance.maintain import Begin
+from orch.cli.maintenance.options import Handling
 from orch.review.maintenance import report
 from orch.runner.ledger.changes import Change, Step
-from orch.runner.node.cordon import CLOUD, Cordon
+from orch.runner.node_api.cordon import CLOUD, Cordon
 from orch.spec.models import Fleet
 from orch.stacks.errors import Conflict
 from orch.stacks.maintenance import evacuate
@@ -115,7 +116,7 @@ def test_what_a_user_is_told_to_write_has_the_options_that_were_given(
     options: Options, words: list[str]
 ) -> None:
     asked = Begin("drain", options, lambda _: False, lambda *_: planned(), ["node", "drain", "lab-[0-2]"])
-    typed = shlex.split(asked.command(How(False, True, False, False, Path("a b.md"))))
+    typed = shlex.split(asked.command(Handling(report=Path("a b.md"), as_json=True)))
     assert typed == [
         *("orch", "node", "drain", "lab-[0-2]"),
         *words,

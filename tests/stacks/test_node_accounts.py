@@ -12,10 +12,10 @@ import pytest
 
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.spec.errors import OrchError
-from orch.stacks.project import Project, find, ledger_scope
-from orch.stacks.provisioning.node_accounts import present_nodes, record_all, spent_by
-from orch.stacks.pulumi.masking import UNKNOWN
-from orch.stacks.state import StackState
+from orch.stacks.events.masking import UNKNOWN
+from orch.stacks.project.project import Project, find, ledger_scope
+from orch.stacks.record.node_accounts import present_nodes, record_all, spent_by
+from orch.stacks.stack.state import StackState
 
 CREATED = "2025-01-01T12:00:00Z"
 NOON = 1735732800.0

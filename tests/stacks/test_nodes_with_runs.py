@@ -14,7 +14,7 @@ import pytest
 from orch.runner.ledger.ledger import Ledger
 from orch.spec.errors import OrchError
 from orch.spec.state import FleetState, NodeState, own_nodes
-from orch.stacks.project import Project
+from orch.stacks.project.project import Project
 from orch.stacks.provisioning import nodes_with_runs
 from orch.stacks.provisioning.nodes_with_runs import (
     COLLECTED_WITHIN_S,
@@ -27,8 +27,8 @@ from orch.stacks.provisioning.nodes_with_runs import (
     until_submitted,
     unused,
 )
-from orch.stacks.pulumi.operation import Listener, Progress
-from orch.stacks.state import StackState
+from orch.stacks.pulumi.progress import Listener, Progress
+from orch.stacks.stack.state import StackState
 
 
 def quiet() -> AbstractContextManager[Listener]:

@@ -13,23 +13,23 @@ from kit.ledgers.activeruns import start
 from kit.support import Folder
 
 from orch.components.deployment import Deployment
-from orch.runner.launch.run_plan import plan_of
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow, Waiting
 from orch.runner.node import status
-from orch.runner.node.claims import Claim
 from orch.runner.node.status import read_claims
+from orch.runner.node_api.claims import Claim
 from orch.runner.placement.slots import access_of
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
 from orch.stacks.errors import Conflict
-from orch.stacks.project import Project, find
+from orch.stacks.events.changes import Change
+from orch.stacks.project.project import Project, find
 from orch.stacks.provisioning.busy_nodes import lost_nodes, occupants, refuse_occupied
-from orch.stacks.pulumi.changes import Change
 from orch.stacks.pulumi.operation import Note
-from orch.stacks.state import StackState
-from orch.stacks.volumes.attaching import ProjectVolumes
+from orch.stacks.record.volume_attaching import ProjectVolumes
+from orch.stacks.stack.state import StackState
 
 KEY = "ssh-ed25519 AAAA"
 

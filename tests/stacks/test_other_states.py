@@ -14,13 +14,13 @@ from orch.rehearsal.project import RehearsalProject, rehearse
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet, Volume
 from orch.stacks.errors import Conflict
-from orch.stacks.project import find, scope_of
-from orch.stacks.request import FleetRequest
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.project.project import find, scope_of
+from orch.stacks.provisioning.other_states import is_node, other_fleets, other_volumes, refuse_other_fleets
+from orch.stacks.record.volumes import stack_of
 from orch.stacks.saved_plans.applying import fleet_agreed, volume_agreed
-from orch.stacks.state import StackState
-from orch.stacks.team.other_states import is_node, other_fleets, other_volumes, refuse_other_fleets
+from orch.stacks.stack.state import StackState
 from orch.stacks.volumes.operations import up_volume
-from orch.stacks.volumes.state import stack_of
 
 FLEET = Fleet.model_validate(
     {

@@ -9,13 +9,10 @@ import pytest
 from kit.clouds.cloud_engine import quiet
 from kit.engine import transit
 
+from orch.stacks.engine.install import require
 from orch.stacks.errors import StackError
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi.install import require
-from orch.stacks.pulumi.operation import init
-from orch.stacks.secrets.store import SecretStore
-from orch.stacks.state import StackState, environment_of
-from orch.stacks.team.passphrase import (
+from orch.stacks.keys.secret_store import SecretStore
+from orch.stacks.project.passphrase import (
     VARIABLES,
     former_file,
     is_unfinished,
@@ -24,7 +21,10 @@ from orch.stacks.team.passphrase import (
     not_ours,
     opens,
 )
-from orch.stacks.team.passphrase_rotation import rotate_passphrase
+from orch.stacks.project.project import Project, find
+from orch.stacks.stack.command import init
+from orch.stacks.stack.state import StackState, environment_of
+from orch.stacks.states.passphrase_rotation import rotate_passphrase
 
 PASSPHRASE, SALT = "correct horse é", "v1:szwXgI091c8=:v1:QooOatRzCKeRWzWT:hKjhee3lEXwb9w7lch2C/nnWc9O6jw=="
 """A passphrase, and the salt that Pulumi 3.259 made of it."""

@@ -17,11 +17,11 @@ from orch.components.request import CloudAnswer, PlanRequest
 from orch.spec.models import Fleet
 from orch.spec.models.backends.base import BackendSettings
 from orch.stacks.errors import EngineFailed, NoCapacity
-from orch.stacks.project import find
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.project.project import find
 from orch.stacks.provisioning.bring_up import bring_up
-from orch.stacks.pulumi.operation import plain
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState
+from orch.stacks.stack.command import plain
+from orch.stacks.stack.state import StackState
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -8,7 +8,7 @@ import sys
 SCRIPT = """
 import threading
 from pulumi.automation._server import LanguageServer
-from orch.stacks.pulumi.process import _program_servicer
+from orch.stacks.engine.process import _program_servicer
 
 class Call:
     left = 3
@@ -31,7 +31,7 @@ def test_a_program_that_waits_for_an_engine_that_is_gone_is_left() -> None:
 
 LEFT = """
 import gc
-from orch.stacks.pulumi.process import _end_leftovers
+from orch.stacks.engine.process import _end_leftovers
 
 async def later():
     pass

@@ -21,12 +21,12 @@ from orch.runner.node.logs import LogFile
 from orch.runner.processes import here
 from orch.spec.errors import OrchError
 from orch.spec.loader.load import InvalidConfiguration
+from orch.stacks.engine.install import Engine, fits
 from orch.stacks.errors import ProjectError
-from orch.stacks.lockfile import write_lock
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi.install import Engine, fits
-from orch.stacks.state import work_folder
-from orch.stacks.team.passphrase import not_ours
+from orch.stacks.project.lockfile import write_lock
+from orch.stacks.project.passphrase import not_ours
+from orch.stacks.project.project import Project, find
+from orch.stacks.stack.state import work_folder
 
 ENGINE = Engine(Path("/opt/engine/bin/pulumi"), "3.259.0", "PATH")
 

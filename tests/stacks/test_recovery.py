@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orch.stacks.project import Project, find, this_host
+from orch.stacks.project.project import Project, find, this_host
 from orch.stacks.pulumi.recovery import SECRET, repair_files, same_state
 
 NODE = {"urn": "urn:pulumi:p5::tests::aws:ec2/instance:Instance::p5-0", "id": "i-1", "outputs": {"a": 1}}

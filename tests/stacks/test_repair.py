@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from kit.support import Folder, record_fleet
 
-from orch.stacks.project import find
-from orch.stacks.state import StackState, settings_file
-from orch.stacks.team.repair import damage_of
+from orch.stacks.project.project import find
+from orch.stacks.stack.state import StackState, settings_file
+from orch.stacks.states.repair import damage_of
 
 pytestmark = pytest.mark.quick
 

@@ -11,13 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from orch.spec.defaults import nearest_project_file
+from orch.spec.document.defaults import nearest_project_file
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import ProjectError
-from orch.stacks.project import find, scope_of
-from orch.stacks.pulumi.leases import FOR_GOOD_S, MOVED, TAG, StackLease
-from orch.stacks.roots import HOLD, Choice, Claims, Place, Reason, choose, lost_stacks, rehearsals_below
-from orch.stacks.state import stacks
+from orch.stacks.project.project import find, scope_of
+from orch.stacks.project.roots import (
+    HOLD,
+    MOVED,
+    Choice,
+    Claims,
+    Place,
+    Reason,
+    choose,
+    lost_stacks,
+    rehearsals_below,
+)
+from orch.stacks.stack.leases import FOR_GOOD_S, TAG, StackLease
+from orch.stacks.stack.state import stacks
 
 UNMARKED = Place("")
 SETTINGS = Place("", settings=True)

@@ -14,11 +14,10 @@ import pytest
 from orch.spec.confidential import remember
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import ProjectError
-from orch.stacks.pulumi.masking import UNKNOWN
-from orch.stacks.saved_plans import compare
-from orch.stacks.saved_plans.fingerprint import commit_of
-from orch.stacks.saved_plans.marks import MOST, Mark, Marks
-from orch.stacks.saved_plans.record import (
+from orch.stacks.events.masking import UNKNOWN
+from orch.stacks.plans.marks import MOST, Mark, Marks
+from orch.stacks.plans.recorder import Recorder
+from orch.stacks.plans.saved_plan import (
     Commit,
     Decisions,
     DriftRecord,
@@ -32,7 +31,8 @@ from orch.stacks.saved_plans.record import (
     Terms,
     read,
 )
-from orch.stacks.saved_plans.recorder import Recorder
+from orch.stacks.saved_plans import compare
+from orch.stacks.saved_plans.fingerprint import commit_of
 
 MADE = datetime(2026, 11, 25, 13, 0, tzinfo=timezone.utc)
 URN = "urn:pulumi:p5::tests::orch:fleet:Aws$aws:ec2/instance:Instance::p5-{}"

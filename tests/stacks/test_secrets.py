@@ -22,9 +22,9 @@ from orch.spec.models import Task
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds
 from orch.stacks.errors import StackLocked
-from orch.stacks.project import find
+from orch.stacks.keys.secret_store import LARGEST, SecretStore
+from orch.stacks.project.project import find
 from orch.stacks.pulumi import recovery
-from orch.stacks.secrets.store import LARGEST, SecretStore
 from orch.stacks.secrets.values import STACK, NoSuchSecret, backends_with_secrets, tunnels
 
 pytestmark = pytest.mark.usefixtures("passphrase")

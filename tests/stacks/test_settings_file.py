@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orch.spec.errors import OrchError
-from orch.stacks.team.settings_file import change_settings, settings_in, with_settings
+from orch.stacks.project.settings_file import change_settings, settings_in, with_settings
 
 TEXT = """# ours
 project: demo   # the name

@@ -23,11 +23,11 @@ from kit.clouds.rehearsals import Rehearsed
 from kit.nodes.hostlab import Client, Room
 
 from orch.spec.models import Fleet
-from orch.stacks import operations
-from orch.stacks import plan as plans
-from orch.stacks.plan import Plan
-from orch.stacks.pulumi.changes import matches_record
-from orch.stacks.request import FleetRequest
+from orch.stacks.events.changes import matches_record
+from orch.stacks.plans import plan as plans
+from orch.stacks.plans.plan import Plan
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.provisioning import operations
 
 READS = ("Describe", "Get", "List")
 SHOWS_KEYS = ("boto3", "GetConsoleOutput")
@@ -129,7 +129,7 @@ def test_the_engine_looks_again_where_it_may_have_found_a_difference(
 
 
 # As `orch`, and patient: on a busy machine half a minute is soon over.
-PATIENT = "from orch.cli.main import main\nfrom orch.stacks import plan\nplan.FRESH_S = 3600.0\nmain()"
+PATIENT = "from orch.cli.main import main\nfrom orch.stacks.plans import plan\nplan.FRESH_S = 3600.0\nmain()"
 
 
 def talk(folder: Path, words: list[str], answers: list[Callable[[], str]]) -> tuple[int, str]:

@@ -19,10 +19,10 @@ from kit.ledgers.oldrows import FLEET
 from kit.support import Folder
 
 from orch.spec.models import Fleet
-from orch.stacks import operations
-from orch.stacks.project import find
-from orch.stacks.pulumi.operation import plain
-from orch.stacks.state import StackState
+from orch.stacks.project.project import find
+from orch.stacks.provisioning import operations
+from orch.stacks.stack.command import plain
+from orch.stacks.stack.state import StackState
 
 ENVIRONMENT = {
     "PULUMI_CONFIG_PASSPHRASE": "for tests",

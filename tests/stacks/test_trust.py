@@ -19,8 +19,8 @@ from orch.cli.verbs import app
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.spec.errors import OrchError
 from orch.stacks.errors import ProjectError
-from orch.stacks.project import find
-from orch.stacks.trust import VARIABLE, open_to_all, trusted_owners
+from orch.stacks.project.project import find
+from orch.stacks.project.trust import VARIABLE, open_to_all, trusted_owners
 
 MALLORY = 54_321
 KEY = new_key_pair().public

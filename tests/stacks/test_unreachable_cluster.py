@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from orch.spec.errors import ExitCode
+from orch.stacks.engine.process import ProcessResult
 from orch.stacks.pulumi.operation import EngineCall, _failure
-from orch.stacks.pulumi.process import ProcessResult
 
 URN = "urn:pulumi:lab::p::kubernetes:core/v1:Namespace::lab-"
 SILENT = "lab (https://lab): ORCH458 the API server at lab port 443 refuses connections"

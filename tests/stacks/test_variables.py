@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from orch.spec.state import FleetState
-from orch.stacks.fleets import fleet_state
-from orch.stacks.project import find
-from orch.stacks.pulumi.masking import SECRET_MARK, UNKNOWN
-from orch.stacks.variables import (
+from orch.stacks.events.masking import SECRET_MARK, UNKNOWN
+from orch.stacks.project.project import find
+from orch.stacks.record.fleets import fleet_state
+from orch.stacks.record.variables import (
     REMOVED,
     clear_text_names,
     remove_clear_text,

@@ -16,8 +16,9 @@ from orch.spec.models import Volume
 from orch.spec.state import NodeState
 from orch.spec.volume_state import VolumeState
 from orch.stacks.errors import Conflict, NoSuchFleet, ProjectError
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi.changes import Change
+from orch.stacks.events.changes import Change
+from orch.stacks.project.project import Project, find
+from orch.stacks.record.volumes import is_protected, known_volumes, no_such_volume, stack_of
 from orch.stacks.volumes import operations
 from orch.stacks.volumes.operations import (
     VolumeOutcome,
@@ -25,7 +26,6 @@ from orch.stacks.volumes.operations import (
     require_all_runs_known,
     require_unused,
 )
-from orch.stacks.volumes.state import is_protected, known_volumes, no_such_volume, stack_of
 
 DATA = VolumeState(name="data", backend="aws", volume_id="vol-1", region="r", auto_cleanup_s=60)
 FILE = "type: volume\nname: data\nbackend: aws\nregion: us-east-1\nsize: 10GB\n"

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from orch.stacks.waves import waves
+from orch.stacks.plans.waves import waves
 
 
 def test_each_wave_comes_after_what_it_depends_on() -> None:

@@ -11,13 +11,14 @@ import pytest
 from kit.clouds.cloud_engine import quiet
 from kit.support import kill, until
 
+from orch.stacks.engine import process
 from orch.stacks.errors import EngineGone, Interrupted, StackError, StackLocked
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi import process
-from orch.stacks.pulumi.locks import Lock, break_dead_locks, locks
-from orch.stacks.pulumi.operation import plain, while_held
+from orch.stacks.project.project import Project, find
+from orch.stacks.pulumi.operation import while_held
 from orch.stacks.pulumi.recovery import same_state
-from orch.stacks.state import StackState, deployment
+from orch.stacks.stack.command import plain
+from orch.stacks.stack.locks import Lock, break_dead_locks, locks
+from orch.stacks.stack.state import StackState, deployment
 
 
 @pytest.fixture

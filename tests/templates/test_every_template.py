@@ -21,10 +21,10 @@ from kit.nodes.sandbox import Sandbox
 import orch.templates
 from orch.components.cloud.cloudinit import filled
 from orch.runner.launch.launcher import quote_words
-from orch.runner.launch.run_plan import StagedFile
-from orch.runner.node.commands import LOOKUP, argv
 from orch.runner.node.stage import target_text
-from orch.runner.preparation.first_boot import FAILED_STEPS
+from orch.runner.node_api.commands import LOOKUP, argv
+from orch.runner.node_api.first_boot import FAILED_STEPS
+from orch.runner.plan.run_plan import StagedFile
 from orch.runner.preparation.mounts import unmount
 from orch.templates import ShellText, environment, render
 

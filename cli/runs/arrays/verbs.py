@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from orch.cli.driver.background import drive_afresh
 from orch.cli.errors import end, print_json, say, tell
 from orch.cli.output.ticking import still
 from orch.cli.runs.arrays.words import array_json, counts_text, ends, members_text, summary
-from orch.cli.runs.background import drive_afresh
 from orch.runner.errors import LedgerUnusable
-from orch.runner.ledger.run_names import as_argument
+from orch.runner.plan.run_names import as_argument
 from orch.runner.runs.arrays.choose import Chosen
 from orch.runner.runs.arrays.drive import ArrayDriver
 from orch.spec.errors import ExitCode
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orch.runner.ledger.arrays import Member
     from orch.runner.ledger.records import ArrayKey, RunRow
     from orch.runner.runs.context import RunnerContext
-    from orch.stacks.project import Project
+    from orch.stacks.project.project import Project
 
 
 def begin(project: Project, runner: RunnerContext, row: RunRow, *, detach: bool, as_json: bool) -> ExitCode:

@@ -22,7 +22,8 @@ SHOWN = 20
 
 
 def counts(members: Iterable[Member]) -> dict[str, int]:
-    """How many members are pending, running, done, failed or terminated; those that begin or end run."""
+    """Return the numbers of members that are pending, running, done, failed or terminated; those that begin
+    or end count as running."""
     found = Counter(
         "running" if each.status in ACTIVE and each.status != "pending" else each.status for each in members
     )
@@ -58,14 +59,14 @@ def ends(before: dict[int, str], members: Sequence[Member]) -> list[str]:
 
 
 def failed_text(member: Member) -> str:
-    """How a member failed, and where to look next."""
+    """Return how a member failed, and where to look next."""
     what = f": {visible(member.message)}" if member.message else ""
     log = f"; its log: orch logs {member.name}" if member.attempt or member.started_at else ""
     return f"{member.name}: failed{what}{log}"
 
 
 def summary(array: ArrayKey, members: Sequence[Member]) -> str:
-    """How an array ended, or how it is, and which members failed."""
+    """Return the status of an array, or how it ended, and which members failed."""
     over = not any(each.active for each in members)
     began = min(each.created_at for each in members)
     ended = max((each.finished_at or 0.0 for each in members), default=0.0)

@@ -9,6 +9,8 @@ from typing import Literal
 from orch.catalog.aws.machines import default_image, image_kind, nics
 from orch.components.aws.candidates import CloudCandidate
 from orch.components.aws.nics import Interface, interfaces
+from orch.components.cloud.findings import wants_fabric, written_image
+from orch.components.cloud.ssh_access import subnets_in
 from orch.components.node_count import all_there
 from orch.components.request import PriorState
 from orch.spec.models import Fleet
@@ -73,7 +75,7 @@ class Lookups:
 def network_lookup(fleet: Fleet, settings: AwsSettings, region: str) -> NetworkLookup:
     """The network a fleet wants in a region."""
     block = fleet.network or Network()
-    subnets = block.subnets.get(region, ()) if isinstance(block.subnets, dict) else block.subnets
+    subnets = subnets_in(block, region)
     public = settings.public_ips if block.public_ips == "auto" else block.public_ips
     return NetworkLookup(
         vpc=block.vpc or settings.vpc_ids.get(region) or settings.vpc_name,
@@ -87,14 +89,12 @@ def network_lookup(fleet: Fleet, settings: AwsSettings, region: str) -> NetworkL
 
 def layout(fleet: Fleet, candidate: CloudCandidate) -> tuple[Interface, ...]:
     """Interfaces of each node: EFA for clusters, unless the file wants Ethernet."""
-    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
-    efa = fleet.placement == "cluster" and not plain
-    return interfaces(nics()[candidate.type.name], efa=efa)
+    return interfaces(nics()[candidate.type.name], efa=wants_fabric(fleet))
 
 
 def image_lookup(fleet: Fleet, settings: AwsSettings, candidate: CloudCandidate) -> ImageLookup | None:
     """The image of the nodes; None when none is written and the catalogue has none for the type."""
-    written = fleet.os_image.get("aws") if isinstance(fleet.os_image, dict) else fleet.os_image
+    written = written_image(fleet, "aws")
     kind = image_kind(candidate.type)
     row = default_image(candidate.type)
     user = row.user if row else "ubuntu"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote_plus, urlsplit
 
 from orch import __version__
 from orch.components.accounts import CREDS, Account, selected_in_rehearsal
-from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
+from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
 from orch.spec.cursors import follow
 from orch.spec.install import install_hint
 
@@ -49,9 +49,14 @@ def query_text(query: Mapping[str, Any]) -> str:
     return "&".join(f"{quote_plus(key)}={quote_plus(str(query[key]))}" for key in sorted(query))
 
 
-def check_login(cloud: str, *, url: str, variable: str, usual: str, key: str, hint: str | None) -> None:
-    """Raises CloudRefused for what cannot be a login: a key with letters that no key has, an address that
-    is none. `variable`: that of the address, `usual`: the one without it."""
+def no_credentials(cloud: str, detail: str, hint: str | None) -> CloudRefused:
+    """Return the error that there is nothing to log in with."""
+    return CloudRefused(f"there are no credentials of {cloud}", detail=detail, hint=hint, code="ORCH303")
+
+
+def check_address(cloud: str, *, url: str, variable: str, usual: str) -> None:
+    """Raises CloudRefused for an address that is none. `variable`: that of the address, `usual`: the one
+    without it."""
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise CloudRefused(
             f"the address of {cloud}'s API does not read",
@@ -59,6 +64,10 @@ def check_login(cloud: str, *, url: str, variable: str, usual: str, key: str, hi
             hint=f"write an address with its version, as {usual}, or unset {variable}",
             code="ORCH303",
         )
+
+
+def check_key(cloud: str, key: str, hint: str | None) -> None:
+    """Raises CloudRefused for a key with letters that no key has."""
     if not _KEY.fullmatch(key):
         raise CloudRefused(
             f"the API key of {cloud} does not read",
@@ -202,6 +211,33 @@ class RestClient(ABC):
             attempt += 1
             time.sleep(min(pause, MOST_PAUSE_S))
 
+    def unless_gone(self, ask: Callable[[], Part]) -> Part | None:
+        """Return the answer to a question, None if what it is about is gone. Raises `refused`."""
+        try:
+            return ask()
+        except CategoryRefused as refused:
+            if refused.category == "gone":
+                return None
+            raise
+
+    def until_gone(self, words: str, delete: Callable[[], bool], *, for_s: float) -> None:
+        """Delete a resource, as soon as nothing uses it any more, and wait until it is gone: what it stands
+        on is deleted next. `delete` begins to, and returns whether anything of it is left.
+
+        Raises `refused`, also where it is still there after `for_s` seconds.
+        """
+        end = time.monotonic() + for_s
+        while True:
+            try:
+                if not delete():
+                    return
+            except CategoryRefused as refused:
+                if refused.category not in WAITS or time.monotonic() >= end:
+                    raise
+            if time.monotonic() >= end:
+                raise self.refused(f"delete the {words}", "conflict", "it is still there")
+            time.sleep(self._pause_s)
+
     def rows(self, what: str, path: str, key: str, query: Mapping[str, Any] | None = None) -> list[Row]:
         """What a read lists under a key. Raises `refused`."""
         return self.part(what, self.read(what, path, query), key, list)
@@ -239,6 +275,13 @@ class RestClient(ABC):
         if not isinstance(document, dict):
             raise self.no_answer(what, "the answer is no document")
         return document
+
+
+def oldest_first(rows: Iterable[Row], name: str, created: str) -> list[Row]:
+    """Return the rows of a name, for no cloud promises that names are unique. `created`: the field that says
+    when one was; those without it are in order of their ids."""
+    found = [row for row in rows if row.get("name") == name]
+    return sorted(found, key=lambda row: (str(row.get(created, "")), str(row["id"])))
 
 
 def _problem(answer: httpx.Response) -> Mapping[str, Any]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
+from orch.components.cloud.marked import cloud_name
+from orch.components.cloud.rest.client import Row
 from orch.components.cloud_errors import WAITS, CategoryRefused
 from orch.providers.orch.handler import OBSERVED, Inputs, State
 
 AGAIN_S = 300.0
 """How long something may be in use by what is just being deleted, or a cloud may ask to come back later."""
 
-Client = TypeVar("Client")
+Client = TypeVar("Client", bound=Any)
 
 
 class NamedHandler(ABC, Generic[Client]):
@@ -105,3 +107,68 @@ class NamedHandler(ABC, Generic[Client]):
                         raise
                     settled = now + (self._settle_s if refused.category == "transient" else 0.0)
             time.sleep(self._pause_s)
+
+
+class KindHandler(NamedHandler[Client]):
+    """Resources of one kind, whose `spec` is the body of its create, without a name.
+
+    `kind`: as the client knows it; `most_name`: how many characters a name may have, None for as many as it
+    needs.
+    """
+
+    kind: Any
+    most_name: ClassVar[int | None] = None
+
+    def name_of(self, inputs: Inputs) -> str:
+        return cloud_name(inputs["name"], inputs["mark"], inputs["spec"], most=self.most_name)
+
+    def own(self, inputs: Inputs) -> str | None:
+        """Return the id of what is there by its name. Lost calls that came late may have made several:
+        the oldest is kept."""
+        found = self._client().named(self.kind, self.name_of(inputs))
+        for surplus in found[1:]:
+            self._client().delete(self.kind, str(surplus["id"]))
+        return str(found[0]["id"]) if found else None
+
+    def remove(self, resource_id: str) -> None:
+        self._client().remove(self.kind, resource_id, for_s=AGAIN_S)
+
+    def look(self, resource_id: str, state: State) -> State | None:
+        found = self._client().get(self.kind, resource_id)
+        return None if found is None else self.observed(found, state)
+
+    def observed(self, found: Row, state: State) -> State:
+        """Return what is seen of a resource that is there."""
+        return {}
+
+    def until_up(self, resource_id: str, wait: Callable[[], object]) -> None:
+        """Wait for one machine alone: for a fleet that keeps what it got. One that does not come up is taken
+        back."""
+        try:
+            wait()
+        except CategoryRefused:
+            self.remove(resource_id)
+            raise
+
+
+def wait_for_all(
+    nodes: Collection[str],
+    look: Callable[[], Mapping[str, Row]],
+    late: Callable[[str], CategoryRefused],
+    *,
+    for_s: float,
+    pause_s: float,
+) -> dict[str, Row]:
+    """Wait until all machines of these nodes are up: what they are, by node.
+
+    `look`: those that are up; it raises as soon as one does not come up, for the others are of no use alone.
+    Raises what `late` makes of the names of those that are not up after `for_s` seconds.
+    """
+    end = time.monotonic() + for_s
+    while True:
+        found = look()
+        if len(found) == len(nodes):
+            return dict(found)
+        if time.monotonic() >= end:
+            raise late(", ".join(sorted(set(nodes) - set(found))[:8]))
+        time.sleep(pause_s)

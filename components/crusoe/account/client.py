@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 from orch.components.cloud.marked import Price
 from orch.components.cloud.orphans import NamedResource
 from orch.components.cloud.quotas import if_readable
-from orch.components.cloud.rest.client import RestClient, Row
-from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
+from orch.components.cloud.rest.client import RestClient, Row, check_address, no_credentials, oldest_first
+from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
 from orch.components.crusoe.account.errors import HINTS, CrusoeRefused, category, plain
 from orch.components.crusoe.account.facts import (
     CrusoeFacts,
@@ -101,12 +101,7 @@ def open_login(settings: CrusoeSettings) -> Login:
     secret = creds.secret_key if creds is not None else known.get(SECRET)
     if not key or not secret:
         missing = " and ".join(name for name, value in ((KEY, key), (SECRET, secret)) if not value)
-        raise CloudRefused(
-            "there are no credentials of Crusoe",
-            detail=f"{missing} not set",
-            hint=HINTS["credentials"],
-            code="ORCH303",
-        )
+        raise no_credentials("Crusoe", f"{missing} not set", HINTS["credentials"])
     project = settings.project_id or known.get(PROJECT)
     if not project:
         raise CloudRefused(
@@ -116,13 +111,7 @@ def open_login(settings: CrusoeSettings) -> Login:
             code="ORCH303",
         )
     url = known.get(ENDPOINT) or API
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise CloudRefused(
-            "the address of Crusoe's API does not read",
-            detail=f"{ENDPOINT} is {url!r}",
-            hint=f"write an address with its version, as {API}, or unset {ENDPOINT}",
-            code="ORCH303",
-        )
+    check_address("Crusoe", url=url, variable=ENDPOINT, usual=API)
     for words, value in (("access key", key), ("secret key", secret), ("project", project)):
         if not _PLAIN.fullmatch(value):
             shown = f"{value!r}: " if words == "project" else ""
@@ -228,19 +217,17 @@ class CrusoeClient(RestClient):
         """All of a kind by a name, the oldest first: that names are unique is not documented. Raises
         CrusoeRefused."""
         query = {"names": name} if kind is INSTANCE else None
-        found = [row for row in self.all(kind, query) if row["name"] == name]
-        return sorted(found, key=lambda row: (str(row.get("created_at", "")), str(row["id"])))
+        return oldest_first(self.all(kind, query), name, "created_at")
 
     def get(self, kind: Kind, resource: str) -> Row | None:
         """A resource by its id, None when it is gone. Raises CrusoeRefused."""
+        found = self._found(kind, resource)
+        return None if found is None or _goes(found) else found
+
+    def _found(self, kind: Kind, resource: str) -> Row | None:
+        """A resource, also one that is about to go."""
         path = self._in_project(f"{kind.path}/{resource}")
-        try:
-            found = self.read(f"ask for the {kind.words} {resource}", path)
-        except CrusoeRefused as refused:
-            if refused.category == "gone":
-                return None
-            raise
-        return None if _goes(found) else found
+        return self.unless_gone(lambda: self.read(f"ask for the {kind.words} {resource}", path))
 
     def ended(self, ids: Collection[str]) -> frozenset[str]:
         """Those of these VMs that are off; Crusoe does not tell who turned them off. Raises CrusoeRefused."""
@@ -284,33 +271,19 @@ class CrusoeClient(RestClient):
 
     def delete(self, kind: Kind, resource: str) -> None:
         """Begin to delete a resource; what is gone is no error. Raises CrusoeRefused."""
-        try:
-            path = self._in_project(f"{kind.path}/{resource}")
-            self.call(f"delete the {kind.words} {resource}", "DELETE", path)
-        except CrusoeRefused as refused:
-            if refused.category != "gone":
-                raise
+        path = self._in_project(f"{kind.path}/{resource}")
+        self.unless_gone(lambda: self.call(f"delete the {kind.words} {resource}", "DELETE", path))
 
     def remove(self, kind: Kind, resource: str, *, for_s: float) -> None:
-        """Delete a resource, as soon as nothing uses it any more, and wait until it is gone: what it stands
-        on is deleted next.
+        """See `until_gone`. Raises CrusoeRefused."""
 
-        Raises CrusoeRefused, also where it is still there after `for_s` seconds.
-        """
-        end, path = time.monotonic() + for_s, self._in_project(f"{kind.path}/{resource}")
-        what = f"ask for the {kind.words} {resource}"
-        while True:
-            try:
-                if not _goes(self.read(what, path)):
-                    self.delete(kind, resource)
-            except CrusoeRefused as refused:
-                if refused.category == "gone":
-                    return
-                if refused.category not in WAITS or time.monotonic() >= end:
-                    raise
-            if time.monotonic() >= end:
-                raise CrusoeRefused(f"delete the {kind.words} {resource}", "conflict", "it is still there")
-            time.sleep(self._pause_s)
+        def delete() -> bool:
+            found = self._found(kind, resource)
+            if found is not None and not _goes(found):
+                self.delete(kind, resource)
+            return found is not None
+
+        self.until_gone(f"{kind.words} {resource}", delete, for_s=for_s)
 
     def removable(self, price: Price) -> Iterator[NamedResource]:
         """All of all kinds, of which what others use comes last. Raises CrusoeRefused."""

@@ -36,6 +36,10 @@ class Image:
 
     name: str
 
+    @property
+    def id(self) -> str:
+        return self.name
+
 
 @dataclass(frozen=True)
 class Subnet:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch.catalog.gcp.machines import Shape, gcp_image, shapes, type_quota
+from orch.components.cloud.findings import wants_fabric, written_image
+from orch.components.cloud.ssh_access import subnets_in
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.candidates import CloudCandidate
 from orch.components.gcp.plan import base_name
@@ -90,7 +92,7 @@ class Lookups:
 def network_lookup(fleet: Fleet, settings: GcpSettings, region: str) -> NetworkLookup:
     """The networks a fleet wants in a region."""
     block = fleet.network or Network()
-    subnets = block.subnets.get(region, ()) if isinstance(block.subnets, dict) else block.subnets
+    subnets = subnets_in(block, region)
     vpc = block.vpc or settings.vpc_name
     return NetworkLookup(
         vpc=short(vpc) if vpc else None,
@@ -116,8 +118,7 @@ def shape_of(fleet: Fleet, candidate: CloudCandidate) -> Shape:
     from dataclasses import replace
 
     shape = shapes()[candidate.type.name]
-    plain = fleet.network is not None and fleet.network.interconnect == "ethernet"
-    if shape.fast and fleet.placement == "cluster" and not plain:
+    if shape.fast and wants_fabric(fleet):
         return shape
     return replace(shape, fabric="ethernet", hosts=1, datas=0, rdmas=0, rdma_subnets=0, profile="", gbps=0)
 
@@ -129,7 +130,7 @@ def image_fabric(candidate: CloudCandidate) -> str:
 
 def image_lookup(fleet: Fleet, settings: GcpSettings, candidate: CloudCandidate) -> ImageLookup | None:
     """The image of the nodes; None when none is written and the catalogue has none for the type."""
-    written = fleet.os_image.get("gcp") if isinstance(fleet.os_image, dict) else fleet.os_image
+    written = written_image(fleet, "gcp")
     if written:
         return _written(written)
     row = gcp_image(candidate.type, image_fabric(candidate))

@@ -6,7 +6,7 @@ What the caller may not read is told as that, and stops nothing here: the planne
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from orch.components.kubernetes.account.facts import (
@@ -95,20 +95,23 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
     kueue = _newest(apis, KUEUE, "clusterqueues")
     attachments = _newest(apis, ATTACHMENTS, ATTACHMENT_KIND)
     beside = _Reading(client)  # what is not read of another namespace is told where it is missed
+    acts = _acts(apis)
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="orch-facts") as threads:
-        nodes = threads.submit(reading.items, "nodes", api_path("v1", "nodes"))
-        pods = threads.submit(reading.items, "what pods request of nodes", api_path("v1", "pods"))
+
+        def listed(what: str, kind: str, where: str | None = None) -> Future[list[dict[str, Any]] | None]:
+            return threads.submit(reading.items, what, api_path("v1", kind, where))
+
+        nodes = listed("nodes", "nodes")
+        pods = listed("what pods request of nodes", "pods")
         place = threads.submit(
             reading.read,
             f"namespace {namespace}",
             lambda: (client.find(api_path("v1", "namespaces", name=namespace)),),
         )
-        accounts = threads.submit(
-            reading.items, "service accounts", api_path("v1", "serviceaccounts", namespace)
-        )
+        accounts = listed("service accounts", "serviceaccounts", namespace)
         identity = threads.submit(client.identity)
-        ranges = threads.submit(reading.items, "limit ranges", api_path("v1", "limitranges", namespace))
-        quotas = threads.submit(reading.items, "quotas", api_path("v1", "resourcequotas", namespace))
+        ranges = listed("limit ranges", "limitranges", namespace)
+        quotas = listed("quotas", "resourcequotas", namespace)
         queues = {
             plural: threads.submit(reading.items, plural, api_path(f"{KUEUE}/{kueue}", plural, where))
             for plural, where in (
@@ -129,20 +132,12 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
             for where in dict.fromkeys((namespace, COMMON_NAMESPACE))
             if attachments is not None
         }
-        acts = [*OF_RUNS, *OF_ACCOUNTS, *OF_NAMESPACES]
-        acts += [*OF_QUEUES, *OF_KUEUE_RUNS] if kueue is not None else []
-        acts += OF_POD_GROUPS if _newest(apis, SCHEDULING, "podgroups") else []
-        acts += OF_COMPUTE_DOMAINS if _newest(apis, COMPUTE_DOMAINS, "computedomains") else []
         may = {act: threads.submit(_may, client, act, namespace) for act in acts}
         allowed = frozenset(" ".join(act) for act, answer in may.items() if answer.result())
-        listed = {plural: answer.result() for plural, answer in queues.items()}
+        of_kueue = {plural: answer.result() for plural, answer in queues.items()}
         joined = {where: answer.result() for where, answer in networks.items()}
-        found = place.result()
-        known = accounts.result()
-        which = identity.result()
-        limits, sums = ranges.result(), quotas.result()
-        rows = nodes.result()
-        on_nodes = pods.result()
+    found, known, on_nodes = place.result(), accounts.result(), pods.result()
+    rows, limits, sums = nodes.result(), ranges.result(), quotas.result()
     exists = found is None or found[0] is not None
     groups: bool | None = False
     if _newest(apis, SCHEDULING, "podgroups") is not None:
@@ -155,11 +150,11 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         service_accounts=None
         if known is None
         else frozenset(str(each["metadata"]["name"]) for each in known),
-        local_queues=_list(listed, "localqueues", local_queues_of),
-        cluster_queues=_list(listed, "clusterqueues", cluster_queues_of),
-        flavors=_list(listed, "resourceflavors", flavors_of),
-        topologies=_list(listed, "topologies", topologies_of),
-        priority_classes=_list(listed, "workloadpriorityclasses", _values),
+        local_queues=_list(of_kueue, "localqueues", local_queues_of),
+        cluster_queues=_list(of_kueue, "clusterqueues", cluster_queues_of),
+        flavors=_list(of_kueue, "resourceflavors", flavors_of),
+        topologies=_list(of_kueue, "topologies", topologies_of),
+        priority_classes=_list(of_kueue, "workloadpriorityclasses", _values),
         pod_groups=groups,
         networks={where: networks_of(rows) for where, rows in joined.items() if rows is not None},
         pods_read=on_nodes is not None,
@@ -168,8 +163,17 @@ def gather_facts(client: KubernetesClient, namespace: str) -> ClusterFacts:
         unread=tuple(sorted(reading.unread)),
         limit_ranges=None if limits is None else tuple(limits),
         quotas=None if sums is None else tuple(sums),
-        identity=which,
+        identity=identity.result(),
     )
+
+
+def _acts(apis: Mapping[str, Mapping[str, frozenset[str]]]) -> list[tuple[str, str]]:
+    """Return what the caller may have to do on a cluster with these APIs."""
+    acts = [*OF_RUNS, *OF_ACCOUNTS, *OF_NAMESPACES]
+    acts += [*OF_QUEUES, *OF_KUEUE_RUNS] if _newest(apis, KUEUE, "clusterqueues") is not None else []
+    acts += OF_POD_GROUPS if _newest(apis, SCHEDULING, "podgroups") else []
+    acts += OF_COMPUTE_DOMAINS if _newest(apis, COMPUTE_DOMAINS, "computedomains") else []
+    return acts
 
 
 def _discovered(client: KubernetesClient, groups: Collection[str]) -> Iterable[dict[str, Any]]:

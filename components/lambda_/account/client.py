@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.cloud.marked import MarkedResource, Price, Survey, is_ours, mark_of
 from orch.components.cloud.orphans import NamedResource
-from orch.components.cloud.rest.client import MOST_PAUSE_S, RestClient, Row, check_login
+from orch.components.cloud.rest.client import (
+    MOST_PAUSE_S,
+    RestClient,
+    Row,
+    check_address,
+    check_key,
+    no_credentials,
+    oldest_first,
+)
 from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
 from orch.components.lambda_.account.errors import HINTS, LambdaRefused, category
 from orch.components.lambda_.account.facts import (
@@ -73,15 +81,10 @@ def open_login(settings: LambdaSettings) -> Login:
     cannot be one."""
     key = settings.creds.api_key if settings.creds is not None else os.environ.get(KEY)
     if not key:
-        raise CloudRefused(
-            "there are no credentials of Lambda",
-            detail=f"{KEY} not set",
-            hint=HINTS["credentials"],
-            code="ORCH303",
-        )
+        raise no_credentials("Lambda", f"{KEY} not set", HINTS["credentials"])
     url = os.environ.get(ENDPOINT) or API
-    hint = HINTS["credentials"]
-    check_login("Lambda", url=url, variable=ENDPOINT, usual=API, key=key, hint=hint)
+    check_address("Lambda", url=url, variable=ENDPOINT, usual=API)
+    check_key("Lambda", key, HINTS["credentials"])
     return Login(key, url)
 
 
@@ -175,20 +178,14 @@ class LambdaClient(RestClient):
     def named(self, kind: Kind, name: str) -> list[Row]:
         """All of a kind by a name: that names of instances are unique is not documented. Instances tell no
         time of their making, so they are in order of their ids. Raises LambdaRefused."""
-        found = [row for row in self.all(kind) if row.get("name") == name]
-        return sorted(found, key=lambda row: (str(row.get("created", "")), str(row["id"])))
+        return oldest_first(self.all(kind), name, "created")
 
     def get(self, kind: Kind, resource: str) -> Row | None:
         """A resource by its id, None when it is gone. Raises LambdaRefused."""
         if kind is not INSTANCE:  # there is no call for one
             return next((row for row in self.all(kind) if row["id"] == resource), None)
-        try:
-            found = self._document_of(resource)
-        except LambdaRefused as refused:
-            if refused.category == "gone":
-                return None
-            raise
-        return None if found["status"] in GONE else found
+        found = self.unless_gone(lambda: self._document_of(resource))
+        return None if found is None or found["status"] in GONE else found
 
     def launch(self, body: Mapping[str, Any], *, for_s: float = 0.0) -> str:
         """Begin to make an instance, by one call: its id. While Lambda asks to wait, for `for_s` seconds at
@@ -222,45 +219,29 @@ class LambdaClient(RestClient):
     def delete(self, kind: Kind, resource: str) -> None:
         """Begin to delete a resource; what is gone is no error. Raises LambdaRefused."""
         what = f"delete the {kind.words} {resource}"
-        try:
-            if kind is INSTANCE:
-                self.call(what, "POST", TERMINATE, body={"instance_ids": [resource]})
-            else:
-                self.call(what, "DELETE", f"{kind.path}/{resource}")
-        except LambdaRefused as refused:
-            if refused.category != "gone":
-                raise
+        if kind is INSTANCE:
+            body = {"instance_ids": [resource]}
+            self.unless_gone(lambda: self.call(what, "POST", TERMINATE, body=body))
+        else:
+            self.unless_gone(lambda: self.call(what, "DELETE", f"{kind.path}/{resource}"))
 
     def remove(self, kind: Kind, resource: str, *, for_s: float) -> None:
-        """Delete a resource, as soon as nothing uses it any more, and wait until it is gone: what it stands
-        on is deleted next.
+        """See `until_gone`. Raises LambdaRefused."""
 
-        Raises LambdaRefused, also where it is still there after `for_s` seconds.
-        """
-        end = time.monotonic() + for_s
-        while True:
-            try:
-                if not self._there(kind, resource):
-                    return
+        def delete() -> bool:
+            there = self._there(kind, resource)
+            if there:
                 self.delete(kind, resource)
-            except LambdaRefused as refused:
-                if refused.category not in WAITS or time.monotonic() >= end:
-                    raise
-            if time.monotonic() >= end:
-                raise LambdaRefused(f"delete the {kind.words} {resource}", "conflict", "it is still there")
-            time.sleep(self._pause_s)
+            return there
+
+        self.until_gone(f"{kind.words} {resource}", delete, for_s=for_s)
 
     def _there(self, kind: Kind, resource: str) -> bool:
         """Whether anything of it is left: an instance that is terminating holds its file systems."""
         if kind is not INSTANCE:
             return self.get(kind, resource) is not None
-        try:
-            row = self._document_of(resource)
-        except LambdaRefused as refused:
-            if refused.category == "gone":
-                return False
-            raise
-        return row["status"] not in ("terminated", "preempted")
+        row = self.unless_gone(lambda: self._document_of(resource))
+        return row is not None and row["status"] not in ("terminated", "preempted")
 
     # -- firewall rules, which are one list of the whole account ---------------------------------------------
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orch.components.accounts import CREDS
+from orch.components.cloud.rest.client import no_credentials
 from orch.components.cloud_errors import CloudRefused
 from orch.components.nebius.account.errors import HINTS
 from orch.spec.install import install_hint
@@ -56,12 +57,8 @@ class Session:
             if os.environ.get(TOKEN):
                 return SDK(user_agent_prefix="orch")
             if not CONFIG.expanduser().is_file():
-                raise CloudRefused(
-                    "there are no credentials of Nebius",
-                    detail=f"{TOKEN} is not set, and there is no {CONFIG}",
-                    hint=HINTS["credentials"],
-                    code="ORCH303",
-                )
+                detail = f"{TOKEN} is not set, and there is no {CONFIG}"
+                raise no_credentials("Nebius", detail, HINTS["credentials"])
             return SDK(config_reader=Config(), user_agent_prefix="orch")
         account, public, private = (self.key[part] for part in PARTS)
         key = _private_key(private)

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.cloud.orphans import NamedResource
-from orch.components.cloud.rest.client import RestClient, Row
-from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
+from orch.components.cloud.rest.client import RestClient, Row, no_credentials, oldest_first
+from orch.components.cloud_errors import Category, CategoryRefused
 from orch.components.runpod.account.errors import HINTS, RunpodRefused, category
 
 if TYPE_CHECKING:
@@ -39,12 +39,7 @@ def open_login(settings: RunpodSettings) -> Login:
     key = settings.creds.api_key if settings.creds is not None else os.environ.get(KEY)
     if key:
         return Login(key)
-    raise CloudRefused(
-        "there are no credentials of RunPod",
-        detail=f"{KEY} is not set",
-        hint=HINTS["credentials"],
-        code="ORCH303",
-    )
+    raise no_credentials("RunPod", f"{KEY} is not set", HINTS["credentials"])
 
 
 @dataclass(frozen=True)
@@ -124,8 +119,7 @@ class RunpodClient(RestClient):
 
     def named(self, kind: Kind, name: str) -> list[Row]:
         """All of a kind by a name, the oldest first: names need not be unique. Raises RunpodRefused."""
-        found = [row for row in self.all(kind, f"look for the {kind.words} {name}") if row["name"] == name]
-        return sorted(found, key=lambda row: (str(row.get("createdAt", "")), str(row["id"])))
+        return oldest_first(self.all(kind, f"look for the {kind.words} {name}"), name, "createdAt")
 
     def all(self, kind: Kind, what: str = "") -> list[Row]:
         """All of a kind that are not about to go; no pods of clusters. Raises RunpodRefused."""
@@ -134,13 +128,9 @@ class RunpodClient(RestClient):
 
     def get(self, kind: Kind, resource: str) -> Row | None:
         """A resource by its id, None when it is gone. Raises RunpodRefused."""
-        try:
-            found = self.read(f"ask for the {kind.words} {resource}", f"{kind.path}/{resource}")
-        except RunpodRefused as refused:
-            if refused.category == "gone":
-                return None
-            raise
-        return None if found.get("status") == "TERMINATED" else found
+        what = f"ask for the {kind.words} {resource}"
+        found = self.unless_gone(lambda: self.read(what, f"{kind.path}/{resource}"))
+        return None if found is None or found.get("status") == "TERMINATED" else found
 
     def create(self, kind: Kind, body: Mapping[str, Any]) -> str:
         """Begin to make a resource, by one call: its id. Raises RunpodRefused."""
@@ -151,21 +141,13 @@ class RunpodClient(RestClient):
 
     def delete(self, kind: Kind, resource: str) -> None:
         """Delete a resource; what is gone is no error. Raises RunpodRefused."""
-        try:
-            self.call(f"delete the {kind.words} {resource}", "DELETE", f"{kind.path}/{resource}")
-        except RunpodRefused as refused:
-            if refused.category != "gone":
-                raise
+        what = f"delete the {kind.words} {resource}"
+        self.unless_gone(lambda: self.call(what, "DELETE", f"{kind.path}/{resource}"))
 
     def members(self, cluster: str) -> list[Row] | None:
         """The pods of a cluster, None when it is gone. Raises RunpodRefused."""
         what = f"ask for the pods of the Instant Cluster {cluster}"
-        try:
-            return list(self._items(what, f"{CLUSTER.path}/{cluster}/pods", "pods"))
-        except RunpodRefused as refused:
-            if refused.category == "gone":
-                return None
-            raise
+        return self.unless_gone(lambda: list(self._items(what, f"{CLUSTER.path}/{cluster}/pods", "pods")))
 
     def removable(self) -> Iterator[NamedResource]:
         """All clusters and pods; network volumes hold data, and stay. Raises RunpodRefused."""

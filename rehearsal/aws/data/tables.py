@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 import yaml
+
+from orch.rehearsal.tables import read_rows, read_text
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,9 @@ class Zone:
     region: str
 
 
-def _text(name: str) -> str:
-    return (resources.files("orch.rehearsal.aws.data") / name).read_text()
-
-
 @functools.cache
 def types() -> Mapping[str, Type]:
-    lines = [line for line in _text("instance-types.csv").splitlines() if not line.startswith("#")]
-    return {row["type"]: _type(row) for row in csv.DictReader(lines)}
+    return {row["type"]: _type(row) for row in read_rows(__name__, "instance-types.csv")}
 
 
 def _type(row: dict[str, str]) -> Type:
@@ -134,7 +129,10 @@ def _type(row: dict[str, str]) -> Type:
 
 @functools.cache
 def quotas() -> Mapping[str, Quota]:
-    return {code: Quota(code=code, **row) for code, row in yaml.safe_load(_text("quotas.yml")).items()}
+    return {
+        code: Quota(code=code, **row)
+        for code, row in yaml.safe_load(read_text(__name__, "quotas.yml")).items()
+    }
 
 
 def vcpu_quota(group: str, market: str) -> Quota:
@@ -148,13 +146,13 @@ def regions() -> Mapping[str, tuple[Zone, ...]]:
             Zone(f"{region}{letter}", f"{row['prefix']}-az{number}", region)
             for letter, number in row["zones"].items()
         )
-        for region, row in yaml.safe_load(_text("regions.yml")).items()
+        for region, row in yaml.safe_load(read_text(__name__, "regions.yml")).items()
     }
 
 
 @functools.cache
 def image_rows() -> tuple[Mapping[str, Any], ...]:
-    return tuple(yaml.safe_load(_text("images.yml")))
+    return tuple(yaml.safe_load(read_text(__name__, "images.yml")))
 
 
 def image_id(region: str, name: str) -> str:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orch.rehearsal.aws.resources.kinds import Api, Kind, Props, first, specification, tags_in
+from orch.rehearsal.aws.resources.kinds import Api, Kind, Listed, Props, first, specification
+from orch.rehearsal.store import Doc
 
 
-class Eip:
+class Eip(Listed):
     label = "EC2 EIP"
+    name = "Address"
+    id_name = "AllocationId"
+    gone = ("InvalidAllocationID.NotFound",)
+
+    def find(self, api: Api, resource_id: str) -> Doc | None:
+        return first(api, "DescribeAddresses", "Addresses", self.gone, AllocationIds=[resource_id])
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         response = api("AllocateAddress", Domain="vpc", TagSpecifications=specification("elastic-ip", tags))
@@ -25,11 +32,7 @@ class Eip:
                 AllowReassociation=True,
             )
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        not_found = ("InvalidAllocationID.NotFound",)
-        doc = first(api, "DescribeAddresses", "Addresses", not_found, AllocationIds=[resource_id])
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         return {
             "allocationId": resource_id,
             "arn": f"arn:aws:ec2:{api.region}:{api.owner}:elastic-ip/{resource_id}",
@@ -46,7 +49,6 @@ class Eip:
             "ptrRecord": "",
             "carrierIp": "",
             "customerOwnedIp": "",
-            "Tags": tags_in(doc),
         }
 
     def update(
@@ -59,17 +61,16 @@ class Eip:
             self._associate(api, resource_id, inputs)
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        not_found = ("InvalidAllocationID.NotFound",)
-        doc = first(api, "DescribeAddresses", "Addresses", not_found, AllocationIds=[resource_id])
+        doc = self.find(api, resource_id)
         if doc is None:
             return
         if (state.get("instance") or state.get("networkInterface")) and doc.get("AssociationId"):
             not_associated = ("InvalidAssociationID.NotFound",)
             api.removed("DisassociateAddress", not_associated, AssociationId=doc["AssociationId"])
-        api.removed("ReleaseAddress", not_found, AllocationId=resource_id)
+        api.removed("ReleaseAddress", self.gone, AllocationId=resource_id)
 
 
-class EipAssociation:
+class EipAssociation(Kind):
     label = "EC2 EIP Association"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
@@ -95,11 +96,6 @@ class EipAssociation:
             "privateIpAddress": doc.get("PrivateIpAddress", ""),
             "publicIp": doc["PublicIp"],
         }
-
-    def update(
-        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
-    ) -> None:
-        """Every change replaces."""
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         api.removed("DisassociateAddress", ("InvalidAssociationID.NotFound",), AssociationId=resource_id)

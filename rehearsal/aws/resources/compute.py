@@ -8,19 +8,22 @@ from typing import Any
 from orch.rehearsal.aws.resources.kinds import (
     Api,
     Kind,
+    Listed,
     Props,
     camel,
     first,
     pascal,
     specification,
-    tags_in,
     truth,
 )
 from orch.rehearsal.store import Doc
 
 
-class PlacementGroup:
+class PlacementGroup(Listed):
     label = "EC2 Placement Group"
+    name = "PlacementGroup"
+    id_name = "GroupName"
+    gone = ("InvalidPlacementGroup.Unknown",)
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         api(
@@ -33,11 +36,7 @@ class PlacementGroup:
         )
         return inputs["name"]
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        not_found = ("InvalidPlacementGroup.Unknown",)
-        doc = first(api, "DescribePlacementGroups", "PlacementGroups", not_found, GroupNames=[resource_id])
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         return {
             "arn": doc["GroupArn"],
             "name": doc["GroupName"],
@@ -45,21 +44,19 @@ class PlacementGroup:
             "strategy": doc["Strategy"],
             "partitionCount": doc.get("PartitionCount", 0),
             "spreadLevel": doc.get("SpreadLevel", ""),
-            "Tags": tags_in(doc),
             "TagsOf": doc["GroupId"],
         }
 
-    def update(
-        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
-    ) -> None:
-        """Only tags change in place."""
 
-    def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        api.removed("DeletePlacementGroup", ("InvalidPlacementGroup.Unknown",), GroupName=resource_id)
-
-
-class CapacityReservation:
+class CapacityReservation(Listed):
     label = "EC2 Capacity Reservation"
+    name = "CapacityReservation"
+    id_name = "CapacityReservationId"
+    gone = ("InvalidCapacityReservationId.NotFound",)
+
+    def find(self, api: Api, resource_id: str) -> Doc | None:
+        doc = super().find(api, resource_id)
+        return None if doc is None or doc["State"] in {"cancelled", "expired"} else doc
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         response = api(
@@ -71,17 +68,7 @@ class CapacityReservation:
         )
         return response["CapacityReservation"]["CapacityReservationId"]
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        not_found = ("InvalidCapacityReservationId.NotFound",)
-        doc = first(
-            api,
-            "DescribeCapacityReservations",
-            "CapacityReservations",
-            not_found,
-            CapacityReservationIds=[resource_id],
-        )
-        if doc is None or doc["State"] in {"cancelled", "expired"}:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         return {
             "arn": doc["CapacityReservationArn"],
             "ownerId": doc["OwnerId"],
@@ -96,7 +83,6 @@ class CapacityReservation:
             "instanceType": doc["InstanceType"],
             "placementGroupArn": doc.get("PlacementGroupArn", ""),
             "tenancy": doc["Tenancy"],
-            "Tags": tags_in(doc),
         }
 
     def update(
@@ -111,8 +97,7 @@ class CapacityReservation:
         )
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        not_found = ("InvalidCapacityReservationId.NotFound",)
-        api.removed("CancelCapacityReservation", not_found, CapacityReservationId=resource_id)
+        api.removed("CancelCapacityReservation", self.gone, CapacityReservationId=resource_id)
 
 
 # -- launch templates --------------------------------------------------------------------------------------
@@ -209,8 +194,11 @@ def _properties(data: Doc) -> Props:
     return properties
 
 
-class LaunchTemplate:
+class LaunchTemplate(Listed):
     label = "EC2 Launch Template"
+    name = "LaunchTemplate"
+    id_name = "LaunchTemplateId"
+    gone = ("InvalidLaunchTemplateId.NotFound",)
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         response = api(
@@ -222,13 +210,7 @@ class LaunchTemplate:
         )
         return response["LaunchTemplate"]["LaunchTemplateId"]
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        not_found = ("InvalidLaunchTemplateId.NotFound",)
-        doc = first(
-            api, "DescribeLaunchTemplates", "LaunchTemplates", not_found, LaunchTemplateIds=[resource_id]
-        )
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         versions = api("DescribeLaunchTemplateVersions", LaunchTemplateId=resource_id, Versions=["$Latest"])
         latest = versions["LaunchTemplateVersions"][0]
         defaults = dict.fromkeys(DATA)
@@ -240,7 +222,6 @@ class LaunchTemplate:
             "description": latest.get("VersionDescription"),
             "defaultVersion": doc["DefaultVersionNumber"],
             "latestVersion": doc["LatestVersionNumber"],
-            "Tags": tags_in(doc),
         }
 
     def update(
@@ -261,13 +242,16 @@ class LaunchTemplate:
         if default_version:
             api("ModifyLaunchTemplate", LaunchTemplateId=resource_id, DefaultVersion=str(default_version))
 
-    def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        not_found = ("InvalidLaunchTemplateId.NotFound",)
-        api.removed("DeleteLaunchTemplate", not_found, LaunchTemplateId=resource_id)
 
-
-class KeyPair:
+class KeyPair(Listed):
     label = "EC2 Key Pair"
+    name = "KeyPair"
+    id_name = "KeyName"
+    gone = ("InvalidKeyPair.NotFound",)
+
+    def find(self, api: Api, resource_id: str) -> Doc | None:
+        names = [resource_id]
+        return first(api, "DescribeKeyPairs", "KeyPairs", self.gone, KeyNames=names, IncludePublicKey=True)
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         api(
@@ -278,13 +262,7 @@ class KeyPair:
         )
         return inputs["keyName"]
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        not_found = ("InvalidKeyPair.NotFound",)
-        doc = first(
-            api, "DescribeKeyPairs", "KeyPairs", not_found, KeyNames=[resource_id], IncludePublicKey=True
-        )
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         return {
             "arn": f"arn:aws:ec2:{api.region}:{api.owner}:key-pair/{resource_id}",
             "fingerprint": doc["KeyFingerprint"],
@@ -292,20 +270,14 @@ class KeyPair:
             "keyPairId": doc["KeyPairId"],
             "keyType": doc["KeyType"],
             "publicKey": doc["PublicKey"],
-            "Tags": tags_in(doc),
             "TagsOf": doc["KeyPairId"],
         }
-
-    def update(
-        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
-    ) -> None:
-        """Only tags change in place."""
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         api("DeleteKeyPair", KeyName=resource_id)
 
 
-class Tag:
+class Tag(Kind):
     """One tag of something made elsewhere."""
 
     label = "EC2 Tag"

@@ -28,7 +28,7 @@ def _one(api: Api, service: str, action: str, key: str, **params: Any) -> Doc | 
         raise
 
 
-class EfsFileSystem:
+class EfsFileSystem(Kind):
     label = "EFS File System"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
@@ -92,7 +92,7 @@ class EfsFileSystem:
             time.sleep(POLL_S)
 
 
-class EfsMountTarget:
+class EfsMountTarget(Kind):
     label = "EFS Mount Target"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
@@ -154,7 +154,7 @@ class EfsMountTarget:
             time.sleep(POLL_S)
 
 
-class LustreFileSystem:
+class LustreFileSystem(Kind):
     label = "FSx for Lustre File System"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:

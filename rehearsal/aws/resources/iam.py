@@ -25,7 +25,7 @@ def _get(api: Api, action: str, key: str, **names: str) -> Any:
         raise
 
 
-class Role:
+class Role(Kind):
     label = "IAM Role"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
@@ -127,7 +127,7 @@ class Role:
         api.removed("DeleteRole", GONE, service="iam", RoleName=resource_id)
 
 
-class RolePolicyAttachment:
+class RolePolicyAttachment(Kind):
     label = "IAM Role Policy Attachment"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
@@ -141,17 +141,12 @@ class RolePolicyAttachment:
             return None
         return {"role": role, "policyArn": policy}
 
-    def update(
-        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
-    ) -> None:
-        """Every change replaces."""
-
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         role, policy = state["role"], state["policyArn"]
         api.removed("DetachRolePolicy", GONE, service="iam", RoleName=role, PolicyArn=policy)
 
 
-class RolePolicy:
+class RolePolicy(Kind):
     label = "IAM Role Policy"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
@@ -174,7 +169,7 @@ class RolePolicy:
         api.removed("DeleteRolePolicy", GONE, service="iam", RoleName=role, PolicyName=name)
 
 
-class InstanceProfile:
+class InstanceProfile(Kind):
     label = "IAM Instance Profile"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:

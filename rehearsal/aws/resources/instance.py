@@ -13,7 +13,7 @@ from orch.rehearsal.store import Doc
 POLL_S = 0.05
 
 
-class Instance:
+class Instance(Kind):
     label = "EC2 Instance"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:

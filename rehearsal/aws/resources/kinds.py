@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.aws.api.actions import ACCOUNT
@@ -110,12 +111,42 @@ class Kind(Protocol):
     def update(
         self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
     ) -> None:
-        """Make the changes of `changed` (top-level names; tags are done by the caller)."""
-        ...
+        """Make the changes of `changed` (top-level names; tags are done by the caller). Without a method of
+        its own, any other change of a type replaces."""
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         """Remove it. What is gone already is no error."""
         ...
+
+
+class Listed(Kind, ABC):
+    """A resource type of EC2 that one call describes by its id, and one deletes.
+
+    `name`: of the type in these calls (`DescribeNAMEs`, `DeleteNAME`); `id_name`: of the id; `gone`: the
+    codes of the refusal where there is none of this id.
+    """
+
+    name: ClassVar[str]
+    id_name: ClassVar[str]
+    gone: ClassVar[tuple[str, ...]]
+
+    def find(self, api: Api, resource_id: str) -> Doc | None:
+        """What EC2 says of it, None when it is gone."""
+        key, ids = f"{self.name}s", {f"{self.id_name}s": [resource_id]}
+        return first(api, f"Describe{key}", key, self.gone, **ids)
+
+    @abstractmethod
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
+        """The properties of a document, but its tags."""
+
+    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
+        doc = self.find(api, resource_id)
+        if doc is None:
+            return None
+        return {**self.properties(api, resource_id, doc), "Tags": tags_in(doc)}
+
+    def delete(self, api: Api, resource_id: str, state: Props) -> None:
+        api.removed(f"Delete{self.name}", self.gone, **{self.id_name: resource_id})
 
 
 def specification(kind: str, tags: Mapping[str, str]) -> list[Doc] | None:

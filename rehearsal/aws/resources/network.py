@@ -6,12 +6,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Kind, Props, first, specification, tags_in
+from orch.rehearsal.aws.resources.kinds import Api, ApiFailure, Kind, Listed, Props, specification
 from orch.rehearsal.store import Doc
 
 
-class Vpc:
+class Vpc(Listed):
     label = "EC2 VPC"
+    name = "Vpc"
+    id_name = "VpcId"
+    gone = ("InvalidVpcID.NotFound",)
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         response = api(
@@ -24,10 +27,7 @@ class Vpc:
             api("ModifyVpcAttribute", VpcId=vpc, EnableDnsSupport={"Value": False})
         return vpc
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        doc = first(api, "DescribeVpcs", "Vpcs", ("InvalidVpcID.NotFound",), VpcIds=[resource_id])
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         here = [{"Name": "vpc-id", "Values": [resource_id]}]
         table = api("DescribeRouteTables", Filters=[*here, {"Name": "association.main", "Values": ["true"]}])
         group = api("DescribeSecurityGroups", Filters=[*here, {"Name": "group-name", "Values": ["default"]}])
@@ -48,7 +48,6 @@ class Vpc:
             "defaultSecurityGroupId": group["SecurityGroups"][0]["GroupId"],
             "defaultNetworkAclId": "acl-0" + resource_id[-16:],
             "ipv6AssociationId": "",
-            "Tags": tags_in(doc),
         }
 
     def update(
@@ -62,12 +61,12 @@ class Vpc:
                 values: dict[str, Any] = {"VpcId": resource_id, name: {"Value": bool(inputs.get(key))}}
                 api("ModifyVpcAttribute", **values)
 
-    def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        api.removed("DeleteVpc", ("InvalidVpcID.NotFound",), VpcId=resource_id)
 
-
-class Subnet:
+class Subnet(Listed):
     label = "EC2 Subnet"
+    name = "Subnet"
+    id_name = "SubnetId"
+    gone = ("InvalidSubnetID.NotFound",)
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         response = api(
@@ -83,10 +82,7 @@ class Subnet:
             api("ModifySubnetAttribute", SubnetId=subnet, MapPublicIpOnLaunch={"Value": True})
         return subnet
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        doc = first(api, "DescribeSubnets", "Subnets", ("InvalidSubnetID.NotFound",), SubnetIds=[resource_id])
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         return {
             "arn": doc["SubnetArn"],
             "ownerId": doc["OwnerId"],
@@ -100,7 +96,6 @@ class Subnet:
             "ipv6Native": doc["Ipv6Native"],
             "privateDnsHostnameTypeOnLaunch": "ip-name",
             "ipv6CidrBlockAssociationId": "",
-            "Tags": tags_in(doc),
         }
 
     def update(
@@ -110,12 +105,12 @@ class Subnet:
             value = {"Value": bool(inputs.get("mapPublicIpOnLaunch"))}
             api("ModifySubnetAttribute", SubnetId=resource_id, MapPublicIpOnLaunch=value)
 
-    def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        api.removed("DeleteSubnet", ("InvalidSubnetID.NotFound",), SubnetId=resource_id)
 
-
-class InternetGateway:
+class InternetGateway(Listed):
     label = "EC2 Internet Gateway"
+    name = "InternetGateway"
+    id_name = "InternetGatewayId"
+    gone = ("InvalidInternetGatewayID.NotFound",)
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         response = api("CreateInternetGateway", TagSpecifications=specification("internet-gateway", tags))
@@ -124,24 +119,17 @@ class InternetGateway:
             api("AttachInternetGateway", InternetGatewayId=gateway, VpcId=inputs["vpcId"])
         return gateway
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        not_found = ("InvalidInternetGatewayID.NotFound",)
-        doc = first(
-            api, "DescribeInternetGateways", "InternetGateways", not_found, InternetGatewayIds=[resource_id]
-        )
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         return {
             "arn": f"arn:aws:ec2:{api.region}:{doc['OwnerId']}:internet-gateway/{resource_id}",
             "ownerId": doc["OwnerId"],
             "vpcId": next((one["VpcId"] for one in doc["Attachments"]), ""),
-            "Tags": tags_in(doc),
         }
 
     def _detach(self, api: Api, resource_id: str, vpc: str | None) -> None:
         if vpc:
-            not_found = ("Gateway.NotAttached", "InvalidInternetGatewayID.NotFound")
-            api.removed("DetachInternetGateway", not_found, InternetGatewayId=resource_id, VpcId=vpc)
+            gone = ("Gateway.NotAttached", *self.gone)
+            api.removed("DetachInternetGateway", gone, InternetGatewayId=resource_id, VpcId=vpc)
 
     def update(
         self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
@@ -153,12 +141,14 @@ class InternetGateway:
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         self._detach(api, resource_id, state.get("vpcId"))
-        not_found = ("InvalidInternetGatewayID.NotFound",)
-        api.removed("DeleteInternetGateway", not_found, InternetGatewayId=resource_id)
+        super().delete(api, resource_id, state)
 
 
-class NatGateway:
+class NatGateway(Listed):
     label = "EC2 NAT Gateway"
+    name = "NatGateway"
+    id_name = "NatGatewayId"
+    gone = ("NatGatewayNotFound",)
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         from orch.rehearsal.aws.api.errors import AwsError
@@ -171,21 +161,18 @@ class NatGateway:
             TagSpecifications=specification("natgateway", tags),
         )
         nat = response["NatGateway"]["NatGatewayId"]
-        while (doc := self._find(api, nat)) is not None and doc["State"] == "pending":
+        while (doc := self.find(api, nat)) is not None and doc["State"] == "pending":
             time.sleep(0.1)
         if doc is not None and doc["State"] == "failed":
             # The real provider waits for "available" and tells the gateway's own failure.
             raise ApiFailure("ec2", "CreateNatGateway", AwsError(doc["FailureCode"], doc["FailureMessage"]))
         return nat
 
-    def _find(self, api: Api, nat: str) -> Doc | None:
-        doc = first(api, "DescribeNatGateways", "NatGateways", ("NatGatewayNotFound",), NatGatewayIds=[nat])
+    def find(self, api: Api, resource_id: str) -> Doc | None:
+        doc = super().find(api, resource_id)
         return None if doc is None or doc["State"] == "deleted" else doc
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        doc = self._find(api, resource_id)
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         address = next(iter(doc["NatGatewayAddresses"]), {})
         return {
             "allocationId": address.get("AllocationId", ""),
@@ -198,21 +185,18 @@ class NatGateway:
             "vpcId": doc["VpcId"],
             "secondaryAllocationIds": [],
             "secondaryPrivateIpAddresses": [],
-            "Tags": tags_in(doc),
         }
 
-    def update(
-        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
-    ) -> None:
-        """Only tags change in place."""
-
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        if self._find(api, resource_id) is not None:
-            api.removed("DeleteNatGateway", ("NatGatewayNotFound",), NatGatewayId=resource_id)
+        if self.find(api, resource_id) is not None:
+            super().delete(api, resource_id, state)
 
 
-class VpcEndpoint:
+class VpcEndpoint(Listed):
     label = "EC2 VPC Endpoint"
+    name = "VpcEndpoint"
+    id_name = "VpcEndpointId"
+    gone = ("InvalidVpcEndpointId.NotFound",)
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         response = api(
@@ -229,11 +213,7 @@ class VpcEndpoint:
         )
         return response["VpcEndpoint"]["VpcEndpointId"]
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        not_found = ("InvalidVpcEndpointId.NotFound",)
-        doc = first(api, "DescribeVpcEndpoints", "VpcEndpoints", not_found, VpcEndpointIds=[resource_id])
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         return {
             "arn": f"arn:aws:ec2:{api.region}:{doc['OwnerId']}:vpc-endpoint/{resource_id}",
             "ownerId": doc["OwnerId"],
@@ -251,7 +231,6 @@ class VpcEndpoint:
             "cidrBlocks": [],
             "dnsEntries": [],
             "prefixListId": "",
-            "Tags": tags_in(doc),
         }
 
     def update(

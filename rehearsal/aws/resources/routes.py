@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orch.rehearsal.aws.resources.kinds import Api, Kind, Props, first, specification, tags_in
+from orch.rehearsal.aws.resources.kinds import Api, Kind, Listed, Props, first, specification
+from orch.rehearsal.store import Doc
 
 ROUTE_TARGETS = {
     "gatewayId": "GatewayId",
@@ -18,8 +19,11 @@ def _targets(inputs: Props) -> dict[str, str]:
     return {name: inputs[key] for key, name in ROUTE_TARGETS.items() if inputs.get(key)}
 
 
-class RouteTable:
+class RouteTable(Listed):
     label = "EC2 Route Table"
+    name = "RouteTable"
+    id_name = "RouteTableId"
+    gone = ("InvalidRouteTableID.NotFound",)
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         response = api(
@@ -35,11 +39,7 @@ class RouteTable:
             )
         return table
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        not_found = ("InvalidRouteTableID.NotFound",)
-        doc = first(api, "DescribeRouteTables", "RouteTables", not_found, RouteTableIds=[resource_id])
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         routes = [
             {
                 "cidrBlock": route["DestinationCidrBlock"],
@@ -54,7 +54,6 @@ class RouteTable:
             "vpcId": doc["VpcId"],
             "propagatingVgws": [],
             "routes": routes,
-            "Tags": tags_in(doc),
         }
 
     def update(
@@ -73,17 +72,16 @@ class RouteTable:
                 api(action, RouteTableId=resource_id, DestinationCidrBlock=cidr, **_targets(route))
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        not_found = ("InvalidRouteTableID.NotFound",)
-        doc = first(api, "DescribeRouteTables", "RouteTables", not_found, RouteTableIds=[resource_id])
+        doc = self.find(api, resource_id)
         for one in (doc or {}).get("Associations") or ():
             not_associated = ("InvalidAssociationID.NotFound",)
             api.removed(
                 "DisassociateRouteTable", not_associated, AssociationId=one["RouteTableAssociationId"]
             )
-        api.removed("DeleteRouteTable", not_found, RouteTableId=resource_id)
+        super().delete(api, resource_id, state)
 
 
-class Route:
+class Route(Kind):
     label = "EC2 Route"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
@@ -121,7 +119,7 @@ class Route:
         api.removed("DeleteRoute", not_found, RouteTableId=table, DestinationCidrBlock=cidr)
 
 
-class RouteTableAssociation:
+class RouteTableAssociation(Kind):
     label = "EC2 Route Table Association"
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
@@ -148,11 +146,6 @@ class RouteTableAssociation:
             if one["RouteTableAssociationId"] == resource_id:
                 return {"routeTableId": one["RouteTableId"], "subnetId": one.get("SubnetId", "")}
         return None
-
-    def update(
-        self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
-    ) -> None:
-        """Every change replaces: another route table gives the association another id."""
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
         api.removed("DisassociateRouteTable", ("InvalidAssociationID.NotFound",), AssociationId=resource_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orch.rehearsal.aws.resources.kinds import Api, Kind, Props, first, specification, tags_in
+from orch.rehearsal.aws.resources.kinds import Api, Kind, Listed, Props, specification
 from orch.rehearsal.store import Doc
 
 
@@ -88,8 +88,11 @@ def _inline(permissions: list[Doc], group: str) -> list[Props]:
     return list(rules.values())
 
 
-class SecurityGroup:
+class SecurityGroup(Listed):
     label = "EC2 Security Group"
+    name = "SecurityGroup"
+    id_name = "GroupId"
+    gone = ("InvalidGroup.NotFound",)
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         vpc = inputs.get("vpcId")
@@ -115,10 +118,7 @@ class SecurityGroup:
                 api(f"AuthorizeSecurityGroup{action}", GroupId=group, IpPermissions=rules)
         return group
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        doc = self._find(api, resource_id)
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         return {
             "arn": doc["SecurityGroupArn"],
             "ownerId": doc["OwnerId"],
@@ -128,18 +128,12 @@ class SecurityGroup:
             "vpcId": doc["VpcId"],
             "ingress": _inline(doc["IpPermissions"], resource_id),
             "egress": _inline(doc["IpPermissionsEgress"], resource_id),
-            "Tags": tags_in(doc),
         }
-
-    def _find(self, api: Api, group: str) -> Doc | None:
-        return first(
-            api, "DescribeSecurityGroups", "SecurityGroups", ("InvalidGroup.NotFound",), GroupIds=[group]
-        )
 
     def update(
         self, api: Api, resource_id: str, state: Props, inputs: Props, changed: frozenset[str]
     ) -> None:
-        doc = self._find(api, resource_id) or {}
+        doc = self.find(api, resource_id) or {}
         for key, action in _ACTIONS.items():
             if key not in changed:
                 continue
@@ -152,17 +146,17 @@ class SecurityGroup:
             if missing:
                 api(f"AuthorizeSecurityGroup{action}", GroupId=resource_id, IpPermissions=missing)
 
-    def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        api.removed("DeleteSecurityGroup", ("InvalidGroup.NotFound",), GroupId=resource_id)
-
 
 _ACTIONS = {"ingress": "Ingress", "egress": "Egress"}
 
 
-class SecurityGroupRule:
+class SecurityGroupRule(Listed):
     """An ingress or an egress rule of its own."""
 
     label = "VPC Security Group Rule"
+    name = "SecurityGroupRule"
+    id_name = "SecurityGroupRuleId"
+    gone = ("InvalidSecurityGroupRuleId.NotFound",)
 
     def __init__(self, action: str) -> None:
         self._action = action
@@ -188,17 +182,7 @@ class SecurityGroupRule:
         )
         return response["SecurityGroupRules"][0]["SecurityGroupRuleId"]
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        not_found = ("InvalidSecurityGroupRuleId.NotFound",)
-        doc = first(
-            api,
-            "DescribeSecurityGroupRules",
-            "SecurityGroupRules",
-            not_found,
-            SecurityGroupRuleIds=[resource_id],
-        )
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         ports = {} if doc["IpProtocol"] == "-1" else {"fromPort": doc["FromPort"], "toPort": doc["ToPort"]}
         return {
             "arn": doc["SecurityGroupRuleArn"],
@@ -211,7 +195,6 @@ class SecurityGroupRule:
             "prefixListId": doc.get("PrefixListId"),
             "referencedSecurityGroupId": (doc.get("ReferencedGroupInfo") or {}).get("GroupId"),
             "description": doc.get("Description"),
-            "Tags": tags_in(doc),
         }
 
     def update(
@@ -233,10 +216,9 @@ class SecurityGroupRule:
         api("ModifySecurityGroupRules", GroupId=inputs["securityGroupId"], SecurityGroupRules=[change])
 
     def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        not_found = ("InvalidSecurityGroupRuleId.NotFound", "InvalidGroup.NotFound")
         api.removed(
             f"RevokeSecurityGroup{self._action}",
-            not_found,
+            (*self.gone, "InvalidGroup.NotFound"),
             GroupId=state["securityGroupId"],
             SecurityGroupRuleIds=[resource_id],
         )

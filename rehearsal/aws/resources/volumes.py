@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orch.rehearsal.aws.resources.kinds import Api, Kind, Props, first, specification, tags_in
+from orch.rehearsal.aws.resources.kinds import Api, Kind, Listed, Props, specification
+from orch.rehearsal.store import Doc
 
 
-class Volume:
+class Volume(Listed):
     label = "EBS Volume"
+    name = "Volume"
+    id_name = "VolumeId"
+    gone = ("InvalidVolume.NotFound",)
 
     def create(self, api: Api, inputs: Props, tags: Mapping[str, str]) -> str:
         response = api(
@@ -25,11 +29,7 @@ class Volume:
         )
         return str(response["VolumeId"])
 
-    def read(self, api: Api, resource_id: str, state: Props) -> Props | None:
-        not_found = ("InvalidVolume.NotFound",)
-        doc = first(api, "DescribeVolumes", "Volumes", not_found, VolumeIds=[resource_id])
-        if doc is None:
-            return None
+    def properties(self, api: Api, resource_id: str, doc: Doc) -> Props:
         return {
             "arn": f"arn:aws:ec2:{api.region}:{api.owner}:volume/{resource_id}",
             "availabilityZone": doc["AvailabilityZone"],
@@ -43,7 +43,6 @@ class Volume:
             "snapshotId": doc.get("SnapshotId") or "",
             "throughput": doc.get("Throughput") or 0,
             "type": doc["VolumeType"],
-            "Tags": tags_in(doc),
         }
 
     def update(
@@ -59,9 +58,6 @@ class Volume:
                 Iops=new.get("iops"),
                 Throughput=new.get("throughput"),
             )
-
-    def delete(self, api: Api, resource_id: str, state: Props) -> None:
-        api.removed("DeleteVolume", ("InvalidVolume.NotFound",), VolumeId=resource_id)
 
 
 TYPES: Mapping[str, Kind] = {"aws:ebs/volume:Volume": Volume()}

@@ -5,27 +5,24 @@ Source: crusoecloud/client-go swagger/v1/swagger.json, schemas …PostRequestV1.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 
 from orch.rehearsal.crusoe.api.errors import bad_request
+from orch.rehearsal.http_service import B, Body, validated
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 Ports = Annotated[str, StringConstraints(pattern=r"^\d{1,5}(-\d{1,5})?$")]
 Script = Annotated[str, StringConstraints(max_length=64_000)]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class CreateNetwork(_Body):
+class CreateNetwork(Body):
     name: Name
     cidr: Name
 
 
-class CreateSubnet(_Body):
+class CreateSubnet(Body):
     name: Name
     cidr: Name
     location: Name
@@ -33,12 +30,12 @@ class CreateSubnet(_Body):
     nat_gateway_enabled: bool = False
 
 
-class RuleObject(_Body):
+class RuleObject(Body):
     cidr: str = ""
     resource_id: str = ""
 
 
-class CreateRule(_Body):
+class CreateRule(Body):
     name: Name
     action: Literal["allow", "deny"]
     direction: Literal["ingress", "egress"]
@@ -50,12 +47,12 @@ class CreateRule(_Body):
     vpc_network_id: Name
 
 
-class CreatePartition(_Body):
+class CreatePartition(Body):
     name: Name
     ib_network_id: Name
 
 
-class CreateDisk(_Body):
+class CreateDisk(Body):
     name: Name
     location: Name
     size: Annotated[str, StringConstraints(pattern=r"^\d+(GiB|TiB)$")]
@@ -64,36 +61,36 @@ class CreateDisk(_Body):
     snapshot_id: str | None = None
 
 
-class DiskAttachment(_Body):
+class DiskAttachment(Body):
     disk_id: Name
     attachment_type: Literal["os", "data"]
     mode: Literal["read-only", "read-write"]
 
 
-class PublicAddress(_Body):
+class PublicAddress(Body):
     type: Literal["static", "dynamic"]
 
 
-class Address(_Body):
+class Address(Body):
     public_ipv4: PublicAddress | None = None
 
 
-class Interface(_Body):
+class Interface(Body):
     subnet: Name
     ips: list[Address] = Field(default_factory=list)
 
 
-class Adapter(_Body):
+class Adapter(Body):
     ib_partition_id: str = ""
     transport_partition_id: str = ""
 
 
-class Reservation(_Body):
+class Reservation(Body):
     id: str | None = None
     selection_strategy: Literal["lowest_cost", "on_demand"] | None = None
 
 
-class CreateInstance(_Body):
+class CreateInstance(Body):
     name: Name
     type: Name
     location: Name
@@ -112,13 +109,6 @@ class CreateInstance(_Body):
     crusoe_watch_agent_install_mode: Literal["docker", "native"] | None = None
 
 
-B = TypeVar("B", bound=_Body)
-
-
 def checked(model: type[B], body: Any) -> B:
     """A body that has the form of its schema. Raises CrusoeError."""
-    try:
-        return model.model_validate(body if isinstance(body, dict) else {})
-    except ValidationError as error:
-        lines = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
-        raise bad_request("; ".join(lines)) from None
+    return validated(model, body, lambda lines: bad_request("; ".join(lines)))

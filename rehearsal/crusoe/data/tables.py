@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+from orch.rehearsal.tables import read_rows
 
 PLENTY = 1024
 """Slices, or machines that are no cluster's, of a type whose capacity nobody set."""
@@ -49,8 +49,6 @@ class IbNetwork:
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    text = resources.files(__name__.rpartition(".")[0]).joinpath("types.csv").read_text("utf-8")
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return {
         row["product_name"]: Kind(
             row["product_name"],
@@ -63,7 +61,7 @@ def kinds() -> Mapping[str, Kind]:
             row["quota"],
             tuple(row["locations"].split()),
         )
-        for row in rows
+        for row in read_rows(__name__, "types.csv")
     }
 
 

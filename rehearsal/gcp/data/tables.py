@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 import yaml
+
+from orch.rehearsal.tables import read_rows, read_text
 
 RELEASES = ("v20261001", "v20261101")
 """Dates of the releases of each public image, the newest last."""
@@ -99,14 +99,10 @@ class NetworkProfile:
     interface: str
 
 
-def _text(name: str) -> str:
-    return (resources.files("orch.rehearsal.gcp.data") / name).read_text()
-
-
 @functools.cache
 def regions() -> Mapping[str, tuple[str, ...]]:
     """Region -> its zones."""
-    table: dict[str, str] = yaml.safe_load(_text("regions.yml"))
+    table: dict[str, str] = yaml.safe_load(read_text(__name__, "regions.yml"))
     return {region: tuple(f"{region}-{letter}" for letter in letters) for region, letters in table.items()}
 
 
@@ -118,8 +114,7 @@ def zones() -> Mapping[str, str]:
 
 @functools.cache
 def types() -> Mapping[str, Type]:
-    lines = [line for line in _text("machine-types.csv").splitlines() if not line.startswith("#")]
-    return {row["type"]: _type(row) for row in csv.DictReader(lines)}
+    return {row["type"]: _type(row) for row in read_rows(__name__, "machine-types.csv")}
 
 
 def _type(row: dict[str, str]) -> Type:
@@ -151,7 +146,7 @@ def _type(row: dict[str, str]) -> Type:
 @functools.cache
 def profiles() -> Mapping[str, NetworkProfile]:
     """Profile kind -> what it fixes."""
-    table: dict[str, dict[str, Any]] = yaml.safe_load(_text("network-profiles.yml"))
+    table: dict[str, dict[str, Any]] = yaml.safe_load(read_text(__name__, "network-profiles.yml"))
     return {
         kind: NetworkProfile(kind, tuple(row["types"]), row["mtu"], row["subnets"], row["interface"])
         for kind, row in table.items()
@@ -161,7 +156,7 @@ def profiles() -> Mapping[str, NetworkProfile]:
 @functools.cache
 def quotas() -> Mapping[str, Mapping[str, float]]:
     """project | region | family -> metric -> limit."""
-    return yaml.safe_load(_text("quotas.yml"))
+    return yaml.safe_load(read_text(__name__, "quotas.yml"))
 
 
 @functools.cache
@@ -169,6 +164,6 @@ def images() -> tuple[Mapping[str, Any], ...]:
     """Public images, the releases of a family in their order."""
     return tuple(
         {**row, "name": f"{row['name']}-{release}"}
-        for row in yaml.safe_load(_text("images.yml"))
+        for row in yaml.safe_load(read_text(__name__, "images.yml"))
         for release in RELEASES
     )

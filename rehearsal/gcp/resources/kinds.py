@@ -42,15 +42,18 @@ class Generated:
     path_template: str
     """Its id, as a template over `project`, `region`, `zone` and the inputs."""
 
+    fields: tuple[str, ...] = ()
+    """What is sent, and read, as it is."""
+
     update_with = "PATCH"
 
     def body(self, api: Api, inputs: Props) -> Doc:
         """The request that makes it."""
-        raise AssertionError("each type has its own")
+        return body_fields(inputs, *self.fields)
 
     def outputs(self, doc: Doc, state: Props) -> Props:
         """What is read."""
-        raise AssertionError("each type has its own")
+        return output_fields(doc, *self.fields)
 
     def path(self, api: Api, inputs: Props) -> str:
         places = {"project": api.project, "region": api.region, "zone": api.zone}

@@ -8,52 +8,33 @@ from orch.rehearsal.gcp.resources.calls import Api, ApiFailure, CallFailed, Oper
 from orch.rehearsal.gcp.resources.kinds import Generated, Kind, Props, body_fields, full, last, output_fields
 from orch.rehearsal.store import Doc
 
+_ROUTING = ("routingMode", "bgpBestPathSelectionMode", "bgpAlwaysCompareMed", "bgpInterRegionCost")
+
 
 class Network(Generated):
     title = "Network"
     path_template = "projects/{project}/global/networks/{name}"
+    fields = (
+        "name",
+        "description",
+        "mtu",
+        "autoCreateSubnetworks",
+        "enableUlaInternalIpv6",
+        "internalIpv6Range",
+        "networkProfile",
+        "networkFirewallPolicyEnforcementOrder",
+    )
 
     def body(self, api: Api, inputs: Props) -> Doc:
-        routing = body_fields(
-            inputs, "routingMode", "bgpBestPathSelectionMode", "bgpAlwaysCompareMed", "bgpInterRegionCost"
-        )
-        body = body_fields(
-            inputs,
-            "name",
-            "description",
-            "mtu",
-            "autoCreateSubnetworks",
-            "enableUlaInternalIpv6",
-            "internalIpv6Range",
-            "networkProfile",
-            "networkFirewallPolicyEnforcementOrder",
-        )
-        return body | ({"routingConfig": routing} if routing else {})
+        routing = body_fields(inputs, *_ROUTING)
+        return super().body(api, inputs) | ({"routingConfig": routing} if routing else {})
 
     def outputs(self, doc: Doc, state: Props) -> Props:
         return {
-            **output_fields(
-                doc,
-                "name",
-                "description",
-                "mtu",
-                "autoCreateSubnetworks",
-                "enableUlaInternalIpv6",
-                "internalIpv6Range",
-                "networkFirewallPolicyEnforcementOrder",
-                "networkProfile",
-                "selfLink",
-                networkId="id",
-                gatewayIpv4="gatewayIPv4",
-            ),
+            **super().outputs(doc, state),
+            **output_fields(doc, "selfLink", networkId="id", gatewayIpv4="gatewayIPv4"),
             "numericId": doc.get("id", ""),
-            **output_fields(
-                doc.get("routingConfig") or {},
-                "routingMode",
-                "bgpBestPathSelectionMode",
-                "bgpAlwaysCompareMed",
-                "bgpInterRegionCost",
-            ),
+            **output_fields(doc.get("routingConfig") or {}, *_ROUTING),
         }
 
     def update(
@@ -61,8 +42,7 @@ class Network(Generated):
     ) -> None:
         """Each field by a call of its own."""
         body = self.body(api, inputs)
-        routing = {"routingMode", "bgpBestPathSelectionMode", "bgpAlwaysCompareMed", "bgpInterRegionCost"}
-        if changed & routing:
+        if changed & {*_ROUTING}:
             one = {"routingConfig": body.get("routingConfig", {})}
             self.change(api, resource_id, "PATCH", resource_id, one)
         for name in ("mtu", "enableUlaInternalIpv6", "networkFirewallPolicyEnforcementOrder"):
@@ -73,30 +53,25 @@ class Network(Generated):
 class Subnetwork(Generated):
     title = "Subnetwork"
     path_template = "projects/{project}/regions/{region}/subnetworks/{name}"
-
-    def body(self, api: Api, inputs: Props) -> Doc:
-        return body_fields(
-            inputs,
-            "name",
-            "description",
-            "network",
-            "ipCidrRange",
-            "privateIpGoogleAccess",
-            "privateIpv6GoogleAccess",
-            "stackType",
-            "ipv6AccessType",
-            "purpose",
-            "role",
-            "logConfig",
-            "secondaryIpRanges",
-        )
+    fields = (
+        "name",
+        "description",
+        "network",
+        "ipCidrRange",
+        "privateIpGoogleAccess",
+        "privateIpv6GoogleAccess",
+        "stackType",
+        "ipv6AccessType",
+        "purpose",
+        "role",
+        "logConfig",
+        "secondaryIpRanges",
+    )
 
     def outputs(self, doc: Doc, state: Props) -> Props:
-        names = ("privateIpv6GoogleAccess", "stackType", "ipv6AccessType", "purpose", "role", "logConfig")
-        more = ("externalIpv6Prefix", "internalIpv6Prefix", "ipv6CidrRange", "secondaryIpRanges", "state")
         return {
-            **output_fields(doc, "name", "description", "network", "ipCidrRange", "privateIpGoogleAccess"),
-            **output_fields(doc, *names, *more),
+            **super().outputs(doc, state),
+            **output_fields(doc, "externalIpv6Prefix", "internalIpv6Prefix", "ipv6CidrRange", "state"),
             **output_fields(doc, "creationTimestamp", "fingerprint", "gatewayAddress", "selfLink"),
             "subnetworkId": int(doc.get("id") or 0),
             "region": last(doc.get("region")),
@@ -182,13 +157,11 @@ class Firewall(Generated):
 class Router(Generated):
     title = "Router"
     path_template = "projects/{project}/regions/{region}/routers/{name}"
-
-    def body(self, api: Api, inputs: Props) -> Doc:
-        return body_fields(inputs, "name", "description", "network", "bgp", "encryptedInterconnectRouter")
+    fields = ("name", "description", "network", "bgp", "encryptedInterconnectRouter")
 
     def outputs(self, doc: Doc, state: Props) -> Props:
         return {
-            **output_fields(doc, "name", "description", "network", "bgp", "encryptedInterconnectRouter"),
+            **super().outputs(doc, state),
             **output_fields(doc, "creationTimestamp", "selfLink"),
             "region": last(doc.get("region")),
         }

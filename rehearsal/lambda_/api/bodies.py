@@ -5,10 +5,11 @@ Source: Lambda Cloud API 1.10, schemas …Request.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 
+from orch.rehearsal.http_service import B, Body, validated
 from orch.rehearsal.lambda_.api.errors import invalid
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -22,30 +23,26 @@ TagKey = Annotated[str, StringConstraints(max_length=55, pattern=r"^[a-z][a-z0-9
 Source = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+\.\d+\.\d+(/\d+)?$")]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Image(_Body):
+class Image(Body):
     id: str | None = None
     family: str | None = None
 
 
-class Mount(_Body):
+class Mount(Body):
     file_system_id: str
     mount_point: MountPoint
 
 
-class Tag(_Body):
+class Tag(Body):
     key: TagKey
     value: Annotated[str, StringConstraints(max_length=128)]
 
 
-class Ruleset(_Body):
+class Ruleset(Body):
     id: str
 
 
-class Launch(_Body):
+class Launch(Body):
     region_name: str
     instance_type_name: str
     ssh_key_names: list[str] = Field(min_length=1, max_length=1)
@@ -59,21 +56,21 @@ class Launch(_Body):
     firewall_rulesets: list[Ruleset] = Field(default_factory=list)
 
 
-class Terminate(_Body):
+class Terminate(Body):
     instance_ids: list[str] = Field(min_length=1)
 
 
-class CreateKey(_Body):
+class CreateKey(Body):
     name: Name
     public_key: str | None = None
 
 
-class CreateFileSystem(_Body):
+class CreateFileSystem(Body):
     name: FileSystemName
     region: str
 
 
-class FirewallRule(_Body):
+class FirewallRule(Body):
     protocol: Literal["tcp", "udp", "icmp", "all"]
     port_range: Annotated[list[Annotated[int, Field(ge=1, le=65535)]], Field(min_length=2, max_length=2)] | (
         None
@@ -82,17 +79,10 @@ class FirewallRule(_Body):
     description: Annotated[str, StringConstraints(max_length=128)]
 
 
-class PutRules(_Body):
+class PutRules(Body):
     data: list[FirewallRule]
-
-
-B = TypeVar("B", bound=_Body)
 
 
 def checked(model: type[B], body: Any) -> B:
     """A body that has the form of its schema. Raises LambdaError."""
-    try:
-        return model.model_validate(body if isinstance(body, dict) else {})
-    except ValidationError as error:
-        lines = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
-        raise invalid("; ".join(lines)) from None
+    return validated(model, body, lambda lines: invalid("; ".join(lines)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+from orch.rehearsal.tables import read_rows
 
 REGIONS: Mapping[str, str] = {
     "us-east-1": "Virginia, USA",
@@ -43,8 +43,6 @@ class Kind:
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    text = resources.files(__name__.rpartition(".")[0]).joinpath("types.csv").read_text("utf-8")
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return {
         row["name"]: Kind(
             row["name"],
@@ -57,5 +55,5 @@ def kinds() -> Mapping[str, Kind]:
             row["arch"],
             tuple(row["regions"].split()),
         )
-        for row in rows
+        for row in read_rows(__name__, "types.csv")
     }

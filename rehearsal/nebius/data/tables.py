@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+from orch.rehearsal.tables import read_rows
 
 TENANT = "tenant-e00orchrehearsal000000"
 IMAGE_FAMILIES: Mapping[str, int] = {"ubuntu24.04-cuda13.0": 40, "ubuntu24.04-driverless": 10}
@@ -40,8 +40,6 @@ class Preset:
 
 @cache
 def presets() -> Mapping[tuple[str, str], Preset]:
-    text = resources.files(__name__.rpartition(".")[0]).joinpath("platforms.csv").read_text("utf-8")
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     known = (
         Preset(
             row["platform"],
@@ -57,7 +55,7 @@ def presets() -> Mapping[tuple[str, str], Preset]:
             tuple(row["regions"].split()),
             _fabrics(row["fabrics"]),
         )
-        for row in rows
+        for row in read_rows(__name__, "platforms.csv")
     )
     return {(each.platform, each.name): each for each in known}
 

@@ -6,10 +6,11 @@ Source: runpod/docs api-reference-v2/openapi.json, schemas Create…Request and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 
+from orch.rehearsal.http_service import B, Body, validated
 from orch.rehearsal.runpod.api.errors import RunpodError
 from orch.rehearsal.store import Doc
 
@@ -17,26 +18,22 @@ Name = Annotated[str, StringConstraints(min_length=1)]
 Version = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$")]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class PersistentMount(_Body):
+class PersistentMount(Body):
     size: int = Field(ge=10)
     path: str
 
 
-class NetworkMount(_Body):
+class NetworkMount(Body):
     volumeId: str
     path: str
 
 
-class Mounts(_Body):
+class Mounts(Body):
     persistent: PersistentMount | None = None
     network: list[NetworkMount] | None = Field(default=None, max_length=1)
 
 
-class _Container(_Body):
+class _Container(Body):
     image: str | None = None
     args: str = ""
     disk: int = Field(default=50, ge=1)
@@ -48,7 +45,7 @@ class _Container(_Body):
     startJupyter: bool = False
 
 
-class GpuRequest(_Body):
+class GpuRequest(Body):
     id: str
     count: int = Field(default=1, ge=1)
     allowedCudaVersions: list[Version] | None = None
@@ -57,7 +54,7 @@ class GpuRequest(_Body):
     minVcpuCountPerGpu: int | None = Field(default=None, ge=1)
 
 
-class CpuRequest(_Body):
+class CpuRequest(Body):
     id: Name
     vcpuCount: int = Field(ge=2)
 
@@ -72,7 +69,7 @@ class CreatePod(_Container):
     templateId: Name | None = None
 
 
-class ClusterCompute(_Body):
+class ClusterCompute(Body):
     gpuTypeId: Name
     gpuCountPerPod: int = Field(ge=1)
     podCount: int = Field(ge=2, le=250)
@@ -86,32 +83,27 @@ class CreateCluster(_Container):
     compute: ClusterCompute
 
 
-class Rename(_Body):
+class Rename(Body):
     name: Name
 
 
-class CreateVolume(_Body):
+class CreateVolume(Body):
     name: Name
     size: int = Field(ge=10, le=4096)
     dataCenter: Name
     type: Literal["STANDARD", "HIGH_PERFORMANCE"] | None = None
 
 
-class UpdateVolume(_Body):
+class UpdateVolume(Body):
     name: Name | None = None
     size: int | None = Field(default=None, ge=10, le=4096)
 
 
-B = TypeVar("B", bound=_Body)
-
-
 def checked(model: type[B], body: Any) -> B:
     """A body that has the form of its schema. Raises RunpodError."""
-    try:
-        return model.model_validate(body if isinstance(body, dict) else {})
-    except ValidationError as error:
-        lines = [f"${''.join(f'.{part}' for part in each['loc'])}: {each['msg']}" for each in error.errors()]
-        raise RunpodError(422, "Request validation failed.", errors=lines) from None
+    return validated(
+        model, body, lambda lines: RunpodError(422, "Request validation failed.", errors=lines), root=("$",)
+    )
 
 
 def checked_container(body: _Container, volume_of: Callable[[str], Doc | None]) -> Doc | None:

@@ -58,6 +58,10 @@ def over_spend_limit(limit: float) -> RunpodError:
     return RunpodError(402, f"This deployment would exceed your spend limit of ${limit:.2f} per hour")
 
 
+def forbidden() -> RunpodError:
+    return RunpodError(403, "access denied")
+
+
 def too_many_requests() -> RunpodError:
     headers = {"Retry-After": "1", "RateLimit": '"minute";r=0;t=1'}
     return RunpodError(429, "rate limit exceeded for the minute window", headers=headers)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+from orch.rehearsal.tables import read_rows
 
 REGIONS: Mapping[str, str] = {"US": "NORTH_AMERICA", "CA": "NORTH_AMERICA", "EU": "EUROPE"}
 """What a data center's name begins with -> where it is."""
@@ -36,8 +36,6 @@ class Gpu:
 
 @cache
 def gpus() -> Mapping[str, Gpu]:
-    text = resources.files(__name__.rpartition(".")[0]).joinpath("gpus.csv").read_text("utf-8")
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     known = (
         Gpu(
             row["id"],
@@ -49,7 +47,7 @@ def gpus() -> Mapping[str, Gpu]:
             row["cluster"] == "yes",
             tuple(row["data_centers"].split()),
         )
-        for row in rows
+        for row in read_rows(__name__, "gpus.csv")
     )
     return {each.id: each for each in known}
 

@@ -211,7 +211,7 @@ def some(names: Sequence[str]) -> str:
     """Names in a sentence, folded when they are many."""
     if len(names) <= 4:
         return ", ".join(names)
-    from orch.runner.launch.environment import fold
+    from orch.spec.grammar.hosts import fold
 
     folded = fold(names)
     return folded if len(folded) <= 100 else f"{names[0]} and {len(names) - 1} more"

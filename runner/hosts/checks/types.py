@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from orch.runner.errors import RunnerError
 from orch.runner.hosts.host_facts import HostFacts
 from orch.runner.hosts.network import ClusterNetwork, NetworkProblem
+from orch.runner.node_api.target import Target, TargetError
 from orch.spec.errors import OrchError
-from orch.spec.state import NodeState
 
 EXTERNAL_PORTS = (2375, 2376, 10022, 29500)
 """Docker's API without and with TLS, the port of other tools' containers, torchrun's rendezvous."""
@@ -123,31 +122,6 @@ class HostObservation:
     problems: tuple[NetworkProblem, ...] = field(default=())
     mesh: MeshView | None = None
     rdma_common: int = 0
-
-
-@dataclass(frozen=True)
-class Target:
-    """A machine of a fleet and how to reach it. `node.index` counts from 0 in the order of the file.
-
-    `unverified_key`: the fingerprint of its host key, if the key is used but nobody has accepted it.
-    """
-
-    node: NodeState
-    unverified_key: str | None = field(default=None, kw_only=True)
-
-    @property
-    def name(self) -> str:
-        return self.node.name
-
-
-@dataclass(frozen=True)
-class TargetError:
-    """A machine of a fleet that cannot be connected to, by its name, and why."""
-
-    index: int
-    name: str
-    address: str
-    error: RunnerError
 
 
 @dataclass(frozen=True)

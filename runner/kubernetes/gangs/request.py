@@ -20,7 +20,7 @@ from orch.runner.kubernetes.gangs.names import (
     check_labels,
     gang_name,
 )
-from orch.runner.launch.variables import check_names
+from orch.runner.plan.environment import check_names
 from orch.spec.quantities import MIB, quantity
 from orch.spec.state import PodQueue
 

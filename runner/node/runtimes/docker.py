@@ -23,12 +23,12 @@ from orch.images import docker as local_docker
 from orch.images.build import PREFIX
 from orch.runner.errors import CommandTimeout, HostUnreachable, ImageUnavailable, RunFailed, RunnerError
 from orch.runner.events import ImageProgress, Notice, Processor
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.node import container
-from orch.runner.node.commands import NODE_HOME, Command, StdinSource, argv, as_root
-from orch.runner.node.connector import Completed, Connector, NodeResult, fan_out
 from orch.runner.node.registry import RegistryLogin, is_refusal, pull_script, registry_of
-from orch.runner.node.runtime import ObservedRank, StartedRank
+from orch.runner.node.runtime import WHOLE_LOG, LogPart, ObservedRank, StartedRank
+from orch.runner.node_api.commands import NODE_HOME, Command, StdinSource, argv, as_root
+from orch.runner.node_api.connector import Completed, Connector, NodeResult, fan_out
+from orch.runner.plan.run_plan import RunPlan
 from orch.spec.state import NodeState
 from orch.templates import render
 
@@ -131,16 +131,13 @@ class DockerRuntime:
         plan: RunPlan,
         rank: int,
         on_lines: Callable[[bytes], object],
+        part: LogPart = WHOLE_LOG,
         *,
-        skip: int = 0,
-        follow: bool = False,
-        tail: int | None = None,
-        since: str | None = None,
         deadline_s: float | None = None,
         until: threading.Event | None = None,
     ) -> bool:
         node = plan.ranks[rank].node
-        command = container.log_command(plan, rank, skip=skip, follow=follow, tail=tail, since=since)
+        command = container.log_command(plan, rank, part)
         complaints: list[str] = []
 
         def sort(lines: bytes) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 
 from orch.runner.errors import ImageUnavailable, PodGone
 from orch.runner.events import Processor
-from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node.commands import NODE_HOME, Command, argv
-from orch.runner.node.connector import Completed, Connector, NodeResult
 from orch.runner.node.registry import RegistryLogin
+from orch.runner.node.runtime import WHOLE_LOG, LogPart
 from orch.runner.node.runtimes.docker import DockerRuntime
+from orch.runner.node_api.commands import NODE_HOME, Command, argv
+from orch.runner.node_api.connector import Completed, Connector, NodeResult
+from orch.runner.plan.run_plan import RunPlan
 from orch.spec.state import NodeState
 from orch.templates import render
 
@@ -46,10 +47,16 @@ class ProcessRuntime(DockerRuntime):
             super().remove(connector, plan, rank, deadline_s=deadline_s)
 
     def read_log(
-        self, connector: Connector, plan: RunPlan, rank: int, on_lines: Callable[[bytes], object], **how: Any
+        self,
+        connector: Connector,
+        plan: RunPlan,
+        rank: int,
+        on_lines: Callable[[bytes], object],
+        part: LogPart = WHOLE_LOG,
+        **how: Any,
     ) -> bool:
         try:
-            return super().read_log(connector, plan, rank, on_lines, **how)
+            return super().read_log(connector, plan, rank, on_lines, part, **how)
         except PodGone:
             return False
 

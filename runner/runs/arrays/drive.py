@@ -24,13 +24,13 @@ from orch.runner.ledger.lease import LeaseLost, Renewal
 from orch.runner.ledger.patience import LEDGER_PAUSE_S, LedgerPatience
 from orch.runner.ledger.records import ArrayKey, Lease, RunRow
 from orch.runner.ledger.run_folder import array_folders, find_folder
-from orch.runner.ledger.run_names import RunName, as_argument
 from orch.runner.metrics.sampling import keep_sample
-from orch.runner.placement.recent_statuses import RecentStatuses
+from orch.runner.plan.run_names import RunName, as_argument
 from orch.runner.processes import process_owner
 from orch.runner.runs.arrays.turns import to_be_seen_to, turns
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.driver import USE_FILES_EVERY_S, Driver
+from orch.runner.runs.seats.recent_statuses import RecentStatuses
 from orch.runner.upload.snapshot import Snapshots
 from orch.spec.errors import OrchError
 
@@ -304,7 +304,7 @@ class ArrayDriver:
         if time.monotonic() - self._used_at < USE_FILES_EVERY_S or not self._begins_here:
             return
         self._used_at = time.monotonic()
-        from orch.runner.launch.run_plan import plan_of
+        from orch.runner.ledger.plans import plan_of
 
         with suppress(OrchError):  # its disk may be full now, and not in an hour
             plan = plan_of(self._runner.ledger.by_id(self._array.id))

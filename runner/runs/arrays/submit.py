@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from orch.runner.errors import BadTask, LedgerUnusable
 from orch.runner.launch.compile import RunRequest, compile_run
 from orch.runner.launch.launch_record import place_in
-from orch.runner.launch.run_plan import StagedFile
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import ARRAY_LIMIT, ARRAY_TURN, RunRow, Waiting
 from orch.runner.ledger.run_folder import RunFolder, open_folder
-from orch.runner.ledger.run_names import RunName
 from orch.runner.placement.placement import place_task
+from orch.runner.plan.run_names import RunName
+from orch.runner.plan.run_plan import StagedFile
 from orch.runner.runs.run_secrets import names_in
 from orch.runner.runs.submit import announce, launch_record, waiting_for_nodes, write_registry_auth
 from orch.runner.upload.repository import Repository, repository_of

@@ -14,9 +14,10 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import NoFit, NotAdmitted, PodsRefused, RunnerError, error_text
-from orch.runner.launch.run_plan import RunPlan, plan_of
+from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
 from orch.runner.placement.slots import access_of, is_of_cluster
+from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.run_secrets import filled_login
 from orch.spec.codes import EXIT_CODES
 from orch.spec.deletable import Evidence, why_kept

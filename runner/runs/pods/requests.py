@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from orch.runner.kubernetes.gangs.objects import gang
 from orch.runner.kubernetes.gangs.request import Claim, GangRequest, HostFolder, PodResources, RegistryLogin
-from orch.runner.launch.run_plan import RunPlan
 from orch.runner.launch.volumes import Volumes, instance_volume
-from orch.runner.node.commands import NODE_HOME
 from orch.runner.node.registry import HUB, registry_of
+from orch.runner.node_api.commands import NODE_HOME
 from orch.runner.placement.rank_groups import rank_groups
+from orch.runner.plan.run_plan import RunPlan
 from orch.templates import render
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from kit.ledgers.activeruns import fail, left, start
 from orch.components.request import Approvals
 from orch.spec.loader.load import load_paths
 from orch.spec.models import Fleet
-from orch.stacks import operations
 from orch.stacks.errors import Conflict
-from orch.stacks.request import FleetRequest
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.provisioning import operations
 
 ROOT = Path(__file__).parents[3]
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000, "L-2C3B7624": 20_000, "L-1216C47A": 20_000}

@@ -12,7 +12,7 @@ from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks.errors import EngineFailed, NoCapacity, StackError
 from orch.stacks.pulumi.operation import EngineCall, engine
-from orch.stacks.state import StackState
+from orch.stacks.stack.state import StackState
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("forked_providers")]
 

@@ -17,8 +17,9 @@ from orch.components.lifetime import TAG
 from orch.runner.ledger.ledger import open_ledger
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
-from orch.stacks import operations, request
-from orch.stacks.provisioning.leftovers import sweep
+from orch.stacks.plans import request
+from orch.stacks.provisioning import operations
+from orch.stacks.runs.leftovers import sweep
 
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000}
 TYPE = "g6.xlarge"

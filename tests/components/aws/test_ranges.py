@@ -10,17 +10,17 @@ import pytest
 from kit.clouds.aws_engine import Stack, stack
 from kit.clouds.cloud_engine import quiet
 
-from orch.cli.runs.new_nodes import NewNodes, make, tell_of_later_nodes
+from orch.cli.driver.new_nodes import NewNodes, make, tell_of_later_nodes
 from orch.rehearsal.aws.api.actions import ACCOUNT
 from orch.runner.errors import NoFit
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet, Task
-from orch.stacks import operations
 from orch.stacks.errors import Conflict, NoCapacity
-from orch.stacks.plan import Plan
-from orch.stacks.provisioning.nodes_for_runs import Growth, growth_for, make_nodes, plan_growth
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState
+from orch.stacks.plans.plan import Plan
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.provisioning import operations
+from orch.stacks.runs.nodes_for_runs import Growth, growth_for, make_nodes, plan_growth
+from orch.stacks.stack.state import StackState
 
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000}
 TYPE = "g6.xlarge"

@@ -15,12 +15,13 @@ from kit.clouds.gcp_engine import Stack, stack
 
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
-from orch.stacks import operations, request
-from orch.stacks.provisioning import leftovers
-from orch.stacks.provisioning.leftovers import sweep
-from orch.stacks.pulumi.masking import SECRET_MARK
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState
+from orch.stacks.events.masking import SECRET_MARK
+from orch.stacks.plans import request
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.provisioning import operations
+from orch.stacks.runs import leftovers
+from orch.stacks.runs.leftovers import sweep
+from orch.stacks.stack.state import StackState
 
 TYPE = "g2-standard-8"
 COPIES_OF_LABELS = ["effectiveLabels", "pulumiLabels"]

@@ -17,9 +17,9 @@ from kit.engine.simulated_stack import Done, SimulatedStack
 
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.spec.models import Fleet
-from orch.stacks.pulumi.changes import find_drift
-from orch.stacks.request import FleetRequest, compile_for
-from orch.stacks.state import StackState
+from orch.stacks.events.changes import find_drift
+from orch.stacks.plans.request import FleetRequest, compile_for
+from orch.stacks.stack.state import StackState
 
 # One of each layout of networks; the others differ in names and counts only, which the golden plans hold.
 SHAPES = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kit.apart import passes
 
-from orch.stacks.pulumi import install as engines
+from orch.stacks.engine import install as engines
 
 pytestmark = [
     pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`"),

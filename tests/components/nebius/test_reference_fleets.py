@@ -19,10 +19,10 @@ from orch.spec.diagnostics import Severity
 from orch.spec.findings import PlanErrors
 from orch.spec.loader.load import load_paths
 from orch.spec.models import Fleet
-from orch.stacks.plan import Plan
-from orch.stacks.project import find
-from orch.stacks.request import FleetRequest, compile_for
-from orch.stacks.state import StackState
+from orch.stacks.plans.plan import Plan
+from orch.stacks.plans.request import FleetRequest, compile_for
+from orch.stacks.project.project import find
+from orch.stacks.stack.state import StackState
 
 REFERENCE = ROOT / "tests" / "spec" / "reference"
 pytestmark = [pytest.mark.usefixtures("engine", "forked_providers"), pytest.mark.timeout(600)]

@@ -14,7 +14,7 @@ from kit.clouds.cloud_engine import CloudStack
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.project import rehearse
 from orch.rehearsal.scenario import Knobs
-from orch.stacks.project import find
+from orch.stacks.project.project import find
 
 
 @dataclass(frozen=True)

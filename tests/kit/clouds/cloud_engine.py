@@ -9,14 +9,14 @@ from pathlib import Path
 from orch.components.request import Approvals, whole
 from orch.spec.models import Fleet
 from orch.spec.state import FleetState
-from orch.stacks import operations
-from orch.stacks.fleets import require_up
-from orch.stacks.plan import Plan
-from orch.stacks.project import Project
-from orch.stacks.pulumi.changes import Change, PropertyDrift
-from orch.stacks.pulumi.operation import Progress
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import StackState
+from orch.stacks.events.changes import Change, PropertyDrift
+from orch.stacks.plans.plan import Plan
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.project.project import Project
+from orch.stacks.provisioning import operations
+from orch.stacks.pulumi.progress import Progress
+from orch.stacks.record.fleets import require_up
+from orch.stacks.stack.state import StackState
 
 
 def quiet(event: Progress) -> None:

@@ -19,14 +19,14 @@ from orch.rehearsal.runpod.account import RunpodCloud
 from orch.rehearsal.scenario import Knobs
 from orch.spec.models import Task
 from orch.spec.state import FleetState, own_nodes
-from orch.stacks import operations
-from orch.stacks.fleets import find_fleet, fleet_state
-from orch.stacks.plan import Plan
-from orch.stacks.project import find
-from orch.stacks.provisioning.nodes_for_runs import Growth, growth_for, make_nodes, plan_growth
+from orch.stacks.plans.plan import Plan
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.project.project import find
+from orch.stacks.provisioning import operations
 from orch.stacks.provisioning.nodes_with_runs import give_up, make_way, making, remove_unused
-from orch.stacks.pulumi.operation import Progress
-from orch.stacks.request import FleetRequest
+from orch.stacks.pulumi.progress import Progress
+from orch.stacks.record.fleets import find_fleet, fleet_state
+from orch.stacks.runs.nodes_for_runs import Growth, growth_for, make_nodes, plan_growth
 
 IMAGE = "pytorch/pytorch:2.8.0"
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch.stacks.pulumi.install import require
+from orch.stacks.engine.install import require
 
 # Words of a subcommand that is one of a group.
 GROUPS = ("stack",)

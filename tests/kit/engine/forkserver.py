@@ -38,15 +38,15 @@ _VERBS_LOAD = """
 orch.cli.main orch.cli.apply orch.cli.doctor orch.cli.fleets.fleet orch.cli.offers orch.cli.fleets.preview
 orch.cli.fleets.provision orch.cli.fleets.up
 orch.cli.show
-orch.cli.hosts.check orch.cli.hosts.node_names orch.cli.output.fleet orch.review.tree
+orch.cli.nodes.check orch.cli.targets.nodes orch.cli.output.fleet orch.review.tree
 orch.cli.output.review orch.cli.output.run orch.cli.output.untrusted
-orch.stacks.operations orch.rehearsal.project orch.runner.runs.lifecycle orch.runner.ssh.pool
+orch.stacks.provisioning.operations orch.rehearsal.project orch.runner.runs.lifecycle orch.runner.ssh.pool
 orch.runner.ledger.ledger orch.runner.hosts.survey orch.catalog.load orch.components.registry
 orch.components.aws.backend orch.components.gcp.backend orch.components.local.resources
 orch.components.ssh.resources
 orch.spec.models.backends.azure orch.spec.models.backends.crusoe orch.spec.models.backends.kubernetes
 orch.spec.models.backends.lambda_ orch.spec.models.backends.nebius orch.spec.models.backends.oci
-orch.spec.models.backends.runpod orch.spec.models.backends.ssh orch.stacks.provisioning.nodes_for_runs
+orch.spec.models.backends.runpod orch.spec.models.backends.ssh orch.stacks.runs.nodes_for_runs
 orch.ci.comments orch.ci.drift orch.ci.findings orch.ci.github orch.ci.gitlab orch.ci.pipeline github gitlab
 jinja2 pulumi.automation._server rich.console rich.table sqlalchemy.dialects.sqlite typer.rich_utils
 """

@@ -14,9 +14,9 @@ from orch.components.explain import Explained
 from orch.components.gcp import explain as gcp
 from orch.components.local import backend as local
 from orch.components.ssh import backend as ssh
-from orch.stacks.plan import Plan
-from orch.stacks.pulumi.changes import Change, changes, find_drift
-from orch.stacks.summary import FleetRecord, headline
+from orch.stacks.events.changes import Change, changes, find_drift
+from orch.stacks.plans.headline import FleetRecord, headline
+from orch.stacks.plans.plan import Plan
 
 EVENTS = TESTS / "stacks" / "events"
 EXPLAINED: dict[str, Explained] = {

@@ -23,16 +23,16 @@ from kit.clouds.rehearsals import Rehearsed
 from kit.support import Said, kill
 
 from orch.cli.errors import run, tell
-from orch.cli.fleets import preview_all, saved_plans
+from orch.cli.fleets import preview_all, preview_files
 from orch.cli.fleets.saved_plans import ApplyMeans, apply_saved
 from orch.rehearsal.project import rehearse
 from orch.spec.loader.load import load_paths
 from orch.spec.models import Fleet
-from orch.stacks import operations
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi.operation import EngineStep, Note, Progress
-from orch.stacks.request import FleetRequest
-from orch.stacks.state import deployment
+from orch.stacks.plans.request import FleetRequest
+from orch.stacks.project.project import Project, find
+from orch.stacks.provisioning import operations
+from orch.stacks.pulumi.progress import EngineStep, Note, Progress
+from orch.stacks.stack.state import deployment
 
 KIND = "g6.xlarge"
 PLAN = "plan.json"
@@ -208,7 +208,7 @@ def main(folder: Path, state: str, verb: str) -> None:
         wanted = preview_all.Wanted(saves=True, basis=True)
         with patch.object(preview_all, "project_at", lambda *_, **__: project):
             previews = preview_all.preview_all("p5.yml", wanted, [PLAN])
-        saved = saved_plans.saved_plan(previews, saved_plans.commit_behind(previews))
+        saved = preview_files.saved_plan(previews, preview_files.commit_behind(previews))
         assert saved is not None
         Path(PLAN).write_text(saved.text())
         sys.exit(int(previews.code))

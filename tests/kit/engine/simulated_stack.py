@@ -16,9 +16,9 @@ from kit import TESTS
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.aws.data.tables import image_id
 from orch.rehearsal.project import Rehearsal, rehearse
-from orch.stacks.project import find
-from orch.stacks.pulumi import install as engines
-from orch.stacks.pulumi.process import Event, ProcessResult, call
+from orch.stacks.engine import install as engines
+from orch.stacks.engine.process import Event, ProcessResult, call
+from orch.stacks.project.project import find
 
 TRUST = json.dumps(
     {

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 from cryptography.fernet import Fernet, InvalidToken
 
 if TYPE_CHECKING:
-    from orch.stacks.state import StackState
+    from orch.stacks.stack.state import StackState
 
 PROVIDER = "hashivault://orch-tests"
 URL, TOKEN = "VAULT_SERVER_URL", "VAULT_SERVER_TOKEN"
@@ -77,16 +77,16 @@ class _Request(BaseHTTPRequestHandler):
 
 def use() -> None:
     """From here on, stacks that this process makes have a data key where the service is told of."""
-    from orch.stacks.pulumi import operation
+    from orch.stacks.stack import command
 
-    made = operation.plain
+    made = command.plain
 
     def plain(stack: StackState, words: list[str], stdin: str | None = None) -> object:
         if words == ["stack", "init"] and os.environ.get(URL):
             words = [*words, "--secrets-provider", PROVIDER]
         return made(stack, words, stdin)
 
-    operation.plain = plain  # type: ignore[assignment]
+    command.plain = plain  # type: ignore[assignment]
 
 
 if __name__ == "<run_path>":  # in a process that forks commands: forkserver.py

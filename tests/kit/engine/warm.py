@@ -11,27 +11,37 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from kit.engine.forkserver import LOADED, NEBIUS, Forked, server_of
+from kit.support import ROOT
 
-# The clouds' SDKs, and the accounts of a rehearsal.
-_CLOUDS = """
-orch.components.aws.account.gather_facts orch.components.aws.resources
-orch.components.gcp.account.gather_facts orch.components.gcp.resources
-orch.rehearsal.nodes orch.rehearsal.aws.client_hook orch.rehearsal.aws.hooks orch.rehearsal.gcp.account
-orch.rehearsal.gcp.hooks orch.rehearsal.aws.api.account_services
-orch.rehearsal.aws.api.actions orch.rehearsal.aws.api.compute orch.rehearsal.aws.api.iam
-orch.rehearsal.aws.api.network orch.rehearsal.aws.api.tags orch.rehearsal.gcp.api.compute
-orch.rehearsal.gcp.api.methods orch.rehearsal.gcp.api.network orch.rehearsal.gcp.api.operations
-orch.rehearsal.gcp.api.quotas boto3.session google.auth.credentials google.cloud.compute_v1 grpc._server
-orch.catalog.refresh requests
-orch.components.nebius.backend orch.components.nebius.resources orch.rehearsal.nebius.hooks
-"""
-LIBRARIES = (*LOADED, *_CLOUDS.split(), *NEBIUS, str(Path(__file__).with_name("warmed.py")))
+_CLOUDS = ("aws", "crusoe", "gcp", "lambda_", "nebius", "runpod")
+
+
+def _modules(cloud: str) -> Iterator[str]:
+    """The modules of a cloud's backend and of its simulated account."""
+    yield f"orch.components.{cloud}.backend"
+    for file in sorted((ROOT / "rehearsal" / cloud).rglob("*.py")):
+        if file.stem != "plugin" and file.parent.name != "resources":
+            yield ".".join(("orch", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+
+
+LIBRARIES = (
+    *LOADED,
+    *(f"orch.components.{each}.account.gather_facts" for each in ("aws", "gcp")),
+    *(f"orch.components.{each}.resources" for each in _CLOUDS),
+    *(name for cloud in _CLOUDS for name in _modules(cloud)),
+    *("orch.components.kubernetes.backend", "orch.components.local.backend"),
+    *("orch.rehearsal.nodes", "orch.rehearsal.http_service", "orch.catalog.refresh"),
+    *("orch.cli.output.live", "orch.stacks.volumes.operations", "orch.runner.runs.read_logs"),
+    *("boto3.session", "google.auth.credentials", "google.cloud.compute_v1", "grpc._server"),
+    *("httpx", "pydantic.type_adapter", "requests", *NEBIUS),
+    str(Path(__file__).with_name("warmed.py")),
+)
 
 
 @dataclass

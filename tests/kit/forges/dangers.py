@@ -17,18 +17,18 @@ from kit.engine.recorded_plans import Preview
 
 from orch.components.aws import explain as aws
 from orch.components.deployment import Deployment, PricedNodes
-from orch.review.assess import FleetSubject, failed_review, fleet_review, volume_review
+from orch.review.assess import failed_review, fleet_review, volume_review
 from orch.review.markdown import markdown
-from orch.review.model import PolicyResult, Review, StackReview, worst_first
+from orch.review.model import FleetSubject, PolicyResult, Review, StackReview, worst_first
 from orch.spec.diagnostics import Diagnostic, Severity, Span
 from orch.spec.loader.load import InvalidConfiguration
 from orch.spec.models import Fleet
 from orch.stacks.errors import StackError
-from orch.stacks.plan import Plan
+from orch.stacks.events.changes import Change, Op, PropertyChange, PropertyDrift
+from orch.stacks.events.masking import HIDDEN
+from orch.stacks.plans.headline import FleetRecord, Headline, headline
+from orch.stacks.plans.plan import Plan
 from orch.stacks.provisioning.busy_nodes import Occupant
-from orch.stacks.pulumi.changes import Change, Op, PropertyChange, PropertyDrift
-from orch.stacks.pulumi.masking import HIDDEN
-from orch.stacks.summary import FleetRecord, Headline, headline
 from orch.stacks.volumes.operations import VolumeOutcome
 
 COMMENTS = TESTS / "review" / "comments"

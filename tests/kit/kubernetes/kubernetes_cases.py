@@ -32,7 +32,7 @@ from orch.components.kubernetes.account.rights import (
 )
 from orch.components.kubernetes.candidates import candidates
 from orch.components.kubernetes.plan import KubernetesPlan
-from orch.components.kubernetes.planner import Context, plan
+from orch.components.kubernetes.planner import Context, KubernetesPlanner
 from orch.components.node_count import with_node_count
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.models import Fleet
@@ -181,7 +181,8 @@ class Case:
         context = Context("abc123", self.settings, login=login, tags=self.data.get("tags", {}))
         namespace = place.namespace or "work"
         facts = facts_of(self.data.get("cluster", {}), namespace)
-        return plan(request.fleet, replace(place, namespace=namespace), facts, request.previous, context)
+        place = replace(place, namespace=namespace)
+        return KubernetesPlanner(request.fleet, place, facts, request.previous, context).plan()
 
 
 def plan_with(settings: KubernetesSettings) -> KubernetesPlan:

@@ -7,7 +7,7 @@ import json
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import Waiting
 from orch.spec.state import NodeState
-from orch.stacks.project import Project
+from orch.stacks.project.project import Project
 
 
 def start(

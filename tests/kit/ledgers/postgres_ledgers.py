@@ -79,7 +79,7 @@ def _change_database(module: Any) -> None:
     module._parse_url = parse_url
 
 
-_CHANGES = {"orch.stacks.project": _change_project, "orch.runner.ledger.database": _change_database}
+_CHANGES = {"orch.stacks.project.project": _change_project, "orch.runner.ledger.database": _change_database}
 
 
 class _Changing(MetaPathFinder):

@@ -11,7 +11,7 @@ from orch.runner.events import LogLine, Recorder
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.connector import Connector
+from orch.runner.node_api.connector import Connector
 from orch.runner.runs import lifecycle
 from orch.runner.runs.driver import Driver
 from orch.runner.runs.lifecycle import RunnerContext

@@ -24,12 +24,12 @@ from kit.support import ROOT, code_of, fork_server, free_port
 from orch.runner.connect import ConnectorByKind
 from orch.runner.errors import CommandTimeout, HostUnreachable, NodesBusy, RunnerError
 from orch.runner.events import Processor
-from orch.runner.launch.run_plan import RunPlan
-from orch.runner.node.claims import Claim
-from orch.runner.node.commands import NODE_HOME, Command
-from orch.runner.node.connector import Address, Completed, Connector, NodeResult
 from orch.runner.node.registry import RegistryLogin
-from orch.runner.node.runtime import CloudNotice, FilesMissing, ObservedRank, StartedRank
+from orch.runner.node.runtime import WHOLE_LOG, CloudNotice, FilesMissing, LogPart, ObservedRank, StartedRank
+from orch.runner.node_api.claims import Claim
+from orch.runner.node_api.commands import NODE_HOME, Command
+from orch.runner.node_api.connector import Address, Completed, Connector, NodeResult
+from orch.runner.plan.run_plan import RunPlan
 from orch.spec.state import FleetState, NodeState, OtherAccess
 
 _START = """\
@@ -305,26 +305,25 @@ class FolderRuntime:
         plan: RunPlan,
         rank: int,
         on_lines: Callable[[bytes], object],
+        part: LogPart = WHOLE_LOG,
         *,
-        skip: int = 0,
-        follow: bool = False,
-        tail: int | None = None,
-        since: str | None = None,
         deadline_s: float | None = None,
         until: threading.Event | None = None,
     ) -> bool:
         def tell(lines: bytes) -> None:
-            for line in [lines] if since is None else lines.splitlines(keepends=True):
-                if since is None or line >= since.encode():
+            for line in [lines] if part.since is None else lines.splitlines(keepends=True):
+                if part.since is None or line >= part.since.encode():
                     on_lines(line)
 
         stage = _stage(plan, rank)
         log = f"{stage}/log"
-        first = f"-n +{skip + 1}" if tail is None else f"-n {tail}"
+        first = f"-n +{part.skip + 1}" if part.tail is None else f"-n {part.tail}"
         # The stamps are written by a process that outlives the job by a moment; readers may be killed.
         ended = f"[ -e {stage}/exit ] || [ ! -e {stage} ]"
-        ends = f"(until {ended}; do sleep 0.1; done) & p=$!\n" if follow else ""
-        text = f"[ -e {log} ] || exit 44\n{ends}tail {first} {'-f -s 0.1 --pid=$p' if follow else ''} {log}"
+        ends = f"(until {ended}; do sleep 0.1; done) & p=$!\n" if part.follow else ""
+        text = (
+            f"[ -e {log} ] || exit 44\n{ends}tail {first} {'-f -s 0.1 --pid=$p' if part.follow else ''} {log}"
+        )
         command = Command(text, "read the log", timeout_s=None)
         done = connector.run(plan.ranks[rank].node, command, on_lines=tell, until=until)
         return done.exit_code != 44

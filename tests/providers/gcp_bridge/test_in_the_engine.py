@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kit.engine.simulated_stack import SimulatedStack
 
-from orch.stacks.pulumi import install as engines
+from orch.stacks.engine import install as engines
 
 pytestmark = [
     pytest.mark.skipif(engines.find() is None, reason="no Pulumi engine: `orch engine install`"),

@@ -12,7 +12,7 @@ import pytest
 from kit.engine.simulated_stack import SimulatedStack, Wanted
 from kit.support import at_work, until
 
-from orch.stacks.pulumi import install as engines
+from orch.stacks.engine import install as engines
 from orch.stacks.pulumi.recovery import repair_files
 
 pytestmark = [

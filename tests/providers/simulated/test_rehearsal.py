@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
+from kit.support import ROOT
 
 from orch.catalog.errors import NoSdk
 from orch.components.accounts import REHEARSED
 from orch.rehearsal.aws.api.errors import AwsError
 from orch.rehearsal.project import forget, rehearse
 from orch.spec.errors import ExitCode
+from orch.stacks.engine import install as engines
+from orch.stacks.engine.shims import refuse_shims
 from orch.stacks.errors import ProjectError
-from orch.stacks.project import Project, find
-from orch.stacks.pulumi import install as engines
-from orch.stacks.pulumi.shims import refuse_shims
+from orch.stacks.project.project import Project, find
 
 
 @pytest.fixture
@@ -138,3 +140,32 @@ def test_without_the_clouds_sdk_it_says_what_to_install(
         rehearse(project).project.session("aws")
     assert (caught.value.code, caught.value.exit_code) == ("ORCH306", ExitCode.CONFIG)
     assert ".[aws]" in (caught.value.hint or "")
+
+
+PLANS = """\
+import sys
+from pathlib import Path
+from orch.components.registry import compile_fleet
+from orch.components.request import PlanRequest, PriorState
+from orch.rehearsal.project import rehearse
+from orch.spec.models import Fleet
+from orch.stacks.project.project import find
+
+made = rehearse(find(Path(sys.argv[1])), nodes=False).project
+fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": "2",
+                              "regions": ["us-east-1"], "instance_types": ["p5.48xlarge"]})
+here = Path(sys.argv[1])
+request = PlanRequest(fleet, (), PriorState(), "abc123", root=here, folder=here, created=1,
+                      session=made.session)
+assert compile_fleet(request).nodes == ("p5-0", "p5-1")
+print(*(name for name in sys.modules if name.startswith(("orch.components.", "orch.rehearsal."))))
+"""
+
+
+def test_a_rehearsed_fleet_of_aws_loads_no_other_cloud(project: Project) -> None:
+    code = [sys.executable, "-c", PLANS, str(project.root)]
+    loaded = subprocess.run(code, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    assert "orch.rehearsal.aws.account" in loaded
+    others = {"crusoe", "gcp", "kubernetes", "lambda_", "nebius", "runpod"}
+    # A simulator's own `__init__` registers it, and has nothing else.
+    assert not [name for name in loaded if name.count(".") > 2 and name.split(".")[2] in others]

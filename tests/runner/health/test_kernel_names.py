@@ -25,7 +25,7 @@ from orch.runner.health.findings import HealthReport
 from orch.runner.health.readers.kernel import Clocks, read_kernel
 from orch.runner.health.readers.sections import Section, sections_of
 from orch.runner.health.readers.xids import Xid, xids_in
-from orch.runner.node.commands import NODE_HOME
+from orch.runner.node_api.commands import NODE_HOME
 from orch.spec.state import Gpus, NodeState, SshAccess
 from orch.templates import render
 

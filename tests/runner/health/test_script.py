@@ -19,8 +19,8 @@ from orch.runner.health.examination import Depth, command, examine, read
 from orch.runner.health.findings import HealthReport
 from orch.runner.health.readers.kernel import Clocks, read_kernel
 from orch.runner.health.readers.sections import Section, sections_of
-from orch.runner.node.commands import NODE_HOME, Command
-from orch.runner.node.connector import Completed
+from orch.runner.node_api.commands import NODE_HOME, Command
+from orch.runner.node_api.connector import Completed
 from orch.spec.state import Gpus, NodeState, SshAccess
 
 RECORDED = Path(__file__).with_name("recorded")

@@ -16,10 +16,11 @@ from orch.runner.errors import CommandTimeout, HostUnreachable, NodeUnfit
 from orch.runner.events import Event, Notice
 from orch.runner.health import gate
 from orch.runner.health.findings import Finding, HealthReport, report
-from orch.runner.node import verdict
-from orch.runner.node.connector import Connector, NodeResult
-from orch.runner.node.status import NodeStatus, read_status
-from orch.runner.node.verdict import Verdict, read_verdict, record, unhealthy_error
+from orch.runner.node.status import read_status
+from orch.runner.node_api import verdict
+from orch.runner.node_api.connector import Connector, NodeResult
+from orch.runner.node_api.status import NodeStatus
+from orch.runner.node_api.verdict import Verdict, read_verdict, record, unhealthy_error
 from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.placement import place_task, unhealthy_message
 from orch.spec.errors import OrchError

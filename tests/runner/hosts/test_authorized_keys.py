@@ -12,7 +12,7 @@ import pytest
 
 from orch.runner.hosts import authorized_keys
 from orch.runner.hosts.authorized_keys import ALONE, LACKS
-from orch.runner.node.commands import Command
+from orch.runner.node_api.commands import Command
 
 pytestmark = pytest.mark.quick
 

@@ -11,7 +11,7 @@ from orch.providers.orch.handler import OBSERVED
 from orch.providers.orch.ssh_host import SshHostHandler
 from orch.runner.errors import HostUnreachable
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.node.commands import Command
+from orch.runner.node_api.commands import Command
 from orch.runner.ssh.openssh import write_config
 from orch.runner.ssh.pool import SshConnector
 from orch.runner.ssh.targets import SshTarget, find_targets

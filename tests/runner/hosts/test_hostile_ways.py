@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orch.runner.errors import HostKeyRefused, UnsafeName
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.node.commands import Command
+from orch.runner.node_api.commands import Command
 from orch.runner.ssh.connect import dial_command
 from orch.runner.ssh.openssh import ssh_words, write_config
 from orch.runner.ssh.pool import SshConnector

@@ -17,10 +17,11 @@ from kit.nodes.labserver import Server
 from orch import images
 from orch.providers.orch.ssh_host import SshHostHandler
 from orch.runner.errors import HostUnreachable
-from orch.runner.hosts.checks.types import CheckOptions, CheckResult, Result, Target, TargetError
+from orch.runner.hosts.checks.types import CheckOptions, CheckResult, Result
 from orch.runner.hosts.survey import Survey, survey
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.node.commands import Command
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.target import Target, TargetError
 from orch.runner.ssh.pool import SshConnector
 from orch.spec.state import NodeState
 

@@ -11,9 +11,9 @@ import pytest
 from kit.nodes.hostlab import Room
 
 from orch.runner.errors import BadSshConfig, HostKeyRefused, HostUnreachable, RunnerError
-from orch.runner.hosts.checks.types import TargetError
 from orch.runner.ledger.run_folder import new_key_pair
-from orch.runner.node.commands import Command
+from orch.runner.node_api.commands import Command
+from orch.runner.node_api.target import TargetError
 from orch.runner.ssh.endpoint import SshEndpoint
 from orch.runner.ssh.host_keys import RevokedKeys
 from orch.runner.ssh.naming import located, names, pins

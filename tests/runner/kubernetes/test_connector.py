@@ -21,7 +21,7 @@ from orch.runner.connect import open_connector
 from orch.runner.errors import CommandTimeout, HostUnreachable, LoginRefused, PodGone, RunnerError
 from orch.runner.kubernetes import channel as channels
 from orch.runner.kubernetes.connector import KubernetesConnector
-from orch.runner.node.commands import Command, StdinSource
+from orch.runner.node_api.commands import Command, StdinSource
 from orch.spec.errors import ExitCode
 from orch.spec.state import NodeState
 

@@ -33,7 +33,7 @@ from orch.runner.kubernetes.errors import (
     Unauthorized,
 )
 from orch.runner.kubernetes.login import environment_proxy, log_in
-from orch.runner.node.commands import Command
+from orch.runner.node_api.commands import Command
 from orch.spec.confidential import hidden
 from orch.spec.errors import ExitCode
 from orch.spec.state import NodeState

@@ -37,7 +37,7 @@ class Recorder:
 
         from orch.spec.loader.load import load_paths
         from orch.spec.models import Fleet
-        from orch.stacks.request import FleetRequest
+        from orch.stacks.plans.request import FleetRequest
 
         path = self.folder / "fleet.yml"
         path.write_text(yaml.safe_dump({**self.fleet, **more}))
@@ -47,17 +47,17 @@ class Recorder:
         return FleetRequest(fleet, self.folder)
 
     def up(self, **more: Any) -> None:
-        from orch.stacks import operations
+        from orch.stacks.provisioning import operations
 
         operations.up(self.project, self.wish(**more), lambda event: None)
 
     def record(self, case: str, **more: Any) -> None:
         from orch.components.explain import known
-        from orch.stacks.program import program
+        from orch.stacks.plans.program import program
+        from orch.stacks.plans.request import compile_for
         from orch.stacks.provisioning.gang import parallel
         from orch.stacks.pulumi.operation import EngineCall, engine
-        from orch.stacks.request import compile_for
-        from orch.stacks.state import StackState
+        from orch.stacks.stack.state import StackState
 
         wish = self.wish(**more)
         stack = StackState(self.project, wish.name)
@@ -83,7 +83,7 @@ class Recorder:
         print(f"{self.prefix}-{case}: {len(events)} events")
 
     def down(self) -> None:
-        from orch.stacks import operations
+        from orch.stacks.provisioning import operations
 
         operations.down(self.project, self.fleet["name"], lambda event: None)
 
@@ -222,7 +222,7 @@ def _asked(lab: Any, method: str, path: str, body: dict[str, Any] | None = None)
 
 
 def local(folder: Path) -> None:
-    from orch.stacks.project import find
+    from orch.stacks.project.project import find
 
     (folder / "orch.yml").write_text("project: tests\n")
     fleet = {
@@ -261,7 +261,7 @@ def _containers(folder: Path) -> list[dict[str, str]]:
 
 def ssh(folder: Path) -> None:
     with room_of(folder) as room:
-        from orch.stacks.project import find
+        from orch.stacks.project.project import find
 
         (folder / "orch.yml").write_text("project: tests\n")
         hosts = ["gpu1", "gpu2", "gpu3"]

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,17 +140,12 @@ def _checked(request: Request) -> Launch:
         check_placement(launch_request, group, kind, zone)
     market = ((launch_request.get("InstanceMarketOptions") or {}).get("MarketType")) or ON_DEMAND
     reservation = _reservation(launch_request, kind, zone, market=market, group=group, count=least)
-    count = _launch_count(
-        launch_request,
-        kind,
-        zone,
-        market=market,
-        reservation=reservation,
-        least=least,
-        most=most,
-        nics=nics,
-        subnets=subnets,
-    )
+    if reservation:
+        room = int(reservation_now(launch_request, reservation)["AvailableInstanceCount"])
+    else:
+        room = _room(launch_request, kind, zone, market=market, least=least)
+    check_interface_quota(launch_request, least * len(nics))
+    count = min(most, room, *_address_rooms(launch_request, nics, subnets, least=least))
     tags: dict[str, dict[str, str]] = {"instance": {}, "volume": {}}
     for specification in launch_request.get("TagSpecifications") or ():
         tags.setdefault(specification["ResourceType"], {}).update(
@@ -270,86 +265,99 @@ def _reservation(
     return find_reservation(request, criteria, kind, zone, count)
 
 
-def _launch_count(
-    request: Request,
-    kind: Type,
-    zone: str,
-    *,
-    market: str,
-    reservation: Doc | None,
-    least: int,
-    most: int,
-    nics: Sequence[InterfaceRequest],
-    subnets: dict[str, Doc],
-) -> int:
-    """The number of instances to launch: as many as capacity allows, at least `least`. Raises the error of
-    the resource that is short."""
-    count = most
-    if reservation:
-        count = min(count, reservation_now(request, reservation)["AvailableInstanceCount"])
-    else:
-        vcpus, limit = vcpus_left(request, kind, market)
-        if least * kind.vcpus > vcpus:
-            if market == SPOT:
-                raise AwsError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
-            raise too_many_vcpus(limit)
-        count = min(count, int(vcpus // kind.vcpus))
-        capacity = capacity_left(request, kind.name, zone, market)
-        if capacity is not None:
-            if capacity < least:
-                raise insufficient(request, kind.name, zone)
-            count = min(count, capacity)
-    check_interface_quota(request, least * len(nics))
+def _room(request: Request, kind: Type, zone: str, *, market: str, least: int) -> int:
+    """The number of instances that quota and capacity allow. Raises the error of what lacks for `least`."""
+    vcpus, limit = vcpus_left(request, kind, market)
+    if least * kind.vcpus > vcpus:
+        if market == SPOT:
+            raise AwsError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+        raise too_many_vcpus(limit)
+    capacity = capacity_left(request, kind.name, zone, market)
+    if capacity is not None and capacity < least:
+        raise insufficient(request, kind.name, zone)
+    by_quota = int(vcpus // kind.vcpus)
+    return by_quota if capacity is None else min(by_quota, capacity)
+
+
+def _address_rooms(
+    request: Request, nics: Sequence[InterfaceRequest], subnets: Mapping[str, Doc], *, least: int
+) -> Iterator[int]:
+    """The number of instances that each subnet has addresses for. Raises the error of one that is short."""
     for subnet_id, subnet in subnets.items():
         each = sum(one.subnet == subnet_id and one.kind != "efa-only" for one in nics)
         if each:
             room = free_addresses(request, subnet) // each
             if room < least:
                 raise no_free(subnet_id)
-            count = min(count, room)
-    return count
+            yield room
 
 
 # -- what comes of it -------------------------------------------------------------------------------------
 
 
 def _make(request: Request, launch: Launch, reservation_id: str, number: int) -> Doc:
-    kind, merged = launch.kind, launch.merged
-    instance = request.cloud.new_id("i")
-    now = request.cloud.now()
+    instance, now = request.cloud.new_id("i"), request.cloud.now()
     vpc_id = launch.subnets[launch.interfaces[0].subnet or ""]["VpcId"]
     nics = [
         attach_interface(request, launch.subnets[one.subnet or ""], one, instance, now)
         for one in launch.interfaces
     ]
-    primary = nics[0]
-    doc: Doc = {
+    doc = {
         "InstanceId": instance,
+        "AmiLaunchIndex": number,
+        **_machine(request, launch, now),
+        **_network(request, vpc_id, nics),
+        "_reservation": reservation_id,
+    }
+    if launch.market == SPOT:
+        doc["SpotInstanceRequestId"] = "sir-" + instance[-8:]
+    if nics[0].get("Association"):
+        request.store.refer(instance, vpc_id, "public address")
+    if launch.reservation:
+        doc["CapacityReservationId"] = launch.reservation["CapacityReservationId"]
+        request.store.refer(instance, launch.reservation["CapacityReservationId"], "reserved")
+        if "_end" in launch.reservation:
+            doc["_ends"] = launch.reservation["_end"]
+    else:
+        occupy(request, instance, launch.kind, launch.zone, market=launch.market)
+    if launch.group:
+        request.store.refer(instance, launch.group["GroupId"], "placed")
+    request.add(instance, "instance", doc)
+    if launch.merged.get("UserData"):
+        request.add(f"user-data {instance}", "user-data", {"Value": launch.merged["UserData"]})
+    return doc
+
+
+def _network(request: Request, vpc_id: str, nics: Sequence[Doc]) -> Doc:
+    """Return the fields of an instance that follow from its interfaces."""
+    primary = nics[0]
+    public_address = primary.get("Association")
+    return {
+        "PrivateIpAddress": primary["PrivateIpAddress"],
+        "PrivateDnsName": private_name(request, primary["PrivateIpAddress"]),
+        "PublicDnsName": public_address["PublicDnsName"] if public_address else "",
+        **({"PublicIpAddress": public_address["PublicIp"]} if public_address else {}),
+        "SubnetId": primary["SubnetId"],
+        "VpcId": vpc_id,
+        "SecurityGroups": primary["Groups"],
+        "NetworkInterfaces": [*nics],
+    }
+
+
+def _machine(request: Request, launch: Launch, now: float) -> Doc:
+    """Return the fields of an instance that follow from what is launched."""
+    kind, merged, group, profile = launch.kind, launch.merged, launch.group, launch.profile
+    placed = {"GroupName": group["GroupName"], "GroupId": group["GroupId"]} if group else {}
+    return {
         "ImageId": launch.image["ImageId"],
         "InstanceType": kind.name,
         "State": PENDING,
-        "AmiLaunchIndex": number,
         "Architecture": kind.arch,
         "Hypervisor": "nitro",
         "VirtualizationType": "hvm",
         "LaunchTime": stamp(now),
         "Monitoring": {"State": "enabled" if (merged.get("Monitoring") or {}).get("Enabled") else "disabled"},
-        "Placement": {
-            "AvailabilityZone": launch.zone,
-            "Tenancy": "default",
-            **(
-                {"GroupName": launch.group["GroupName"], "GroupId": launch.group["GroupId"]}
-                if launch.group
-                else {}
-            ),
-        },
-        "PrivateIpAddress": primary["PrivateIpAddress"],
-        "PrivateDnsName": private_name(request, primary["PrivateIpAddress"]),
-        "PublicDnsName": "",
-        "SubnetId": primary["SubnetId"],
-        "VpcId": vpc_id,
-        "SecurityGroups": primary["Groups"],
-        "NetworkInterfaces": nics,
+        "Placement": {"AvailabilityZone": launch.zone, "Tenancy": "default", **placed},
         "SourceDestCheck": True,
         "EbsOptimized": bool(merged.get("EbsOptimized")),
         "EnaSupport": True,
@@ -378,35 +386,16 @@ def _make(request: Request, launch: Launch, reservation_id: str, number: int) ->
         "PlatformDetails": "Linux/UNIX",
         "StateTransitionReason": "",
         "Tags": tag_list({tag["Key"]: tag["Value"] for tag in launch.tags} | tags_from(launch.template)),
+        **({"KeyName": merged["KeyName"]} if merged.get("KeyName") else {}),
+        **({"InstanceLifecycle": launch.market} if launch.market != ON_DEMAND else {}),
+        **(
+            {"IamInstanceProfile": {"Arn": profile["Arn"], "Id": profile["InstanceProfileId"]}}
+            if profile
+            else {}
+        ),
         "_ready": now + request.cloud.knobs_now().pending_s,
         "_market": launch.market,
         "_protected": bool(merged.get("DisableApiTermination")),
         "_shutdown": merged.get("InstanceInitiatedShutdownBehavior") or "stop",
-        "_reservation": reservation_id,
-        "_nodes": nodes_of(request, kind, launch.zone, launch.group["GroupId"] if launch.group else None),
+        "_nodes": nodes_of(request, kind, launch.zone, group["GroupId"] if group else None),
     }
-    if merged.get("KeyName"):
-        doc["KeyName"] = merged["KeyName"]
-    if launch.market != ON_DEMAND:
-        doc["InstanceLifecycle"] = launch.market
-    if launch.market == SPOT:
-        doc["SpotInstanceRequestId"] = "sir-" + instance[-8:]
-    if launch.profile:
-        doc["IamInstanceProfile"] = {"Arn": launch.profile["Arn"], "Id": launch.profile["InstanceProfileId"]}
-    if primary.get("Association"):
-        doc["PublicIpAddress"] = primary["Association"]["PublicIp"]
-        doc["PublicDnsName"] = primary["Association"]["PublicDnsName"]
-        request.store.refer(instance, vpc_id, "public address")
-    if launch.reservation:
-        doc["CapacityReservationId"] = launch.reservation["CapacityReservationId"]
-        request.store.refer(instance, launch.reservation["CapacityReservationId"], "reserved")
-        if "_end" in launch.reservation:
-            doc["_ends"] = launch.reservation["_end"]
-    else:
-        occupy(request, instance, kind, launch.zone, market=launch.market)
-    if launch.group:
-        request.store.refer(instance, launch.group["GroupId"], "placed")
-    request.add(instance, "instance", doc)
-    if merged.get("UserData"):
-        request.add(f"user-data {instance}", "user-data", {"Value": merged["UserData"]})
-    return doc

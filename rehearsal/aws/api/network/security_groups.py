@@ -50,13 +50,13 @@ def rule(
     egress: bool,
     protocol: str,
     ports: tuple[int, int] = (-1, -1),
-    peer: tuple[str, str] | None = None,
-    group_id: str | None = None,
+    peer: tuple[str, str],
     description: str | None = None,
     tags: list[Doc] | None = None,
 ) -> Doc:
-    """Add one rule with one peer, as the API stores rules."""
-    referenced = group_id
+    """Add one rule, as the API stores rules. `peer`: the field of its one peer, `GroupId` for a group, and
+    the value."""
+    referenced = peer[1] if peer[0] == "GroupId" else None
     doc: Doc = {
         "GroupId": group["GroupId"],
         "GroupOwnerId": request.owner,
@@ -66,14 +66,14 @@ def rule(
         "ToPort": ports[1],
         "Tags": tags or [],
     }
-    if peer:
-        doc[peer[0]] = peer[1]
     if referenced:
         doc["ReferencedGroupInfo"] = {
             "GroupId": referenced,
             "UserId": request.owner,
             "VpcId": group["VpcId"],
         }
+    else:
+        doc[peer[0]] = peer[1]
     if description:
         doc["Description"] = description
     existing = rules_of(request, group["GroupId"])
@@ -247,7 +247,9 @@ def _requested_rules(request: Request, group: Doc, *, egress: bool) -> list[dict
                     "InvalidGroup.NotFound",
                     f"You have specified two resources that belong to different networks: {pair['GroupId']}",
                 )
-            rules.append({**common, "group_id": pair["GroupId"], "description": pair.get("Description")})
+            rules.append(
+                {**common, "peer": ("GroupId", pair["GroupId"]), "description": pair.get("Description")}
+            )
     if not rules:
         raise AwsError(
             "InvalidParameterValue",
@@ -291,10 +293,8 @@ def _revoke(request: Request, *, egress: bool) -> Doc:
             "FromPort": one["ports"][0],
             "ToPort": one["ports"][1],
         }
-        if one.get("peer"):
-            criteria[one["peer"][0]] = one["peer"][1]
-        if one.get("group_id"):
-            criteria["ReferencedGroupInfo"] = {"GroupId": one["group_id"]}
+        name, value = one["peer"]
+        criteria |= {"ReferencedGroupInfo": {"GroupId": value}} if name == "GroupId" else {name: value}
         doc = next((have for have in existing if _same(criteria, have)), None)
         if doc is None:
             raise AwsError(

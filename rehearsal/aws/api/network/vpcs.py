@@ -52,7 +52,7 @@ def _make_vpc(request: Request, cidr: str, *, default: bool = False, tags: list[
     group = make_group(
         request, "default", "default VPC security group", vpc_id, [], egress=True, default=default
     )
-    rule(request, group, egress=False, protocol="-1", group_id=group["GroupId"])
+    rule(request, group, egress=False, protocol="-1", peer=("GroupId", group["GroupId"]))
     vpc: Doc = {
         "VpcId": vpc_id,
         "OwnerId": request.owner,

@@ -74,6 +74,32 @@ def checked(doc: Doc, kind: Type, prefix: str, now: float | None = None) -> Sche
         raise invalid(
             f"{field}.onHostMaintenance", maintenance, f"Not supported by machine type {kind.name}."
         )
+    seconds, ends = _limits(row, field, now)
+    until = row.get("terminationTime")
+    action = row.get("instanceTerminationAction")
+    if action and model == "STANDARD" and seconds is None and not until:
+        raise invalid(
+            f"{field}.instanceTerminationAction",
+            action,
+            "Can only be set for Spot instances or with a limited run time.",
+        )
+    consumes, reservations = _reservations(doc, model, prefix)
+    if model == "FLEX_START":
+        _check_flex(kind, seconds, consumes, restarts=bool(restarts), prefix=prefix)
+    full = {
+        **row,
+        "provisioningModel": model,
+        "automaticRestart": bool(restarts),
+        "onHostMaintenance": maintenance,
+        "preemptible": model == "SPOT",
+    }
+    may_take_any = consumes == "ANY_RESERVATION" and model == "STANDARD"
+    named = reservations if consumes == "SPECIFIC_RESERVATION" else ()
+    return Scheduling(model, seconds, named, may_take_any, full, ends)
+
+
+def _limits(row: Doc, field: str, now: float | None) -> tuple[int | None, float | None]:
+    """The checked run duration in seconds, and when the instance is terminated."""
     run = row.get("maxRunDuration")
     seconds = int(run.get("seconds") or 0) if run else None
     if seconds is not None and not LEAST_LIMIT_S <= seconds <= MOST_LIMIT_S:
@@ -84,13 +110,11 @@ def checked(doc: Doc, kind: Type, prefix: str, now: float | None = None) -> Sche
     ends = _moment(f"{field}.terminationTime", until) if until else None
     if ends is not None and now is not None and not LEAST_LIMIT_S <= ends - now <= MOST_LIMIT_S:
         raise invalid(f"{field}.terminationTime", until, "Must be between 30 seconds and 120 days away.")
-    action = row.get("instanceTerminationAction")
-    if action and model == "STANDARD" and seconds is None and not until:
-        raise invalid(
-            f"{field}.instanceTerminationAction",
-            action,
-            "Can only be set for Spot instances or with a limited run time.",
-        )
+    return seconds, ends
+
+
+def _reservations(doc: Doc, model: str, prefix: str) -> tuple[str, tuple[str, ...]]:
+    """What an instance may consume of reservations, and those that it names. Checked."""
     affinity: Doc = dict(doc.get("reservationAffinity") or {})
     consumes = str(affinity.get("consumeReservationType") or "ANY_RESERVATION")
     reservations = tuple(affinity.get("values") or ()) if affinity.get("key") == RESERVATION_KEY else ()
@@ -112,18 +136,7 @@ def checked(doc: Doc, kind: Type, prefix: str, now: float | None = None) -> Sche
         raise invalid(
             f"{prefix}.reservationAffinity", consumes, f"{model} instances must name a reservation."
         )
-    if model == "FLEX_START":
-        _check_flex(kind, seconds, consumes, restarts=bool(restarts), prefix=prefix)
-    full = {
-        **row,
-        "provisioningModel": model,
-        "automaticRestart": bool(restarts),
-        "onHostMaintenance": maintenance,
-        "preemptible": model == "SPOT",
-    }
-    may_take_any = consumes == "ANY_RESERVATION" and model == "STANDARD"
-    named = reservations if consumes == "SPECIFIC_RESERVATION" else ()
-    return Scheduling(model, seconds, named, may_take_any, full, ends)
+    return consumes, reservations
 
 
 def _moment(field: str, text: object) -> float:

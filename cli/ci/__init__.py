@@ -1,0 +1,1 @@
+"""`orch ci`: workflows of a project, and what they post to a forge. Start at `ci.py`."""

@@ -1,1 +1,0 @@
-"""The verbs about hosts and nodes: check, exec, ssh, cordon."""

@@ -1,0 +1,1 @@
+"""The Pulumi CLI: find or install it (`install.py`), start it and read its events (`process.py`)."""

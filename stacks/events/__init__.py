@@ -1,0 +1,1 @@
+"""Events of the engine as typed changes of resources, without secrets. Pure."""

@@ -1,0 +1,1 @@
+"""Rotate the key pair of a fleet, and set the secrets of a project."""

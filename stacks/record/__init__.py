@@ -1,0 +1,1 @@
+"""Records of a project, in its stacks and its ledger: fleets, nodes, volumes, variables, the audit log."""

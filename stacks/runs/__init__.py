@@ -1,0 +1,1 @@
+"""Create nodes for runs, and remove what runs and killed calls leave behind."""
