@@ -32,8 +32,9 @@ from orch.runner.plan.run_plan import RunPlan
 from orch.runner.ssh.pool import SshConnector
 from orch.runner.upload.send import Uploads
 from orch.runner.upload.snapshot import keep_files
+from orch.spec.access import SshAccess
 from orch.spec.models import Task
-from orch.spec.state import FleetState, NodeState, SshAccess
+from orch.spec.state import FleetState, NodeState
 
 NODES = int(os.environ.get("ORCHCTL_BENCH_NODES", "8"))
 GIB = float(os.environ.get("ORCHCTL_BENCH_GIB", "5"))

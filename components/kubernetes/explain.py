@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from orch.components.explain import ChangeRow, Explained
 from orch.components.kubernetes.fabrics import rows
 from orch.components.node_count import no_node
+from orch.spec.grammar.quantities import amount
 from orch.spec.models import Fleet
-from orch.spec.quantities import amount
 from orch.spec.state import PodQueue
 from orch.spec.suggest import counted, few
 

@@ -39,7 +39,7 @@ from orch.runner.kubernetes.errors import (
     NotFound,
 )
 from orch.runner.kubernetes.identity import difference
-from orch.spec.quantities import quantity
+from orch.spec.grammar.quantities import quantity
 
 PACKAGE = "kubernetes"
 NAME = f"pulumi-resource-{PACKAGE}"

@@ -21,10 +21,10 @@ from orch.components.volumes import Account, MadeWithVolumes, VolumePlan, Volume
 from orch.runner.kubernetes.client import KubernetesClient, api_path
 from orch.runner.kubernetes.errors import Forbidden
 from orch.spec.findings import PlanError
+from orch.spec.grammar.quantities import MIB, amount
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.models.volume import Volume
-from orch.spec.quantities import MIB, amount
 from orch.spec.suggest import few, listed
 from orch.spec.volume_state import VolumeState
 

@@ -38,7 +38,8 @@ from orch.runner.node_api.commands import Command, as_root
 from orch.runner.node_api.connector import Connector
 from orch.runner.preparation.init_steps import look, prepare, recorded
 from orch.runner.ssh.pool import SshConnector
-from orch.spec.state import Jump, NodeState, SshAccess, without_commands
+from orch.spec.access import Jump, SshAccess
+from orch.spec.state import NodeState, without_commands
 
 REACHABLE = "reachable"
 DEADLINE_S = 12.0

@@ -37,9 +37,9 @@ from orch.runner.kubernetes.channel import (
 from orch.runner.kubernetes.connector import KubernetesConnector
 from orch.runner.kubernetes.execution import Ending, ExecRequest, exec_request, login_shell
 from orch.runner.kubernetes.pod_state import Pod
+from orch.spec.access import KUBERNETES as KIND
 from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
-from orch.spec.state import KUBERNETES as KIND
 from orch.spec.state import NodeState
 
 NO_CODE = 255

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from orch.components import registry
 from orch.components.cloud.marked import MarkedResource, machine_name, marks_in
 from orch.components.cloud.orphans import RecordedResource, StackSnapshot
+from orch.spec.access import OtherAccess
 from orch.spec.deletable import Call, Evidence, occupied, run_words, why_kept
-from orch.spec.state import NodeState, OtherAccess, machine_of
+from orch.spec.state import NodeState, machine_of
 from orch.stacks.errors import StackError
 from orch.stacks.events.notation import name_of, parse_time
 from orch.stacks.project.project import Project, scope_of
