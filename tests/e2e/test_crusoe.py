@@ -16,7 +16,7 @@ from kit.support import ROOT, Folder
 
 from orch.components.cloud.marked import cloud_name
 from orch.rehearsal.crusoe.account import CrusoeCloud, machine_config
-from orch.rehearsal.nodes import keys_of
+from orch.rehearsal.nodes.user_data import keys_of
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -16,7 +16,7 @@ from orch.components.crusoe.plugin import CrusoeGang, CrusoeHandler, InstanceHan
 from orch.components.crusoe.startup import startup_script
 from orch.providers.orch.handler import OBSERVED, differences
 from orch.rehearsal.crusoe.account import machine_config
-from orch.rehearsal.nodes import file_of, keys_of
+from orch.rehearsal.nodes.user_data import file_of, keys_of
 from orch.rehearsal.scenario import Failure
 
 MARK = "p/s/1"

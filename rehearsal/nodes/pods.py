@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from orch.rehearsal.account import PodContainer, SimulationError
+from orch.rehearsal.account import SimulationError
+from orch.rehearsal.machines import PodContainer
 
 LOOPBACK = "127.0.0.1"
 READY_S = 300.0

@@ -11,14 +11,14 @@ class AccountWithNodes(SimulatedAccount):
     """An account whose local nodes power off with their instances, and the other way round."""
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
-        from orch.rehearsal import nodes
+        from orch.rehearsal.nodes import containers
 
-        nodes.follow(self, scenario, self.shut_down)
+        containers.follow(self, scenario, self.shut_down)
 
     def see_local_nodes(self) -> None:
-        from orch.rehearsal import nodes
+        from orch.rehearsal.nodes import containers
 
-        nodes.tell_powered_off(self)
+        containers.tell_powered_off(self)
 
     def follow_behind_the_back(self) -> None:
         """Start and stop local nodes after a change that no call made."""
