@@ -114,7 +114,7 @@ def _unreviewed(job: Job, project: Project, wanted: Wanted) -> Previewed | None:
     A stack that leaves Kubernetes is still compared with its cluster.
     """
     from orch.ci.programs import EVERY
-    from orch.components.registry import backends_of
+    from orch.components.registry.backends import backends_of
     from orch.spec.models import Fleet, Volume
     from orch.spec.models.backends import effective
     from orch.stacks.record.volumes import stack_of

@@ -11,7 +11,7 @@ import pulumi_aws as aws
 
 from orch.components.aws.plan import AwsPlan, ExistingNetwork, NewNetwork, SecurityRule
 from orch.components.aws.storage.rules import EGRESS, INGRESS
-from orch.components.cloud.cloudinit import filled_for, packed64, wrapped64
+from orch.components.cloud.machines.cloudinit import filled_for, packed64, wrapped64
 from orch.components.file_systems import FileSystem
 from orch.components.lifetime import TAG
 from orch.components.resources import Keys, common_user_data

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.accounts import Account
 from orch.components.base import Backend
-from orch.components.cloud.marked import Survey
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment
 from orch.components.explain import Explained, Traits
 from orch.components.kubernetes.account.facts import ClusterFacts
@@ -26,6 +24,8 @@ from orch.components.kubernetes.explain import EXPLAINED, PACKAGE, PROVIDER, tra
 from orch.components.kubernetes.login import kubeconfig_file, require_contexts
 from orch.components.kubernetes.plan import KubernetesPlan
 from orch.components.kubernetes.planner import Context, KubernetesPlanner
+from orch.components.marks.marked import Survey
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.runner.kubernetes.client import KubernetesClient
 from orch.runner.kubernetes.namespace_limits import short_quotas, too_much

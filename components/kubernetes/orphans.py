@@ -10,18 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orch.components.cloud.marked import MarkedResource, Survey, project_of, survey_of
 from orch.components.kubernetes.account.facts import MANAGED_BY, MARK
 from orch.components.kubernetes.explain import PACKAGE, PROVIDER
 from orch.components.kubernetes.plan import STACK
 from orch.components.kubernetes.plugin import PAUSE_S, PLURALS, ObjectHandler, held_in
+from orch.components.marks.marked import MarkedResource, Survey, project_of, survey_of
 from orch.providers.orch.handler import LeftBehind
 from orch.runner.kubernetes.client import KubernetesClient, api_path
 from orch.runner.kubernetes.errors import Forbidden
 from orch.spec.errors import OrchError
 
 if TYPE_CHECKING:
-    from orch.components.cloud.orphans import RecordedResource, StackSnapshot
+    from orch.components.marks.orphans import RecordedResource, StackSnapshot
 
 # What others stand on comes last.
 ORDER = ("LocalQueue", "ClusterQueue", "ResourceFlavor", "Topology", "RoleBinding", "Role", "ServiceAccount")

@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.kubernetes.cluster import cluster_account
 from orch.components.kubernetes.login import kubeconfig_file
 from orch.components.kubernetes.orphans import delete_empty
 from orch.components.kubernetes.plan import MARK, STACK, labels_of
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.volumes import STACK as VOLUME
 from orch.components.volumes import Account, MadeWithVolumes, VolumePlan, VolumeRequest, in_words, state_of
 from orch.runner.kubernetes.client import KubernetesClient, api_path

@@ -11,9 +11,7 @@ from typing import Any, ClassVar, cast
 
 from orch.components.accounts import Account
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.neocloud import NeocloudBackend
-from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud.rest.client import account_of_key
 from orch.components.cloud_errors import CategoryErrors
@@ -28,6 +26,8 @@ from orch.components.lambda_.clusters import Member
 from orch.components.lambda_.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.lambda_.plan import LambdaPlan
 from orch.components.lambda_.planner import LambdaPlanner, needed_lookups
+from orch.components.marks.marked import MarkedResource, Survey
+from orch.components.marks.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.request import PlanRequest
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.lambda_ import LambdaSettings

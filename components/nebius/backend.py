@@ -11,12 +11,12 @@ from typing import Any, ClassVar, cast
 
 from orch.components.accounts import Account, selected_in_rehearsal
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.marked import Survey
 from orch.components.cloud.neocloud import NeocloudBackend
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud_errors import CategoryErrors
 from orch.components.explain import Explained, Traits
+from orch.components.marks.marked import Survey
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.nebius.account import orphans
 from orch.components.nebius.account.client import NebiusClient, NebiusRefused
 from orch.components.nebius.account.errors import ERRORS

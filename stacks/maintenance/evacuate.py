@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from orch.components import registry
 from orch.components.file_systems import ZONAL, words_of
 from orch.components.node_count import RESERVATION
+from orch.components.registry.backends import require_backend
+from orch.components.registry.planning import compile_fleet, moves_singly, room_for
 from orch.components.request import PlanRequest
 from orch.runner.ledger.changes import Change
 from orch.runner.node_api.cordon import unmark_of
@@ -119,7 +120,7 @@ def _planned(project: Project, fleet: str, zone: str, listener: Listener, *, who
     plan = operations.preview(project, request, listener)
     if plan.pending:
         raise not_brought_up(request, plan.in_words, "no node of it is moved")
-    single = registry.moves_singly(plan_request(stack, request))
+    single = moves_singly(plan_request(stack, request))
     whole = whole or not single
     leaving = state.nodes if whole and own else own
     if whole and own:
@@ -136,7 +137,7 @@ def _planned(project: Project, fleet: str, zone: str, listener: Listener, *, who
         operations.preview(project, moved, listener)
     else:
         # Whether there is another zone at all.
-        registry.compile_fleet(plan_request(stack, replace(request, avoids=zone)))
+        compile_fleet(plan_request(stack, replace(request, avoids=zone)))
     notes = _notes(stack, state, zone, moved=len(leaving), whole=whole, single=single)
     names = tuple(node.name for node in sorted(leaving, key=lambda each: each.index))
     return Evacuation(zone, zone_names, names, whole, tuple(notes), content_of(request))
@@ -161,7 +162,7 @@ def _names_of(stack: StackState, request: PlanRequest, backend: str, written: st
     regions = dict.fromkeys(node.region for node in nodes if node.region)
     pins = stack.outputs.get("pins") or {}
     region = next(iter(regions), str(pins.get("region", "")))
-    zones = registry.zone_names(request, backend, region)
+    zones = require_backend(backend).zone_names(request, region)
     if zones is None:
         raise CannotReplace(
             f"the fleet {fleet} is on {title(backend)}, where nodes have no zones",
@@ -223,7 +224,7 @@ def _notes(
         why = "a cluster is in one zone" if state.placement == "cluster" else "no node of it moves alone"
         why = "" if single else f": {why}"
         yield f"it moves as a whole, all nodes or none{why}; its network goes with it"
-        if registry.tells_room(state.backend) and not any(node.spot for node in state.nodes):
+        if require_backend(state.backend).tells_room and not any(node.spot for node in state.nodes):
             yield "its machines go before there are others, once room for all was reserved for a moment"
         else:
             yield "its machines go before there are others, and nobody tells before whether there is room"
@@ -354,7 +355,7 @@ def _require_room(at: Maintenance, fleet: str) -> None:
     asked = plan_request(stack, request)
     scope = (stack.outputs.get("pins") or {}).get("scope", asked.scope)
     count = len(at.plan.nodes)
-    room = registry.room(asked, backend, count, f"{at.project.name}/{fleet}/{scope}")
+    room = room_for(asked, backend, count, f"{at.project.name}/{fleet}/{scope}")
     if room is not None and room.place is None:
         raise NoCapacity(
             f"there is no room for the fleet {fleet} outside {at.plan.zone}; it is as it was",

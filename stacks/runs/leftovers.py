@@ -12,18 +12,18 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
-from orch.components import registry
-from orch.components.cloud.marked import (
+from orch.components.file_systems import MOUNTED_PIN, mounted, mounts_one_of
+from orch.components.idleness import resources_of
+from orch.components.lifetime import doubt, ends_of, is_over
+from orch.components.marks.marked import (
     Leftovers,
     MarkedResource,
     Survey,
     leftovers,
     stack_of,
 )
-from orch.components.cloud.orphans import StackSnapshot
-from orch.components.file_systems import MOUNTED_PIN, mounted, mounts_one_of
-from orch.components.idleness import resources_of
-from orch.components.lifetime import doubt, ends_of, is_over
+from orch.components.marks.orphans import StackSnapshot
+from orch.components.registry.orphans import delete_data, delete_orphans
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.node.clock import seconds_of
 from orch.runner.runs.pods.admission import remove_leftover_pods
@@ -285,7 +285,7 @@ def _delete_of_stack(
 def _delete(snapshot: StackSnapshot, own: Leftovers, done: Deleted, *, data: bool) -> None:
     if resources := (*own.orphans, *own.held, *own.unknown):
         places = frozenset((each.backend, each.region) for each in resources)
-        for name in registry.delete_orphans(replace(snapshot, marks=own.marks, places=places)):
+        for name in delete_orphans(replace(snapshot, marks=own.marks, places=places)):
             done.names.append(name)
     if data:
         unrecorded = [
@@ -293,7 +293,7 @@ def _delete(snapshot: StackSnapshot, own: Leftovers, done: Deleted, *, data: boo
         ]
         for each in unrecorded:
             snapshot.still_held()
-            done.names += registry.delete_data([each], snapshot)
+            done.names += delete_data([each], snapshot)
 
 
 @dataclass(frozen=True)

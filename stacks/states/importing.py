@@ -21,9 +21,9 @@ from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 
-from orch.components import registry
-from orch.components.cloud.marked import MarkedResource, Survey, stack_of
 from orch.components.deployment import Deployment
+from orch.components.marks.marked import MarkedResource, Survey, stack_of
+from orch.components.registry.backends import backends_of, require_backend
 from orch.components.request import RecoveredFleet
 from orch.components.request import whole as as_numbers
 from orch.runner.ledger.ledger import open_ledger
@@ -137,7 +137,7 @@ def rebuild(project: Project, request: FleetRequest, mark: str | None, listener:
         raise not_ours(project, f"the state of the {subject(stack.name)} needs the passphrase of the others")
     listener(Activity(f"looking for what is there of the fleet {request.name}"))
     found, told = _found(stack, request, mark)
-    backend = registry.backend(found[0].backend)
+    backend = require_backend(found[0].backend)
     wanted = plan_request(stack, request)
     fleet = backend.recover(wanted, found)
     scope = found[0].mark.rpartition("/")[2]
@@ -218,7 +218,7 @@ def _write(rebuilt: Rebuilt, listener: Listener) -> None:
     write_private(settings_file(stack.project, stack.name), rebuilt.settings)
     # Before the resources: a call that was killed between the two leaves none without their account.
     types = (str(each["type"]) for each in rebuilt.whole["deployment"]["resources"])
-    accounts.record(stack, accounts.asked(stack.project, registry.backends_of(types)))
+    accounts.record(stack, accounts.asked(stack.project, backends_of(types)))
     plain(stack, ["stack", "import"], stdin=json.dumps(rebuilt.whole))
     release(stack, OWNER, listener)
 
@@ -231,13 +231,13 @@ def _found(
 ) -> tuple[tuple[MarkedResource, ...], tuple[str, ...]]:
     project = stack.project
     backends = effective(request.fleet.written_backends, tuple(each.type for each in project.backends))
-    if not any(registry.backend(each).recovers for each in backends):
+    if not any(require_backend(each).recovers for each in backends):
         raise PlanErrors([_not_rebuilt(f"a fleet on {', '.join(backends)}")])
     survey = survey_of_fleet(project, request.fleet)
     for error in survey.unseen:
         raise error
     found = resources_of(survey, project.name, request.name, mark, scope_of(project))
-    if not registry.backend(found[0].backend).recovers:
+    if not require_backend(found[0].backend).recovers:
         raise PlanErrors([_not_rebuilt(f"a fleet on {found[0].backend}")])
     return found, tuple(f"not looked at: {each.summary}" for each in survey.closed)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orch.components.cloud.host_keys import host_key_seed, public_host_key
+from orch.components.cloud.machines.host_keys import host_key_seed, public_host_key
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import MAX_NODES, LocalPlan, plan
 from orch.components.local.resources import nth_address

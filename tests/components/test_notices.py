@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from kit.support import until
 
-from orch.components.cloud.cloudinit import READS_NOTICES, prepared
+from orch.components.cloud.machines.cloudinit import READS_NOTICES, prepared
 from orch.rehearsal.nodes import metadata_service
 from orch.rehearsal.nodes.notices import Kind, documents
 

@@ -14,7 +14,7 @@ import pytest
 from kit.clouds.rehearsals import H200, RehearsedCrusoe, few_ranks, kill_points, stock_nodes, tries
 from kit.support import ROOT, Folder
 
-from orch.components.cloud.marked import cloud_name
+from orch.components.marks.marked import cloud_name
 from orch.rehearsal.crusoe.account import CrusoeCloud, machine_config
 from orch.rehearsal.nodes.user_data import keys_of
 

@@ -43,7 +43,7 @@ from orch.components.kubernetes.login import kubeconfig_file
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.node_count import with_node_count
-from orch.components.registry import check_total_budget, compile_fleet, watched
+from orch.components.registry.planning import check_total_budget, compile_fleet, watched
 from orch.components.request import PlanRequest, PriorState, Spent
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.facts import ask as ask_hosts

@@ -12,7 +12,7 @@ import pytest
 from kit.support import Folder
 
 from orch.components.accounts import Account
-from orch.components.cloud.marked import MarkedResource, Survey
+from orch.components.marks.marked import MarkedResource, Survey
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import OtherAccount
 from orch.stacks.project.project import find

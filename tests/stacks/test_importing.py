@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf import struct_pb2
 
-from orch.components.cloud.marked import MarkedResource, Survey
+from orch.components.marks.marked import MarkedResource, Survey
 from orch.spec.errors import OrchError
 from orch.stacks.states.adopting import MISSING, plain, set_text
 from orch.stacks.states.importing import resources_of, without_missing

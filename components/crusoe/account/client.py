@@ -19,8 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from orch.components.cloud.marked import Price
-from orch.components.cloud.orphans import NamedResource
 from orch.components.cloud.quotas import if_readable
 from orch.components.cloud.rest.client import RestClient, Row, check_address, no_credentials, oldest_first
 from orch.components.cloud_errors import Category, CategoryRefused, CloudRefused
@@ -35,6 +33,8 @@ from orch.components.crusoe.account.facts import (
     Stock,
     Subnet,
 )
+from orch.components.marks.marked import Price
+from orch.components.marks.orphans import NamedResource
 
 if TYPE_CHECKING:
     import httpx

@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orch.components.cloud.marked import MarkedResource, Price, Survey, is_ours, mark_of
-from orch.components.cloud.orphans import NamedResource
 from orch.components.cloud.rest.client import (
     MOST_PAUSE_S,
     RestClient,
@@ -40,6 +38,8 @@ from orch.components.lambda_.account.facts import (
     Stock,
     TypeStock,
 )
+from orch.components.marks.marked import MarkedResource, Price, Survey, is_ours, mark_of
+from orch.components.marks.orphans import NamedResource
 from orch.runner.private import private_folder
 
 if TYPE_CHECKING:

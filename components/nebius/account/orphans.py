@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from orch.components.cloud.marked import MarkedResource, Price, Survey, survey_of
-from orch.components.cloud.orphans import StackSnapshot
+from orch.components.marks.marked import MarkedResource, Price, Survey, survey_of
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.nebius.account.client import (
     GPU_CLUSTER,
     INSTANCE,

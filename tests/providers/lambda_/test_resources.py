@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from kit.clouds.lambda_lab import H100, QUICK, REGION, Lab, spec
 
-from orch.components.cloud.marked import Survey, cloud_name
-from orch.components.cloud.orphans import RecordedResource, StackSnapshot, delete_named, survey_named
 from orch.components.cloud_errors import CloudRefused
 from orch.components.lambda_.account.client import TAG, LambdaClient, Login
 from orch.components.lambda_.account.errors import LambdaRefused
@@ -21,6 +19,8 @@ from orch.components.lambda_.plugin import (
     LambdaGang,
     SshKeyHandler,
 )
+from orch.components.marks.marked import Survey, cloud_name
+from orch.components.marks.orphans import RecordedResource, StackSnapshot, delete_named, survey_named
 from orch.providers.orch.handler import OBSERVED, differences
 from orch.rehearsal.lambda_.api.resources import USUAL
 from orch.rehearsal.scenario import Failure

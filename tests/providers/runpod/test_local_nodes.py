@@ -13,7 +13,7 @@ from kit.clouds.runpod_lab import Lab
 from kit.nodes.labmachine import docker, wait_until
 
 from orch import images
-from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.machines.host_keys import private_host_key, public_host_key
 from orch.components.runpod.account.client import CLUSTER, POD
 from orch.components.runpod.plan import HIDDEN
 from orch.components.runpod.resources import arguments, bootstrap, docker_arguments

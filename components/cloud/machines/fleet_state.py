@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orch.components.cloud.cloudinit import JUMP_USER
-from orch.components.cloud.host_keys import HostKey, public_host_key
+from orch.components.cloud.machines.cloudinit import JUMP_USER
+from orch.components.cloud.machines.host_keys import HostKey, public_host_key
 from orch.components.cloud.plan import CloudPlan, Node
 from orch.spec.models.ssh import Jump
 from orch.spec.state import SCHEMA

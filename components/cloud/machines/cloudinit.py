@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal
 
-from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.machines.host_keys import private_host_key, public_host_key
 from orch.components.file_systems import FileSystem
 from orch.components.idleness import PROPERTY as IDLE
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT

@@ -6,100 +6,34 @@ imported when something is asked of it.
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from importlib import import_module
-from importlib.util import find_spec
+from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from orch.catalog.load import folder_of
-from orch.components.accounts import Account
-from orch.components.base import Backend, Candidate
+from orch.components.base import Candidate
 from orch.components.cloud.evacuation import evacuated_note, outside_evacuated
-from orch.components.cloud.marked import MarkedResource, Survey
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment, Place, Room
 from orch.components.idleness import ended_reason, idle_rule, may_end
 from orch.components.lifetime import is_over
 from orch.components.node_count import as_template, is_template, recorded_minimum, with_node_count
+from orch.components.registry.backends import backend, require_backend
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.diagnostics import Severity
-from orch.spec.errors import ExitCode, OrchError
+from orch.spec.errors import OrchError
 from orch.spec.findings import Finding, PlanError, PlanErrors, settle
 from orch.spec.grammar.values import render_duration
 from orch.spec.models import Fleet, Health
-from orch.spec.models.backends import effective, installed, provisioned, queues_pods
+from orch.spec.models.backends import effective, provisioned, queues_pods
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.rules.unsupported import backends_hint
 from orch.spec.state import FleetHealth, FleetSpares
 from orch.spec.suggest import counted, few
 
-AnyBackend = Backend[Any, Any, Any]
-
 LOCAL = "local"
-
-
-class BrokenBackend(OrchError):
-    """A backend of another package that cannot be used."""
-
-    exit_code = ExitCode.CONFIG
-
-
-@cache
-def backend(name: str) -> AnyBackend:
-    """The backend of this name. Raises KeyError when there is none, BrokenBackend."""
-    if name in installed():
-        return _of_another_package(name)
-    folder = f"orch.components.{folder_of(name)}"
-    if not name.isidentifier() or find_spec(folder) is None:
-        raise KeyError(name)
-    if find_spec(f"{folder}.backend") is None:
-        raise KeyError(name)  # its folder is begun
-    module = import_module(f"{folder}.backend")
-    (subclass,) = (
-        each
-        for each in vars(module).values()
-        if inspect.isclass(each) and issubclass(each, Backend) and each.__dict__.get("name") == name
-    )
-    return subclass()
-
-
-def _of_another_package(name: str) -> AnyBackend:
-    entry = installed()[name]
-    where = f"{entry.value}, entry point {entry.name} of {entry.group}"
-    package = entry.dist.name if entry.dist else entry.module
-    try:
-        subclass = entry.load()
-    except Exception as error:
-        raise BrokenBackend(
-            f"the backend {name} cannot be loaded",
-            where=where,
-            detail=f"{type(error).__name__}: {error}",
-            hint=f"mend or remove the package {package}",
-        ) from error
-    if not (inspect.isclass(subclass) and issubclass(subclass, Backend)):
-        raise BrokenBackend(
-            f"the backend {name} is no subclass of orch.components.base.Backend",
-            where=where,
-            hint=f"mend or remove the package {package}",
-        )
-    missing = sorted(subclass.__abstractmethods__)
-    if subclass.register is Backend.register and subclass.module_name("resources") is None:
-        missing.append("register")
-    missing += [each for each in ("name", "settings") if not hasattr(subclass, each)]
-    if missing:
-        raise BrokenBackend(
-            f"the backend {name} has no {', '.join(f'`{each}`' for each in missing)}",
-            where=where,
-            hint="orch.components.base.Backend says what each gives",
-        )
-    return subclass()
 
 
 def compile_fleet(request: PlanRequest) -> Deployment:
@@ -144,7 +78,7 @@ def with_hosts(request: PlanRequest) -> PlanRequest:
     fleet = request.fleet
     named = {str(each["type"]) for each in fleet.backend_options if "cluster" in each}
     for name in request.backends if fleet.ssh_config is None else ():
-        if name in named and (config := _known(name).hosts(request)) is not None:
+        if name in named and (config := require_backend(name).hosts(request)) is not None:
             return replace(request, fleet=fleet.model_copy(update={"ssh_config": config}))
     return request
 
@@ -217,7 +151,7 @@ def ended_nodes(
     asked = may_have_ended(previous)
     if not asked.nodes or asked.backend is None:
         return frozenset()
-    return _known(asked.backend).ended_nodes(asked, settings, session)
+    return require_backend(asked.backend).ended_nodes(asked, settings, session)
 
 
 def may_have_ended(previous: PriorState) -> PriorState:
@@ -228,21 +162,6 @@ def may_have_ended(previous: PriorState) -> PriorState:
     return replace(previous, nodes=tuple(node for node in previous.nodes if ends and node.index >= least))
 
 
-def account(name: str, settings: Iterable[BackendSettings], session: Callable[[str], Any]) -> Account | None:
-    """Return the account that a backend acts in (`Backend.account`). Raises what asking raises."""
-    return _known(name).account(settings, session)
-
-
-def accounts_per_stack(name: str) -> bool:
-    """See `Backend.accounts_per_stack`."""
-    return _known(name).accounts_per_stack
-
-
-def recorded_account(name: str, snapshot: StackSnapshot, root: Path) -> Account | None:
-    """See `Backend.recorded_account`."""
-    return _known(name).recorded_account(snapshot, root)
-
-
 def candidates_of(request: PlanRequest) -> tuple[Candidate, ...]:
     """Where the fleet may go, in the order to try. Backends that have no such place, or cannot say, are in
     the request's `refused`."""
@@ -250,7 +169,7 @@ def candidates_of(request: PlanRequest) -> tuple[Candidate, ...]:
     at = request.at
     for name in sorted(request.backends, key=lambda each: each != at):  # where it is before all others
         try:
-            lists.append(outside_evacuated(request, _known(name).candidates(request)))
+            lists.append(outside_evacuated(request, require_backend(name).candidates(request)))
         except OrchError as error:
             if name == at:
                 raise  # a mistake in the file takes no fleet from its backend
@@ -262,16 +181,6 @@ def candidates_of(request: PlanRequest) -> tuple[Candidate, ...]:
     # Nothing is cheaper than this machine: beside it the order of the file counts.
     order = chain.from_iterable if LOCAL in request.backends else by_price
     return tuple(order(lists))
-
-
-def _known(name: str) -> AnyBackend:
-    try:
-        return backend(name)
-    except KeyError:
-        raise BrokenBackend(
-            f"the fleet is on {name}, and no package here has that backend",
-            hint="install the package, or write `backends` to move the fleet",
-        ) from None
 
 
 def by_price(lists: Iterable[Sequence[Candidate]]) -> Iterator[Candidate]:
@@ -382,97 +291,6 @@ def moves_singly(request: PlanRequest) -> bool:
     return first.kept and backend(first.backend).spreads(request, first)
 
 
-def tells_room(name: str) -> bool:
-    """See `Backend.tells_room`."""
-    return _known(name).tells_room
-
-
-def room(request: PlanRequest, name: str, count: int, mark: str) -> Room | None:
+def room_for(request: PlanRequest, name: str, count: int, mark: str) -> Room | None:
     """See `Backend.room`."""
-    return _known(name).room(with_node_count(with_hosts(request)), count, mark)
-
-
-def zone_names(request: PlanRequest, name: str, region: str) -> Mapping[str, str] | None:
-    """See `Backend.zone_names`."""
-    return _known(name).zone_names(request, region)
-
-
-def tunnel_environment(settings: Iterable[BackendSettings]) -> dict[str, str]:
-    """What commands that lead to nodes of clouds have to find in their environment: secrets among them."""
-    variables = dict[str, str]()
-    for each in settings:
-        if each.type in provisioned():
-            variables |= backend(each.type).tunnel_environment(each)
-    return variables
-
-
-def _with_orphans(snapshot: StackSnapshot) -> Iterator[AnyBackend]:
-    """Backends that a stack has resources of which a killed call may have left some unrecorded."""
-    for name in provisioned():
-        try:
-            instance = backend(name)
-        except BrokenBackend:
-            continue  # another package's: whoever uses that backend is told
-        if any(any(snapshot.of(prefix)) for prefix in instance.packages) or snapshot.regions(name):
-            yield instance
-
-
-def may_have_orphans(snapshot: StackSnapshot) -> bool:
-    """Whether anything of a stack is in a cloud, where what is not recorded may be left."""
-    return any(True for _ in _with_orphans(snapshot))
-
-
-def delete_orphans(snapshot: StackSnapshot) -> Iterator[str]:
-    """Remove what a call that did not end left in the clouds of a stack; what was removed, each as it goes.
-
-    Raises what asking the cloud raises."""
-    for each in _with_orphans(snapshot):
-        yield from each.delete_orphans(snapshot)
-
-
-def marked_of(project: str, snapshot: StackSnapshot) -> tuple[MarkedResource, ...]:
-    """What bears the marks of an orch project where a stack is, and a killed call may have left machines.
-
-    Raises what asking a cloud raises: what could not be looked at may hold anything."""
-    found = Survey()
-    for each in _with_orphans(snapshot):
-        if not queues_pods(each.name):
-            found = found.joined(each.survey(project, replace(snapshot, narrow=True)))
-    for error in found.unseen:
-        raise error
-    return found.resources
-
-
-def survey(project: str, state: StackSnapshot, name: str) -> Survey:
-    """What bears the marks of an orch project on a backend. Raises what asking it raises, where nothing of it
-    could be looked at."""
-    return _known(name).survey(project, state)
-
-
-def backends_of(types: Iterable[str]) -> frozenset[str]:
-    """The backends that resources of these types, as the engine calls them, are of."""
-    known, found = frozenset(types), set[str]()
-    for name in provisioned():
-        try:
-            packages = backend(name).packages
-        except BrokenBackend:
-            continue
-        # A fleet that never had a node is a component alone.
-        own = {
-            f"orch:fleet:{name.capitalize()}",
-            *(f"pulumi:providers:{each.rstrip(':')}" for each in packages),
-        }
-        if known & own or any(each.startswith((f"orch:{name}:", *packages)) for each in known):
-            found.add(name)
-    return frozenset(found)
-
-
-def delete_data(resources: Iterable[MarkedResource], state: StackSnapshot) -> Iterator[str]:
-    """Delete resources of a survey that hold data; the names of what was removed, each as it goes.
-
-    Raises what asking the cloud raises."""
-    by_backend: dict[str, list[MarkedResource]] = {}
-    for each in resources:
-        by_backend.setdefault(each.backend, []).append(each)
-    for name, own in by_backend.items():
-        yield from backend(name).delete_data(own, state)
+    return require_backend(name).room(with_node_count(with_hosts(request)), count, mark)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from orch.components.cloud.marked import MACHINES, MarkedResource, Survey, is_ours, mark_of, project_of
+from orch.components.marks.marked import MACHINES, MarkedResource, Survey, is_ours, mark_of, project_of
 from orch.spec.deletable import Call
 
 if TYPE_CHECKING:
