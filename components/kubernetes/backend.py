@@ -160,13 +160,13 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
             client.close()
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        from orch.components.kubernetes.orphans import delete_unrecorded
+        from orch.components.kubernetes.objects.orphans import delete_unrecorded
 
         settings = self.entry(snapshot.settings)
         return delete_unrecorded(snapshot, kubeconfig_file(settings, Path.cwd()), settings.namespace)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        from orch.components.kubernetes.orphans import survey
+        from orch.components.kubernetes.objects.orphans import survey
 
         settings = self.entry(state.settings)
         contexts = [each.name for each in settings.contexts]

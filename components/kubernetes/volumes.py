@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.kubernetes.cluster import cluster_account
 from orch.components.kubernetes.login import kubeconfig_file
-from orch.components.kubernetes.orphans import delete_empty
+from orch.components.kubernetes.objects.orphans import delete_empty
 from orch.components.kubernetes.plan import MARK, STACK, labels_of
 from orch.components.marks.orphans import StackSnapshot
 from orch.components.volumes import STACK as VOLUME

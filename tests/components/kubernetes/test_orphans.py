@@ -12,7 +12,7 @@ import pytest
 from kit.kubernetes.kubeserver import Answer, Call, KubeServer, kube_server, status
 
 from orch.components.kubernetes.account.facts import MANAGED_BY, MARK
-from orch.components.kubernetes.orphans import delete_unrecorded, survey
+from orch.components.kubernetes.objects.orphans import delete_unrecorded, survey
 from orch.components.kubernetes.plan import STACK
 from orch.components.kubernetes.volumes import KubernetesVolumes
 from orch.components.marks.orphans import RecordedResource, StackSnapshot

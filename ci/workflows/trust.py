@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from orch.ci.facts import PipelineFacts
+from orch.ci.workflows.facts import PipelineFacts
 
 Role = Literal["preview", "plan", "apply"]
 ROLES: tuple[Role, ...] = ("preview", "plan", "apply")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from orch.ci.distribution import Package, named_package, own_package
-from orch.ci.facts import OF_PREVIEWS, Forge, PipelineFacts, beside, suffix
-from orch.ci.watched import patterns
-from orch.ci.workflows import CannotWrite
+from orch.ci.workflows.distribution import Package, named_package, own_package
+from orch.ci.workflows.facts import OF_PREVIEWS, Forge, PipelineFacts, beside, suffix
+from orch.ci.workflows.generate import CannotWrite
+from orch.ci.workflows.watched import patterns
 from orch.stacks.project.project import Project
 
 EXTRAS = {"aws", "gcp", "nebius", "runpod", "crusoe", "lambda", "kubernetes"}

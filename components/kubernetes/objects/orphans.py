@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from orch.components.kubernetes.account.facts import MANAGED_BY, MARK
 from orch.components.kubernetes.explain import PACKAGE, PROVIDER
+from orch.components.kubernetes.objects.handler import PAUSE_S, PLURALS, ObjectHandler, held_in
 from orch.components.kubernetes.plan import STACK
-from orch.components.kubernetes.plugin import PAUSE_S, PLURALS, ObjectHandler, held_in
 from orch.components.marks.marked import MarkedResource, Survey, project_of, survey_of
 from orch.providers.orch.handler import LeftBehind
 from orch.runner.kubernetes.client import KubernetesClient, api_path

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from orch.ci.gathering import repository_of
+from orch.ci.workflows.gathering import repository_of
 from orch.components.kubernetes.login import named_files
 from orch.runner.upload.git import run_git
 from orch.spec.diagnostics import Severity

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from orch.ci.distribution import REQUIREMENTS
-from orch.ci.facts import PipelineFacts
-from orch.ci.trust import ROLES, aws_reads, aws_trust, gcp_role, issuer
+from orch.ci.workflows.distribution import REQUIREMENTS
+from orch.ci.workflows.facts import PipelineFacts
+from orch.ci.workflows.trust import ROLES, aws_reads, aws_trust, gcp_role, issuer
 from orch.spec.errors import ExitCode, OrchError
 from orch.templates import render
 
