@@ -15,7 +15,7 @@ from kit.support import until
 
 from orch.cli.maintenance.maintain import Begin
 from orch.cli.maintenance.options import Handling
-from orch.review.maintenance import report
+from orch.review.markdown import maintenance_report as report
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.node_api.cordon import CLOUD, Cordon
 from orch.spec.models import Fleet
