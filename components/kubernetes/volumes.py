@@ -31,7 +31,7 @@ from orch.spec.volume_state import VolumeState
 if TYPE_CHECKING:
     import pulumi
 
-    from orch.runner.kubernetes.client import Doc
+    from orch.runner.kubernetes.transport import Doc
 
 MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 SHARED = {"ReadOnlyMany", "ReadWriteMany"}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from orch.components.marks.marked import MarkedResource, Survey
 from orch.components.marks.orphans import StackSnapshot
-from orch.components.registry.planning import AnyBackend, BrokenBackend, backend
+from orch.components.registry.backends import AnyBackend, BrokenBackend, backend
 from orch.spec.models.backends import provisioned, queues_pods
 
 

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from orch.runner.errors import HostUnreachable, LoginRefused, PodGone, RunnerError
-from orch.runner.kubernetes.channel import V4, V5, Channel, ProtocolRefused, open_channel
-from orch.runner.kubernetes.client import Doc, KubernetesClient
+from orch.runner.kubernetes.client import KubernetesClient
 from orch.runner.kubernetes.errors import (
     BadKubeconfig,
     CertificateRefused,
@@ -38,9 +37,11 @@ from orch.runner.kubernetes.errors import (
     Unauthorized,
     shortened,
 )
-from orch.runner.kubernetes.execution import ExecRequest, Execution, NotStarted, exec_request
-from orch.runner.kubernetes.forwarding import forwarded
 from orch.runner.kubernetes.pod_state import NotYet, Pod, refuse_gone, with_silence
+from orch.runner.kubernetes.streams.channel import V4, V5, Channel, ProtocolRefused, open_channel
+from orch.runner.kubernetes.streams.execution import ExecRequest, Execution, NotStarted, exec_request
+from orch.runner.kubernetes.streams.forwarding import forwarded
+from orch.runner.kubernetes.transport import Doc
 from orch.runner.node_api.commands import Command, StdinSource
 from orch.runner.node_api.connector import Address, Completed
 from orch.runner.private import private_folder, write_private

@@ -286,7 +286,7 @@ def test_an_account_is_asked_where_an_sdk_may_wait_for_its_answer(
         asyncio.run(asyncio.sleep(0))
         return Account("own", "own")
 
-    monkeypatch.setattr(accounts.registry, "account", asked)
+    monkeypatch.setattr(accounts.require_backend("lambda"), "account", asked)
 
     async def program() -> Account | None:
         return accounts.present_account(there.project, "lambda")

@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import quote
 
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunnerError
-from orch.runner.kubernetes.channel import CLOSE, STATUS, STDERR, STDIN, STDOUT, Channel, ChannelLost
 from orch.runner.kubernetes.errors import shortened
+from orch.runner.kubernetes.streams.channel import CLOSE, STATUS, STDERR, STDIN, STDOUT, Channel, ChannelLost
 from orch.runner.node_api.commands import Command
 from orch.runner.node_api.connector import Completed
 from orch.spec.state import NodeState

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from orch.runner.errors import RunnerError
-from orch.runner.kubernetes.channel import CHUNK, Channel, ChannelLost
+from orch.runner.kubernetes.streams.channel import CHUNK, Channel, ChannelLost
 
 DATA, ERRORS = 0, 1
 """Streams of the one port of a channel. The first two bytes of each are the port's number."""
