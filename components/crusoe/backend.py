@@ -14,9 +14,10 @@ from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.neocloud import NeocloudBackend
 from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud_errors import CategoryErrors
-from orch.components.crusoe.account.client import CrusoeClient, open_login, selected_by
+from orch.components.crusoe.account.client import CrusoeClient
 from orch.components.crusoe.account.errors import ERRORS
 from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Reservation
+from orch.components.crusoe.account.login import open_login, selected_by
 from orch.components.crusoe.candidates import CrusoeCandidate, candidates, placed
 from orch.components.crusoe.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.crusoe.plan import CrusoePlan

@@ -17,10 +17,11 @@ from orch.components.cloud.rest.client import account_of_key
 from orch.components.cloud_errors import CategoryErrors
 from orch.components.explain import Explained, Traits
 from orch.components.lambda_ import clusters
-from orch.components.lambda_.account.client import FILE_SYSTEM, GONE_S, KEY, LambdaClient, open_login
+from orch.components.lambda_.account.client import FILE_SYSTEM, GONE_S, LambdaClient
 from orch.components.lambda_.account.client import INSTANCE as INSTANCES
 from orch.components.lambda_.account.errors import ERRORS
 from orch.components.lambda_.account.facts import FoundFileSystem, LambdaFacts, Stock
+from orch.components.lambda_.account.login import KEY, open_login
 from orch.components.lambda_.candidates import LambdaCandidate, candidates, mounted, placed
 from orch.components.lambda_.clusters import Member
 from orch.components.lambda_.explain import EXPLAINED, INSTANCE, PACKAGE, traits

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from orch.components.registry.planning import backend
-from orch.spec.findings import PlanError
-
-if TYPE_CHECKING:
-    pass
 from orch.components.volumes import (
     DiskVolumes,
     VolumeBackend,
@@ -18,6 +14,7 @@ from orch.components.volumes import (
     in_words,
     replaced_property,
 )
+from orch.spec.findings import PlanError
 
 
 def volumes_of(name: str) -> VolumeBackend:

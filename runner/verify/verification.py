@@ -16,8 +16,8 @@ from orch.catalog.fabrics import fabric
 from orch.runner.errors import RunFailed
 from orch.runner.events import Event, LogLine, LogLines, Processor
 from orch.runner.hosts.checks.types import MeshView
+from orch.runner.hosts.mesh import try_mesh
 from orch.runner.hosts.network import ClusterAddress, ClusterNetwork
-from orch.runner.hosts.survey import try_mesh
 from orch.runner.ledger.history.verifications import KeptFigure
 from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow

@@ -10,8 +10,9 @@ import pytest
 from kit.clouds.lambda_lab import H100, QUICK, REGION, Lab, spec
 
 from orch.components.cloud_errors import CloudRefused
-from orch.components.lambda_.account.client import TAG, LambdaClient, Login
+from orch.components.lambda_.account.client import TAG, LambdaClient
 from orch.components.lambda_.account.errors import LambdaRefused
+from orch.components.lambda_.account.login import Login
 from orch.components.lambda_.plugin import (
     FileSystemHandler,
     FirewallHandler,
