@@ -25,7 +25,8 @@ from orch.runner.ledger.run_folder import RunFolder
 from orch.runner.node_api.connector import Connector
 from orch.runner.verify import results
 from orch.runner.verify.job import bisection
-from orch.runner.verify.judge import Key, Report, Shortfall, Terms, VerifiedNode
+from orch.runner.verify.judge import Terms, VerifiedNode
+from orch.runner.verify.report import Key, Report, Shortfall
 from orch.runner.verify.results import Results
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted

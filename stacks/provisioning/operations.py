@@ -6,18 +6,16 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
-from orch.components.idleness import resources_of
 from orch.components.lifetime import over
 from orch.components.node_count import unfolded
-from orch.spec.suggest import counted
 from orch.stacks.errors import NoSuchNode, StackError
-from orch.stacks.events.changes import PropertyDrift, changes, find_drift, matches_record
+from orch.stacks.events.changes import changes, matches_record
 from orch.stacks.events.notation import name_of
 from orch.stacks.plans.guard import Guard
 from orch.stacks.plans.marks import make_lineage
 from orch.stacks.plans.plan import Plan, PreparedPlan, money, plan_of, prior_fleet
 from orch.stacks.plans.recorder import Recorder
-from orch.stacks.plans.request import FleetRequest, compile_for, ended_nodes_if_told, over_since
+from orch.stacks.plans.request import FleetRequest, compile_for, over_since
 from orch.stacks.project.lockfile import write_lock
 from orch.stacks.project.project import Project
 from orch.stacks.provisioning.bring_up import bring_up
@@ -29,7 +27,6 @@ from orch.stacks.provisioning.other_states import other_fleets, refuse_other_fle
 from orch.stacks.provisioning.policies import compared, refuse_violations, with_policies
 from orch.stacks.provisioning.shared_networks import (
     all_shared,
-    drift_shared,
     release,
     shared_by,
 )
@@ -301,55 +298,6 @@ def remove_bastion(project: Project, name: str, listener: Listener) -> None:
     with accounted(stack, listener, verb="down") as account:
         engine(stack, ["destroy", "--yes", "--skip-preview", *targets], run)
         account.call = run
-
-
-def drift(project: Project, name: str, listener: Listener) -> tuple[PropertyDrift, ...]:
-    """Find what differs from the record, but for nodes that ended themselves.
-
-    Changes nothing, takes no lock. Raises NoSuchFleet, StackError.
-    """
-    stack = StackState(project, name)
-    require_up(stack)
-    project.prepare()
-    repair_files(project, name)
-    ended = ended_nodes_if_told(stack)
-    run = EngineCall(listener, planning=True)
-    words = ["refresh", "--preview-only"]
-    listener(Activity(f"the engine refreshes the fleet {name}"))
-    shared = drift_shared(stack, words, listener)
-    engine(stack, words, run)
-    return _found(run, shared, ended)
-
-
-def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDrift, ...]:
-    """Record the real values and return what differed; the next `up` repairs it.
-
-    Raises NoSuchFleet, Conflict, StackError.
-    """
-    stack = StackState(project, name)
-    require_up(stack)
-    project.prepare()
-    refuse_leased(stack)
-    require_own(stack)
-    recover(stack, listener)
-    ended = ended_nodes_if_told(stack)
-    run = EngineCall(listener, planning=True)
-    words = ["refresh", "--yes", "--skip-preview"]
-    listener(Activity(f"the engine refreshes the fleet {name}"))
-    with logged(project, "refresh", f"fleet {name}", listener) as outcome:
-        shared = drift_shared(stack, words, listener)
-        engine(stack, words, run)
-        found = _found(run, shared, ended)
-        outcome.result = f"{counted(len(found), 'difference')} recorded" if found else NO_CHANGES
-    return found
-
-
-def _found(
-    run: EngineCall, shared: tuple[PropertyDrift, ...], ended: frozenset[str]
-) -> tuple[PropertyDrift, ...]:
-    """What a refresh found. That a node ended itself is no drift."""
-    gone = resources_of(ended)
-    return (*shared, *(each for each in find_drift(run.events) if each.name not in gone))
 
 
 def _with_force(project: Project, force: bool) -> Project:

@@ -22,7 +22,7 @@ from orch.spec.models import Fleet
 from orch.stacks.errors import Conflict
 from orch.stacks.maintenance import evacuate
 from orch.stacks.maintenance.errors import CannotReplace
-from orch.stacks.maintenance.evacuate import Evacuation
+from orch.stacks.maintenance.evacuation import Evacuation
 from orch.stacks.maintenance.plan import (
     LeftAlone,
     MaintenancePlan,
