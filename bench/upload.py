@@ -23,7 +23,8 @@ from pathlib import Path
 
 from bench.measure import Figure
 from orch.runner.events import Silent
-from orch.runner.launch.compile import RunRequest, compile_run
+from orch.runner.launch.compile import compile_run
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.node.runtime import FilesMissing
 from orch.runner.node_api.commands import NODE_HOME, Command
 from orch.runner.node_api.connector import fan_out

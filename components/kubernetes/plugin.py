@@ -27,9 +27,7 @@ from orch.providers.orch.serving import HandlerProvider, serve
 from orch.providers.orch.values import plain_map, sendable
 from orch.runner.hosts.registration import FORCED
 from orch.runner.kubernetes.client import KubernetesClient
-from orch.runner.kubernetes.errors import (
-    KubernetesError,
-)
+from orch.runner.kubernetes.errors import KubernetesError
 from orch.runner.kubernetes.identity import difference
 
 PACKAGE = "kubernetes"

@@ -18,8 +18,8 @@ from orch.components.explain import Explained, Traits
 from orch.components.marks.marked import Survey
 from orch.components.marks.orphans import StackSnapshot
 from orch.components.nebius.account import orphans
-from orch.components.nebius.account.client import NebiusClient, NebiusRefused
-from orch.components.nebius.account.errors import ERRORS
+from orch.components.nebius.account.client import NebiusClient
+from orch.components.nebius.account.errors import ERRORS, NebiusRefused
 from orch.components.nebius.account.facts import NebiusFacts, Stock
 from orch.components.nebius.account.session import login_of, open_session, selected_by
 from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics

@@ -31,13 +31,7 @@ from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.reasons import ending_reasons, image_reason, rank_reasons
 from orch.components.cloud.sizing import disk_findings, disk_gb
 from orch.components.nebius import explain as told
-from orch.components.nebius.account.facts import (
-    CPU_IMAGE_FAMILY,
-    IMAGE_FAMILY,
-    Image,
-    Lookups,
-    NebiusFacts,
-)
+from orch.components.nebius.account.facts import CPU_IMAGE_FAMILY, IMAGE_FAMILY, Image, Lookups, NebiusFacts
 from orch.components.nebius.candidates import NebiusCandidate, types_with_fabric
 from orch.components.nebius.plan import Disk, NebiusPlan, Network
 from orch.components.node_count import all_there

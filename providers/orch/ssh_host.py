@@ -33,7 +33,7 @@ from orch.runner.errors import HostKeyRefused, HostUnreachable, LoginRefused, Ru
 from orch.runner.hosts.facts import HostFacts, read_facts
 from orch.runner.hosts.host_facts import UnreadOutput
 from orch.runner.hosts.registration import BUSY, FORCED, enter, leave, mark, registration_id
-from orch.runner.node.container import Claim
+from orch.runner.node_api.claims import Claim
 from orch.runner.node_api.commands import Command, as_root
 from orch.runner.node_api.connector import Connector
 from orch.runner.preparation.init_steps import look, prepare, recorded

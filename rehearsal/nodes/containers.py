@@ -234,8 +234,8 @@ def _start_container(
 def _make_files(container: str, names: tuple[str, ...]) -> None:
     """Create placeholder devices: copies of /dev/null, which a job can be given."""
     from orch.images.client import connect
+    from orch.providers.orch.containers import make_placeholders
     from orch.providers.orch.handler import ProviderError
-    from orch.providers.orch.local_node import make_placeholders
 
     try:
         make_placeholders(connect().containers.get(container), names)
@@ -248,7 +248,7 @@ def _close_metadata(container: str, script: bytes) -> None:
     """Run the script that keeps jobs from the instance metadata. If it fails, the node takes no jobs, like
     a real one."""
     from orch.images.client import connect
-    from orch.providers.orch.local_node import archive
+    from orch.providers.orch.containers import archive
 
     node: Any = connect().containers.get(container)
     node.put_archive("/", archive({CLOSES_METADATA.lstrip("/"): script.decode()}))
@@ -261,7 +261,7 @@ def _close_metadata(container: str, script: bytes) -> None:
 def _run_ending_script(container: str, path: str, script: bytes) -> None:
     """Run what powers a machine off one day, beside a `systemctl` that ends the container."""
     from orch.images.client import connect
-    from orch.providers.orch.local_node import archive
+    from orch.providers.orch.containers import archive
 
     node: Any = connect().containers.get(container)
     node.put_archive("/", archive({path.lstrip("/"): script.decode(), SYSTEMCTL.lstrip("/"): _POWER}))

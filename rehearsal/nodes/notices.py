@@ -66,7 +66,7 @@ def documents(cloud: str, kind: Kind, at: float) -> dict[str, str]:
 def watch(container: str, script: bytes) -> None:
     """Run the script that reads notices. Until there are some nobody answers: no question leaves the node."""
     from orch.images.client import connect
-    from orch.providers.orch.local_node import archive
+    from orch.providers.orch.containers import archive
 
     node: Any = connect().containers.get(container)
     node.put_archive("/", archive({READS_NOTICES.lstrip("/"): script.decode(), f"{_TOOLS}/curl"[1:]: _ASK}))
@@ -77,7 +77,7 @@ def watch(container: str, script: bytes) -> None:
 def announce(cloud: SimulatedAccount, instance: str, kind: Kind, ahead_s: float) -> None:
     """Have the metadata service of an instance's node announce that the machine goes in `ahead_s` seconds."""
     from orch.images.client import connect
-    from orch.providers.orch.local_node import archive
+    from orch.providers.orch.containers import archive
 
     endpoint = cloud.endpoints().get(instance)
     if endpoint is None:

@@ -9,10 +9,7 @@ from typing import Literal
 
 from orch.runner.hosts.checks.machine import error_line
 from orch.runner.hosts.checks.types import MeshView
-from orch.runner.hosts.network import (
-    ClusterAddress,
-    ClusterNetwork,
-)
+from orch.runner.hosts.network import ClusterAddress, ClusterNetwork
 from orch.runner.node_api.commands import Command
 from orch.runner.node_api.connector import FAN_OUT, Connector, fan_out
 from orch.spec.errors import OrchError

@@ -23,9 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from orch.runner.errors import RunnerError
-from orch.runner.kubernetes.errors import (
-    shortened,
-)
+from orch.runner.kubernetes.errors import shortened
 from orch.runner.kubernetes.pod_state import Pod
 from orch.runner.kubernetes.streams.channel import V4, Channel
 from orch.runner.kubernetes.streams.dialing import Ask, PodStreams

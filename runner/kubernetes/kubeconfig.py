@@ -15,11 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import yaml
 
-from orch.runner.kubernetes.credentials import (
-    Cluster,
-    Doc,
-    Source,
-)
+from orch.runner.kubernetes.credentials import Cluster, Doc, Source
 from orch.runner.kubernetes.errors import BadKubeconfig
 from orch.spec.confidential import remember
 

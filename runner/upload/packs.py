@@ -14,11 +14,7 @@ from typing import BinaryIO
 
 from orch.runner.errors import BadTask, LedgerUnusable, RunFailed
 from orch.runner.private import private_file
-from orch.runner.upload.selection import (
-    KEY_SIZE,
-    SelectedEntry,
-    text_of_a_key,
-)
+from orch.runner.upload.selection import KEY_SIZE, SelectedEntry, text_of_a_key
 from orch.runner.upload.tree import TreeEntry
 
 LARGE = 64 << 20

@@ -24,13 +24,7 @@ from orch.runner.plan.run_plan import RunPlan
 from orch.runner.private import private_file, private_folder
 from orch.runner.upload.packs import LARGE, ContentReader, PackWriter, gone, stamp_of, unusable
 from orch.runner.upload.repository import Repository, check_repository
-from orch.runner.upload.selection import (
-    SelectedEntry,
-    Selection,
-    messages,
-    select_entries,
-    sent_mode,
-)
+from orch.runner.upload.selection import SelectedEntry, Selection, messages, select_entries, sent_mode
 from orch.runner.upload.tree import Tree, TreeEntry, tree_of, unpacked
 
 if TYPE_CHECKING:

@@ -10,10 +10,7 @@ from typing import Protocol
 from orch.runner.private import private_folder, write_private
 from orch.spec.errors import OrchError
 from orch.spec.state import NodeState
-from orch.stacks.keys.key_plan import (
-    planned,
-    with_machines,
-)
+from orch.stacks.keys.key_plan import planned, with_machines
 from orch.stacks.plans.plan import Plan
 from orch.stacks.plans.request import refuse_changed, request_of
 from orch.stacks.project.project import Project
@@ -24,10 +21,7 @@ from orch.stacks.pulumi.recovery import recover
 from orch.stacks.record.change_log import is_over
 from orch.stacks.record.fleets import fleet_of
 from orch.stacks.secrets.identity import key_file
-from orch.stacks.secrets.key_pairs import (
-    KeyPair,
-    State,
-)
+from orch.stacks.secrets.key_pairs import KeyPair, State
 from orch.stacks.stack.state import StackState, match_settings
 from orch.stacks.states.sealing import read_clear, write_clear
 

@@ -23,29 +23,12 @@ from orch.spec.state import NodeState
 from orch.spec.suggest import counted, few
 from orch.stacks.events.notation import fold
 from orch.stacks.keys.key_places import FleetPlace, KeyPlace
-from orch.stacks.keys.key_plan import (
-    LOOK_S,
-    VERB,
-    Connect,
-    FleetKeys,
-    KeyPlan,
-    KeyRotationError,
-    why_refused,
-)
+from orch.stacks.keys.key_plan import LOOK_S, VERB, Connect, FleetKeys, KeyPlan, KeyRotationError, why_refused
 from orch.stacks.plans.plan import Plan
 from orch.stacks.project.project import Project
 from orch.stacks.pulumi.progress import Activity, Listener
 from orch.stacks.record.change_log import Journal, is_over, undertaken
-from orch.stacks.secrets.key_pairs import (
-    FORMER,
-    KEYS,
-    NEXT,
-    KeyPair,
-    exchanged,
-    pairs_of,
-    with_next,
-    without,
-)
+from orch.stacks.secrets.key_pairs import FORMER, KEYS, NEXT, KeyPair, exchanged, pairs_of, with_next, without
 
 READY_S = 600.0
 """How long a bastion may take to boot."""

@@ -21,12 +21,7 @@ from orch.stacks.maintenance.look import machine
 from orch.stacks.maintenance.plan import LIMIT_S, MaintenancePlan, title_of
 from orch.stacks.maintenance.reboot import READY, wait_ready
 from orch.stacks.maintenance.replace import REPLACED, replaced
-from orch.stacks.plans.request import (
-    FleetRequest,
-    plan_request,
-    refuse_changed,
-    request_of,
-)
+from orch.stacks.plans.request import FleetRequest, plan_request, refuse_changed, request_of
 from orch.stacks.project.project import Project, ledger_scope
 from orch.stacks.provisioning import operations
 from orch.stacks.record.change_log import NO_CHANGES, undertaken

@@ -20,13 +20,7 @@ from orch.stacks.maintenance.errors import CannotReplace
 from orch.stacks.maintenance.plan import MaintenancePlan, Options
 from orch.stacks.maintenance.replace import refuse_gaps
 from orch.stacks.maintenance.serial import Share
-from orch.stacks.plans.request import (
-    FleetRequest,
-    content_of,
-    not_brought_up,
-    plan_request,
-    request_of,
-)
+from orch.stacks.plans.request import FleetRequest, content_of, not_brought_up, plan_request, request_of
 from orch.stacks.project.project import Project
 from orch.stacks.provisioning import operations
 from orch.stacks.pulumi.progress import Activity, Listener

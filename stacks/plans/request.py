@@ -13,14 +13,7 @@ from orch.components.file_systems import check
 from orch.components.lifetime import CREATED, ends_of, is_over, lifetime, runs_on
 from orch.components.node_count import is_range
 from orch.components.registry import planning
-from orch.components.request import (
-    NO_CONSENT,
-    Approvals,
-    NodeVolume,
-    PlanRequest,
-    PriorState,
-    RecoveredFleet,
-)
+from orch.components.request import NO_CONSENT, Approvals, NodeVolume, PlanRequest, PriorState, RecoveredFleet
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet

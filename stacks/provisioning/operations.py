@@ -25,11 +25,7 @@ from orch.stacks.provisioning.kept_data import compare, is_protected, unprotect,
 from orch.stacks.provisioning.nodes_with_runs import remove_marked
 from orch.stacks.provisioning.other_states import other_fleets, refuse_other_fleets
 from orch.stacks.provisioning.policies import compared, refuse_violations, with_policies
-from orch.stacks.provisioning.shared_networks import (
-    all_shared,
-    release,
-    shared_by,
-)
+from orch.stacks.provisioning.shared_networks import all_shared, release, shared_by
 from orch.stacks.pulumi import keyless
 from orch.stacks.pulumi.accounts import drop_record, leads_elsewhere, require_own
 from orch.stacks.pulumi.operation import EngineCall, engine

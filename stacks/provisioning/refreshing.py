@@ -7,9 +7,7 @@ from orch.spec.suggest import counted
 from orch.stacks.events.changes import PropertyDrift, find_drift
 from orch.stacks.plans.request import ended_nodes_if_told
 from orch.stacks.project.project import Project
-from orch.stacks.provisioning.shared_networks import (
-    drift_shared,
-)
+from orch.stacks.provisioning.shared_networks import drift_shared
 from orch.stacks.pulumi.accounts import require_own
 from orch.stacks.pulumi.operation import EngineCall, engine
 from orch.stacks.pulumi.progress import Activity, Listener

@@ -11,13 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from orch.components.file_systems import MOUNTED_PIN, mounted, mounts_one_of
-from orch.components.marks.marked import (
-    Leftovers,
-    MarkedResource,
-    Survey,
-    leftovers,
-    stack_of,
-)
+from orch.components.marks.marked import Leftovers, MarkedResource, Survey, leftovers, stack_of
 from orch.components.marks.orphans import StackSnapshot
 from orch.components.registry.orphans import delete_data, delete_orphans
 from orch.spec.deletable import Call

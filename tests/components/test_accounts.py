@@ -13,7 +13,8 @@ from kit.clouds.strangers import HTML, PORTAL, answering, serving
 from orch.components.accounts import REHEARSED, Account
 from orch.components.cloud_errors import CloudRefused
 from orch.components.gcp.account import gather_facts as gcp
-from orch.components.nebius.account.client import DISK, NebiusClient
+from orch.components.nebius.account.client import NebiusClient
+from orch.components.nebius.account.methods import DISK
 from orch.components.nebius.account.session import login_of, open_session, selected_by
 from orch.components.nebius.plugin import NebiusHandler
 from orch.components.registry.backends import require_backend

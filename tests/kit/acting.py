@@ -61,14 +61,8 @@ from orch.runner.launch.launch_record import LaunchRecord
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.container import (
-    go_command,
-    log_command,
-    observe_command,
-    release_command,
-    start_command,
-    stop_command,
-)
+from orch.runner.node.container import go_command, log_command, observe_command, release_command, stop_command
+from orch.runner.node.container_start import start_command
 from orch.runner.node.stage import stage_files
 from orch.runner.node_api.connector import Connector
 from orch.runner.placement.placement import place_task

@@ -23,14 +23,7 @@ from orch.stacks.errors import Conflict
 from orch.stacks.maintenance import evacuate
 from orch.stacks.maintenance.errors import CannotReplace
 from orch.stacks.maintenance.evacuation import Evacuation
-from orch.stacks.maintenance.plan import (
-    LeftAlone,
-    MaintenancePlan,
-    NodeLook,
-    Options,
-    PlannedRun,
-    plan_of,
-)
+from orch.stacks.maintenance.plan import LeftAlone, MaintenancePlan, NodeLook, Options, PlannedRun, plan_of
 from orch.stacks.maintenance.reboot import BOOT_ID, REBOOT_TEXT
 from orch.stacks.maintenance.serial import DEFAULT, Share, in_turn, parse_serial
 from orch.stacks.maintenance.spares import spares_of

@@ -19,12 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from orch.components.cloud.rest.client import (
-    MOST_PAUSE_S,
-    RestClient,
-    Row,
-    oldest_first,
-)
+from orch.components.cloud.rest.client import MOST_PAUSE_S, RestClient, Row, oldest_first
 from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
 from orch.components.lambda_.account.errors import LambdaRefused, category
 from orch.components.lambda_.account.facts import (

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orch.components.cloud.rest.client import (
-    Row,
-)
+from orch.components.cloud.rest.client import Row
 
 
 @dataclass(frozen=True)

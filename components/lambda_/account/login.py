@@ -6,11 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orch.components.cloud.rest.client import (
-    check_address,
-    check_key,
-    no_credentials,
-)
+from orch.components.cloud.rest.client import check_address, check_key, no_credentials
 from orch.components.lambda_.account.errors import HINTS
 
 if TYPE_CHECKING:

@@ -21,10 +21,7 @@ from orch.rehearsal.kubernetes.controllers.jobset_kinds import (
     SCHEMA,
     VERSION,
 )
-from orch.rehearsal.kubernetes.controllers.schemas import (
-    definition,
-    install,
-)
+from orch.rehearsal.kubernetes.controllers.schemas import definition, install
 
 _JOBSETS = f"/apis/{GROUP}/{VERSION}"
 NAME, REPLICATED, INDEX = (

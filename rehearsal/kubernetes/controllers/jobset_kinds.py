@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from orch.rehearsal.kubernetes.api import Doc
-from orch.rehearsal.kubernetes.controllers.schemas import (
-    ANY,
-    FLAG,
-    NUMBER,
-    TEXT,
-    fields,
-    list_of,
-    one_of,
-)
+from orch.rehearsal.kubernetes.controllers.schemas import ANY, FLAG, NUMBER, TEXT, fields, list_of, one_of
 
 GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 

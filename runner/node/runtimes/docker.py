@@ -11,7 +11,7 @@ from typing import Any
 from orch import images
 from orch.runner.errors import CommandTimeout, HostUnreachable, RunFailed, RunnerError
 from orch.runner.events import Processor
-from orch.runner.node import container
+from orch.runner.node import container, container_start
 from orch.runner.node.registry import RegistryLogin
 from orch.runner.node.runtime import WHOLE_LOG, LogPart, ObservedRank, StartedRank
 from orch.runner.node.runtimes.image_transfer import (
@@ -63,9 +63,9 @@ class DockerRuntime:
     def start(
         self, connector: Connector, plan: RunPlan, rank: int, archive: Iterable[bytes], *, begin: bool
     ) -> StartedRank:
-        command = container.start_command(plan, rank, archive, begin=begin, in_pod=self._in_pod)
+        command = container_start.start_command(plan, rank, archive, begin=begin, in_pod=self._in_pod)
         result = self._run(connector, plan.ranks[rank].node, command)
-        return container.read_start(plan, rank, result)
+        return container_start.read_start(plan, rank, result)
 
     def lift_barrier(self, connector: Connector, plan: RunPlan, rank: int, port: int | None) -> None:
         node = plan.ranks[rank].node

@@ -29,9 +29,7 @@ from orch.rehearsal.aws.api.compute.offerings import image_named
 from orch.rehearsal.aws.api.compute.placement_groups import check_placement, placement_group
 from orch.rehearsal.aws.api.compute.reservations import find_reservation, reservation_now
 from orch.rehearsal.aws.api.errors import AwsError
-from orch.rehearsal.aws.api.network.addresses import (
-    check_interface_quota,
-)
+from orch.rehearsal.aws.api.network.addresses import check_interface_quota
 from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest, launch_interfaces
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
 from orch.rehearsal.aws.data.tables import Type

@@ -6,18 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orch.rehearsal.aws.api.actions import Request, stamp, tag_list
-from orch.rehearsal.aws.api.compute.capacity import (
-    ON_DEMAND,
-    SPOT,
-    occupy,
-)
+from orch.rehearsal.aws.api.compute.capacity import ON_DEMAND, SPOT, occupy
 from orch.rehearsal.aws.api.compute.launch_templates import tags_from
 from orch.rehearsal.aws.api.compute.offerings import nodes_of
 from orch.rehearsal.aws.api.compute.volumes import launch_volumes
-from orch.rehearsal.aws.api.network.addresses import (
-    attach_interface,
-    private_name,
-)
+from orch.rehearsal.aws.api.network.addresses import attach_interface, private_name
 from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest
 from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
