@@ -99,19 +99,19 @@ def drift(target: FileOrName, as_json: Json = False, rehearse: Rehearse = False)
 
     Of a folder: one that is not up is left out, and one that cannot be looked at keeps no other from it.
     """
-    from orch.stacks.provisioning import refreshing
+    from orch.stacks.provisioning import operations
 
-    _show_drift(target, refreshing.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
+    _show_drift(target, operations.drift, as_json=as_json, code=ExitCode.CHANGES, rehearse=rehearse)
 
 
 def refresh(
     target: FileOrName, as_json: Json = False, rehearse: Rehearse = False, forget: Forget = False
 ) -> None:
     """Update the state with what is really there. `up` does this by itself."""
-    from orch.stacks.provisioning import refreshing
+    from orch.stacks.provisioning import operations
 
     _show_drift(
-        target, refreshing.refresh, as_json=as_json, code=ExitCode.OK, rehearse=rehearse, forget=forget
+        target, operations.refresh, as_json=as_json, code=ExitCode.OK, rehearse=rehearse, forget=forget
     )
 
 

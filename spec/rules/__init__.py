@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping
 from orch.spec.diagnostics import Diagnostic
 from orch.spec.document.draft import Draft
 from orch.spec.models import BACKEND_MODELS
-from orch.spec.rules import fleet, project, run, task, volume
+from orch.spec.rules import fleet, project, run, task
 from orch.spec.rules.rule import Rule
 
 RULES: Mapping[str, tuple[Rule, ...]] = {
     "fleet": fleet.RULES,
     "task": task.RULES,
     "dev-environment": run.DEV_ENVIRONMENT_RULES,
-    "volume": volume.RULES,
+    "volume": fleet.VOLUME_RULES,
     "project": project.RULES,
     **dict.fromkeys(BACKEND_MODELS, project.BACKEND_RULES),
 }

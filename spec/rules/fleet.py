@@ -1,4 +1,4 @@
-"""Rules between the properties of a fleet."""
+"""Rules between the properties of a fleet, and of a volume."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orch.spec.document.defaults import PROVISIONED
 from orch.spec.document.draft import Draft, Path_
 from orch.spec.grammar.blocks import blocks_of, divisors
 from orch.spec.grammar.values import Problem
-from orch.spec.models import Fleet, Nodes
+from orch.spec.models import Fleet, Nodes, Volume
 from orch.spec.models.backends import effective, made_with_runs, title
 from orch.spec.models.selection import has_no_driver
 from orch.spec.rules import array_index, environment, file_systems, ssh_hosts
@@ -292,4 +292,36 @@ RULES = (
     Rule(("init",), environment.variables_of_steps),
     *ssh_hosts.RULES,
     Rule(("ssh_config",), environment.variables_of_hosts),
+)
+
+
+def volume_is_whole(draft: Draft) -> Findings:
+    volume = cast(Volume, draft.partial)
+    if volume.region is None and volume.backend not in ("local", "kubernetes"):
+        yield draft.diagnostic(
+            "ORCH113", (), f"a volume of {volume.backend} needs `region`", hint="add `region: …`"
+        )
+    if volume.size_mib is None and volume.volume_id is None and volume.claim_name is None:
+        yield draft.diagnostic(
+            "ORCH113", (), "a volume needs `size`, or the id of an existing one", hint="add `size: 100GB`"
+        )
+
+
+def volume_has_driver(draft: Draft) -> Findings:
+    from orch.spec.models.volume import VOLUME_BACKENDS
+
+    backend = cast(Volume, draft.partial).backend
+    if backend not in VOLUME_BACKENDS:
+        yield draft.diagnostic(
+            "ORCH116",
+            ("backend",),
+            f"there are no volumes on {backend}",
+            hint="`mounts` of a fleet mounts a file system that is there already; volumes may be on "
+            + listed(VOLUME_BACKENDS),
+        )
+
+
+VOLUME_RULES = (
+    Rule(("backend", "region", "size", "volume_id", "claim_name"), volume_is_whole),
+    Rule(("backend",), volume_has_driver),
 )

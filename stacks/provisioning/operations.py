@@ -6,16 +6,18 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
+from orch.components.idleness import resources_of
 from orch.components.lifetime import over
 from orch.components.node_count import unfolded
+from orch.spec.suggest import counted
 from orch.stacks.errors import NoSuchNode, StackError
-from orch.stacks.events.changes import changes, matches_record
+from orch.stacks.events.changes import PropertyDrift, changes, find_drift, matches_record
 from orch.stacks.events.notation import name_of
 from orch.stacks.plans.guard import Guard
 from orch.stacks.plans.marks import make_lineage
 from orch.stacks.plans.plan import Plan, PreparedPlan, money, plan_of, prior_fleet
 from orch.stacks.plans.recorder import Recorder
-from orch.stacks.plans.request import FleetRequest, compile_for, over_since
+from orch.stacks.plans.request import FleetRequest, compile_for, ended_nodes_if_told, over_since
 from orch.stacks.project.lockfile import write_lock
 from orch.stacks.project.project import Project
 from orch.stacks.provisioning.bring_up import bring_up
@@ -25,7 +27,7 @@ from orch.stacks.provisioning.kept_data import compare, is_protected, unprotect,
 from orch.stacks.provisioning.nodes_with_runs import remove_marked
 from orch.stacks.provisioning.other_states import other_fleets, refuse_other_fleets
 from orch.stacks.provisioning.policies import compared, refuse_violations, with_policies
-from orch.stacks.provisioning.shared_networks import all_shared, release, shared_by
+from orch.stacks.provisioning.shared_networks import all_shared, drift_shared, release, shared_by
 from orch.stacks.pulumi import keyless
 from orch.stacks.pulumi.accounts import drop_record, leads_elsewhere, require_own
 from orch.stacks.pulumi.operation import EngineCall, engine
@@ -35,13 +37,15 @@ from orch.stacks.record.change_log import NO_CHANGES, logged
 from orch.stacks.record.fleets import not_up, require_up
 from orch.stacks.record.node_accounts import accounted, bastion_of, fleet_tags
 from orch.stacks.record.node_records import bastion_machine
-from orch.stacks.record.variables import clear_text_names, remove_clear_text, unreadable_copies
+from orch.stacks.record.variables import (
+    drop_clear_text,
+)
 from orch.stacks.secrets.identity import delete_key
 from orch.stacks.stack.command import plain
 from orch.stacks.stack.leases import lease_finding, refuse_leased
 from orch.stacks.stack.lock_holders import delete_stale_marks
 from orch.stacks.stack.locks import locks, subject
-from orch.stacks.stack.state import StackExport, StackState
+from orch.stacks.stack.state import StackState
 
 
 def preview(
@@ -145,7 +149,7 @@ def up(
         applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh, guard=guard)
         account.call = call
     make_lineage(stack)
-    _remove_clear_text(project, request.name, recorded, listener)
+    drop_clear_text(project, request.name, recorded, listener)
     if shared_before:
         release(stack, shared_before - shared_by(stack.recorded), call)
     images = {key: value for key, value in applied.pins.items() if key in applied.locked}
@@ -197,7 +201,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
         account.call, account.emptied = run, True
     release(stack, shared, run)
     plain(stack, ["stack", "rm", "--yes"])
-    _remove_clear_text(project, name, recorded, listener)
+    drop_clear_text(project, name, recorded, listener)
     delete_key(project, name)
     shutil.rmtree(project.dot / "work" / name, ignore_errors=True)
     return Plan(name, name, changes(run.events), (), hourly=0.0, delta=money(-before))
@@ -323,28 +327,6 @@ def refuse_protected(stack: StackState) -> None:
         )
 
 
-def _remove_clear_text(project: Project, name: str, before: StackExport | None, listener: Listener) -> None:
-    """Remove variables that a former version recorded in clear text from older copies of the state."""
-    names = clear_text_names(before)
-    if not names:
-        return
-    cleaned = remove_clear_text(project, name)
-    copies = (
-        f"taken out of {len(cleaned)} older copies of it"
-        if project.local_state
-        else f"its older versions at {project.state_url} still have them"
-    )
-    if unreadable := unreadable_copies(project, name):
-        files = f"{len(unreadable)} that cannot be read here, such as {unreadable[0]}"
-        copies += f", but for {files}: delete them"
-    listener(
-        Note(
-            f"warning: a former version wrote {', '.join(names)} in clear into the state; now encrypted, and "
-            f"{copies}. Rotate what is secret of it if others could read the state."
-        )
-    )
-
-
 def ensure_images(references: Iterable[str], listener: Listener) -> None:
     """Build this version's images that are missing. An image that another version pinned is not built: if it
     is missing, the node reports that."""
@@ -355,3 +337,52 @@ def ensure_images(references: Iterable[str], listener: Listener) -> None:
         if is_ours(reference) and resolve(f"{PREFIX}{name}") == reference:
             listener(Activity(f"building the image {reference} if it is missing"))
             ensure(name, progress=lambda text: listener(Note(text)))
+
+
+def drift(project: Project, name: str, listener: Listener) -> tuple[PropertyDrift, ...]:
+    """Find what differs from the record, but for nodes that ended themselves.
+
+    Changes nothing, takes no lock. Raises NoSuchFleet, StackError.
+    """
+    stack = StackState(project, name)
+    require_up(stack)
+    project.prepare()
+    repair_files(project, name)
+    ended = ended_nodes_if_told(stack)
+    run = EngineCall(listener, planning=True)
+    words = ["refresh", "--preview-only"]
+    listener(Activity(f"the engine refreshes the fleet {name}"))
+    shared = drift_shared(stack, words, listener)
+    engine(stack, words, run)
+    return _found(run, shared, ended)
+
+
+def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDrift, ...]:
+    """Record the real values and return what differed; the next `up` repairs it.
+
+    Raises NoSuchFleet, Conflict, StackError.
+    """
+    stack = StackState(project, name)
+    require_up(stack)
+    project.prepare()
+    refuse_leased(stack)
+    require_own(stack)
+    recover(stack, listener)
+    ended = ended_nodes_if_told(stack)
+    run = EngineCall(listener, planning=True)
+    words = ["refresh", "--yes", "--skip-preview"]
+    listener(Activity(f"the engine refreshes the fleet {name}"))
+    with logged(project, "refresh", f"fleet {name}", listener) as outcome:
+        shared = drift_shared(stack, words, listener)
+        engine(stack, words, run)
+        found = _found(run, shared, ended)
+        outcome.result = f"{counted(len(found), 'difference')} recorded" if found else NO_CHANGES
+    return found
+
+
+def _found(
+    run: EngineCall, shared: tuple[PropertyDrift, ...], ended: frozenset[str]
+) -> tuple[PropertyDrift, ...]:
+    """What a refresh found. That a node ended itself is no drift."""
+    gone = resources_of(ended)
+    return (*shared, *(each for each in find_drift(run.events) if each.name not in gone))

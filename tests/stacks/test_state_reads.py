@@ -20,7 +20,7 @@ from kit.support import Folder
 
 from orch.spec.models import Fleet
 from orch.stacks.project.project import find
-from orch.stacks.provisioning import operations, refreshing
+from orch.stacks.provisioning import operations
 from orch.stacks.stack.command import plain
 from orch.stacks.stack.state import StackState
 
@@ -82,7 +82,7 @@ def test_each_operation_reads_the_state_once_and_again_after_the_engine_changed_
     assert calls() == {EXPORT: 2, TAGS: 3, "up": 1}
     there.drift()
     assert calls() == {EXPORT: 1, TAGS: 1, "refresh": 1}
-    refreshing.refresh(there.project, there.name, quiet)
+    operations.refresh(there.project, there.name, quiet)
     assert calls() == {EXPORT: 1, TAGS: 1, "refresh": 1}
     # What is left is told, and who is on the node is asked of it: with the fleet's key.
     operations.remove_nodes(there.project, there.name, [1], quiet)

@@ -13,7 +13,7 @@ from orch.stacks.events.changes import Change, PropertyDrift
 from orch.stacks.plans.plan import Plan
 from orch.stacks.plans.request import FleetRequest
 from orch.stacks.project.project import Project
-from orch.stacks.provisioning import operations, refreshing
+from orch.stacks.provisioning import operations
 from orch.stacks.pulumi.progress import Progress
 from orch.stacks.record.fleets import require_up
 from orch.stacks.stack.state import StackState
@@ -43,7 +43,7 @@ class CloudStack:
         return operations.up(self.project, FleetRequest(fleet, self.folder, approvals), quiet).changes
 
     def drift(self) -> tuple[PropertyDrift, ...]:
-        return refreshing.drift(self.project, self.name, quiet)
+        return operations.drift(self.project, self.name, quiet)
 
     def down(self) -> None:
         operations.down(self.project, self.name, quiet)
