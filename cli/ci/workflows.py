@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orch.stacks.project.project import Project
 
 
-def init(
+def init(  # noqa: PLR0913  # options of a verb
     forge: Annotated[str, typer.Argument(metavar="github|gitlab", help="What the repository is on.")],
     *,
     path: ProjectPath = ".",

@@ -29,7 +29,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LEAST_SIZE, MOST_SIZE = 4 << 10, 64 << 30
 
 
-def verify(
+def verify(  # noqa: PLR0913  # options of a verb
     fleet: Annotated[
         str, typer.Argument(metavar="FLEET", help="A fleet that is up.", autocompletion=completion.fleets)
     ],

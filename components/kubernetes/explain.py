@@ -83,7 +83,7 @@ def requests_words(queue: PodQueue) -> str:
     return ", ".join(f"{name} {text}" for name, text in queue.requests.items())
 
 
-def reasons(  # noqa: PLR0917
+def reasons(
     fleet: Fleet,
     candidate: KubernetesCandidate,
     facts: ClusterFacts,

@@ -168,7 +168,7 @@ class Transport:
             else:
                 time.sleep(wait)
 
-    def _once(  # noqa: PLR0917
+    def _once(
         self,
         method: str,
         path: str,
