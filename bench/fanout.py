@@ -25,7 +25,8 @@ from bench.measure import ROOT, Figure
 from orch.runner.node_api.commands import Command
 from orch.runner.node_api.connector import FAN_OUT, fan_out
 from orch.runner.ssh.pool import SshConnector
-from orch.spec.state import NodeState, SshAccess
+from orch.spec.access import SshAccess
+from orch.spec.state import NodeState
 
 HOSTS = int(os.environ.get("ORCHCTL_BENCH_HOSTS", "1000"))
 HANGING = REFUSING = 5

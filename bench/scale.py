@@ -115,7 +115,8 @@ class Lab:
 
     @cached_property
     def plan(self) -> RunPlan:
-        from orch.runner.launch.compile import RunRequest, compile_run
+        from orch.runner.launch.compile import compile_run
+        from orch.runner.launch.run_request import RunRequest
         from orch.runner.placement.placement import place_task
 
         task = self.task(self.size)
@@ -135,7 +136,8 @@ class Lab:
     @cached_property
     def many(self) -> RunnerContext:
         """A runner with a run of one node for each node."""
-        from orch.runner.launch.compile import RunRequest, compile_run
+        from orch.runner.launch.compile import compile_run
+        from orch.runner.launch.run_request import RunRequest
         from orch.runner.placement.node_fit import Seat
         from orch.runner.plan.run_names import RunName
 

@@ -23,7 +23,8 @@ from pathlib import Path
 
 from bench.measure import Figure
 from orch.runner.events import Silent
-from orch.runner.launch.compile import RunRequest, compile_run
+from orch.runner.launch.compile import compile_run
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.node.runtime import FilesMissing
 from orch.runner.node_api.commands import NODE_HOME, Command
 from orch.runner.node_api.connector import fan_out
@@ -32,8 +33,9 @@ from orch.runner.plan.run_plan import RunPlan
 from orch.runner.ssh.pool import SshConnector
 from orch.runner.upload.send import Uploads
 from orch.runner.upload.snapshot import keep_files
+from orch.spec.access import SshAccess
 from orch.spec.models import Task
-from orch.spec.state import FleetState, NodeState, SshAccess
+from orch.spec.state import FleetState, NodeState
 
 NODES = int(os.environ.get("ORCHCTL_BENCH_NODES", "8"))
 GIB = float(os.environ.get("ORCHCTL_BENCH_GIB", "5"))

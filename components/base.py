@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from orch.components.accounts import Account
-from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.deployment import Deployment, Room
 from orch.components.explain import NOTHING, Explained, Traits
+from orch.components.marks.marked import MarkedResource, Survey
 from orch.components.node_count import own_pins
 from orch.components.request import CloudAnswer, PlanRequest, PriorState, RecoveredFleet
 from orch.spec.errors import OrchError
@@ -32,7 +32,7 @@ from orch.spec.models.backends.base import BackendSettings
 if TYPE_CHECKING:
     import pulumi
 
-    from orch.components.cloud.orphans import StackSnapshot
+    from orch.components.marks.orphans import StackSnapshot
     from orch.components.volumes import VolumeBackend
     from orch.spec.models.ssh import SshConfig
 

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import pulumi
 
-from orch.components.cloud.cloudinit import filled, filled_for
-from orch.components.cloud.fleet_state import Route, bastion_jump, fleet_state, given_jumps, node_state
-from orch.components.cloud.host_keys import HostKey, public_host_key
+from orch.components.cloud.machines.cloudinit import filled, filled_for
+from orch.components.cloud.machines.fleet_state import (
+    Route,
+    bastion_jump,
+    fleet_state,
+    given_jumps,
+    node_state,
+)
+from orch.components.cloud.machines.host_keys import HostKey, public_host_key
 from orch.components.cloud.plan import CloudPlan, Node
 from orch.components.cloud.polling import in_background
 from orch.components.file_systems import FileSystem

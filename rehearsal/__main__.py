@@ -28,7 +28,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from orch.rehearsal.account import Refusal, SimulatedAccount, cloud_of
+from orch.rehearsal.account import SimulatedAccount, cloud_of
+from orch.rehearsal.calls import Refusal
 from orch.rehearsal.simulators import simulators
 from orch.spec.errors import OrchError
 

@@ -15,12 +15,14 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from orch.rehearsal.scenario import Failure, Hook, Knobs, NodeScenario
+from orch.rehearsal.calls import LOST, ApiCall, IncomingCall, Refusal, concerns, hits
+from orch.rehearsal.machines import Endpoint, SimulatedMachine
+from orch.rehearsal.scenario import Failure, Knobs, NodeScenario
 from orch.rehearsal.store import Doc, Store
 from orch.runner.private import private_folder
 from orch.spec.errors import ExitCode, OrchError
@@ -49,101 +51,6 @@ def account_file(variable: str, cloud: str, plugin: str) -> Path:
         detail=only_simulated(cloud),
         hint=f"remove this {plugin} from PATH, or run the command with --rehearse",
     )
-
-
-class Refusal(Exception):
-    """A cloud refuses a call. `code` is the cloud's own."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
-
-
-LOST = "ANSWER_LOST"
-"""A failure of this code does what the call asks for, and loses the answer, where a cloud is asked over the
-wire."""
-
-
-class AnswerLost(Exception):
-    """The call was done, and the connection is closed before its answer."""
-
-
-@dataclass(frozen=True)
-class ApiCall:
-    """One call of the log. `done` False: the caller died before the answer. `error`: the cloud's code of a
-    refusal."""
-
-    number: int
-    service: str
-    action: str
-    region: str
-    caller: str
-    params: Mapping[str, Any]
-    done: bool
-    error: str | None
-
-
-@dataclass(frozen=True)
-class IncomingCall:
-    """A call as it arrives. `params` go into the log; `aliases`: other names of the action for `denied`."""
-
-    service: str
-    action: str
-    region: str
-    caller: str
-    params: Doc
-    aliases: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """The address of an instance's local node: from this machine; `internal_ip`: from other nodes."""
-
-    instance: str
-    container: str
-    address: str
-    port: int
-    user: str
-    host_key: str
-    internal_ip: str
-    placeholders: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class PodContainer:
-    """What the container of a pod is made of. `command`: the string that its cloud was given; `volumes`: the
-    path of each of its account's volumes."""
-
-    image: str
-    command: str
-    env: Mapping[str, str]
-    volumes: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@dataclass(frozen=True)
-class SimulatedMachine:
-    """An instance with what its local node needs.
-
-    `slug` ends its container's name; `user_data` is what cloud-init would read. `pod`: of a container that is
-    the node itself, which has no user data. `file_systems`: those that its cloud mounts, each with its path.
-    """
-
-    instance: str
-    slug: str
-    hostname: str
-    type: str
-    user_data: bytes
-    placeholders: tuple[str, ...]
-    pod: PodContainer | None = None
-    file_systems: tuple[tuple[str, str], ...] = ()
-
-
-def device_files(gpus: int, cards: int = 0) -> tuple[str, ...]:
-    """Return the files of a machine in /dev: those of NVIDIA for its GPUs, and of its InfiniBand cards."""
-    control = ("/dev/nvidiactl", "/dev/nvidia-uvm") if gpus else ()
-    numbered = [f"/dev/nvidia{number}" for number in range(gpus)]
-    return (*numbered, *control, *(f"/dev/infiniband/uverbs{number}" for number in range(cards)))
 
 
 A = TypeVar("A", bound="SimulatedAccount")
@@ -272,7 +179,7 @@ class SimulatedAccount(ABC):
             nth = self.store.count(f"calls {action}")
             refusal = self._refusal(knobs, call, number, nth)
             lost = [each for each in knobs.failures if each.code == LOST]
-            self._lost.answer = any(_concerns(each, call, number, nth) for each in lost)
+            self._lost.answer = any(concerns(each, call, number, nth) for each in lost)
         delay = knobs.latency_s.get(action, knobs.latency_s.get("*", 0.0))
         if delay:
             time.sleep(delay)
@@ -329,7 +236,7 @@ class SimulatedAccount(ABC):
         if {call.action, f"{call.service}:{call.action}", *call.aliases} & set(knobs.denied):
             return self.denied_call(call)
         for failure in knobs.failures:
-            if failure.code != LOST and _concerns(failure, call, number, nth):
+            if failure.code != LOST and concerns(failure, call, number, nth):
                 return self.injected_failure(failure, call)
         return self.throttled(call) if self._over_rate(knobs, call.action) else None
 
@@ -443,7 +350,7 @@ def _opened(path: Path | str) -> Store:
 
 def _run_hooks(knobs: Knobs, when: str, action: str, number: int, nth: int) -> None:
     for hook in knobs.hooks:
-        if hook.when == when and _hits(hook, action, number, nth):
+        if hook.when == when and hits(hook, action, number, nth):
             environment = {
                 **os.environ,
                 "ORCH_SIM_CALL": str(number),
@@ -452,17 +359,3 @@ def _run_hooks(knobs: Knobs, when: str, action: str, number: int, nth: int) -> N
                 "ORCH_SIM_PARENT": str(os.getppid()),
             }
             subprocess.run(["/bin/sh", "-c", hook.command], env=environment, check=False)
-
-
-def _concerns(failure: Failure, call: IncomingCall, number: int, nth: int) -> bool:
-    return failure.region in (None, call.region) and _hits(failure, call.action, number, nth)
-
-
-def _hits(trigger: Failure | Hook, action: str, number: int, nth: int) -> bool:
-    """Whether a failure or a hook applies to this call. One that names no call applies to none."""
-    return (
-        trigger.action in (None, action)
-        and trigger.at in (None, number)
-        and trigger.nth in (None, nth)
-        and (trigger.action, trigger.at, trigger.nth) != (None, None, None)
-    )

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import Endpoint, SimulatedAccount
+from orch.rehearsal.account import SimulatedAccount
+from orch.rehearsal.machines import Endpoint
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.state import FleetState
 

@@ -23,8 +23,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orch.rehearsal.account import AnswerLost, IncomingCall, Refusal, SimulatedAccount
-from orch.rehearsal.local_nodes import AccountWithNodes
+from orch.rehearsal.account import SimulatedAccount
+from orch.rehearsal.calls import AnswerLost, IncomingCall, Refusal
+from orch.rehearsal.nodes.account import AccountWithNodes
 from orch.rehearsal.scenario import Failure
 from orch.rehearsal.store import Doc, Store
 

@@ -22,7 +22,8 @@ from pydantic import ValidationError
 
 from orch.catalog.shortages import FILE
 from orch.components.accounts import REHEARSED
-from orch.rehearsal.account import Endpoint, SimulatedAccount
+from orch.rehearsal.account import SimulatedAccount
+from orch.rehearsal.machines import Endpoint
 from orch.rehearsal.scenario import Knobs, NodeScenario
 from orch.rehearsal.simulators import accounts, servers
 from orch.runner.private import private_folder, stage_file, write_private
@@ -205,7 +206,7 @@ def rehearse(project: Project, *, nodes: bool = True, seed: str = "0") -> Rehear
             continue
         cloud = rehearsal.cloud(name)
         if cloud.knobs.nodes is not None or cloud.endpoints():
-            from orch.rehearsal.nodes import repair
+            from orch.rehearsal.nodes.containers import repair
 
             repair(cloud)
     return Rehearsal(rehearsal)
@@ -223,7 +224,8 @@ def forget(project: Project) -> None:
         for file in (folder / f"{name}.db", *folder.glob(f"{name}@*.db")):
             if not file.is_file():
                 continue
-            from orch.rehearsal.nodes import remove_disks, remove_volumes, stop
+            from orch.rehearsal.nodes.containers import stop
+            from orch.rehearsal.nodes.disks import remove_disks, remove_volumes
 
             cloud = simulator.open(file)
             for instance in cloud.endpoints():

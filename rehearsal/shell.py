@@ -60,7 +60,7 @@ def announced(cloud: SimulatedAccount, instance: str, args: argparse.Namespace) 
 
     Returns the kind of notice by which it ends, None for advice, which ends nothing.
     """
-    from orch.rehearsal import notices
+    from orch.rehearsal.nodes import notices
 
     seconds = notices.AHEAD_S[cloud.name].get(args.kind, 0.0) if args.ahead_s is None else args.ahead_s
     notices.announce(cloud, instance, args.kind, seconds)

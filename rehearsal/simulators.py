@@ -62,7 +62,7 @@ def simulators() -> Mapping[str, Simulator]:
 def _of_other_packages() -> Mapping[str, Simulator]:
     if not installed():
         return {}
-    from orch.components.registry import backend
+    from orch.components.registry.backends import backend
 
     found: dict[str, Simulator] = {}
     for name in installed():

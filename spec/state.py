@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
-    Tag,
     ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
 )
+
+from orch.spec.access import Access, Hop, SshAccess, resolved
 
 SCHEMA = 5
 """5: nodes have `scratch`, fleets `mounts`.
@@ -31,101 +31,11 @@ SCHEMA = 5
 2: variables are no part of the recorded fleet; who knows only 1 would start jobs without them."""
 
 
+_SSH = frozenset(SshAccess.model_fields) - {"kind"}
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Jump(_Frozen):
-    """One hop on the way to a node, outermost first. `proxy_command` leads to it where TCP does not.
-
-    `ssh_alias`: as in NodeState.
-    """
-
-    address: str
-    port: int = 22
-    user: str
-    identity: str | None = None
-    host_key: str | None = None
-    proxy_command: str | None = None
-    ssh_alias: str | None = None
-
-
-class SshAccess(_Frozen):
-    """A node that is reached over SSH.
-
-    `identity` is the path of a private key file, `host_key` the public host key as in known_hosts:
-    "ssh-ed25519 AAAA…". `ssh_alias`: the name by which the ~/.ssh/config of whoever connects may know a
-    ProxyCommand that leads there; the command itself is never recorded.
-    """
-
-    kind: Literal["ssh"] = "ssh"
-    address: str
-    port: int = 22
-    user: str
-    identity: str | None = None
-    host_key: str
-    jump: tuple[Jump, ...] = ()
-    proxy_command: str | None = None
-    ssh_alias: str | None = None
-
-    @property
-    def machine(self) -> str:
-        """What tells this machine from another one under the same name."""
-        return self.host_key
-
-    def located(self, folder: Path) -> SshAccess:
-        """The same with the paths of key files made absolute, relative ones from `folder`."""
-        hops = tuple(hop.model_copy(update={"identity": resolved(hop.identity, folder)}) for hop in self.jump)
-        return self.model_copy(update={"identity": resolved(self.identity, folder), "jump": hops})
-
-    def with_key(self, identity: str) -> SshAccess:
-        """The same with the fleet's own key, for jump hosts of ours too: those whose host key we made."""
-        hops = tuple(
-            hop.model_copy(update={"identity": identity}) if hop.identity is None and hop.host_key else hop
-            for hop in self.jump
-        )
-        return self.model_copy(update={"identity": self.identity or identity, "jump": hops})
-
-
-KUBERNETES = "kubernetes"
-"""The kind of access of pods."""
-
-
-class OtherAccess(BaseModel):
-    """A node that is reached in another way: what its record holds, its backend and its connector know."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    kind: str
-
-    @property
-    def machine(self) -> str:
-        """What tells this machine from another one under the same name: all that leads to it."""
-        return self.model_dump_json()
-
-    def located(self, folder: Path) -> OtherAccess:
-        del folder
-        return self
-
-    def with_key(self, identity: str) -> OtherAccess:
-        del identity
-        return self
-
-
-def resolved(identity: str | None, folder: Path) -> str | None:
-    """Where a key file is: `~` expanded, relative to `folder`."""
-    return None if identity is None else str(folder.absolute() / Path(identity).expanduser())
-
-
-def _kind(record: object) -> str:
-    kind = record.get("kind", "ssh") if isinstance(record, dict) else getattr(record, "kind", "")  # pyright: ignore
-    return "ssh" if kind == "ssh" else "other"
-
-
-Access = Annotated[
-    Annotated[SshAccess, Tag("ssh")] | Annotated[OtherAccess, Tag("other")], Discriminator(_kind)
-]
-_SSH = frozenset(SshAccess.model_fields) - {"kind"}
 
 
 class Gpus(_Frozen):
@@ -423,9 +333,6 @@ def machine_of(record: Mapping[str, Any]) -> str:
         return NodeState.model_validate(record).access.machine
     except ValueError:
         return str(record.get("host_key") or "")
-
-
-Hop = TypeVar("Hop", SshAccess, Jump)
 
 
 def _without_command(hop: Hop, name: str) -> Hop:

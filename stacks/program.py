@@ -16,7 +16,7 @@ from pathlib import Path
 from orch.components.file_systems import check
 from orch.components.lifetime import CREATED, lifetime, over
 from orch.components.node_count import is_range
-from orch.components.registry import compile_fleet, ended_nodes
+from orch.components.registry.planning import compile_fleet, ended_nodes
 from orch.components.request import PlanRequest, PriorState
 from orch.components.volumes import STACK as VOLUME_STACK
 from orch.spec.diagnostics import Severity

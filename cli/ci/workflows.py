@@ -13,13 +13,13 @@ from orch.cli.context import project_at
 from orch.cli.errors import UsageError, say
 
 if TYPE_CHECKING:
-    from orch.ci.facts import PipelineFacts
-    from orch.ci.gathering import Survey
     from orch.ci.pipeline import Kind
+    from orch.ci.workflows.facts import PipelineFacts
+    from orch.ci.workflows.gathering import Survey
     from orch.stacks.project.project import Project
 
 
-def init(
+def init(  # noqa: PLR0913  # options of a verb
     forge: Annotated[str, typer.Argument(metavar="github|gitlab", help="What the repository is on.")],
     *,
     path: ProjectPath = ".",
@@ -72,7 +72,7 @@ def init(
     Files that were changed are not overwritten without --force. What is left to set by hand, secrets,
     variables, roles and environments, is printed, and written beside.
     """
-    from orch.ci import gathering
+    from orch.ci.workflows import gathering
 
     kind = kind_of(forge)
     if apply_before_merge and kind != "github":
@@ -95,7 +95,7 @@ def init(
 
 def _surveyed(project: Project, folders: list[Path]) -> Survey:
     """Return what workflows depend on in some folders of a project, by default in all that have stacks."""
-    from orch.ci import gathering
+    from orch.ci.workflows import gathering
 
     top = gathering.repository_of(project.root)
     folders = folders or list(gathering.folders_with_stacks(project.root))
@@ -108,18 +108,18 @@ def _surveyed(project: Project, folders: list[Path]) -> Survey:
 
 def _write(facts: PipelineFacts, top: Path, kind: Kind, *, force: bool) -> None:
     """Write the workflows into a repository, and say what is left to set by hand."""
-    from orch.ci import workflows
+    from orch.ci.workflows import generate
 
-    files = workflows.files_of(facts)
+    files = generate.files_of(facts)
     include = top / ".gitlab-ci.yml"
     if kind == "gitlab" and not include.exists():
-        files[include.name] = f"include:\n  - local: {workflows.gitlab_file(facts)}\n"
-    written = workflows.write_files(top, files, force=force)
+        files[include.name] = f"include:\n  - local: {generate.gitlab_file(facts)}\n"
+    written = generate.write_files(top, files, force=force)
     for each in files:
         say(f"{'written' if each in written else 'there already'}: {each}")
-    say(workflows.setup(facts).rstrip())
+    say(generate.setup(facts).rstrip())
     if kind == "gitlab" and include.name not in files:
-        say(f"In .gitlab-ci.yml, below `include:`, there must be: `- local: {workflows.gitlab_file(facts)}`")
+        say(f"In .gitlab-ci.yml, below `include:`, there must be: `- local: {generate.gitlab_file(facts)}`")
 
 
 def watched(
@@ -131,8 +131,8 @@ def watched(
     ] = None,
 ) -> None:
     """Fail unless workflows watch each file that a plan of PATH reads: scripts, policy packs, kubeconfigs."""
-    from orch.ci.gathering import repository_of
-    from orch.ci.watched import require_watched
+    from orch.ci.workflows.gathering import repository_of
+    from orch.ci.workflows.watched import require_watched
 
     project = project_at(path)
     found = _files_read(project, repository_of(project.root), [Path(path)])
@@ -171,8 +171,8 @@ def environment(
 
 def _files_read(project: Project, top: Path, folders: list[Path]) -> list[str]:
     """The files of the repository that plans of folders read."""
-    from orch.ci.programs import kubernetes_files
-    from orch.ci.watched import files_read
+    from orch.ci.workflows.programs import kubernetes_files
+    from orch.ci.workflows.watched import files_read
     from orch.cli.diagnostics import read
     from orch.spec.loader.load import load_paths
 

@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from orch.cli.driver.background import LOG, log_to, supervise
 from orch.cli.driver.provisioned import ProjectNow
-from orch.cli.driver.standby import (
-    LentLedger,
-    Link,
-    StandbyDriver,
-    early_driver,
-    serve,
-)
+from orch.cli.driver.standby import LentLedger, Link, StandbyDriver, early_driver, serve
 from orch.cli.errors import coloured
 from orch.spec.errors import OrchError
 
@@ -303,7 +297,7 @@ def _load_driver() -> None:
     import orch.cli.output.tracing
     import orch.runner.access.entry
     import orch.runner.runs.lifecycle  # noqa: F401
-    from orch.runner.node.container import START_TEMPLATES
+    from orch.runner.node.container_start import START_TEMPLATES
     from orch.templates import prepare
 
     prepare(START_TEMPLATES)

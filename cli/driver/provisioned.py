@@ -122,7 +122,7 @@ def why_silent(
     project: Project, stack: StackState, fleet: FleetState, names: Sequence[str]
 ) -> Mapping[str, str]:
     """Return the reasons, by name, that the backend of a fleet knows for nodes that do not answer."""
-    from orch.components.registry import backend
+    from orch.components.registry.backends import backend
     from orch.stacks.project.project import scope_of
 
     scope = (stack.outputs.get("pins") or {}).get("scope") or scope_of(project)

@@ -20,7 +20,7 @@ from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
     from orch.runner.runs.context import RunnerContext
-    from orch.stacks.maintenance.evacuate import Evacuation
+    from orch.stacks.maintenance.evacuation import Evacuation
     from orch.stacks.maintenance.plan import MaintenancePlan
     from orch.stacks.project.project import Project
     from orch.stacks.pulumi.progress import Listener
@@ -140,7 +140,7 @@ def fleet_evacuate(
 
     def planned(project: Project, runner: RunnerContext, listener: Listener) -> MaintenancePlan:
         from orch.stacks.maintenance.drive import planned_for
-        from orch.stacks.maintenance.evacuate import plan_evacuation
+        from orch.stacks.maintenance.evacuation import plan_evacuation
 
         found = plan_evacuation(project, fleet, zone, listener, whole=whole)
         if not found.names:

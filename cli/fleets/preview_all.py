@@ -66,7 +66,7 @@ def preview_all(target: str, wanted: Wanted, files: Sequence[str | None] = ()) -
     )
     trusted = True
     if wanted.base is not None:
-        from orch.ci.programs import EVERY, reviewed
+        from orch.ci.workflows.programs import EVERY, reviewed
 
         held = reviewed(project, wanted.base)
         wanted, project = replace(wanted, reviewed=held), held.project

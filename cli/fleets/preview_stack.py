@@ -11,7 +11,7 @@ from orch.cli.errors import as_bug
 from orch.spec.errors import ExitCode, OrchError
 
 if TYPE_CHECKING:
-    from orch.ci.programs import Reviewed
+    from orch.ci.workflows.programs import Reviewed
     from orch.review.model import StackReview
     from orch.spec.diagnostics import Diagnostic
     from orch.spec.loader.load import Document, Loaded
@@ -113,8 +113,8 @@ def _unreviewed(job: Job, project: Project, wanted: Wanted) -> Previewed | None:
 
     A stack that leaves Kubernetes is still compared with its cluster.
     """
-    from orch.ci.programs import EVERY
-    from orch.components.registry import backends_of
+    from orch.ci.workflows.programs import EVERY
+    from orch.components.registry.backends import backends_of
     from orch.spec.models import Fleet, Volume
     from orch.spec.models.backends import effective
     from orch.stacks.record.volumes import stack_of

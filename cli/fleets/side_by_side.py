@@ -105,7 +105,7 @@ def import_before(fleets: Sequence[Fleet], project: Project) -> None:
     """Import what the processes need, once for all of them."""
     import orch.stacks.provisioning.operations
     import orch.stacks.volumes.operations  # noqa: F401
-    from orch.components.registry import backend
+    from orch.components.registry.backends import backend
     from orch.spec.models.backends import effective
 
     settings = tuple(each.type for each in project.backends)

@@ -163,7 +163,7 @@ def _show_end(project: Project, changes: Changes, number: int, how: Handling) ->
     """Print what became of a change, and write its report where one is asked for."""
     from datetime import datetime, timezone
 
-    from orch.review.maintenance import report
+    from orch.review.markdown import maintenance_report as report
     from orch.stacks.maintenance.gpu_reset import folder_of
     from orch.stacks.maintenance.plan import MaintenancePlan
 

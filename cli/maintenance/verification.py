@@ -15,7 +15,7 @@ from orch.cli.output.ticking import still
 if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
     from orch.runner.runs.lifecycle import RunnerContext
-    from orch.runner.verify.judge import Report
+    from orch.runner.verify.report import Report
     from orch.runner.verify.verification import Request
     from orch.spec.state import FleetState
     from orch.stacks.project.project import Project

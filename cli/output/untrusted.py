@@ -18,7 +18,8 @@ from orch.components.base import Candidate
 from orch.components.cloud.sizing import budget_findings
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
-from orch.components.registry import backend, by_price
+from orch.components.registry.backends import backend
+from orch.components.registry.planning import by_price
 from orch.components.request import PriorState
 from orch.offers.name_warnings import name_warnings
 from orch.offers.query import machine_query

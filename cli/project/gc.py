@@ -17,7 +17,7 @@ from orch.spec.errors import ExitCode
 from orch.spec.suggest import counted
 
 if TYPE_CHECKING:
-    from orch.components.cloud.marked import Leftovers, MarkedResource
+    from orch.components.marks.marked import Leftovers, MarkedResource
     from orch.stacks.project.project import Project
     from orch.stacks.runs.leftovers import Deleted, Found
 

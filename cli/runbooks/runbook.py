@@ -14,7 +14,6 @@ from orch.cli.context import MOST, project_at
 from orch.cli.errors import UsageError, end, print_json, say, tell
 from orch.cli.options import Json, Rehearse, Yes, with_records
 from orch.cli.output.files import require_writable
-from orch.cli.runbooks.approvals import approver_of
 from orch.cli.runbooks.runs import (
     SCHEMA,
     carry_out,
@@ -29,6 +28,7 @@ from orch.cli.runbooks.runs import (
     source_of_plan,
     write_report,
 )
+from orch.cli.runbooks.screen import approver_of
 from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:

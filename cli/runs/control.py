@@ -44,7 +44,7 @@ def reconcile(as_json: Json = False, rehearse: Rehearse = False) -> None:
         from orch.runner.runs.lifecycle import reconcile_once
         from orch.stacks.errors import OtherAccount
         from orch.stacks.health.healing import NotReplaced
-        from orch.stacks.runs.leftovers import sweep
+        from orch.stacks.runs.sweep import sweep
 
         passes = reconcile_once(runner, begin=True)
         elsewhere = [begins_elsewhere(runner, each.after) for each in passes]
@@ -98,7 +98,7 @@ def see_to_fleets(project: Project, ledger: Ledger) -> Iterator[Notice]:
     """Remove what fleets have left and nobody else removes, and record their nodes; yield notices."""
     from orch.cli.output.progress import watching
     from orch.runner.events import Notice
-    from orch.stacks.runs.leftovers import sweep
+    from orch.stacks.runs.sweep import sweep
 
     with watching(as_json=True) as listener:
         swept = sweep(project, listener)

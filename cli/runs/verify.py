@@ -19,7 +19,7 @@ from orch.spec.errors import ExitCode
 
 if TYPE_CHECKING:
     from orch.runner.ledger.records import RunRow
-    from orch.runner.verify.judge import Report
+    from orch.runner.verify.report import Report
     from orch.spec.state import FleetState
     from orch.stacks.project.project import Project
     from orch.stacks.stack.state import StackState
@@ -29,7 +29,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LEAST_SIZE, MOST_SIZE = 4 << 10, 64 << 30
 
 
-def verify(
+def verify(  # noqa: PLR0913  # options of a verb
     fleet: Annotated[
         str, typer.Argument(metavar="FLEET", help="A fleet that is up.", autocompletion=completion.fleets)
     ],
@@ -182,7 +182,7 @@ def _table(report: Report) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from orch.runner.verify.judge import shown_rows, size_text
+    from orch.runner.verify.report import shown_rows, size_text
 
     colour = coloured(sys.stdout)
     table = Table(box=None, pad_edge=False, header_style="bold" if colour else "")

@@ -22,12 +22,12 @@ from orch.components.aws.plan import AwsPlan
 from orch.components.aws.planner import AwsPlanner
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.marked import MarkedResource, Survey
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Queue, Room
 from orch.components.explain import Explained, Traits
+from orch.components.marks.marked import MarkedResource, Survey
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.request import PlanRequest, PriorState
 from orch.offers.match import aws_zone_name
 from orch.spec.errors import OrchError

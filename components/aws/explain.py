@@ -11,7 +11,7 @@ from orch.components.aws import network as networks
 from orch.components.aws.account.facts import AwsFacts
 from orch.components.aws.candidates import CloudCandidate
 from orch.components.aws.plan import AwsPlan
-from orch.components.cloud.cloudinit import scratch
+from orch.components.cloud.machines.cloudinit import scratch
 from orch.components.cloud.plan import Bastion
 from orch.components.explain import ChangeRow, Explained, counted, scratch_words
 from orch.spec.models import Fleet

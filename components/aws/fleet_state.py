@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orch.components.aws.plan import AwsPlan
-from orch.components.cloud import fleet_state as cloud_state
-from orch.components.cloud.host_keys import HostKey
-from orch.components.cloud.ssh_access import command, with_environment
+from orch.components.cloud.machines import fleet_state as cloud_state
+from orch.components.cloud.machines.host_keys import HostKey
+from orch.components.cloud.machines.ssh_access import command, with_environment
 from orch.spec.models.backends.aws import AwsSettings
 from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 

@@ -20,7 +20,7 @@ from orch.components.aws.plan import (
     SecurityGroups,
     SecurityRule,
 )
-from orch.components.cloud.ssh_access import source_findings
+from orch.components.cloud.machines.ssh_access import source_findings
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.suggest import counted

@@ -10,13 +10,13 @@ import pulumi
 import pulumi_aws as aws
 
 from orch.components.aws.plan import AwsPlan, ExistingNetwork, NewNetwork, SecurityRule
+from orch.components.aws.provider import provider_of
 from orch.components.aws.storage.rules import EGRESS, INGRESS
-from orch.components.cloud.cloudinit import filled_for, packed64, wrapped64
+from orch.components.cloud.machines.cloudinit import filled_for, packed64, wrapped64
 from orch.components.file_systems import FileSystem
 from orch.components.lifetime import TAG
 from orch.components.resources import Keys, common_user_data
 from orch.spec.models.backends.aws import AwsSettings
-from orch.spec.models.backends.credentials import AccessKeyCreds, AwsDefaultCreds
 
 # What Session Manager's agent needs. AWS's own AmazonSSMManagedInstanceCore also reads all of the account's
 # parameters. Source: Systems Manager user guide, "Create a custom IAM role for Session Manager".
@@ -45,32 +45,6 @@ _LUSTRE_STAYS = [
 # The service of AWS that has file systems of a type.
 SERVICES = {"efs": "efs", "fsx-lustre": "fsx"}
 Text = pulumi.Output[str]
-
-
-def provider_of(
-    name: str,
-    region: str,
-    settings: AwsSettings,
-    parent: pulumi.Resource | None = None,
-    *,
-    services: Sequence[str] = (),
-) -> aws.Provider:
-    """The provider of a region, with the credentials of orch.yml.
-
-    `services`: those that are asked beside EC2, IAM, SSM and STS; they have the endpoint of orch.yml too.
-    """
-    creds = settings.creds
-    arguments: dict[str, Any] = {"region": region}
-    if isinstance(creds, AccessKeyCreds):
-        secret = pulumi.Output.secret
-        arguments |= {"access_key": secret(creds.access_key), "secret_key": secret(creds.secret_key)}
-    elif isinstance(creds, AwsDefaultCreds):
-        arguments |= {"profile": creds.profile} if creds.profile else {}
-        arguments |= {"assume_roles": [{"role_arn": creds.role_arn}]} if creds.role_arn else {}
-    if settings.endpoint_url:
-        names = sorted({"ec2", "iam", "ssm", "sts", *services})
-        arguments["endpoints"] = [dict.fromkeys(names, settings.endpoint_url)]
-    return aws.Provider(name, **arguments, opts=pulumi.ResourceOptions(parent=parent))
 
 
 class NetworkResources:

@@ -30,7 +30,8 @@ from orch.components.aws.capacity import Demand
 from orch.components.aws.nics import Interface
 from orch.components.aws.plan import AwsPlan, Capacity, Disk, ExistingNetwork, PlacementGroup
 from orch.components.aws.storage.rules import open_to_servers, server_findings
-from orch.components.cloud.cloudinit import (
+from orch.components.cloud.findings import ethernet_only, missing_bastion, missing_image
+from orch.components.cloud.machines.cloudinit import (
     RUNS_INIT,
     File,
     ended_by_time,
@@ -40,7 +41,6 @@ from orch.components.cloud.cloudinit import (
     scratch,
     wrapped,
 )
-from orch.components.cloud.findings import ethernet_only, missing_bastion, missing_image
 from orch.components.cloud.node_groups import SPREADS, may_spread, spreads
 from orch.components.cloud.plan import Bastion
 from orch.components.cloud.planner import Planner

@@ -12,9 +12,9 @@ from orch.components.aws.account.client import RegionClient, Session
 from orch.components.aws.account.client_errors import translate_errors
 from orch.components.aws.account.existing import instances_of
 from orch.components.aws.account.lookups import ImageLookup, bastion_image, image_lookup
-from orch.components.cloud.marked import MarkedResource
 from orch.components.cloud.node_groups import SPREADS, may_spread
 from orch.components.lifetime import TAG
+from orch.components.marks.marked import MarkedResource
 from orch.components.node_count import indices_of
 from orch.components.request import PlanRequest, PriorState, RecoveredFleet
 from orch.spec.findings import Finding, PlanErrors

@@ -17,7 +17,7 @@ from orch.components.aws.fleet_state import FleetOutputs, fleet_state
 from orch.components.aws.network_resources import NetworkResources, Text
 from orch.components.aws.plan import AwsPlan, Capacity
 from orch.components.cloud import polling
-from orch.components.cloud.host_keys import HostKey, known_keys
+from orch.components.cloud.machines.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
 from orch.components.cloud.polling import in_background
 from orch.components.resources import new_host_keys

@@ -173,7 +173,7 @@ def _code(error: Any) -> str:
 def _options(state: VolumeState, settings: AwsSettings) -> pulumi.ResourceOptions:
     import pulumi
 
-    from orch.components.aws.network_resources import provider_of
+    from orch.components.aws.provider import provider_of
 
     provider = provider_of(f"{state.name}-aws", str(state.region), settings)
     return pulumi.ResourceOptions(provider=provider, protect=state.protect and not state.external)

@@ -29,12 +29,12 @@ from orch.components.cloud.node_groups import (
     with_missing,
     with_unfinished,
 )
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.plan import CloudPlan
 from orch.components.cloud.planner import AnyPlanner, PlanContext
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import Deployment, PricedNodes, Queue, SharedNetworks
 from orch.components.init_steps import scripts
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.node_count import all_there, live_indices, own_pins
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import PlanErrors

@@ -13,17 +13,17 @@ from typing import Any, ClassVar, Literal, TypeVar
 from orch.catalog.load import catalog
 from orch.components.cloud.backend import CloudBackend
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.cloudinit import (
+from orch.components.cloud.machines.cloudinit import (
     RUNS_INIT,
     ended_by_time,
     node_config,
     node_files,
     prepared,
 )
+from orch.components.cloud.machines.ssh_access import WORLD, AccessMethod, way_in
 from orch.components.cloud.plan import Bastion, NeocloudPlan
 from orch.components.cloud.planner import Facts, Planner
 from orch.components.cloud.sizing import nvidia
-from orch.components.cloud.ssh_access import WORLD, AccessMethod, way_in
 from orch.components.cloud_errors import CategoryErrors, CloudError
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
 from orch.components.request import PlanRequest

@@ -17,11 +17,11 @@ from orch.catalog.fabrics import Fabric, fabric
 from orch.catalog.records import Catalog
 from orch.components import file_systems
 from orch.components.cloud.candidates import CloudCandidate, place_reason
-from orch.components.cloud.cloudinit import bastion_config, first_boot_findings, first_boot_pins
+from orch.components.cloud.machines.cloudinit import bastion_config, first_boot_findings, first_boot_pins
+from orch.components.cloud.machines.ssh_access import PRIVATE, network_of
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.plan import Bastion, CloudPlan, Node
 from orch.components.cloud.sizing import blocks, budget_findings, fingerprint, gpus, user_data_findings
-from orch.components.cloud.ssh_access import PRIVATE, network_of
 from orch.components.idleness import IdleRule, idle_rule
 from orch.components.lifetime import Lifetime, lifetime
 from orch.components.node_count import count_words, folded, live_indices, node_indices

@@ -11,19 +11,20 @@ from typing import Any, ClassVar, cast
 
 from orch.components.accounts import Account, selected_in_rehearsal
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.marked import Survey
 from orch.components.cloud.neocloud import NeocloudBackend
-from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud_errors import CategoryErrors
-from orch.components.crusoe.account.client import CrusoeClient, open_login, selected_by
+from orch.components.crusoe.account.client import CrusoeClient
 from orch.components.crusoe.account.errors import ERRORS
 from orch.components.crusoe.account.facts import CrusoeFacts, IbNetwork, Reservation
+from orch.components.crusoe.account.login import open_login, selected_by
 from orch.components.crusoe.candidates import CrusoeCandidate, candidates, placed
 from orch.components.crusoe.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.crusoe.plan import CrusoePlan
 from orch.components.crusoe.planner import CrusoePlanner, needed_lookups
 from orch.components.explain import Explained, Traits
+from orch.components.marks.marked import Survey
+from orch.components.marks.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.node_count import node_indices
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.models.backends.base import BackendSettings

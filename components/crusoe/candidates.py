@@ -23,8 +23,8 @@ from orch.components.cloud.candidates import (
     query_on,
     with_required_fabric,
 )
+from orch.components.cloud.machines.ssh_access import private_by_settings
 from orch.components.cloud.restrictions import NO, SPOT, Restriction, rejected
-from orch.components.cloud.ssh_access import private_by_settings
 from orch.components.crusoe.account.facts import IbNetwork, Reservation, Stock
 from orch.components.request import PriorState
 from orch.spec.findings import Finding, PlanErrors

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orch.components.cloud.machines.ssh_access import AccessMethod, ssh_reasons
 from orch.components.cloud.plan import Bastion
 from orch.components.cloud.reasons import room_words
-from orch.components.cloud.ssh_access import AccessMethod, ssh_reasons
 from orch.components.crusoe.account.facts import CrusoeFacts
 from orch.components.crusoe.candidates import CrusoeCandidate, machines
 from orch.components.crusoe.plan import CrusoePlan, Network

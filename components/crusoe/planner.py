@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-from orch.components.cloud.cloudinit import filled
 from orch.components.cloud.findings import ethernet_only, missing_image, missing_pieces, written_image
+from orch.components.cloud.machines.cloudinit import filled
+from orch.components.cloud.machines.ssh_access import access_findings, network_of, subnets_in, way_in
 from orch.components.cloud.neocloud import NeocloudPlanner
 from orch.components.cloud.node_groups import OtherGroups
 from orch.components.cloud.quotas import unread_findings
 from orch.components.cloud.reasons import ending_reasons, image_reason, rank_reasons
 from orch.components.cloud.sizing import disk_gb
-from orch.components.cloud.ssh_access import access_findings, network_of, subnets_in, way_in
 from orch.components.crusoe import explain as told
 from orch.components.crusoe.account.facts import CrusoeFacts, Image, Lookups
 from orch.components.crusoe.candidates import CrusoeCandidate, Machine, machines

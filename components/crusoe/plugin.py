@@ -16,16 +16,9 @@ from typing import ClassVar
 from orch.components.cloud.rest.client import Row
 from orch.components.cloud.rest.handler import AGAIN_S, KindHandler, wait_for_all
 from orch.components.crusoe.account import client as kinds
-from orch.components.crusoe.account.client import (
-    INSTANCE,
-    OFF,
-    PARTS,
-    CrusoeClient,
-    Kind,
-    Login,
-    state_of,
-)
+from orch.components.crusoe.account.client import INSTANCE, OFF, CrusoeClient, Kind, state_of
 from orch.components.crusoe.account.errors import CrusoeRefused
+from orch.components.crusoe.account.login import PARTS, Login
 from orch.components.crusoe.explain import GANG, PACKAGE
 from orch.providers.orch.gang import AccountProvider, GangHandler
 from orch.providers.orch.handler import OBSERVED, Handler, Inputs, State

@@ -27,7 +27,7 @@ MOST = 64_000
 
 def startup_script(config: str) -> str:
     """The script that makes of a VM what cloud-init would make of it by this cloud-config, as
-    `components/cloud/cloudinit.py` writes it. The same text gives the same script."""
+    `components/cloud/machines/cloudinit.py` writes it. The same text gives the same script."""
     data: dict[str, Any] = yaml.load(config, yaml.CSafeLoader)
     payload = b64encode(gzip.compress(_tar(_files(data)), mtime=0)).decode()
     users = [each for each in data["users"] if isinstance(each, dict) and each["name"] != "root"]

@@ -14,9 +14,7 @@ from orch.catalog.load import catalog as load_catalog
 from orch.components.accounts import Account, selected_in_rehearsal
 from orch.components.cloud.backend import CloudBackend, regions_of
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.node_groups import may_spread
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.planner import AnyPlanner, PlanContext
 from orch.components.cloud_errors import CloudError
 from orch.components.deployment import SHARED, Queue, SharedNetworks
@@ -32,6 +30,8 @@ from orch.components.gcp.plan import GcpPlan, base_name
 from orch.components.gcp.planner import GcpPlanner, node_os
 from orch.components.gcp.userdata import node_scratch
 from orch.components.lifetime import is_over
+from orch.components.marks.marked import MarkedResource, Survey
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.node_count import live_indices
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.spec.findings import Finding, PlanErrors

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orch.components.cloud import fleet_state as cloud_state
-from orch.components.cloud.host_keys import HostKey
+from orch.components.cloud.machines import fleet_state as cloud_state
+from orch.components.cloud.machines.host_keys import HostKey
+from orch.components.cloud.machines.ssh_access import command, with_environment
 from orch.components.cloud.plan import Node
-from orch.components.cloud.ssh_access import command, with_environment
 from orch.components.gcp.account.client import carries_key
 from orch.components.gcp.account.facts import Member
 from orch.components.gcp.plan import GcpPlan

@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from orch.components.cloud.cloudinit import filled_for, wrapped
+from orch.components.cloud.machines.cloudinit import filled_for, wrapped
 from orch.components.cloud.sizing import fingerprint
 from orch.components.file_systems import FileSystem
 from orch.components.gcp.account.labels import label

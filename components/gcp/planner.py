@@ -11,8 +11,8 @@ from typing import Any
 
 from orch.catalog.gcp.machines import Shape, gcp_image
 from orch.components import file_systems
-from orch.components.cloud.cloudinit import bastion_config, wrapped
 from orch.components.cloud.findings import ethernet_only, missing_bastion, missing_image, written_image
+from orch.components.cloud.machines.cloudinit import bastion_config, wrapped
 from orch.components.cloud.plan import Bastion
 from orch.components.cloud.planner import Planner
 from orch.components.cloud.quotas import unread_findings

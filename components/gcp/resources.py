@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 import pulumi_gcp as gcp
 
-from orch.components.cloud.host_keys import HostKey, known_keys
+from orch.components.cloud.machines.host_keys import HostKey, known_keys
 from orch.components.cloud.plan import Node
 from orch.components.cloud.polling import in_background
 from orch.components.gcp.account import new_nodes

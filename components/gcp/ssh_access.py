@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from orch.components.cloud.ssh_access import source_findings
+from orch.components.cloud.machines.ssh_access import source_findings
 from orch.components.gcp.account.facts import GcpFacts
 from orch.components.gcp.account.lookups import NetworkLookup
 from orch.components.gcp.plan import Vpc

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orch.catalog.gcp.machines import Shape, software
-from orch.components.cloud.cloudinit import RUNS_INIT, File, node_config, node_files, prepared, scratch
+from orch.components.cloud.machines.cloudinit import (
+    RUNS_INIT,
+    File,
+    node_config,
+    node_files,
+    prepared,
+    scratch,
+)
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
 from orch.components.idleness import IdleRule
 from orch.runner.preparation.init_steps import steps

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.accounts import Account
 from orch.components.base import Backend
-from orch.components.cloud.marked import Survey
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment
 from orch.components.explain import Explained, Traits
 from orch.components.kubernetes.account.facts import ClusterFacts
@@ -26,6 +24,8 @@ from orch.components.kubernetes.explain import EXPLAINED, PACKAGE, PROVIDER, tra
 from orch.components.kubernetes.login import kubeconfig_file, require_contexts
 from orch.components.kubernetes.plan import KubernetesPlan
 from orch.components.kubernetes.planner import Context, KubernetesPlanner
+from orch.components.marks.marked import Survey
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.request import CloudAnswer, PlanRequest, PriorState
 from orch.runner.kubernetes.client import KubernetesClient
 from orch.runner.kubernetes.namespace_limits import short_quotas, too_much
@@ -160,13 +160,13 @@ class KubernetesBackend(Backend[KubernetesCandidate, ClusterFacts, KubernetesPla
             client.close()
 
     def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        from orch.components.kubernetes.orphans import delete_unrecorded
+        from orch.components.kubernetes.objects.orphans import delete_unrecorded
 
         settings = self.entry(snapshot.settings)
         return delete_unrecorded(snapshot, kubeconfig_file(settings, Path.cwd()), settings.namespace)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        from orch.components.kubernetes.orphans import survey
+        from orch.components.kubernetes.objects.orphans import survey
 
         settings = self.entry(state.settings)
         contexts = [each.name for each in settings.contexts]

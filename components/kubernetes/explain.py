@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from orch.components.explain import ChangeRow, Explained
 from orch.components.kubernetes.fabrics import rows
 from orch.components.node_count import no_node
+from orch.spec.grammar.quantities import amount
 from orch.spec.models import Fleet
-from orch.spec.quantities import amount
 from orch.spec.state import PodQueue
 from orch.spec.suggest import counted, few
 
@@ -83,7 +83,7 @@ def requests_words(queue: PodQueue) -> str:
     return ", ".join(f"{name} {text}" for name, text in queue.requests.items())
 
 
-def reasons(  # noqa: PLR0917
+def reasons(
     fleet: Fleet,
     candidate: KubernetesCandidate,
     facts: ClusterFacts,

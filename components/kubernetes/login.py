@@ -11,7 +11,7 @@ from typing import cast
 
 import yaml
 
-from orch.runner.kubernetes.login import context_names, kubeconfig_files
+from orch.runner.kubernetes.kubeconfig import context_names, kubeconfig_files
 from orch.runner.private import private_folder, write_private
 from orch.spec.findings import Finding, PlanErrors
 from orch.spec.models.backends.kubernetes import KubernetesSettings

@@ -32,9 +32,9 @@ from orch.offers.match import Miss
 from orch.offers.query import MachineQuery
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
+from orch.spec.grammar.quantities import amount
 from orch.spec.models import Fleet
 from orch.spec.models.backends.kubernetes import KubernetesSettings
-from orch.spec.quantities import amount
 from orch.spec.state import Gpus
 from orch.spec.suggest import counted, few, hint_for
 

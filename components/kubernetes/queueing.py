@@ -18,9 +18,9 @@ from orch.components.kubernetes.fabrics import topology_sets
 from orch.components.kubernetes.plan import Chosen, KueueObjects, Queueing
 from orch.spec.diagnostics import Severity
 from orch.spec.findings import Finding
+from orch.spec.grammar.quantities import amount, rendered
 from orch.spec.models import Fleet
 from orch.spec.models.backends.kubernetes import KubernetesSettings
-from orch.spec.quantities import amount, rendered
 from orch.spec.suggest import few, hint_for
 
 HOSTNAME = "kubernetes.io/hostname"

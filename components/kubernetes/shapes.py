@@ -17,7 +17,7 @@ from orch.components.kubernetes.account.facts import ClusterNode, Taint
 from orch.components.kubernetes.fabrics import NodeFabric, fabric_of
 from orch.offers.match import Miss, type_misses
 from orch.offers.query import MachineQuery
-from orch.spec.quantities import MIB, amount, rendered
+from orch.spec.grammar.quantities import MIB, amount, rendered
 
 GPU_KEYS: Mapping[str, str] = {
     "nvidia.com/gpu": "nvidia",

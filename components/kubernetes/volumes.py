@@ -11,27 +11,27 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.kubernetes.cluster import cluster_account
 from orch.components.kubernetes.login import kubeconfig_file
-from orch.components.kubernetes.orphans import delete_empty
+from orch.components.kubernetes.objects.orphans import delete_empty
 from orch.components.kubernetes.plan import MARK, STACK, labels_of
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.volumes import STACK as VOLUME
 from orch.components.volumes import Account, MadeWithVolumes, VolumePlan, VolumeRequest, in_words, state_of
 from orch.runner.kubernetes.client import KubernetesClient, api_path
 from orch.runner.kubernetes.errors import Forbidden
 from orch.spec.findings import PlanError
+from orch.spec.grammar.quantities import MIB, amount
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.models.volume import Volume
-from orch.spec.quantities import MIB, amount
 from orch.spec.suggest import few, listed
 from orch.spec.volume_state import VolumeState
 
 if TYPE_CHECKING:
     import pulumi
 
-    from orch.runner.kubernetes.client import Doc
+    from orch.runner.kubernetes.transport import Doc
 
 MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 SHARED = {"ReadOnlyMany", "ReadWriteMany"}

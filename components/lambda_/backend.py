@@ -11,23 +11,24 @@ from typing import Any, ClassVar, cast
 
 from orch.components.accounts import Account
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.neocloud import NeocloudBackend
-from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud.rest.client import account_of_key
 from orch.components.cloud_errors import CategoryErrors
 from orch.components.explain import Explained, Traits
 from orch.components.lambda_ import clusters
-from orch.components.lambda_.account.client import FILE_SYSTEM, GONE_S, KEY, LambdaClient, open_login
+from orch.components.lambda_.account.client import FILE_SYSTEM, GONE_S, LambdaClient
 from orch.components.lambda_.account.client import INSTANCE as INSTANCES
 from orch.components.lambda_.account.errors import ERRORS
 from orch.components.lambda_.account.facts import FoundFileSystem, LambdaFacts, Stock
+from orch.components.lambda_.account.login import KEY, open_login
 from orch.components.lambda_.candidates import LambdaCandidate, candidates, mounted, placed
 from orch.components.lambda_.clusters import Member
 from orch.components.lambda_.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.lambda_.plan import LambdaPlan
 from orch.components.lambda_.planner import LambdaPlanner, needed_lookups
+from orch.components.marks.marked import MarkedResource, Survey
+from orch.components.marks.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.request import PlanRequest
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.lambda_ import LambdaSettings

@@ -19,8 +19,8 @@ from orch.components.cloud.candidates import (
     fits_of,
     query_on,
 )
+from orch.components.cloud.machines.ssh_access import private_by_settings
 from orch.components.cloud.restrictions import NO, SPOT, YES, Restriction, rejected
-from orch.components.cloud.ssh_access import private_by_settings
 from orch.components.lambda_.account.client import TAG
 from orch.components.lambda_.account.facts import FoundFileSystem, Stock
 from orch.components.request import PriorState

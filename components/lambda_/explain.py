@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orch.components.cloud.ssh_access import AccessMethod, ssh_reasons
+from orch.components.cloud.machines.ssh_access import AccessMethod, ssh_reasons
 from orch.components.explain import ChangeRow, Explained
 from orch.components.lambda_.account.facts import LambdaFacts
 from orch.components.lambda_.candidates import LambdaCandidate

@@ -11,10 +11,10 @@ from typing import Any
 
 from orch.components import file_systems
 from orch.components.cloud.findings import ethernet_only, missing_image, written_image
+from orch.components.cloud.machines.ssh_access import WORLD, AccessMethod, source_findings
 from orch.components.cloud.neocloud import NeocloudPlanner
 from orch.components.cloud.reasons import image_reason
 from orch.components.cloud.sizing import fingerprint
-from orch.components.cloud.ssh_access import WORLD, AccessMethod, source_findings
 from orch.components.lambda_ import explain as told
 from orch.components.lambda_.account.facts import LambdaFacts, Lookups
 from orch.components.lambda_.candidates import LambdaCandidate, mounted, tag_findings

@@ -9,20 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from orch.components.cloud.marked import cloud_name
 from orch.components.cloud.rest.client import Row
 from orch.components.cloud.rest.handler import AGAIN_S, KindHandler, NamedHandler, wait_for_all
-from orch.components.lambda_.account.client import (
-    FILE_SYSTEM,
-    INSTANCE,
-    PARTS,
-    SSH_KEY,
-    TAG,
-    LambdaClient,
-    Login,
-)
+from orch.components.lambda_.account.client import FILE_SYSTEM, INSTANCE, SSH_KEY, TAG, LambdaClient
 from orch.components.lambda_.account.errors import LambdaRefused
+from orch.components.lambda_.account.login import PARTS, Login
 from orch.components.lambda_.explain import GANG, PACKAGE
+from orch.components.marks.marked import cloud_name
 from orch.providers.orch.gang import AccountProvider, GangHandler
 from orch.providers.orch.handler import Handler, Inputs, State
 from orch.providers.orch.serving import serve

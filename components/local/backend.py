@@ -9,14 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orch.components.base import Backend
-from orch.components.cloud.marked import MarkedResource, Survey, stack_of, survey_of
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.deployment import Deployment
 from orch.components.explain import ChangeRow, Explained, Traits
 from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts, ask
 from orch.components.local.plan import LocalPlan, plan
 from orch.components.local.simulated_gpus import described
+from orch.components.marks.marked import MarkedResource, Survey, stack_of, survey_of
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.request import PlanRequest
 from orch.components.volumes import FolderVolumes, VolumePlan, VolumeRequest, in_words, state_of
 from orch.images.client import connect

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pulumi
 
-from orch.components.cloud.host_keys import host_key_seed, public_host_key
+from orch.components.cloud.machines.host_keys import host_key_seed, public_host_key
 from orch.components.local.plan import LocalNodePlan, LocalPlan
 from orch.components.resources import Keys
 from orch.spec.state import SCHEMA

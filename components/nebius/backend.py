@@ -11,15 +11,15 @@ from typing import Any, ClassVar, cast
 
 from orch.components.accounts import Account, selected_in_rehearsal
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.marked import Survey
 from orch.components.cloud.neocloud import NeocloudBackend
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud_errors import CategoryErrors
 from orch.components.explain import Explained, Traits
+from orch.components.marks.marked import Survey
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.nebius.account import orphans
-from orch.components.nebius.account.client import NebiusClient, NebiusRefused
-from orch.components.nebius.account.errors import ERRORS
+from orch.components.nebius.account.client import NebiusClient
+from orch.components.nebius.account.errors import ERRORS, NebiusRefused
 from orch.components.nebius.account.facts import NebiusFacts, Stock
 from orch.components.nebius.account.session import login_of, open_session, selected_by
 from orch.components.nebius.candidates import NebiusCandidate, by_stock, candidates, room_at, told_fabrics

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orch.components.cloud.machines.ssh_access import AccessMethod, ssh_reasons
 from orch.components.cloud.plan import Bastion
 from orch.components.cloud.reasons import room_words
-from orch.components.cloud.ssh_access import AccessMethod, ssh_reasons
 from orch.components.explain import ChangeRow, Explained
 from orch.components.nebius.account.facts import NebiusFacts
 from orch.components.nebius.candidates import NebiusCandidate

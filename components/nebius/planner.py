@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 from orch.catalog.records import Catalog
-from orch.components.cloud.cloudinit import wrapped
 from orch.components.cloud.findings import (
     ethernet_only,
     missing_bastion,
@@ -18,26 +17,21 @@ from orch.components.cloud.findings import (
     missing_pieces,
     written_image,
 )
-from orch.components.cloud.neocloud import NeocloudPlanner
-from orch.components.cloud.node_groups import OtherGroups
-from orch.components.cloud.quotas import unread_findings
-from orch.components.cloud.reasons import ending_reasons, image_reason, rank_reasons
-from orch.components.cloud.sizing import disk_findings, disk_gb
-from orch.components.cloud.ssh_access import (
+from orch.components.cloud.machines.cloudinit import wrapped
+from orch.components.cloud.machines.ssh_access import (
     AccessMethod,
     access_findings,
     network_of,
     subnets_in,
     way_in,
 )
+from orch.components.cloud.neocloud import NeocloudPlanner
+from orch.components.cloud.node_groups import OtherGroups
+from orch.components.cloud.quotas import unread_findings
+from orch.components.cloud.reasons import ending_reasons, image_reason, rank_reasons
+from orch.components.cloud.sizing import disk_findings, disk_gb
 from orch.components.nebius import explain as told
-from orch.components.nebius.account.facts import (
-    CPU_IMAGE_FAMILY,
-    IMAGE_FAMILY,
-    Image,
-    Lookups,
-    NebiusFacts,
-)
+from orch.components.nebius.account.facts import CPU_IMAGE_FAMILY, IMAGE_FAMILY, Image, Lookups, NebiusFacts
 from orch.components.nebius.candidates import NebiusCandidate, types_with_fabric
 from orch.components.nebius.plan import Disk, NebiusPlan, Network
 from orch.components.node_count import all_there

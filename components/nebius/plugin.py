@@ -15,16 +15,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from orch.components.nebius.account import client as kinds
-from orch.components.nebius.account.client import (
-    INSTANCE,
-    WAITS,
-    Kind,
-    NebiusClient,
-    NebiusRefused,
-    Row,
-    is_down,
-)
+from orch.components.nebius.account import methods
+from orch.components.nebius.account.client import WAITS, NebiusClient, is_down
+from orch.components.nebius.account.errors import NebiusRefused
+from orch.components.nebius.account.methods import INSTANCE, Kind, Row
 from orch.components.nebius.account.orphans import MARK
 from orch.components.nebius.account.session import PARTS, Session
 from orch.components.nebius.explain import GANG, PACKAGE
@@ -225,11 +219,11 @@ def _metadata(inputs: Inputs) -> Row:
 
 # Type -> the kind of its resources.
 KINDS = {
-    f"{PACKAGE}:index:Network": kinds.NETWORK,
-    f"{PACKAGE}:index:Subnet": kinds.SUBNET,
-    f"{PACKAGE}:index:SecurityGroup": kinds.SECURITY_GROUP,
-    f"{PACKAGE}:index:SecurityRule": kinds.SECURITY_RULE,
-    f"{PACKAGE}:index:GpuCluster": kinds.GPU_CLUSTER,
+    f"{PACKAGE}:index:Network": methods.NETWORK,
+    f"{PACKAGE}:index:Subnet": methods.SUBNET,
+    f"{PACKAGE}:index:SecurityGroup": methods.SECURITY_GROUP,
+    f"{PACKAGE}:index:SecurityRule": methods.SECURITY_RULE,
+    f"{PACKAGE}:index:GpuCluster": methods.GPU_CLUSTER,
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pulumi
 
-from orch.components.cloud.cloudinit import wrapped
+from orch.components.cloud.machines.cloudinit import wrapped
 from orch.components.cloud.plan import Bastion, Node
 from orch.components.nebius.account.orphans import MARK
 from orch.components.nebius.explain import PACKAGE

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from orch.catalog.load import catalog as load_catalog
 from orch.components.accounts import Account
 from orch.components.base import Backend
-from orch.components.cloud.marked import MarkedResource, Survey
-from orch.components.cloud.orphans import StackSnapshot, delete_named, survey_named
 from orch.components.cloud.quotas import if_readable
 from orch.components.cloud.rest.client import account_of_key
 from orch.components.deployment import Deployment, PricedNodes
 from orch.components.explain import Explained, Traits
+from orch.components.marks.marked import MarkedResource, Survey
+from orch.components.marks.orphans import StackSnapshot, delete_named, survey_named
 from orch.components.request import CloudAnswer, PlanRequest
 from orch.components.runpod.account import errors
 from orch.components.runpod.account.client import (

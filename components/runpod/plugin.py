@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 from pulumi.provider.experimental import provider as api
 
-from orch.components.cloud.marked import cloud_name
 from orch.components.cloud.rest.handler import KindHandler
 from orch.components.cloud_errors import Category
+from orch.components.marks.marked import cloud_name
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Kind, Login, Row, RunpodClient
 from orch.components.runpod.account.errors import RunpodRefused
 from orch.components.runpod.explain import PACKAGE

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pulumi
 
-from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.machines.host_keys import private_host_key, public_host_key
 from orch.components.resources import Keys
 from orch.components.runpod.explain import CLUSTER, PACKAGE, POD, READY
 from orch.components.runpod.plan import HIDDEN, PodGroup, RunpodPlan

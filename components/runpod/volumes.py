@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from orch.catalog.load import disk_price
 from orch.catalog.runpod.prices import country
-from orch.components.cloud.marked import MarkedResource, cloud_name
+from orch.components.marks.marked import MarkedResource, cloud_name
 from orch.components.runpod.account.client import VOLUME, Login, RunpodClient, open_login
 from orch.components.runpod.candidates import is_center
 from orch.components.runpod.explain import PACKAGE

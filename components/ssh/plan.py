@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orch.catalog.records import arch_of
 from orch.components import init_steps
@@ -33,9 +33,6 @@ from orch.spec.models import Fleet
 from orch.spec.models.ssh import Host
 from orch.spec.state import FleetMount, Gpus, NodeState, without_commands
 from orch.spec.suggest import counted
-
-if TYPE_CHECKING:
-    pass
 
 Registered = dict[str, Any]
 """What a host was taken as, flat: `gpu_count`, `cpus`, … of `HostFacts.registered()`."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pulumi
 
 from orch.components.ssh.plan import SshHostPlan, SshPlan
-from orch.spec.state import SCHEMA, Jump, SshAccess
+from orch.spec.access import Jump, SshAccess
+from orch.spec.state import SCHEMA
 
 if TYPE_CHECKING:
     from orch.components.request import PlanRequest

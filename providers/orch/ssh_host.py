@@ -33,12 +33,13 @@ from orch.runner.errors import HostKeyRefused, HostUnreachable, LoginRefused, Ru
 from orch.runner.hosts.facts import HostFacts, read_facts
 from orch.runner.hosts.host_facts import UnreadOutput
 from orch.runner.hosts.registration import BUSY, FORCED, enter, leave, mark, registration_id
-from orch.runner.node.container import Claim
+from orch.runner.node_api.claims import Claim
 from orch.runner.node_api.commands import Command, as_root
 from orch.runner.node_api.connector import Connector
 from orch.runner.preparation.init_steps import look, prepare, recorded
 from orch.runner.ssh.pool import SshConnector
-from orch.spec.state import Jump, NodeState, SshAccess, without_commands
+from orch.spec.access import Jump, SshAccess
+from orch.spec.state import NodeState, without_commands
 
 REACHABLE = "reachable"
 DEADLINE_S = 12.0

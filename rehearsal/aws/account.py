@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import IncomingCall, Refusal, SimulatedMachine
 from orch.rehearsal.aws.api.errors import THROTTLED, AwsError
-from orch.rehearsal.local_nodes import AccountWithNodes
+from orch.rehearsal.calls import IncomingCall, Refusal
+from orch.rehearsal.machines import SimulatedMachine
+from orch.rehearsal.nodes.account import AccountWithNodes
 from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
@@ -127,14 +128,14 @@ class Cloud(AccountWithNodes):
 
     def take_back(self, instance: str) -> None:
         """EC2 takes a spot instance back."""
-        from orch.rehearsal import nodes
         from orch.rehearsal.aws.api.actions import Request
         from orch.rehearsal.aws.api.compute.instances import take_back
+        from orch.rehearsal.nodes import containers
 
         with self.store.transaction():
             region = str((self.store.get(instance, "instance") or {}).get("_region"))
             take_back(Request(self, {}, region), instance)
-        nodes.stop(self, instance)
+        containers.stop(self, instance)
 
     # -- what a test may ask ------------------------------------------------------------------------------
 
@@ -145,18 +146,18 @@ class Cloud(AccountWithNodes):
     # -- local nodes --------------------------------------------------------------------------------------
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
-        from orch.rehearsal import nodes
+        from orch.rehearsal.nodes import containers, disks
 
         if action == "RunInstances":
             for doc in result["Instances"]:
                 instance = doc["InstanceId"]
                 region = doc["Placement"]["AvailabilityZone"][:-1]
-                with nodes.ended_on_error(
+                with containers.ended_on_error(
                     lambda one=instance, where=region: self.call(
                         "TerminateInstances", {"InstanceIds": [one]}, region=where
                     )
                 ):
-                    nodes.start(self, scenario, instance)
+                    containers.start(self, scenario, instance)
         elif action == "DeleteFileSystem":
             from orch.rehearsal.aws.api.storage import GONE
 
@@ -164,17 +165,17 @@ class Cloud(AccountWithNodes):
                 gone: list[str] = self.store.meta(GONE) or []
                 self.store.put_meta(GONE, [])
             if gone:
-                nodes.remove_disks(self, *gone)
+                disks.remove_disks(self, *gone)
         elif action == "TerminateInstances":
             for change in result["TerminatingInstances"]:
-                nodes.stop(self, change["InstanceId"])
+                containers.stop(self, change["InstanceId"])
         elif action == "DeleteVolume":
-            nodes.remove_disks(self, result["VolumeId"])
+            disks.remove_disks(self, result["VolumeId"])
         elif action in ("AttachVolume", "DetachVolume"):
             # Source: EBS user guide, "Identify NVMe volumes": the link that udev makes.
             link = f"nvme-Amazon_Elastic_Block_Store_{result['VolumeId'].replace('-', '')}"
-            disk = nodes.Disk(result["VolumeId"], f"/dev/disk/by-id/{link}")
-            nodes.show_disk(self, scenario, result["InstanceId"], disk, there=action == "AttachVolume")
+            disk = disks.Disk(result["VolumeId"], f"/dev/disk/by-id/{link}")
+            disks.show_disk(self, scenario, result["InstanceId"], disk, there=action == "AttachVolume")
 
     def machine(self, instance: str) -> SimulatedMachine | None:
         import base64

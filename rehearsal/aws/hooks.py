@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from orch.catalog.sdks import require_sdk
-from orch.rehearsal.account import Endpoint, SimulatedAccount
+from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.hooks import CloudHooks
+from orch.rehearsal.machines import Endpoint
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.state import FleetState
 

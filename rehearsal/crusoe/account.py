@@ -15,13 +15,14 @@ from typing import ClassVar
 
 import yaml
 
-from orch.rehearsal.account import SimulatedMachine, SimulationError, device_files
+from orch.rehearsal.account import SimulationError
 from orch.rehearsal.crusoe.api import errors
 from orch.rehearsal.crusoe.api.errors import bad_credential
 from orch.rehearsal.crusoe.api.instances import ended
 from orch.rehearsal.crusoe.api.routes import PROJECT, matching
 from orch.rehearsal.crusoe.data.tables import kinds
 from orch.rehearsal.http_service import HttpAccount, Request, Route
+from orch.rehearsal.machines import SimulatedMachine, device_files
 from orch.rehearsal.store import Doc
 
 KINDS = ("network", "subnet", "firewall-rule", "ib-partition", "disk", "instance")

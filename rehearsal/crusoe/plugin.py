@@ -8,7 +8,8 @@ begin without one: ORCH_REHEARSAL_CRUSOE names the project's file.
 
 from __future__ import annotations
 
-from orch.components.crusoe.account.client import CrusoeClient, Login
+from orch.components.crusoe.account.client import CrusoeClient
+from orch.components.crusoe.account.login import Login
 from orch.components.crusoe.plugin import NAME, CrusoeProvider
 from orch.providers.orch.serving import serve
 from orch.rehearsal.account import account_file

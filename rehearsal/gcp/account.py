@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import IncomingCall, Refusal, SimulatedMachine
+from orch.rehearsal.calls import IncomingCall, Refusal
 from orch.rehearsal.gcp.api.errors import GcpError
 from orch.rehearsal.gcp.api.methods import API, BEFORE, Method, Request, all_methods, operation, public
 from orch.rehearsal.gcp.data.tables import types
-from orch.rehearsal.local_nodes import AccountWithNodes
+from orch.rehearsal.machines import SimulatedMachine
+from orch.rehearsal.nodes.account import AccountWithNodes
 from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
@@ -158,7 +159,7 @@ class GcpCloud(AccountWithNodes):
     # -- local nodes --------------------------------------------------------------------------------------
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
-        from orch.rehearsal import nodes
+        from orch.rehearsal.nodes import containers, disks
 
         with self.store.transaction():
             shown: list[tuple[str, str, bool]] = self.store.meta("shown") or []
@@ -166,12 +167,12 @@ class GcpCloud(AccountWithNodes):
                 self.store.put_meta("shown", [])
         for instance, device, there in shown:
             # Source: Compute Engine documentation, "Symbolic links for disks": what Google's udev rules make.
-            disk = nodes.Disk(device, f"/dev/disk/by-id/google-{device}")
+            disk = disks.Disk(device, f"/dev/disk/by-id/google-{device}")
             if instance:
-                nodes.show_disk(self, scenario, instance, disk, there=there)
+                disks.show_disk(self, scenario, instance, disk, there=there)
             else:  # the disk was deleted
-                nodes.remove_disks(self, device)
-        nodes.follow(self, scenario, lambda instance: self.request("DELETE", instance))
+                disks.remove_disks(self, device)
+        containers.follow(self, scenario, lambda instance: self.request("DELETE", instance))
 
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
-from orch.rehearsal.account import Endpoint, SimulatedAccount
+from orch.rehearsal.account import SimulatedAccount
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.api.methods import caller_of
 from orch.rehearsal.hooks import CloudHooks
+from orch.rehearsal.machines import Endpoint
 from orch.rehearsal.store import Doc
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.base import BackendSettings

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import ClassVar
 
-from orch.rehearsal.account import SimulatedMachine, device_files
 from orch.rehearsal.http_service import HttpAccount, Request, Routes
 from orch.rehearsal.lambda_.api import errors
 from orch.rehearsal.lambda_.api.instances import ended, reserved
 from orch.rehearsal.lambda_.api.resources import RULES_KEY, USUAL, rules_of
 from orch.rehearsal.lambda_.api.routes import route
 from orch.rehearsal.lambda_.data.tables import kinds
+from orch.rehearsal.machines import SimulatedMachine, device_files
 from orch.rehearsal.store import Doc
 
 KINDS = ("ssh-key", "filesystem", "instance")

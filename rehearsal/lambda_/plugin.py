@@ -8,7 +8,8 @@ begin without one: ORCH_REHEARSAL_LAMBDA names the account's file.
 
 from __future__ import annotations
 
-from orch.components.lambda_.account.client import LambdaClient, Login
+from orch.components.lambda_.account.client import LambdaClient
+from orch.components.lambda_.account.login import Login
 from orch.components.lambda_.plugin import NAME, LambdaProvider
 from orch.providers.orch.serving import serve
 from orch.rehearsal.account import account_file

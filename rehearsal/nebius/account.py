@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from orch.rehearsal.account import IncomingCall, Refusal, SimulatedMachine, device_files
-from orch.rehearsal.local_nodes import AccountWithNodes
+from orch.rehearsal.calls import IncomingCall, Refusal
+from orch.rehearsal.machines import SimulatedMachine, device_files
 from orch.rehearsal.nebius.api import errors
 from orch.rehearsal.nebius.api.compute import public_image
 from orch.rehearsal.nebius.api.errors import NebiusError
@@ -14,6 +14,7 @@ from orch.rehearsal.nebius.api.instances import remove_gone
 from orch.rehearsal.nebius.api.methods import Request, all_methods
 from orch.rehearsal.nebius.api.vpc import free_range
 from orch.rehearsal.nebius.data.tables import IMAGE_FAMILIES, TENANT, presets, regions
+from orch.rehearsal.nodes.account import AccountWithNodes
 from orch.rehearsal.scenario import Failure, NodeScenario
 from orch.rehearsal.store import Doc
 
@@ -179,9 +180,9 @@ class NebiusCloud(AccountWithNodes):
     # -- local nodes --------------------------------------------------------------------------------------
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
-        from orch.rehearsal import nodes
+        from orch.rehearsal.nodes import containers
 
-        nodes.follow(self, scenario, self._stop)
+        containers.follow(self, scenario, self._stop)
 
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():

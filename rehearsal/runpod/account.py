@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import ClassVar
 
-from orch.rehearsal.account import (
-    PodContainer,
-    SimulatedMachine,
-)
 from orch.rehearsal.http_service import HttpAccount, Request, Routes
+from orch.rehearsal.machines import PodContainer, SimulatedMachine
 from orch.rehearsal.runpod.api import errors
 from orch.rehearsal.runpod.api.errors import RunpodError
 from orch.rehearsal.runpod.api.pods import stopped
@@ -83,11 +80,11 @@ class RunpodCloud(HttpAccount):
         """Pods are not machines that power off by themselves."""
 
     def update_local_nodes(self, scenario: NodeScenario, action: str, result: Doc) -> None:
-        from orch.rehearsal import nodes
+        from orch.rehearsal.nodes import disks
 
         super().update_local_nodes(scenario, action, result)
         if action == "deleteNetworkVolume":
-            nodes.remove_volumes(self, but=self.things("network-volume"))
+            disks.remove_volumes(self, but=self.things("network-volume"))
 
     def machine(self, instance: str) -> SimulatedMachine | None:
         with self.store.transaction():

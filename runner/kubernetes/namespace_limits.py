@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from orch.spec.quantities import amount
+from orch.spec.grammar.quantities import amount
 
 Doc = dict[str, Any]
 Docs = Sequence[Mapping[str, Any]]

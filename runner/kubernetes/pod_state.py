@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orch.runner.errors import HostUnreachable, PodGone, RunnerError
-from orch.runner.kubernetes.client import Doc, api_path
+from orch.runner.kubernetes.client import api_path
 from orch.runner.kubernetes.errors import shortened
+from orch.runner.kubernetes.transport import Doc
 from orch.spec.state import NodeState
 
 

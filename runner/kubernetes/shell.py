@@ -23,7 +23,9 @@ from types import FrameType
 from typing import Any
 
 from orch.runner.errors import HostUnreachable
-from orch.runner.kubernetes.channel import (
+from orch.runner.kubernetes.connector import KubernetesConnector
+from orch.runner.kubernetes.pod_state import Pod
+from orch.runner.kubernetes.streams.channel import (
     CHUNK,
     CLOSE,
     RESIZE,
@@ -34,12 +36,10 @@ from orch.runner.kubernetes.channel import (
     Channel,
     ChannelLost,
 )
-from orch.runner.kubernetes.connector import KubernetesConnector
-from orch.runner.kubernetes.execution import Ending, ExecRequest, exec_request, login_shell
-from orch.runner.kubernetes.pod_state import Pod
+from orch.runner.kubernetes.streams.execution import Ending, ExecRequest, exec_request, login_shell
+from orch.spec.access import KUBERNETES as KIND
 from orch.spec.confidential import hidden
 from orch.spec.errors import OrchError
-from orch.spec.state import KUBERNETES as KIND
 from orch.spec.state import NodeState
 
 NO_CODE = 255

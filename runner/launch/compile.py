@@ -5,23 +5,18 @@ from __future__ import annotations
 import shlex
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.catalog.fabrics import Fabric, fabric
-from orch.runner.launch.files import RepoName, staged_files
-from orch.runner.launch.launcher import (
-    LaunchContext,
-    Launcher,
-    hostfile,
-    internal_addresses,
-    launcher_of,
-)
+from orch.runner.launch.files import staged_files
+from orch.runner.launch.launcher import LaunchContext, Launcher, hostfile, internal_addresses, launcher_of
 from orch.runner.launch.pods import check_pods
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.launch.variables import check_sizes, set_variables
-from orch.runner.launch.volumes import NO_VOLUMES, RankVolumes, Volumes, checkpoint_warnings, volumes_of_ranks
+from orch.runner.launch.volumes import RankVolumes, checkpoint_warnings, volumes_of_ranks
 from orch.runner.node_api.accelerators import watched
 from orch.runner.placement.node_fit import Seat
 from orch.runner.placement.rank_groups import (
@@ -32,7 +27,6 @@ from orch.runner.placement.rank_groups import (
     rank_groups,
 )
 from orch.runner.plan.environment import (
-    ArrayPlace,
     RankNode,
     RunFacts,
     RunNodes,
@@ -42,7 +36,6 @@ from orch.runner.plan.environment import (
     wants_slurm,
 )
 from orch.runner.plan.run_plan import (
-    DevPlan,
     FabricAccess,
     OutputPlan,
     RankPlan,
@@ -62,35 +55,6 @@ if TYPE_CHECKING:
 
 START_DOCKER = "sh /usr/local/lib/orch/start-docker.sh"
 """Of the image `orch/docker`: starts the job's own Docker daemon, or says why there can be none."""
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """The input of `compile_run`.
-
-    `seats` are the nodes in rank order; `cli_env`, then `caller_env` fill bare names in `env`; `token` is
-    unique to this run; `made`: names of nodes that were made for it. `examines`: it examines its nodes.
-    `array`: its place in the array that it is a member of.
-    """
-
-    task: Task
-    name: str
-    number: int
-    fleet: FleetState
-    seats: tuple[Seat, ...]
-    image: str
-    base: Path
-    token: str = ""
-    attempt: int = 0
-    run_args: tuple[str, ...] = ()
-    cli_env: Mapping[str, str] = field(default_factory=dict[str, str])
-    caller_env: Mapping[str, str] = field(default_factory=dict[str, str])
-    repo: RepoName | None = None
-    volumes: Volumes = NO_VOLUMES
-    dev: DevPlan | None = None
-    made: frozenset[str] = frozenset()
-    examines: bool = False
-    array: ArrayPlace | None = None
 
 
 @dataclass(frozen=True)

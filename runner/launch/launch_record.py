@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from orch.runner.errors import RunFailed
-from orch.runner.launch.compile import RunRequest
 from orch.runner.launch.files import RepoName
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.launch.volumes import KnownVolume, Volumes
 from orch.runner.ledger.records import RunRow
 from orch.runner.ledger.run_folder import RunFolder

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orch.runner.launch.compile import RunRequest
 from orch.runner.launch.files import RepoName
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.launch.volumes import NO_VOLUMES, Volumes
 from orch.runner.placement.node_fit import Seat
 from orch.runner.plan.run_names import RunName

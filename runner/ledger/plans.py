@@ -9,7 +9,8 @@ from orch.runner.errors import RunnerError
 from orch.runner.ledger.records import RunRow
 from orch.runner.plan.run_names import RunName
 from orch.runner.plan.run_plan import RunPlan
-from orch.spec.state import KUBERNETES, hourly_price
+from orch.spec.access import KUBERNETES
+from orch.spec.state import hourly_price
 
 
 def plan_of(row: RunRow) -> RunPlan:

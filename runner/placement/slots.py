@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orch.spec.state import KUBERNETES, FleetState, NodeState, OtherAccess, PodQueue
+from orch.spec.access import KUBERNETES, OtherAccess
+from orch.spec.state import FleetState, NodeState, PodQueue
 
 
 def with_slots(fleet: FleetState) -> FleetState:

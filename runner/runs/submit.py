@@ -19,8 +19,9 @@ from orch.runner.errors import (
     nodes_in_use,
 )
 from orch.runner.events import Notice
-from orch.runner.launch.compile import RunRequest, compile_run
+from orch.runner.launch.compile import compile_run
 from orch.runner.launch.launch_record import LaunchRecord
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.launch.submission import Submission
 from orch.runner.launch.variables import set_variables
 from orch.runner.ledger.records import RunRow, Waiting

@@ -13,7 +13,8 @@ from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from orch.runner.errors import HostKeyRefused
 from orch.runner.node_api.connector import Address
-from orch.spec.state import Jump, NodeState
+from orch.spec.access import Jump
+from orch.spec.state import NodeState
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from orch.runner.ssh.endpoint import known_as
 from orch.runner.ssh.user_config import UserConfig
+from orch.spec.access import Jump, resolved
 from orch.spec.models.ssh import SshConfig
-from orch.spec.state import Jump, NodeState, resolved
+from orch.spec.state import NodeState
 
 
 def names(config: SshConfig) -> tuple[str, ...]:

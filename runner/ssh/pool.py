@@ -39,7 +39,8 @@ from orch.runner.ssh.login import log_in
 from orch.runner.ssh.openssh import ssh_words
 from orch.runner.ssh.protocol import CommandChannel, Stream, unreachable
 from orch.runner.ssh.user_config import UserConfig
-from orch.spec.state import Jump, NodeState
+from orch.spec.access import Jump
+from orch.spec.state import NodeState
 
 T = TypeVar("T")
 

@@ -22,9 +22,10 @@ from orch.runner.ssh.naming import absolute, located, names, pin_of
 from orch.runner.ssh.pool import Patience, SshConnector, jump_failed
 from orch.runner.ssh.public_keys import host_key_from_file, scan, unaccepted_key, unknown_key
 from orch.runner.ssh.user_config import Hop, HostOptions, UserConfig, known_hosts_files
+from orch.spec.access import Jump, SshAccess
 from orch.spec.models.ssh import Host, SshConfig
 from orch.spec.models.ssh import Jump as JumpSpec
-from orch.spec.state import Jump, NodeState, SshAccess
+from orch.spec.state import NodeState
 
 AcceptNew = Literal["none", "named", "all"]
 """Which new host keys are used before a person has accepted them: none, those of the hosts in `rekeyed`, all.

@@ -23,7 +23,8 @@ from orch.runner.node.runtime import FilesMissing
 from orch.runner.node_api.commands import LOOKUP, NODE_HOME, Command, StdinSource, as_root
 from orch.runner.node_api.connector import Connector
 from orch.runner.upload.archive import END, PIECE, header, padding
-from orch.runner.upload.snapshot import ContentReader, Snapshots
+from orch.runner.upload.packs import ContentReader
+from orch.runner.upload.snapshot import Snapshots
 from orch.runner.upload.tree import Delta, Tree, TreeEntry, delta, nearest
 from orch.spec.state import NodeState
 from orch.templates import render

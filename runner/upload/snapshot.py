@@ -8,44 +8,32 @@ where it lies when it is sent. Contents that no run has used for a while go when
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
 import sqlite3
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from orch.runner.errors import BadTask, LedgerUnusable, RunFailed, about_property
+from orch.runner.errors import BadTask, about_property
 from orch.runner.launch.files import Source, resolve_source
 from orch.runner.plan.run_plan import RunPlan
 from orch.runner.private import private_file, private_folder
+from orch.runner.upload.packs import LARGE, ContentReader, PackWriter, gone, stamp_of, unusable
 from orch.runner.upload.repository import Repository, check_repository
-from orch.runner.upload.selection import (
-    KEY_SIZE,
-    SelectedEntry,
-    Selection,
-    messages,
-    select_entries,
-    sent_mode,
-    text_of_a_key,
-)
+from orch.runner.upload.selection import SelectedEntry, Selection, messages, select_entries, sent_mode
 from orch.runner.upload.tree import Tree, TreeEntry, tree_of, unpacked
 
 if TYPE_CHECKING:
     from orch.spec.models import Task
 
-LARGE = 64 << 20
 KEPT = 2 << 30
-PACK = 256 << 20
 # A run may wait this long for its nodes.
 UNUSED_S = 86_400.0
 FORGOTTEN_S = 30 * 86_400.0
-CHUNK = 1 << 18
 # A file that changed in the last moment may change again within one tick of its file system's clock.
 SETTLED_NS = 2_000_000_000
 
@@ -139,7 +127,7 @@ class Snapshots:
         folder cannot be written.
         """
         try:
-            with self._open() as db, closing(_PackWriter(self._folder, db)) as writer:
+            with self._open() as db, closing(PackWriter(self._folder, db)) as writer:
                 kept = self._keep(db, writer, entries)
                 writer.finish()
                 db.execute(
@@ -148,7 +136,7 @@ class Snapshots:
                 )
                 self._forget(db, kept.tree)
         except (OSError, sqlite3.Error) as error:
-            raise _unusable(self._folder, error) from error
+            raise unusable(self._folder, error) from error
         return kept
 
     def use(self, tree_ids: Iterable[str]) -> None:
@@ -170,7 +158,7 @@ class Snapshots:
                         "update seen set used_at = ? where content = ?", [(now, each) for each in contents]
                     )
         except (OSError, sqlite3.Error) as error:
-            raise _unusable(self._folder, error) from error
+            raise unusable(self._folder, error) from error
 
     def tree(self, tree_id: str) -> Tree | None:
         """A tree that was kept; None for one that is forgotten."""
@@ -195,7 +183,7 @@ class Snapshots:
                 if os.path.exists(path):
                     places[content] = (Path(os.fsdecode(path)), 0)
         if lacking := wanted - places.keys():
-            raise _gone(f"{len(lacking)} of its files are no longer kept")
+            raise gone(f"{len(lacking)} of its files are no longer kept")
         return ContentReader(places)
 
     @contextmanager
@@ -207,7 +195,7 @@ class Snapshots:
             with db:
                 yield db
 
-    def _keep(self, db: sqlite3.Connection, writer: _PackWriter, entries: Sequence[SelectedEntry]) -> Kept:
+    def _keep(self, db: sqlite3.Connection, writer: PackWriter, entries: Sequence[SelectedEntry]) -> Kept:
         files = [entry for entry in entries if entry.is_file]
         seen = {
             row[0]: row[1:]
@@ -225,7 +213,7 @@ class Snapshots:
         contents: dict[str, str] = {}
         key_files: list[str] = []
         for entry in files:
-            facts: tuple[int, int, int, int] | None = _facts(entry.status)
+            facts: tuple[int, int, int, int] | None = stamp_of(entry.status)
             row = seen.get(os.fsencode(entry.source))
             copied = entry.status.st_size <= LARGE or entry.source.startswith(f"{self._folder}{os.sep}")
             if row is not None and row[:4] == facts and (row[4] in known or not copied):
@@ -269,10 +257,6 @@ class Snapshots:
         db.execute("delete from tree where used_at < ? and id != ?", (now - FORGOTTEN_S, tree.id))
 
 
-def _facts(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-
-
 def _tree_entry(entry: SelectedEntry, content: str) -> TreeEntry:
     mode = entry.status.st_mode
     if stat.S_ISDIR(mode):
@@ -288,161 +272,3 @@ def _among(db: sqlite3.Connection, select: str, values: Iterable[str | bytes]) -
     for first in range(0, len(values), 500):
         some = values[first : first + 500]
         yield from db.execute(f"{select} in ({','.join('?' * len(some))})", some)
-
-
-class _PackWriter:
-    """Appends contents to new packs; a pack counts once it has its name."""
-
-    def __init__(self, folder: Path, db: sqlite3.Connection) -> None:
-        self._folder = folder
-        self._db = db
-        self._stream: BinaryIO | None = None
-        self._staged = folder / f".pack.{secrets.token_hex(8)}"
-        self._size = 0
-        self._rows: list[tuple[str, int]] = []
-        self._added: set[str] = set()
-
-    def add(self, entry: SelectedEntry, *, copied: bool) -> tuple[str, bool]:
-        """The digest of a file, and whether its text looks like a key; its content is kept if `copied`."""
-        digest, size, head = hashlib.sha256(), 0, b""
-        stream = self._pack() if copied else None
-        start = self._size
-        try:
-            with open(entry.source, "rb", buffering=0) as source:
-                while chunk := source.read(CHUNK):
-                    head = head or chunk
-                    size += len(chunk)
-                    digest.update(chunk)
-                    if stream is not None:
-                        stream.write(chunk)
-                changed = (
-                    _facts(os.fstat(source.fileno())) != _facts(entry.status) or size != entry.status.st_size
-                )
-        except OSError as error:
-            if error.filename is None:
-                raise
-            raise _unreadable(entry, error.strerror or str(error)) from error
-        if changed:
-            raise _unreadable(entry, "it changed while it was read")
-        content = digest.hexdigest()
-        if stream is not None:
-            known = (
-                content in self._added
-                or self._db.execute("select 1 from kept where content = ?", (content,)).fetchone()
-            )
-            if known:
-                stream.seek(start)
-                stream.truncate()
-            else:
-                self._rows.append((content, start))
-                self._added.add(content)
-                self._size += size
-            if self._size >= PACK:
-                self.finish()
-        return content, size <= KEY_SIZE and text_of_a_key(head, size)
-
-    def finish(self) -> None:
-        """Give the pack its name, and record what it holds."""
-        if self._stream is None:
-            return
-        self._stream.close()
-        self._stream = None
-        if self._rows:
-            name = f"{secrets.token_hex(8)}.pack"
-            self._staged.rename(self._folder / name)
-            self._db.executemany(
-                "insert or ignore into kept values(?, ?, ?)",
-                [(content, name, start) for content, start in self._rows],
-            )
-            self._db.execute("insert into pack values(?, ?, ?)", (name, self._size, time.time()))
-            self._db.commit()  # others who submit do not wait for the rest
-        else:
-            self._staged.unlink()
-        self._size, self._rows = 0, []
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._staged.unlink(missing_ok=True)
-
-    def _pack(self) -> BinaryIO:
-        if self._stream is None:
-            self._stream = private_file(self._staged).open("r+b")
-        return self._stream
-
-
-def _unreadable(entry: SelectedEntry, why: str) -> BadTask:
-    return BadTask(
-        f"{entry.source} cannot be packed",
-        detail=why,
-        hint="make it readable, leave it as it is while it is packed, or name it in .orchignore",
-    )
-
-
-def _unusable(folder: Path, error: Exception) -> LedgerUnusable:
-    return LedgerUnusable(
-        "what the run takes along cannot be kept on this machine",
-        where=str(folder),
-        detail=getattr(error, "strerror", None) or str(error),
-        hint="is `.orch` writable, and is there space on the disk?",
-    )
-
-
-def _gone(why: str) -> RunFailed:
-    return RunFailed(
-        "the files of this run cannot be sent", detail=why, hint="submit it again", reason="executor_error"
-    )
-
-
-class ContentReader:
-    """Reads contents by their digests; several threads may use one. Its files are open until `close`."""
-
-    def __init__(self, places: dict[str, tuple[Path, int]]) -> None:
-        self._places = places
-        self._open: dict[Path, int] = {}
-
-    def prepare(self) -> None:
-        """Open the packs, so that nobody takes them away while they are read. Raises RunFailed."""
-        for path, _ in self._places.values():
-            if path.suffix == ".pack" and path not in self._open:
-                try:
-                    self._open[path] = os.open(path, os.O_RDONLY)
-                except OSError as error:
-                    raise _gone(str(error)) from error
-
-    def read(self, entry: TreeEntry) -> Iterator[bytes]:
-        """The content of a file in pieces. Raises RunFailed when it is not what it was."""
-        path, start = self._places[entry.content]
-        descriptor = self._open.get(path)
-        if descriptor is not None:
-            yield from _pieces(descriptor, start, entry.size, path)
-            return
-        digest = hashlib.sha256()
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise _gone(str(error)) from error
-        try:
-            for piece in _pieces(descriptor, start, entry.size, path):
-                digest.update(piece)
-                yield piece
-        finally:
-            os.close(descriptor)
-        if digest.hexdigest() != entry.content:
-            raise _gone(f"{path} has changed since the run was submitted")
-
-    def close(self) -> None:
-        for descriptor in self._open.values():
-            with suppress(OSError):
-                os.close(descriptor)
-        self._open.clear()
-
-
-def _pieces(descriptor: int, start: int, size: int, path: Path) -> Iterator[bytes]:
-    end = start + size
-    while start < end:
-        piece = os.pread(descriptor, min(CHUNK, end - start), start)
-        if not piece:
-            raise _gone(f"{path} is shorter than it was")
-        start += len(piece)
-        yield piece

@@ -11,10 +11,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from orch.catalog.nccl_floors import KEPT, anchor
 from orch.runner.verify.job import bisection
+from orch.runner.verify.report import Judgement, Key, Report, Row, Shortfall, size_text
 from orch.runner.verify.results import Collective, Figure, Results
 from orch.spec.grammar.hosts import fold
 from orch.spec.suggest import counted
@@ -35,14 +35,6 @@ are shared with strangers."""
 SHARED = 0.03
 """What of a former result must be reached where all nodes are containers of one machine: they and whatever
 else it does share its processors."""
-
-MOST_SHOWN = 16
-"""Of how many cards or nodes all figures are shown to people."""
-
-Key = tuple[str, str, int]
-"""Of a figure: its measure, whose it is ("" for all nodes together), and bytes of a message, else 0."""
-
-Judgement = Literal["ok", "low", "wrong", "no floor"]
 
 
 @dataclass(frozen=True)
@@ -77,51 +69,6 @@ class Terms:
 
     def node(self, number: int) -> str:
         return self.nodes[number].name if number < len(self.nodes) else f"node {number}"
-
-
-@dataclass(frozen=True)
-class Row:
-    """A figure and how it was judged. `limit`: what it is held against; `basis`: what that is."""
-
-    measure: str
-    subject: str
-    value: float
-    unit: str
-    size: int = 0
-    limit: float | None = None
-    basis: str = ""
-    judgement: Judgement = "ok"
-
-    @property
-    def key(self) -> Key:
-        return self.measure, self.subject, self.size
-
-
-@dataclass(frozen=True)
-class Shortfall:
-    """Something that falls short. `nodes`: the names of those that it is about, all of them for a figure of
-    all nodes."""
-
-    code: str
-    text: str
-    nodes: tuple[str, ...]
-    kind: Literal["figure", "card", "node", "link", "transport", "values", "health"]
-
-
-@dataclass(frozen=True)
-class Report:
-    """A verification that was judged."""
-
-    fleet: str
-    rows: tuple[Row, ...]
-    shortfalls: tuple[Shortfall, ...]
-    notes: tuple[str, ...]
-    transport: str
-    sentence: str
-
-    @property
-    def fine(self) -> bool:
-        return not self.shortfalls
 
 
 def judge(results: Results, terms: Terms) -> Report:
@@ -371,23 +318,6 @@ def _pair_rows(results: Results, terms: Terms, found: list[Shortfall]) -> list[R
     return rows
 
 
-def shown_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Those that people read: of a collective the largest size, and those that are held to something; of very
-    many cards or nodes the slowest, the quickest, and those that fall short."""
-    shown: list[Row] = []
-    for measure in dict.fromkeys(row.measure for row in rows):
-        of = [row for row in rows if row.measure == measure]
-        largest = max(row.size for row in of)
-        if largest:
-            shown += [row for row in of if row.size == largest or row.judgement != "no floor"]
-        elif len(of) <= MOST_SHOWN or measure == "pairs":
-            shown += of
-        else:
-            ends = (min(of, key=lambda row: row.value), max(of, key=lambda row: row.value))
-            shown += [row for row in of if row.judgement == "low" or row in ends]
-    return tuple(shown)
-
-
 def _sentence(rows: Sequence[Row], found: Sequence[Shortfall], terms: Terms, transport: str) -> str:
     if found:
         return _short_of(terms.fleet, found)
@@ -412,11 +342,3 @@ _ORDER = ("health", "transport", "values", "node", "link", "card", "figure")
 
 def _number(value: float) -> str:
     return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
-
-
-def size_text(size: int) -> str:
-    """`2 GiB`, `4 MiB`, `1000 bytes`."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit and size % unit == 0:
-            return f"{size // unit} {name}"
-    return f"{size} bytes"

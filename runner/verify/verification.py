@@ -16,8 +16,8 @@ from orch.catalog.fabrics import fabric
 from orch.runner.errors import RunFailed
 from orch.runner.events import Event, LogLine, LogLines, Processor
 from orch.runner.hosts.checks.types import MeshView
+from orch.runner.hosts.mesh import try_mesh
 from orch.runner.hosts.network import ClusterAddress, ClusterNetwork
-from orch.runner.hosts.survey import try_mesh
 from orch.runner.ledger.history.verifications import KeptFigure
 from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
@@ -25,7 +25,8 @@ from orch.runner.ledger.run_folder import RunFolder
 from orch.runner.node_api.connector import Connector
 from orch.runner.verify import results
 from orch.runner.verify.job import bisection
-from orch.runner.verify.judge import Key, Report, Shortfall, Terms, VerifiedNode
+from orch.runner.verify.judge import Terms, VerifiedNode
+from orch.runner.verify.report import Key, Report, Shortfall
 from orch.runner.verify.results import Results
 from orch.spec.state import FleetState, NodeState
 from orch.spec.suggest import counted

@@ -12,8 +12,7 @@ from orch.spec.document.yaml_nodes import Sequence as SequenceNode
 from orch.spec.grammar.values import shown
 from orch.spec.models import BACKEND_MODELS, Fleet
 from orch.spec.models.run import Run
-from orch.spec.rules.fleet import fleet_of
-from orch.spec.rules.rule import Findings
+from orch.spec.rules.rule import Findings, fleet_of
 from orch.spec.rules.task import task_of
 from orch.spec.suggest import hint_for, listed
 

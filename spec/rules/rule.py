@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from orch.spec.diagnostics import Diagnostic
 from orch.spec.document.draft import Draft
+from orch.spec.models import Fleet
 
 Findings = Iterator[Diagnostic]
 
@@ -17,3 +19,7 @@ class Rule:
 
     needs: tuple[str, ...]
     check: Callable[[Draft], Findings]
+
+
+def fleet_of(draft: Draft) -> Fleet:
+    return cast(Fleet, draft.partial)

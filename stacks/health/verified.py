@@ -15,7 +15,8 @@ from orch.runner.ledger.history.node_health import Examination
 from orch.runner.ledger.records import RunRow
 from orch.runner.node_api.verdict import Verdict, record
 from orch.runner.runs.context import RunnerContext
-from orch.runner.verify.judge import Report, Shortfall, judge, unmeasured, with_health
+from orch.runner.verify.judge import judge, unmeasured, with_health
+from orch.runner.verify.report import Report, Shortfall
 from orch.runner.verify.verification import (
     RUNS,
     Request,

@@ -8,19 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orch.components import registry
 from orch.components.deployment import Deployment
 from orch.components.file_systems import check
 from orch.components.lifetime import CREATED, ends_of, is_over, lifetime, runs_on
 from orch.components.node_count import is_range
-from orch.components.request import (
-    NO_CONSENT,
-    Approvals,
-    NodeVolume,
-    PlanRequest,
-    PriorState,
-    RecoveredFleet,
-)
+from orch.components.registry import planning
+from orch.components.request import NO_CONSENT, Approvals, NodeVolume, PlanRequest, PriorState, RecoveredFleet
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
@@ -134,7 +127,7 @@ def not_brought_up(
 def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
     """Plan a fleet with its stack's recorded decisions. Raises PlanError, Conflict (a newer orch's state)."""
     wanted = plan_request(stack, request)
-    deployment = registry.compile_fleet(wanted)
+    deployment = planning.compile_fleet(wanted)
     return check(request.fleet, wanted.previous, deployment, request.approvals.lose_data)
 
 
@@ -193,7 +186,7 @@ def compile_there(stack: StackState, before: PlanRequest) -> Deployment:
     `before`: what was to be planned by the record before that call. Raises PlanError.
     """
     now = replace(before.previous, unfinished=unfinished_pins(stack.recorded), layouts=stack.layouts)
-    return registry.compile_fleet(replace(before, previous=now))
+    return planning.compile_fleet(replace(before, previous=now))
 
 
 def with_hosts(project: Project, fleet: Fleet, folder: Path) -> Fleet:
@@ -211,7 +204,7 @@ def with_hosts(project: Project, fleet: Fleet, folder: Path) -> Fleet:
         folder=folder,
         session=project.session,
     )
-    return registry.with_hosts(request).fleet
+    return planning.with_hosts(request).fleet
 
 
 def created_at(stack: StackState, planned: int | None = None) -> int:
@@ -246,11 +239,11 @@ def ended_nodes(stack: StackState) -> frozenset[str]:
     raises."""
     previous, existing = PriorState.of_outputs(stack.outputs), stack.node_names
     nodes = tuple(node for node in previous.nodes if node.name in existing)
-    asked = registry.may_have_ended(replace(previous, nodes=nodes))
+    asked = planning.may_have_ended(replace(previous, nodes=nodes))
     if not asked.nodes:
         return frozenset()
     require_own(stack)
-    return registry.ended_nodes(
+    return planning.ended_nodes(
         asked,
         backends_with_secrets(stack.project, [previous.backend or ""]),
         stack.project.session,

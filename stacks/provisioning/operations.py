@@ -27,12 +27,7 @@ from orch.stacks.provisioning.kept_data import compare, is_protected, unprotect,
 from orch.stacks.provisioning.nodes_with_runs import remove_marked
 from orch.stacks.provisioning.other_states import other_fleets, refuse_other_fleets
 from orch.stacks.provisioning.policies import compared, refuse_violations, with_policies
-from orch.stacks.provisioning.shared_networks import (
-    all_shared,
-    drift_shared,
-    release,
-    shared_by,
-)
+from orch.stacks.provisioning.shared_networks import all_shared, drift_shared, release, shared_by
 from orch.stacks.pulumi import keyless
 from orch.stacks.pulumi.accounts import drop_record, leads_elsewhere, require_own
 from orch.stacks.pulumi.operation import EngineCall, engine
@@ -42,13 +37,15 @@ from orch.stacks.record.change_log import NO_CHANGES, logged
 from orch.stacks.record.fleets import not_up, require_up
 from orch.stacks.record.node_accounts import accounted, bastion_of, fleet_tags
 from orch.stacks.record.node_records import bastion_machine
-from orch.stacks.record.variables import clear_text_names, remove_clear_text, unreadable_copies
+from orch.stacks.record.variables import (
+    drop_clear_text,
+)
 from orch.stacks.secrets.identity import delete_key
 from orch.stacks.stack.command import plain
 from orch.stacks.stack.leases import lease_finding, refuse_leased
 from orch.stacks.stack.lock_holders import delete_stale_marks
 from orch.stacks.stack.locks import locks, subject
-from orch.stacks.stack.state import StackExport, StackState
+from orch.stacks.stack.state import StackState
 
 
 def preview(
@@ -152,7 +149,7 @@ def up(
         applied, call = bring_up(stack, request, compiled, listener, skip_refresh=skip_refresh, guard=guard)
         account.call = call
     make_lineage(stack)
-    _remove_clear_text(project, request.name, recorded, listener)
+    drop_clear_text(project, request.name, recorded, listener)
     if shared_before:
         release(stack, shared_before - shared_by(stack.recorded), call)
     images = {key: value for key, value in applied.pins.items() if key in applied.locked}
@@ -204,7 +201,7 @@ def down(project: Project, name: str, listener: Listener, *, force: bool = False
         account.call, account.emptied = run, True
     release(stack, shared, run)
     plain(stack, ["stack", "rm", "--yes"])
-    _remove_clear_text(project, name, recorded, listener)
+    drop_clear_text(project, name, recorded, listener)
     delete_key(project, name)
     shutil.rmtree(project.dot / "work" / name, ignore_errors=True)
     return Plan(name, name, changes(run.events), (), hourly=0.0, delta=money(-before))
@@ -303,6 +300,45 @@ def remove_bastion(project: Project, name: str, listener: Listener) -> None:
         account.call = run
 
 
+def _with_force(project: Project, force: bool) -> Project:
+    return replace(project, force=True) if force else project
+
+
+def unlock(project: Project, name: str, listener: Listener) -> None:
+    """Break every lock on a stack, whoever holds it."""
+    with logged(project, "unlock", subject(name), listener) as outcome:
+        if project.local_state is not None:
+            holders = locks(project, name)
+            for lock in holders:
+                lock.file.unlink(missing_ok=True)
+            delete_stale_marks(project, name)
+            outcome.result = f"broken: {', '.join(map(str, holders))}" if holders else NO_CHANGES
+        else:
+            plain(StackState(project, name), ["cancel", "--yes"])
+
+
+def refuse_protected(stack: StackState) -> None:
+    """Raises StackError for a fleet whose resources are not to be removed."""
+    if is_protected(stack):
+        raise StackError(
+            f"the fleet {stack.name} is protected",
+            hint="set `protect: false` in its file and `orch up` it, then remove it",
+            code="ORCH348",
+        )
+
+
+def ensure_images(references: Iterable[str], listener: Listener) -> None:
+    """Build this version's images that are missing. An image that another version pinned is not built: if it
+    is missing, the node reports that."""
+    from orch.images.build import PREFIX, ensure, is_ours, resolve
+
+    for reference in references:
+        name = reference.removeprefix(PREFIX).partition(":")[0]
+        if is_ours(reference) and resolve(f"{PREFIX}{name}") == reference:
+            listener(Activity(f"building the image {reference} if it is missing"))
+            ensure(name, progress=lambda text: listener(Note(text)))
+
+
 def drift(project: Project, name: str, listener: Listener) -> tuple[PropertyDrift, ...]:
     """Find what differs from the record, but for nodes that ended themselves.
 
@@ -350,64 +386,3 @@ def _found(
     """What a refresh found. That a node ended itself is no drift."""
     gone = resources_of(ended)
     return (*shared, *(each for each in find_drift(run.events) if each.name not in gone))
-
-
-def _with_force(project: Project, force: bool) -> Project:
-    return replace(project, force=True) if force else project
-
-
-def unlock(project: Project, name: str, listener: Listener) -> None:
-    """Break every lock on a stack, whoever holds it."""
-    with logged(project, "unlock", subject(name), listener) as outcome:
-        if project.local_state is not None:
-            holders = locks(project, name)
-            for lock in holders:
-                lock.file.unlink(missing_ok=True)
-            delete_stale_marks(project, name)
-            outcome.result = f"broken: {', '.join(map(str, holders))}" if holders else NO_CHANGES
-        else:
-            plain(StackState(project, name), ["cancel", "--yes"])
-
-
-def refuse_protected(stack: StackState) -> None:
-    """Raises StackError for a fleet whose resources are not to be removed."""
-    if is_protected(stack):
-        raise StackError(
-            f"the fleet {stack.name} is protected",
-            hint="set `protect: false` in its file and `orch up` it, then remove it",
-            code="ORCH348",
-        )
-
-
-def _remove_clear_text(project: Project, name: str, before: StackExport | None, listener: Listener) -> None:
-    """Remove variables that a former version recorded in clear text from older copies of the state."""
-    names = clear_text_names(before)
-    if not names:
-        return
-    cleaned = remove_clear_text(project, name)
-    copies = (
-        f"taken out of {len(cleaned)} older copies of it"
-        if project.local_state
-        else f"its older versions at {project.state_url} still have them"
-    )
-    if unreadable := unreadable_copies(project, name):
-        files = f"{len(unreadable)} that cannot be read here, such as {unreadable[0]}"
-        copies += f", but for {files}: delete them"
-    listener(
-        Note(
-            f"warning: a former version wrote {', '.join(names)} in clear into the state; now encrypted, and "
-            f"{copies}. Rotate what is secret of it if others could read the state."
-        )
-    )
-
-
-def ensure_images(references: Iterable[str], listener: Listener) -> None:
-    """Build this version's images that are missing. An image that another version pinned is not built: if it
-    is missing, the node reports that."""
-    from orch.images.build import PREFIX, ensure, is_ours, resolve
-
-    for reference in references:
-        name = reference.removeprefix(PREFIX).partition(":")[0]
-        if is_ours(reference) and resolve(f"{PREFIX}{name}") == reference:
-            listener(Activity(f"building the image {reference} if it is missing"))
-            ensure(name, progress=lambda text: listener(Note(text)))

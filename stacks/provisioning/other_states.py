@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from orch.components.cloud.backend import CloudBackend
-from orch.components.cloud.marked import MarkedResource, Survey, machine_name, stack_of
-from orch.components.cloud.orphans import StackSnapshot
 from orch.components.lifetime import words as moment_words
-from orch.components.registry import backend, survey
+from orch.components.marks.marked import MarkedResource, Survey, machine_name, stack_of
+from orch.components.marks.orphans import StackSnapshot
+from orch.components.registry.backends import backend
+from orch.components.registry.planning import require_backend
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode, OrchError
 from orch.spec.findings import Finding
@@ -54,7 +55,7 @@ def _surveyed(project: Project, names: Sequence[str], regions: Sequence[str]) ->
     state, found = StackSnapshot((), (), tuple(entries), project.session), Survey()
     for name in names:
         try:
-            found = found.joined(survey(project.name, state, name))
+            found = found.joined(require_backend(name).survey(project.name, state))
         except OrchError as error:
             found = replace(found, unseen=(*found.unseen, error))
     return found

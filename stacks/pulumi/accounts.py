@@ -19,10 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from orch.components import registry
 from orch.components.accounts import Account
-from orch.components.cloud.marked import Survey
 from orch.components.deployment import SHARED
+from orch.components.marks.marked import Survey
+from orch.components.registry.backends import backends_of, require_backend
 from orch.components.volumes import STACK as VOLUME
 from orch.spec.errors import OrchError
 from orch.spec.models.backends import title
@@ -74,7 +74,7 @@ def in_clouds(resources: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str
         if not each.get("custom") or not each.get("id") or kind.startswith("pulumi:"):
             continue
         if kind not in backends:
-            backends[kind] = frozenset() if kind.endswith(_WAITING) else registry.backends_of([kind])
+            backends[kind] = frozenset() if kind.endswith(_WAITING) else backends_of([kind])
         for name in backends[kind]:
             found.setdefault(name, {})[str(each["urn"])] = str(each["id"])
     return found
@@ -87,20 +87,20 @@ def present_account(project: Project, backend: str) -> Account | None:
         settings = backends_with_secrets(project, [backend])
         # A program of `pulumi` by hand asks inside the engine's event loop, where SDKs refuse to wait.
         with ThreadPoolExecutor(1) as thread:
-            found = thread.submit(registry.account, backend, settings, project.session).result()
+            found = thread.submit(require_backend(backend).account, settings, project.session).result()
         kept = project.accounts[backend] = (time.monotonic(), found)
     return kept[1]
 
 
 def _account_of(stack: StackState, backend: str) -> Account | None:
     """Return the account in which the resources of a stack are asked for. Raises what asking raises."""
-    if not registry.accounts_per_stack(backend):
+    if not require_backend(backend).accounts_per_stack:
         return present_account(stack.project, backend)
     if backend not in stack.accounts:
         from orch.stacks.pulumi.orphans import snapshot_of
 
         snapshot = snapshot_of(stack.recorded, stack.project)
-        stack.accounts[backend] = registry.recorded_account(backend, snapshot, stack.project.root)
+        stack.accounts[backend] = require_backend(backend).recorded_account(snapshot, stack.project.root)
     return stack.accounts[backend]
 
 
@@ -117,7 +117,7 @@ def leads_elsewhere(stack: StackState) -> bool:
 
     Raises what asking raises.
     """
-    if not any(map(registry.accounts_per_stack, recorded_accounts(last_tags(stack)))):
+    if not any(require_backend(name).accounts_per_stack for name in recorded_accounts(last_tags(stack))):
         return False
     try:
         require_own(stack)
@@ -187,7 +187,7 @@ def require_surveyed(stack: StackState, survey: Survey) -> None:
     listed = {each.id for each in survey.resources}
     standing = in_clouds(each for each in stack.resources if not each.get("external"))
     # A look at a cluster lists empty namespaces alone.
-    standing = {name: own for name, own in standing.items() if not registry.accounts_per_stack(name)}
+    standing = {name: own for name, own in standing.items() if not require_backend(name).accounts_per_stack}
     lost = {urn for urns in standing.values() for urn, own in urns.items() if own not in listed}
     if not survey.unseen and (error := _doubt(stack, lost, standing)) is not None:
         raise error
@@ -254,7 +254,7 @@ def _compare(stack: StackState, known: Mapping[str, RecordedAccount]) -> None:
         return
     types = [str(each["type"]) for each in stack.resources]
     begun = (stack.recorded or {}).get("pending_operations") or ()
-    used = registry.backends_of([*types, *(str(each["resource"]["type"]) for each in begun)])
+    used = backends_of([*types, *(str(each["resource"]["type"]) for each in begun)])
     empty = _is_empty(stack)
     for name, own in known.items():
         if (used and name not in used) or (empty and stack.project.forget):
@@ -296,7 +296,7 @@ def _foreign(
     name, volume, which, leave = stack.name, stack.name.partition(VOLUME)[2], own.id, ""
     if empty and "." not in name:
         leave = f"; nothing of it is recorded there: `orch down {name} --forget` gives it up"
-    elif registry.accounts_per_stack(backend):
+    elif require_backend(backend).accounts_per_stack:
         forget = f"orch volume delete {volume} --forget" if volume else f"orch down {name} --force"
         which, leave = own.words, f"; if that is gone for good, `{forget}` drops the record"
     return OtherAccount(

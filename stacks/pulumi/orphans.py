@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from orch.components import registry
-from orch.components.cloud.marked import MarkedResource, machine_name, marks_in
-from orch.components.cloud.orphans import RecordedResource, StackSnapshot
+from orch.components.marks.marked import MarkedResource, machine_name, marks_in
+from orch.components.marks.orphans import RecordedResource, StackSnapshot
+from orch.components.registry import orphans
+from orch.components.registry.backends import backends_of
+from orch.spec.access import OtherAccess
 from orch.spec.deletable import Call, Evidence, occupied, run_words, why_kept
-from orch.spec.state import NodeState, OtherAccess, machine_of
+from orch.spec.state import NodeState, machine_of
 from orch.stacks.errors import StackError
 from orch.stacks.events.notation import name_of, parse_time
 from orch.stacks.project.project import Project, scope_of
@@ -58,7 +60,7 @@ def snapshot_of(recorded: StackExport | None, project: Project) -> StackSnapshot
         for operation in recorded.get("pending_operations") or ()
         if operation["type"] == "creating"
     ]
-    used = registry.backends_of(each.type for each in (*resources, *begun))
+    used = backends_of(each.type for each in (*resources, *begun))
     return StackSnapshot(
         tuple(resources), tuple(begun), backends_with_secrets(project, used), project.session
     )
@@ -315,13 +317,13 @@ def delete_orphans(
     recorded stays, and a note tells it. `call`: None where the state is an older copy; nothing goes then.
 
     Raises what asking the cloud raises."""
-    if not registry.may_have_orphans(snapshot):
+    if not orphans.may_have_orphans(snapshot):
         return
     own = marks_in(each.inputs for each in (*snapshot.recorded, *snapshot.unfinished))
     marks = frozenset((*marks_of(stack), *own))
     found = [
         each
-        for each in registry.marked_of(stack.project.name, replace(snapshot, marks=marks))
+        for each in orphans.marked_of(stack.project.name, replace(snapshot, marks=marks))
         if each.mark in marks and not {each.id, each.part_of} & snapshot.ids and not each.holds_data
     ]
     kept = judged(stack, found, call, alone=True).kept
@@ -331,7 +333,7 @@ def delete_orphans(
     if call is None:
         return
     unfinished = () if kept else snapshot.unfinished
-    yield from registry.delete_orphans(
+    yield from orphans.delete_orphans(
         replace(snapshot, unfinished=unfinished, kept=frozenset(kept), call=call)
     )
 

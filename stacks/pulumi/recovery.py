@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orch.components.cloud.orphans import StackSnapshot
-from orch.components.registry import may_have_orphans
+from orch.components.marks.orphans import StackSnapshot
+from orch.components.registry.orphans import may_have_orphans
 from orch.spec.deletable import Call
 from orch.stacks.errors import StackLocked
 from orch.stacks.events.notation import name_of

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from orch.components.request import whole
+from orch.spec.access import Access
 from orch.spec.document.text import MAX_BYTES
 from orch.spec.grammar.values import shown
 from orch.spec.models import Fleet, Volume
-from orch.spec.state import SCHEMA, Access, FleetState, NodeState
+from orch.spec.state import SCHEMA, FleetState, NodeState
 from orch.spec.suggest import few, hint_for
 from orch.stacks.errors import NoSuchFleet, StackError
 from orch.stacks.project.project import Project, is_stack_name, project_in

@@ -20,6 +20,7 @@ from orch.runner.private import stage_file
 from orch.spec.state import FleetState
 from orch.stacks.events.masking import is_secret
 from orch.stacks.project.project import Project
+from orch.stacks.pulumi.progress import Listener, Note
 from orch.stacks.stack.state import StackExport, StackState, known, secret_output
 
 REMOVED = "(removed)"
@@ -161,3 +162,25 @@ def _readable(env: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in env.items():
         if isinstance(value, str) and value != REMOVED:
             yield name, value
+
+
+def drop_clear_text(project: Project, name: str, before: StackExport | None, listener: Listener) -> None:
+    """Remove variables that a former version recorded in clear text from older copies of the state."""
+    names = clear_text_names(before)
+    if not names:
+        return
+    cleaned = remove_clear_text(project, name)
+    copies = (
+        f"taken out of {len(cleaned)} older copies of it"
+        if project.local_state
+        else f"its older versions at {project.state_url} still have them"
+    )
+    if unreadable := unreadable_copies(project, name):
+        files = f"{len(unreadable)} that cannot be read here, such as {unreadable[0]}"
+        copies += f", but for {files}: delete them"
+    listener(
+        Note(
+            f"warning: a former version wrote {', '.join(names)} in clear into the state; now encrypted, and "
+            f"{copies}. Rotate what is secret of it if others could read the state."
+        )
+    )

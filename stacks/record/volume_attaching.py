@@ -26,7 +26,8 @@ def volumes_for(project: Project, ledger: Ledger) -> Volumes:
 
 def usable_volumes(project: Project) -> dict[str, KnownVolume]:
     """The volumes that are up, and how nodes have them. Raises StackError, VolumeError."""
-    from orch.components.volumes import FolderVolumes, MadeWithVolumes, volumes_of
+    from orch.components.registry.volumes import volumes_of
+    from orch.components.volumes import FolderVolumes, MadeWithVolumes
     from orch.stacks.record.volumes import known_volumes
 
     known: dict[str, KnownVolume] = {}
@@ -53,14 +54,14 @@ class ProjectVolumes:
 
     def attach(self, volume: VolumeState, node: NodeState, *, read_only: bool) -> tuple[str, ...]:
         """See `VolumeAttacher`."""
-        from orch.components.volumes import disks_of
+        from orch.components.registry.volumes import disks_of
 
         account = self._own_account(volume)
         return disks_of(volume.backend).attach(account, volume, node, read_only=read_only).paths
 
     def detach(self, volume: VolumeState, node: NodeState) -> None:
         """See `VolumeAttacher`."""
-        from orch.components.volumes import disks_of
+        from orch.components.registry.volumes import disks_of
 
         disks_of(volume.backend).detach(self._own_account(volume), volume, node)
 

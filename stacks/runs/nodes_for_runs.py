@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from orch.components import registry
 from orch.components.idleness import may_end
 from orch.components.node_count import is_range, recorded_minimum
+from orch.components.registry.backends import require_backend
 from orch.components.request import NodeVolume
 from orch.images import is_ours, job_image
 from orch.runner.errors import BadTask, NoFit
@@ -298,7 +298,7 @@ def _not_brought_up(growth: Growth, detail: str) -> Conflict:
 def account_words(project: Project, backend: str) -> str | None:
     """Whose account makes nodes on a backend, and as whom, as a part of a sentence; None where nobody logs in
     anywhere. Raises OrchError where the backend cannot be asked."""
-    found = registry.account(backend, backends_with_secrets(project, [backend]), project.session)
+    found = require_backend(backend).account(backends_with_secrets(project, [backend]), project.session)
     if found is None:
         return None
     return f"simulated {found.words}" if project.rehearsal else found.words

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from orch.components import registry
-from orch.components.cloud.marked import Survey
-from orch.components.cloud.orphans import StackSnapshot
+from orch.components.marks.marked import Survey
+from orch.components.marks.orphans import StackSnapshot
+from orch.components.registry.backends import backends_of, require_backend
 from orch.spec.errors import OrchError
 from orch.spec.models import Fleet, Volume
-from orch.spec.models.backends import effective
+from orch.spec.models.backends import effective, provisioned
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.suggest import few
 from orch.stacks.errors import ProjectError
@@ -50,15 +50,15 @@ def survey_all(project: Project, state: StackSnapshot) -> Surveyed:
             hint="`orch validate .` shows the errors",
         )
         found = replace(found, unseen=(error,))
-    stated = registry.backends_of(each.type for each in state.recorded)
-    backends = tuple(sorted((names | stated) & set(registry.provisioned())))
+    stated = backends_of(each.type for each in state.recorded)
+    backends = tuple(sorted((names | stated) & set(provisioned())))
     for name in backends:
         try:
-            entry = registry.backend(name).entry(backends_with_secrets(project, [name]))
+            entry = require_backend(name).entry(backends_with_secrets(project, [name]))
             # What the state alone names is looked at where the state has it.
             settings = (_with_regions(entry, regions.get(name, set())),) if name in names else ()
             one = replace(state, settings=settings)
-            found = found.joined(registry.survey(project.name, one, name))
+            found = found.joined(require_backend(name).survey(project.name, one))
         except OrchError as error:
             found = replace(found, unseen=(*found.unseen, error))
     return Surveyed(found, backends)
@@ -77,9 +77,9 @@ def _described(project: Project) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _with_credentials(project: Project) -> Iterator[str]:
     """The backends whose credentials the environment has; in a rehearsal the accounts that have something."""
-    for name in registry.provisioned():
+    for name in provisioned():
         try:
-            keys = registry.backend(name).key_variables
+            keys = require_backend(name).key_variables
         except OrchError:  # another package's: whoever uses that backend is told
             continue
         if project.may_hold_more(name) if project.rehearsal else any(map(os.environ.get, keys)):

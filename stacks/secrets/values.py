@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 
-from orch.components.registry import tunnel_environment
+from orch.components.registry.backends import tunnel_environment
 from orch.spec.confidential import remember
 from orch.spec.grammar.interpolate import fill_secrets, secret_names
 from orch.spec.grammar.values import shown

@@ -11,8 +11,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,18 +20,17 @@ from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 
-from orch.components import registry
-from orch.components.cloud.marked import MarkedResource, Survey, stack_of
 from orch.components.deployment import Deployment
-from orch.components.request import RecoveredFleet
+from orch.components.marks.marked import MarkedResource
+from orch.components.registry.backends import backends_of, require_backend
 from orch.components.request import whole as as_numbers
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.private import write_private
-from orch.spec.findings import Finding, PlanErrors
+from orch.spec.findings import PlanErrors
 from orch.spec.models.backends import effective
 from orch.spec.state import FleetState
 from orch.spec.suggest import counted
-from orch.stacks.errors import Conflict, NoSuchFleet, StackError
+from orch.stacks.errors import Conflict, NoSuchFleet
 from orch.stacks.plans.program import program
 from orch.stacks.plans.request import FleetRequest, compile_for, plan_request
 from orch.stacks.plans.saved_plan import Decisions
@@ -50,11 +48,19 @@ from orch.stacks.secrets.identity import key_file, read_note
 from orch.stacks.stack.command import init, plain
 from orch.stacks.stack.locks import subject
 from orch.stacks.stack.state import StackState, outputs, settings_file
-from orch.stacks.states.adopting import MISSING, Adopted, Adoption
+from orch.stacks.states.adopting import Adopted, Adoption
+from orch.stacks.states.found_resources import (
+    THERE,
+    not_rebuilt,
+    refuse_another,
+    resources_of,
+    surplus_error,
+    with_nodes,
+    without_missing,
+)
 from orch.stacks.states.repair import damage_of
 
 VERB = "state import"
-THERE, NOTHING, AMBIGUOUS, OTHER = "ORCH430", "ORCH431", "ORCH432", "ORCH433"
 OWNER = "orch state import"
 """Who has the lease of a stack that is written."""
 _LEASE_S = 86_400
@@ -137,19 +143,19 @@ def rebuild(project: Project, request: FleetRequest, mark: str | None, listener:
         raise not_ours(project, f"the state of the {subject(stack.name)} needs the passphrase of the others")
     listener(Activity(f"looking for what is there of the fleet {request.name}"))
     found, told = _found(stack, request, mark)
-    backend = registry.backend(found[0].backend)
+    backend = require_backend(found[0].backend)
     wanted = plan_request(stack, request)
     fleet = backend.recover(wanted, found)
     scope = found[0].mark.rpartition("/")[2]
     recovered = replace(
-        _with_nodes(request, fleet),
+        with_nodes(request, fleet),
         recovered=fleet,
         decided=Decisions(scope=scope, created=fleet.created),
     )
     compiled = compile_for(stack, recovered)
-    _refuse_another(request, fleet, compiled.pins, compiled.nodes)
+    refuse_another(request, fleet, compiled.pins, compiled.nodes)
     if compiled.shared is not None:
-        raise PlanErrors([_not_rebuilt(f"the networks {compiled.shared.name} that its fleets share")])
+        raise PlanErrors([not_rebuilt(f"the networks {compiled.shared.name} that its fleets share")])
     by_name = {(each.type, each.name): each.id for each in found}
     placed = replace(wanted, previous=replace(wanted.previous, unfinished=dict(fleet.pins)))
 
@@ -164,7 +170,7 @@ def rebuild(project: Project, request: FleetRequest, mark: str | None, listener:
         adoption, whole, settings = _read_by_engine(stack, compiled, Adoption(identify), packages, listener)
     ids = {each.id for each in adoption.adopted}
     if surplus := [each for each in found if each.id not in ids]:
-        raise _surplus(request, surplus)
+        raise surplus_error(request, surplus)
     return Rebuilt(
         stack,
         found[0].mark,
@@ -218,7 +224,7 @@ def _write(rebuilt: Rebuilt, listener: Listener) -> None:
     write_private(settings_file(stack.project, stack.name), rebuilt.settings)
     # Before the resources: a call that was killed between the two leaves none without their account.
     types = (str(each["type"]) for each in rebuilt.whole["deployment"]["resources"])
-    accounts.record(stack, accounts.asked(stack.project, registry.backends_of(types)))
+    accounts.record(stack, accounts.asked(stack.project, backends_of(types)))
     plain(stack, ["stack", "import"], stdin=json.dumps(rebuilt.whole))
     release(stack, OWNER, listener)
 
@@ -231,73 +237,15 @@ def _found(
 ) -> tuple[tuple[MarkedResource, ...], tuple[str, ...]]:
     project = stack.project
     backends = effective(request.fleet.written_backends, tuple(each.type for each in project.backends))
-    if not any(registry.backend(each).recovers for each in backends):
-        raise PlanErrors([_not_rebuilt(f"a fleet on {', '.join(backends)}")])
+    if not any(require_backend(each).recovers for each in backends):
+        raise PlanErrors([not_rebuilt(f"a fleet on {', '.join(backends)}")])
     survey = survey_of_fleet(project, request.fleet)
     for error in survey.unseen:
         raise error
     found = resources_of(survey, project.name, request.name, mark, scope_of(project))
-    if not registry.backend(found[0].backend).recovers:
-        raise PlanErrors([_not_rebuilt(f"a fleet on {found[0].backend}")])
+    if not require_backend(found[0].backend).recovers:
+        raise PlanErrors([not_rebuilt(f"a fleet on {found[0].backend}")])
     return found, tuple(f"not looked at: {each.summary}" for each in survey.closed)
-
-
-def resources_of(
-    survey: Survey, project: str, fleet: str, mark: str | None, scope: str
-) -> tuple[MarkedResource, ...]:
-    """What a look found of a fleet, where it is clear what that is. Pure.
-
-    `mark`: whose it is, as a person says; `scope`: of this state, whose resources need no such word. Raises
-    StackError (ORCH431), Conflict (ORCH432).
-    """
-    own = [each for each in survey.resources if stack_of(each.mark) == fleet]
-    if mark is not None:
-        own = [each for each in own if each.mark == mark]
-    if not own:
-        raise _nothing(survey, project, fleet, mark)
-    if unsure := [each for each in own if not each.sure]:
-        raise _ambiguous("labels alone do not tell whose it is", unsure)
-    marks = sorted({each.mark for each in own})
-    if len(marks) > 1:
-        raise _ambiguous("several states have made a fleet of this name", own, marks)
-    if mark is None and marks[0].rpartition("/")[2] != scope:
-        raise _of_another_state(fleet, own)
-    if len({each.backend for each in own}) > 1:
-        raise _ambiguous("it is on several backends", own)
-    same = defaultdict[tuple[str, str], list[MarkedResource]](list)
-    for each in own:
-        same[each.type, each.name].append(each)
-    if twice := [each for rows in same.values() if len(rows) > 1 for each in rows]:
-        raise _ambiguous("several resources have one name", twice)
-    return tuple(own)
-
-
-def _with_nodes(request: FleetRequest, found: RecoveredFleet) -> FleetRequest:
-    """The same for the nodes that are there, however many the file asks for."""
-    nodes, count = request.fleet.nodes, len(found.nodes)
-    if nodes is None or (nodes.min <= count and (nodes.max is None or count <= nodes.max)):
-        return replace(request, count=count)
-    there = nodes.model_copy(update={"min": count, "target": count, "max": count})
-    return replace(request, fleet=request.fleet.model_copy(update={"nodes": there}))
-
-
-def _refuse_another(
-    request: FleetRequest, found: RecoveredFleet, pins: Mapping[str, str], nodes: Iterable[str]
-) -> None:
-    """Raises PlanErrors where the file describes another fleet than the one that is there."""
-    differ = [
-        f"{key} {value}" for key, value in found.pins.items() if _is_place(key) and pins.get(key) != value
-    ]
-    if differ:
-        raise PlanErrors(
-            [_not_described(request, f"the nodes are at {', '.join(differ)}, which it excludes")]
-        )
-    if set(nodes) != set(found.nodes):
-        raise PlanErrors([_not_described(request, f"it has {counted(len(found.nodes), 'node')}")])
-
-
-def _is_place(pin: str) -> bool:
-    return pin in ("backend", "region", "zone", "instance_type", "spot")
 
 
 def _read_by_engine(
@@ -389,95 +337,4 @@ def _alone(lock: Path) -> Iterator[None]:
         os.close(file)
 
 
-def without_missing(whole: Mapping[str, Any]) -> dict[str, Any]:
-    """A state without the resources that were not found."""
-    deployment = whole["deployment"]
-    rows = deployment.get("resources") or []
-    gone = {each["urn"] for each in rows if str(each.get("id", "")).startswith(MISSING)}
-    kept = [_without(each, gone) for each in rows if each["urn"] not in gone]
-    return {**whole, "deployment": {**deployment, "resources": kept}}
-
-
-def _without(resource: Mapping[str, Any], gone: set[str]) -> dict[str, Any]:
-    """A record that depends on none of these."""
-    record = dict(resource)
-    if "dependencies" in record:
-        record["dependencies"] = [each for each in record["dependencies"] if each not in gone]
-    if "propertyDependencies" in record:
-        record["propertyDependencies"] = {
-            key: [each for each in urns or () if each not in gone]
-            for key, urns in record["propertyDependencies"].items()
-        }
-    return record
-
-
 # What cannot be rebuilt
-
-
-def _rows(resources: Iterable[MarkedResource]) -> str:
-    return "\n".join(
-        f"{each.kind} {each.name} ({each.id}) in {each.backend} {each.region}, mark {each.mark}".strip()
-        for each in resources
-    )
-
-
-def _nothing(survey: Survey, project: str, fleet: str, mark: str | None) -> StackError:
-    others = sorted({stack_of(each.mark) for each in survey.resources})
-    parts = [f"of this project there is: {', '.join(others)}"] if others else []
-    parts += [f"of other projects: {counted(survey.foreign, 'resource')}"] if survey.foreign else []
-    return StackError(
-        f"nothing in the cloud bears the mark {mark or f'{project}/{fleet}/…'}",
-        detail="; ".join(parts) or None,
-        hint="marks have the project's name: set `project` in orch.yml as it was; and see whether `backends` "
-        "and `regions` lead to the account and the regions where it is",
-        code=NOTHING,
-    )
-
-
-def _ambiguous(why: str, resources: Iterable[MarkedResource], marks: Sequence[str] = ()) -> Conflict:
-    return Conflict(
-        f"it is not clear what belongs to the fleet: {why}",
-        detail=_rows(resources),
-        hint=f"name whose it is: `--stack {marks[0]}`" + "".join(f", or {each}" for each in marks[1:])
-        if marks
-        else "look which is the fleet's, and remove the other, or its tags, with the cloud's own tools",
-        code=AMBIGUOUS,
-    )
-
-
-def _of_another_state(name: str, resources: Sequence[MarkedResource]) -> Conflict:
-    return Conflict(
-        f"what is there of the fleet {name} was made from another folder, machine or state",
-        detail=_rows(resources),
-        hint="somebody may still have that state: ask, and join it by `orch init --state URL`; where it is "
-        f"lost, add `--stack {resources[0].mark}`",
-        code=AMBIGUOUS,
-    )
-
-
-def _surplus(request: FleetRequest, resources: Sequence[MarkedResource]) -> Conflict:
-    return Conflict(
-        f"the file describes less than what is there of the fleet {request.name}",
-        where=str(request.file) if request.file else None,
-        detail=_rows(resources),
-        hint="use the file as it was when the fleet was last brought up, from Git; edit it afterwards",
-        code=OTHER,
-    )
-
-
-def _not_described(request: FleetRequest, why: str) -> Finding:
-    return Finding(
-        OTHER,
-        "name",
-        f"the file does not describe the fleet {request.name} that is there: {why}",
-        hint="use the file as it was when the fleet was last brought up, from Git; edit it afterwards",
-    )
-
-
-def _not_rebuilt(what: str) -> Finding:
-    return Finding(
-        OTHER,
-        "name",
-        f"orch does not rebuild the state of {what}",
-        hint="restore a copy of the state; `orch gc` lists what is there and, with `--stack`, deletes it",
-    )

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from orch.components.volumes import STACK, DiskVolumes, VolumePlan, VolumeRequest, plan_volume, volumes_of
+from orch.components.registry.volumes import plan_volume, volumes_of
+from orch.components.volumes import STACK, DiskVolumes, VolumePlan, VolumeRequest
 from orch.runner.launch.volumes import VolumeUse, volume_uses
 from orch.runner.ledger.ledger import open_ledger
 from orch.spec.errors import OrchError

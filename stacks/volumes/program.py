@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from orch import __version__
+from orch.components.registry.volumes import plan_volume
 from orch.components.request import whole
-from orch.components.volumes import STACK, VolumePlan, VolumeRequest, plan_volume
+from orch.components.volumes import STACK, VolumePlan, VolumeRequest
 from orch.spec.errors import OrchError
 from orch.spec.findings import PlanError
 from orch.spec.models import Volume

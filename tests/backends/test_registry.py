@@ -14,9 +14,10 @@ import pytest
 from kit.clouds.planning import request_of
 from kit.support import Folder
 
-from orch.components import registry
 from orch.components.cloud_errors import CloudRefused
 from orch.components.local.facts import LocalFacts
+from orch.components.registry import planning
+from orch.components.registry.backends import BrokenBackend, backend
 from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook as aws_hook
 from orch.rehearsal.aws.account import Cloud
@@ -59,13 +60,13 @@ def test_candidates_of_several_backends_are_in_one_order_by_price() -> None:
         [Spot("aws", 3.0), Spot("aws", 9.0)],
         [Spot("gcp", 2.0), Spot("gcp", 4.0), Spot("gcp", None)],
     ]
-    found = [(each.backend, each.price) for each in registry.by_price(lists)]
+    found = [(each.backend, each.price) for each in planning.by_price(lists)]
     assert found == [("gcp", 2.0), ("aws", 3.0), ("gcp", 4.0), ("aws", 9.0), ("gcp", None)]
 
 
 def test_each_backend_keeps_its_own_order() -> None:
     lists = [[Spot("aws", 5.0), Spot("aws", 1.0)], [Spot("gcp", 3.0)]]
-    assert [each.price for each in registry.by_price(lists)] == [3.0, 5.0, 1.0]
+    assert [each.price for each in planning.by_price(lists)] == [3.0, 5.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_the_cheaper_cloud_comes_first_and_the_other_is_tried_after_it(tmp_path:
     cloud.turn(quotas={"L-1216C47A": 2000})
     model = fleet(backends=["gcp", "aws"], resources={"cpu": "8..8", "memory": "16GB..64GB"})
     request = request_of(model, AwsSettings(), session=aws_hook.session(cloud))
-    found = registry.candidates_of(request)
+    found = planning.candidates_of(request)
     assert not request.refused
     assert {each.backend for each in found} == {"aws", "gcp"}
     prices = {name: [each.price for each in found if each.backend == name] for name in ("aws", "gcp")}
@@ -107,7 +108,7 @@ def test_a_backend_without_an_offer_is_told_and_the_other_one_is_used(tmp_path: 
     cloud = Cloud.create(tmp_path / "aws.db")
     cloud.turn(quotas={"L-417A185B": 2000})
     model = fleet(backends=["gcp", "aws"], instance_types=["p5.48xlarge"], regions=["us-east-1"])
-    made = registry.compile_fleet(request_of(model, AwsSettings(), session=aws_hook.session(cloud)))
+    made = planning.compile_fleet(request_of(model, AwsSettings(), session=aws_hook.session(cloud)))
     assert made.pins["backend"] == "aws"
     assert any(reason.startswith("not on gcp: ") for reason in made.reasons)
 
@@ -115,7 +116,7 @@ def test_a_backend_without_an_offer_is_told_and_the_other_one_is_used(tmp_path: 
 def test_no_backend_with_an_offer_is_one_error_that_names_each() -> None:
     model = fleet(backends=["gcp", "aws"], resources={"gpu": "H100:23"})
     with pytest.raises(PlanErrors) as caught:
-        registry.compile_fleet(request_of(model))
+        planning.compile_fleet(request_of(model))
     summaries = " ".join(each.summary for each in caught.value.findings)
     assert "no GCP offer fits" in summaries
     assert "no AWS offer fits" in summaries
@@ -126,10 +127,10 @@ def test_a_fleet_that_is_up_stays_on_its_cloud(tmp_path: Path) -> None:
     cloud.turn(quotas={"L-1216C47A": 2000})
     model = fleet(backends=["gcp", "aws"], instance_types=["p5.48xlarge", "a3-megagpu-8g"])
     request = request_of(model, AwsSettings(), session=aws_hook.session(cloud))
-    aws = next(each for each in registry.candidates_of(request) if each.backend == "aws" and each.zone)  # type: ignore[attr-defined]
+    aws = next(each for each in planning.candidates_of(request) if each.backend == "aws" and each.zone)  # type: ignore[attr-defined]
     pins = {"region": aws.region, "zone": aws.zone, "instance_type": aws.type.name}  # type: ignore[attr-defined]
     there = replace(request, previous=PriorState(pins=pins, backend="aws"))
-    assert [(each.backend, each.kept) for each in registry.candidates_of(there)] == [("aws", True)]
+    assert [(each.backend, each.kept) for each in planning.candidates_of(there)] == [("aws", True)]
 
 
 def test_beside_this_machine_the_order_of_the_file_counts(tmp_path: Path) -> None:
@@ -137,8 +138,8 @@ def test_beside_this_machine_the_order_of_the_file_counts(tmp_path: Path) -> Non
     cloud.turn(quotas={"L-417A185B": 2000})
     model = fleet(backends=["aws", "local"], instance_types=["p5.48xlarge"], regions=["us-east-1"])
     request = request_of(model, AwsSettings(), session=aws_hook.session(cloud))
-    assert registry.candidates_of(request)[0].backend == "aws"
-    assert registry.compile_fleet(request).pins["backend"] == "aws"
+    assert planning.candidates_of(request)[0].backend == "aws"
+    assert planning.compile_fleet(request).pins["backend"] == "aws"
 
 
 def test_a_mistake_in_the_file_takes_no_fleet_from_its_cloud() -> None:
@@ -153,21 +154,21 @@ def test_a_mistake_in_the_file_takes_no_fleet_from_its_cloud() -> None:
         model, AwsSettings(), previous=PriorState(pins=pins, backend="aws"), session=object()
     )
     with pytest.raises(PlanErrors, match="16"):
-        registry.compile_fleet(request)
+        planning.compile_fleet(request)
 
 
 def test_a_fleet_that_stays_while_the_project_has_another_backend_now_is_told_so() -> None:
     request = request_of(fleet(), AwsSettings(), previous=PriorState(backend="local"))
     assert request.backends == ("local",)
     with patch("orch.components.local.backend.ask", lambda image: LocalFacts(64, 1 << 20, image or "node")):
-        made = registry.compile_fleet(request)
+        made = planning.compile_fleet(request)
     assert "it stays on local, where it is: write `backends: [aws]` to move it" in made.reasons
 
 
 def test_a_fleet_whose_backend_is_gone_is_not_made_elsewhere() -> None:
     request = request_of(fleet(), AwsSettings(), previous=PriorState(backend="rack"))
-    with pytest.raises(registry.BrokenBackend, match="no package here has that backend"):
-        registry.compile_fleet(request)
+    with pytest.raises(BrokenBackend, match="no package here has that backend"):
+        planning.compile_fleet(request)
 
 
 # Another package
@@ -184,15 +185,15 @@ def rack() -> Iterator[None]:
 
 def _forget() -> None:
     importlib.invalidate_caches()
-    for each in (installed, settings_model, registry.backend):
+    for each in (installed, settings_model, backend):
         each.cache_clear()
 
 
 @pytest.mark.usefixtures("rack")
 def test_a_backend_of_another_package_is_found_by_its_entry_point() -> None:
-    assert registry.backend("rack").name == "rack"
+    assert backend("rack").name == "rack"
     request = request_of(fleet(backends=["rack"], regions=["attic"]))
-    assert [each.words for each in registry.candidates_of(request)] == [
+    assert [each.words for each in planning.candidates_of(request)] == [
         "a shelf in the attic, $0.75 an hour each"
     ]
 
@@ -248,8 +249,8 @@ def test_a_cloud_that_nobody_is_logged_in_to_is_told_of_and_the_next_one_is_used
     aws = aws_hook.session(cloud)
     request = request_of(model, AwsSettings())
     request = replace(request, session=session)
-    assert registry.candidates_of(request)[0].backend == "gcp"
-    made = registry.compile_fleet(request)
+    assert planning.candidates_of(request)[0].backend == "gcp"
+    made = planning.compile_fleet(request)
     assert made.pins["backend"] == "aws"
     (told,) = [each for each in made.findings if each.path == "backends"]
     assert told.severity is Severity.WARNING
@@ -265,7 +266,7 @@ def test_a_region_that_refuses_is_told_of_and_the_next_one_is_used(tmp_path: Pat
     cloud = Cloud.create(tmp_path / "aws.db")
     cloud.turn(quotas={"L-417A185B": 2000}, failures=[refusing("us-east-1", "UnauthorizedOperation")])
     model = fleet(backends=["aws"], instance_types=["p5.48xlarge"], regions=["us-east-1", "us-east-2"])
-    made = registry.compile_fleet(request_of(model, AwsSettings(), session=aws_hook.session(cloud)))
+    made = planning.compile_fleet(request_of(model, AwsSettings(), session=aws_hook.session(cloud)))
     assert made.pins["region"] == "us-east-2"
     (told,) = [each for each in made.findings if each.path == "backends"]
     assert told.summary.startswith("not on aws in us-east-1: AWS does not let these credentials do this")
@@ -277,7 +278,7 @@ def test_when_all_regions_refuse_the_reason_is_told_once(tmp_path: Path) -> None
     cloud.turn(failures=[refusing(each, "OptInRequired") for each in regions])
     model = fleet(backends=["aws"], instance_types=["p5.48xlarge"], regions=regions)
     with pytest.raises(CloudRefused, match="AWS does not let these credentials do this") as caught:
-        registry.compile_fleet(request_of(model, AwsSettings(), session=aws_hook.session(cloud)))
+        planning.compile_fleet(request_of(model, AwsSettings(), session=aws_hook.session(cloud)))
     assert caught.value.exit_code == 5
 
 
@@ -286,7 +287,7 @@ def test_when_no_backend_is_left_all_reasons_are_told(tmp_path: Path) -> None:
     cloud.turn(denied=["ec2:DescribeInstanceTypes"])
     model = fleet(backends=["gcp", "aws"], instance_types=["p5.48xlarge"], regions=["us-east-1"])
     with pytest.raises(PlanErrors) as caught:
-        registry.compile_fleet(request_of(model, AwsSettings(), session=aws_hook.session(cloud)))
+        planning.compile_fleet(request_of(model, AwsSettings(), session=aws_hook.session(cloud)))
     told = " ".join(each.summary for each in caught.value.findings)
     assert "no GCP offer fits" in told
     assert "not on aws in us-east-1: AWS does not let these credentials do this" in told

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from kit.support import ROOT, Folder
 
-from orch.ci.distribution import NoDistribution, named_package, own_wheel, requirements_of
+from orch.ci.workflows.distribution import NoDistribution, named_package, own_wheel, requirements_of
 from orch.spec.install import NAME, install_hint, requirements
 
 AWS = "project: demo\nstate: s3://bucket/demo\nsecrets_provider: awskms://alias/orch?region=us-east-1\n"
@@ -202,7 +202,7 @@ def test_an_installed_wheel_ships_itself_and_not_when_a_file_was_changed(tmp_pat
         if not (each.name.startswith(("orch_fleet", "__editable__")) or (site / each.name).exists()):
             (site / each.name).symlink_to(each)
     code = (
-        "import hashlib; from orch.ci.distribution import own_wheel; name, wheel = own_wheel();"
+        "import hashlib; from orch.ci.workflows.distribution import own_wheel; name, wheel = own_wheel();"
         "print(name, hashlib.sha256(wheel).hexdigest())"
     )
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from kit.support import Folder
 
-from orch.ci.programs import EVERY, SETTINGS, reviewed
+from orch.ci.workflows.programs import EVERY, SETTINGS, reviewed
 from orch.spec.models.backends import MODELS
 from orch.spec.models.fields.base import Section
 from orch.spec.models.project import ProjectSettings

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from orch.ci.forge import NotAllowed
-from orch.ci.programs import Unreviewed, reviewed
 from orch.ci.protection import Environment, of_github, of_gitlab, require_protected
+from orch.ci.workflows.programs import Unreviewed, reviewed
 from orch.stacks.project.project import find
 
 pytestmark = pytest.mark.quick

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from kit.clouds.strangers import HTML, PORTAL, answering, serving
 
-from orch.components import registry
 from orch.components.accounts import REHEARSED, Account
 from orch.components.cloud_errors import CloudRefused
 from orch.components.gcp.account import gather_facts as gcp
-from orch.components.nebius.account.client import DISK, NebiusClient
+from orch.components.nebius.account.client import NebiusClient
+from orch.components.nebius.account.methods import DISK
 from orch.components.nebius.account.session import login_of, open_session, selected_by
 from orch.components.nebius.plugin import NebiusHandler
+from orch.components.registry.backends import require_backend
 from orch.components.runpod.account.client import Login
 from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.nebius.service import Session as NebiusSession
@@ -53,7 +54,7 @@ VARIABLES = (
 
 
 def found(name: str, *settings: BackendSettings, session: object = None) -> Account:
-    account = registry.account(name, settings, lambda asked: session if asked == name else None)
+    account = require_backend(name).account(settings, lambda asked: session if asked == name else None)
     assert account is not None
     return account
 
@@ -82,7 +83,7 @@ def rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     def ask(name: str, other: str = "") -> Account:
         monkeypatch.setenv(REHEARSED, other)
         made = rehearse(find(tmp_path), nodes=False).project
-        account = registry.account(name, [], made.session)
+        account = require_backend(name).account([], made.session)
         assert account is not None
         return account
 
@@ -327,4 +328,4 @@ def pem() -> str:
 
 @pytest.mark.parametrize("name", ["local", "ssh", "kubernetes"])
 def test_where_nobody_logs_in_to_make_nodes_there_is_no_account(name: str) -> None:
-    assert registry.account(name, [], lambda asked: None) is None
+    assert require_backend(name).account([], lambda asked: None) is None

@@ -10,6 +10,7 @@ from orch.components.aws.volumes import AwsVolumes
 from orch.components.cloud import volumes as cloud_volumes
 from orch.components.cloud.volumes import Holders, StillChanging
 from orch.components.cloud_errors import CloudError, CloudRefused, Kind
+from orch.components.registry.volumes import disks_of, plan_volume, volumes_of
 from orch.components.volumes import (
     Account,
     DiskVolumes,
@@ -17,9 +18,6 @@ from orch.components.volumes import (
     VolumeError,
     VolumePlan,
     VolumeRequest,
-    disks_of,
-    plan_volume,
-    volumes_of,
 )
 from orch.runner.errors import DetachPending
 from orch.spec.findings import PlanError

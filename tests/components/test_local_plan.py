@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from orch.components.cloud.host_keys import host_key_seed, public_host_key
+from orch.components.cloud.machines.host_keys import host_key_seed, public_host_key
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import MAX_NODES, LocalPlan, plan
 from orch.components.local.resources import nth_address
 from orch.components.request import PriorState
+from orch.spec.access import SshAccess
 from orch.spec.findings import PlanError
 from orch.spec.models import Fleet
-from orch.spec.state import NodeState, SshAccess
+from orch.spec.state import NodeState
 
 FACTS = LocalFacts(cpus=4, memory_mib=8192, node_image="orch/node:new")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orch.components.cloud.marked import MarkedResource, cloud_name, is_ours, leftovers, mark_of
 from orch.components.file_systems import mounts_one_of
 from orch.components.gcp.account.marked import Spelled
+from orch.components.marks.marked import MarkedResource, cloud_name, is_ours, leftovers, mark_of
 
 
 @pytest.mark.parametrize(

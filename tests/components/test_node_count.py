@@ -8,7 +8,7 @@ import pytest
 from kit.clouds.planning import request_of
 
 from orch.components.node_count import count_words, is_template, node_indices, own_pins, with_node_count
-from orch.components.registry import spares_of, spares_words
+from orch.components.registry.planning import spares_of, spares_words
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.models import Fleet
 from orch.spec.state import FleetSpares

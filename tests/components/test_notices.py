@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from kit.support import until
 
-from orch.components.cloud.cloudinit import READS_NOTICES, prepared
-from orch.rehearsal import metadata_service
-from orch.rehearsal.notices import Kind, documents
+from orch.components.cloud.machines.cloudinit import READS_NOTICES, prepared
+from orch.rehearsal.nodes import metadata_service
+from orch.rehearsal.nodes.notices import Kind, documents
 
 JOB = "orch-train-0-0-01234567"
 

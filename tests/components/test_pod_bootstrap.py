@@ -16,7 +16,7 @@ from kit.nodes.podlab import PodLab, greets, pod_lab
 from kit.support import free_port
 
 from orch import images
-from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.machines.host_keys import private_host_key, public_host_key
 from orch.components.runpod.resources import arguments, bootstrap, docker_arguments
 from orch.runner.node_api.commands import Command
 from orch.runner.ssh.pool import SshConnector

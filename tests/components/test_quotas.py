@@ -12,6 +12,7 @@ from orch.components.cloud.quotas import if_readable, unread_findings
 from orch.components.cloud_errors import CloudRefused
 from orch.components.crusoe.account import client as crusoe
 from orch.components.crusoe.account.facts import Lookups as CrusoeLookups
+from orch.components.crusoe.account.login import Login
 from orch.components.nebius.account.client import NebiusClient
 from orch.components.nebius.account.facts import Lookups as NebiusLookups
 from orch.components.runpod.account import client as runpod
@@ -29,7 +30,7 @@ def crusoe_project(folder: Path) -> Iterator[Unread]:
     cloud = CrusoeCloud.create(folder / "crusoe.db")
     cloud.turn(denied=("listQuotas",))
     service = HttpService(cloud)
-    login = crusoe.Login(cloud.access_key, cloud.secret_key, cloud.project, f"{service.url}/v1")
+    login = Login(cloud.access_key, cloud.secret_key, cloud.project, f"{service.url}/v1")
     image = "ubuntu22.04-nvidia-sxm-docker:latest"
     lookups = CrusoeLookups("h200-141gb-sxm-ib.8x", "us-east1-a", image, None, (), quota=True)
     yield lambda: crusoe.CrusoeClient(login, pause_s=0.0).facts(lookups).unread

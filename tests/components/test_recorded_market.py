@@ -9,7 +9,7 @@ from kit.clouds.aws_cases import Case
 from kit.clouds.gcp_cases import Case as GcpCase
 
 from orch.components.aws.fleet_state import FleetOutputs, fleet_state
-from orch.components.cloud.host_keys import HostKey
+from orch.components.cloud.machines.host_keys import HostKey
 from orch.components.gcp import fleet_state as gcp_state
 from orch.runner.placement.placement import misfit
 from orch.spec.models import Task

@@ -24,9 +24,10 @@ from orch.runner.placement.placement import place_task
 from orch.runner.ssh.host_keys import HostKey
 from orch.runner.ssh.naming import names
 from orch.runner.ssh.targets import SshTarget
+from orch.spec.access import Jump
 from orch.spec.findings import PlanError
 from orch.spec.models import Fleet, Task
-from orch.spec.state import FleetState, Jump, NodeState
+from orch.spec.state import FleetState, NodeState
 
 ROOT = Path("/project")
 

@@ -16,7 +16,9 @@ from orch.components.aws.account.client_errors import pages
 from orch.components.cloud.rest.client import RestClient
 from orch.components.cloud_errors import CategoryRefused, CloudRefused
 from orch.components.crusoe.account import client as crusoe
+from orch.components.crusoe.account import login as crusoe_login
 from orch.components.lambda_.account import client as lambda_
+from orch.components.lambda_.account import login as lambda_login
 from orch.components.runpod.account import client as runpod
 from orch.runner.kubernetes.errors import NotFound, ServerError
 from orch.runner.kubernetes.refusals import Asked, refusal, status_document
@@ -30,12 +32,12 @@ Make = Callable[[str], RestClient]
 PACE = {"pause_s": 0.0, "call_every_s": 0.0, "launch_every_s": 0.0}
 CLOUDS: dict[str, tuple[Make, Get, str]] = {
     "crusoe": (
-        lambda url: crusoe.CrusoeClient(crusoe.Login("AK", "c2VjcmV0", "p", f"{url}/v1"), pause_s=0.0),
+        lambda url: crusoe.CrusoeClient(crusoe_login.Login("AK", "c2VjcmV0", "p", f"{url}/v1"), pause_s=0.0),
         lambda client: client.get(crusoe.INSTANCE, "vm-1"),
         '{"code": "404", "message": "not_found: instance not found"}',
     ),
     "lambda": (
-        lambda url: lambda_.LambdaClient(lambda_.Login("key", f"{url}/api/v1"), **PACE),
+        lambda url: lambda_.LambdaClient(lambda_login.Login("key", f"{url}/api/v1"), **PACE),
         lambda client: client.get(lambda_.INSTANCE, "i-1"),
         '{"error": {"code": "global/object-does-not-exist", "message": "It does not exist."}}',
     ),

@@ -10,7 +10,7 @@ from kit.clouds.aws_cases import Case
 from kit.clouds.planning import request_of
 
 from orch.components.deployment import Deployment
-from orch.components.registry import check_total_budget
+from orch.components.registry.planning import check_total_budget
 from orch.components.request import PriorState, Spent
 from orch.spec.diagnostics import Severity
 from orch.spec.errors import ExitCode

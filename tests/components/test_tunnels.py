@@ -18,7 +18,7 @@ from kit.clouds.gcp_cases import Case as GcpCase
 from pydantic import ValidationError
 
 from orch.components.aws.fleet_state import FleetOutputs, HostKey, fleet_state
-from orch.components.cloud.host_keys import public_host_key
+from orch.components.cloud.machines.host_keys import public_host_key
 from orch.components.gcp.fleet_state import iap_command
 from orch.runner.ssh.connect import dial_command
 from orch.runner.ssh.openssh import write_config

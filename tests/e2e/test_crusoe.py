@@ -14,9 +14,9 @@ import pytest
 from kit.clouds.rehearsals import H200, RehearsedCrusoe, few_ranks, kill_points, stock_nodes, tries
 from kit.support import ROOT, Folder
 
-from orch.components.cloud.marked import cloud_name
+from orch.components.marks.marked import cloud_name
 from orch.rehearsal.crusoe.account import CrusoeCloud, machine_config
-from orch.rehearsal.nodes import keys_of
+from orch.rehearsal.nodes.user_data import keys_of
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -43,7 +43,7 @@ from kit.support import Folder, Said, at_work, kill
 
 from orch.images import volume_folders
 from orch.rehearsal.__main__ import main as rehearsal
-from orch.rehearsal.nodes import scope
+from orch.rehearsal.nodes.names import scope
 from orch.stacks.project.project import find, scope_of
 
 TRIALS = int(os.environ.get("ORCHCTL_TEST_TRIALS", "20"))

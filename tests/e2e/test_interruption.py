@@ -11,9 +11,9 @@ from kit.clouds.spotfleet import SHARED, instance_of, spot_fleet
 from kit.nodes.labmachine import docker
 from kit.support import until
 
-from orch.rehearsal import notices
 from orch.rehearsal.__main__ import main as rehearsal
-from orch.rehearsal.nodes import scope
+from orch.rehearsal.nodes import notices
+from orch.rehearsal.nodes.names import scope
 
 # It trains until it is told to leave; the next attempt goes on from there.
 TRAIN = """\

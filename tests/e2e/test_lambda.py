@@ -17,7 +17,7 @@ from kit.support import ROOT, Folder
 
 from orch.rehearsal.lambda_.account import LambdaCloud
 from orch.rehearsal.lambda_.api.resources import USUAL
-from orch.rehearsal.nodes import keys_of
+from orch.rehearsal.nodes.user_data import keys_of
 
 pytestmark = pytest.mark.timeout(900)
 

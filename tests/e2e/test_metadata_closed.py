@@ -16,7 +16,7 @@ from kit.nodes.stocked import stocked
 from kit.support import until
 
 from orch import images
-from orch.rehearsal.nodes import scope
+from orch.rehearsal.nodes.names import scope
 from orch.rehearsal.scenario import NodeScenario
 
 ADDRESS = "169.254.169.254"

@@ -17,7 +17,7 @@ from kit.clouds.rehearsals import H100, RehearsedNebius, few_ranks, kill_points,
 from kit.support import ROOT, Folder
 
 from orch.rehearsal.nebius.account import NebiusCloud
-from orch.rehearsal.nodes import file_of, keys_of
+from orch.rehearsal.nodes.user_data import file_of, keys_of
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -27,7 +27,7 @@ from kit.ledgers import activeruns
 from kit.support import ROOT, Folder, at_work, kill, until
 
 from orch import images
-from orch.components.cloud.marked import cloud_name
+from orch.components.marks.marked import cloud_name
 from orch.components.runpod.account.client import CLUSTER, Login, RunpodClient
 from orch.rehearsal.http_service import url_of
 from orch.rehearsal.runpod.account import RunpodCloud

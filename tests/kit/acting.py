@@ -43,7 +43,7 @@ from orch.components.kubernetes.login import kubeconfig_file
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.node_count import with_node_count
-from orch.components.registry import check_total_budget, compile_fleet, watched
+from orch.components.registry.planning import check_total_budget, compile_fleet, watched
 from orch.components.request import PlanRequest, PriorState, Spent
 from orch.components.ssh.facts import SshFacts
 from orch.components.ssh.facts import ask as ask_hosts
@@ -61,14 +61,8 @@ from orch.runner.launch.launch_record import LaunchRecord
 from orch.runner.ledger.ledger import open_ledger
 from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.container import (
-    go_command,
-    log_command,
-    observe_command,
-    release_command,
-    start_command,
-    stop_command,
-)
+from orch.runner.node.container import go_command, log_command, observe_command, release_command, stop_command
+from orch.runner.node.container_start import start_command
 from orch.runner.node.stage import stage_files
 from orch.runner.node_api.connector import Connector
 from orch.runner.placement.placement import place_task

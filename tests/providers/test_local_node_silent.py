@@ -8,7 +8,7 @@ from kit.nodes.labmachine import docker
 
 from orch import images
 from orch.components.local.backend import MARK
-from orch.components.registry import backend
+from orch.components.registry.backends import backend
 
 
 def test_docker_tells_why_a_local_node_does_not_answer() -> None:

@@ -9,7 +9,7 @@ import pytest
 import requests
 from docker.errors import APIError
 
-from orch.providers.orch.local_node import kept_out
+from orch.providers.orch.containers import kept_out
 
 
 class Container:

@@ -29,9 +29,8 @@ from orch.runner.placement.placement import place_task
 from orch.runner.runs import attempts, controller, lifecycle
 from orch.runner.runs.arrays import drive
 from orch.runner.runs.arrays.choose import choose
-from orch.runner.runs.arrays.drive import ArrayDriver
+from orch.runner.runs.arrays.drive import ArrayDriver, turns
 from orch.runner.runs.arrays.submit import submit_array
-from orch.runner.runs.arrays.turns import turns
 from orch.runner.runs.context import RunContext
 from orch.runner.runs.controller import Controller
 from orch.runner.runs.lifecycle import RunnerContext

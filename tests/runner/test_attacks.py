@@ -11,7 +11,7 @@ from orch.runner.events import LogLine, Recorder
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.plans import plan_of
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.container import start_command
+from orch.runner.node.container_start import start_command
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
 from orch.runner.ssh.pool import SshConnector

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from orch.runner.errors import NodeCordoned, NoFit
-from orch.runner.launch.compile import RunRequest, compile_run
-from orch.runner.node.container import start_command
+from orch.runner.launch.compile import compile_run
+from orch.runner.launch.run_request import RunRequest
+from orch.runner.node.container_start import start_command
 from orch.runner.node.stage import stage
 from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.block_resources import BlockResources, share_of

@@ -18,7 +18,8 @@ from orch.runner.node.runtimes.docker import DockerRuntime
 from orch.runner.plan.run_plan import RankPlan, RunPlan
 from orch.runner.runs.context import RunnerContext
 from orch.runner.runs.read_logs import Selection, _follow_rank
-from orch.spec.state import NodeState, OtherAccess
+from orch.spec.access import OtherAccess
+from orch.spec.state import NodeState
 
 LINES = [f"2026-01-02T03:04:05.{each:09}Z line {each}" for each in range(1, 8)]
 # Each time it is asked it tells two lines more of the log and fails, until it has told all.

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
-from orch.runner.node.container import start_command
+from orch.runner.launch.compile import CompiledRun, compile_run
+from orch.runner.launch.run_request import RunRequest
+from orch.runner.node.container_start import start_command
 from orch.runner.node.stage import stage
 from orch.runner.placement.placement import place_task
 from orch.runner.plan.run_plan import RunPlan

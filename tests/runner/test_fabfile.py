@@ -16,7 +16,8 @@ from orch.runner.errors import HostKeyRefused, RunnerError
 from orch.runner.fabfile import connections
 from orch.runner.ledger.run_folder import new_key_pair
 from orch.runner.ssh.pool import SshConnector
-from orch.spec.state import Jump, NodeState, OtherAccess
+from orch.spec.access import Jump, OtherAccess
+from orch.spec.state import NodeState
 
 Pair = tuple[NodeState, NodeState]
 QUIET: dict[str, Any] = {"hide": True, "in_stream": False}

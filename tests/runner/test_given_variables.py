@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from orch.cli.verbs import app
 from orch.runner.errors import BadTask
-from orch.runner.launch.compile import RunRequest, compile_run
+from orch.runner.launch.compile import compile_run
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.placement.placement import place_task
 from orch.runner.plan.environment import is_name
 from orch.spec.models import Task

@@ -20,7 +20,7 @@ from orch.runner.errors import BadTask, NodeCordoned, NoFit, PortTaken
 from orch.runner.events import LogLine
 from orch.runner.ledger.ledger import Ledger
 from orch.runner.ledger.records import RunRow
-from orch.runner.node.container import start_command
+from orch.runner.node.container_start import start_command
 from orch.runner.node.stage import stage_files
 from orch.runner.placement.availability import NodeAvailability
 from orch.runner.placement.fleets import fitting

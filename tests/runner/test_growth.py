@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from kit.ledgers.pureruns import fleet, node
 
-from orch.runner.launch.compile import RunRequest, compile_run
+from orch.runner.launch.compile import compile_run
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.placement.placement import place_task
 from orch.spec.models import Task
 

@@ -18,7 +18,7 @@ from kit.support import until
 from orch.runner.errors import CommandTimeout, NodesBusy, NodeUnfit, RunFailed
 from orch.runner.hosts.registration import BUSY as BUSY_HOST
 from orch.runner.hosts.registration import leave
-from orch.runner.node import container
+from orch.runner.node import container, container_start
 from orch.runner.node.runtime import ObservedRank
 from orch.runner.node.stage import stage, stage_files
 from orch.runner.node.status import claims_command, read_claims, read_status, status_script
@@ -96,7 +96,7 @@ class Node:
         )
 
     def start(self, of: RunPlan) -> subprocess.CompletedProcess[str]:
-        return self.run(container.start_command(of, 0, (stage(of, 0, {}, None),)))
+        return self.run(container_start.start_command(of, 0, (stage(of, 0, {}, None),)))
 
     def claim(self, holder: str, age_s: int) -> Path:
         path = self.home / "claims" / "0"
@@ -167,7 +167,7 @@ def test_who_finds_a_node_busy_is_told_that_a_job_has_ended_and_is_collected(
         said = node.start(plan())
         assert said.returncode == container.BUSY
         with pytest.raises(NodesBusy) as refused:
-            container.read_start(plan(), 0, completed(said.stdout, said.stderr, said.returncode))
+            container_start.read_start(plan(), 0, completed(said.stdout, said.stderr, said.returncode))
         for asked in (claims_command(), Command(status_script())):
             (claim,) = read_status(node.run(asked).stdout).claims
             assert str(claim) in refused.value.summary
@@ -262,7 +262,7 @@ def test_a_job_on_a_host_that_another_fleet_s_step_keeps_out_is_told_which_fleet
     assert said.returncode == container.UNFIT
     done = Completed("n0", Command("start"), said.returncode, said.stdout, said.stderr, 0.0)
     with pytest.raises(NodeUnfit) as refused:
-        container.read_start(of, 0, done)
+        container_start.read_start(of, 0, done)
     assert refused.value.detail == (
         "init step drivers failed with 3: see its log (fleet trainers of project lab)"
     )
@@ -451,7 +451,7 @@ def test_what_a_login_shell_says_before_an_answer_is_none_of_it() -> None:
 )
 def test_a_node_whose_answer_to_a_start_makes_no_sense_fails_the_run_and_is_named(said: str) -> None:
     with pytest.raises(RunFailed, match="n0") as told:
-        container.read_start(plan(), 0, completed(f"orch:{said}\n"))
+        container_start.read_start(plan(), 0, completed(f"orch:{said}\n"))
     assert told.value.where == "n0"
     assert said.split(" ", maxsplit=1)[0][:20] in (told.value.detail or "")
 
@@ -621,7 +621,7 @@ def test_commands_that_cannot_begin_are_told_with_why(node: Node) -> None:
 
 
 def begin(node: Node, of: RunPlan) -> subprocess.CompletedProcess[str]:
-    return node.run(container.start_command(of, 0, (stage(of, 0, {}, None),), begin=True))
+    return node.run(container_start.start_command(of, 0, (stage(of, 0, {}, None),), begin=True))
 
 
 def stage_of(node: Node, of: RunPlan) -> Path:
@@ -634,7 +634,7 @@ def test_the_commands_of_a_run_on_one_node_begin_with_its_container(node: Node) 
     # As a container does: its barrier is lifted when it looks for the first time.
     node.docker(f'case $1 in run) [ -e "{stage_folder}/go" ] && : > "{stage_folder}/state/started";; esac')
     said = begin(node, of)
-    started = container.read_start(of, 0, completed(said.stdout, said.stderr, said.returncode))
+    started = container_start.read_start(of, 0, completed(said.stdout, said.stderr, said.returncode))
     assert started.begun
     assert started.port is not None
     assert (stage_folder / "go").read_text() == f'export MASTER_PORT="${{MASTER_PORT:-{started.port}}}"\n'
@@ -642,7 +642,9 @@ def test_the_commands_of_a_run_on_one_node_begin_with_its_container(node: Node) 
     # Once more, as by a driver that took over: nothing is started, and it is told the same.
     node.docker("")
     again = begin(node, of)
-    assert container.read_start(of, 0, completed(again.stdout, again.stderr, again.returncode)) == started
+    assert (
+        container_start.read_start(of, 0, completed(again.stdout, again.stderr, again.returncode)) == started
+    )
     assert [call.split()[0] for call in node.calls().splitlines()] == ["run", "inspect"]
 
 
@@ -671,7 +673,7 @@ def test_a_container_that_did_not_start_is_started_again(node: Node) -> None:
 def test_a_run_with_a_clock_waits_for_it_at_its_barrier(node: Node) -> None:
     of = plan().model_copy(update={"max_duration_s": 60})
     said = begin(node, of)
-    started = container.read_start(of, 0, completed(said.stdout, said.stderr, said.returncode))
+    started = container_start.read_start(of, 0, completed(said.stdout, said.stderr, said.returncode))
     assert not started.begun
     assert not (stage_of(node, of) / "go").exists()
 

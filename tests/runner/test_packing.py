@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from orch.runner.errors import BadTask, RunFailed
-from orch.runner.launch.compile import RunRequest, compile_run
+from orch.runner.launch.compile import compile_run
 from orch.runner.launch.files import Source
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.placement.placement import place_task
 from orch.runner.plan.run_plan import RunPlan
 from orch.runner.upload import snapshot

@@ -16,8 +16,9 @@ from orch.runner.placement.node_fit import blocks_needed
 from orch.runner.placement.placement import place_task
 from orch.runner.plan.environment import host_names
 from orch.runner.plan.run_plan import Elastic, RankPort
+from orch.spec.access import OtherAccess
 from orch.spec.models import Task
-from orch.spec.state import FleetState, Gpus, OtherAccess
+from orch.spec.state import FleetState, Gpus
 
 # --- hostfile
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from orch.runner.errors import BadTask
-from orch.runner.launch.compile import RunRequest, compile_run
+from orch.runner.launch.compile import compile_run
 from orch.runner.launch.files import RepoName
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.placement.placement import place_task
 from orch.runner.upload.repository import repository_of
 from orch.runner.upload.snapshot import Snapshots, check_sources, keep_files

@@ -17,7 +17,8 @@ from kit.support import until
 
 from orch.runner.errors import ImageUnavailable, RunnerError
 from orch.runner.events import Processor
-from orch.runner.node.runtimes.docker import DockerRuntime, SharedStream
+from orch.runner.node.runtimes.docker import DockerRuntime
+from orch.runner.node.runtimes.image_transfer import SharedStream
 from orch.runner.node_api.commands import Command
 from orch.runner.node_api.connector import Completed, Connector
 from orch.spec.errors import OrchError

@@ -24,8 +24,9 @@ from orch.runner.node_api.commands import Command, StdinSource, argv, as_root
 from orch.runner.node_api.connector import fan_out
 from orch.runner.ssh.pool import Patience, SshConnector
 from orch.runner.ssh.protocol import CommandChannel
+from orch.spec.access import Jump
 from orch.spec.errors import ExitCode
-from orch.spec.state import FleetState, Jump, NodeState
+from orch.spec.state import FleetState, NodeState
 
 Pair = tuple[NodeState, NodeState]
 

@@ -16,9 +16,10 @@ from orch.runner.errors import NodeDiskFull, RunFailed
 from orch.runner.events import Silent
 from orch.runner.launch.files import Source
 from orch.runner.node.runtime import FilesMissing
+from orch.runner.upload.packs import LARGE
 from orch.runner.upload.selection import select_entries
 from orch.runner.upload.send import Uploads
-from orch.runner.upload.snapshot import LARGE, Snapshots
+from orch.runner.upload.snapshot import Snapshots
 from orch.spec.state import NodeState
 
 

@@ -13,7 +13,8 @@ from kit.nodes.foldernodes import FolderConnector, FolderRuntime, folder_of
 
 from orch.runner.errors import DetachPending, RunFailed, VolumeDetaching
 from orch.runner.events import Notice, Recorder
-from orch.runner.launch.compile import RunRequest, compile_run
+from orch.runner.launch.compile import compile_run
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.launch.submission import Submission
 from orch.runner.launch.volumes import KnownVolume, Volumes
 from orch.runner.ledger.ledger import open_ledger

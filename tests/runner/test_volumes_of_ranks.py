@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from orch.runner.errors import BadTask, RunConflict
-from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
+from orch.runner.launch.compile import CompiledRun, compile_run
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.launch.volumes import (
     KnownVolume,
     VolumeMisfit,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import samples
+from kit.dump import dump
 
-from orch.spec.dump import dump
 from orch.spec.loader.load import Document, load_paths
 from orch.spec.models import Fleet, Nodes, Task
 

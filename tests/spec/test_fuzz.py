@@ -12,10 +12,11 @@ import random
 import time
 from pathlib import Path
 
+from kit.dump import dump
+
 from orch.cli.validate import Format, validate
 from orch.spec.codes import CODES
 from orch.spec.diagnostics import render_human
-from orch.spec.dump import dump
 from orch.spec.loader.load import Document, load_paths
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orch.spec.quantities import amount, quantity, rendered, sums
+from orch.spec.grammar.quantities import amount, quantity, rendered, sums
 
 
 @pytest.mark.parametrize(

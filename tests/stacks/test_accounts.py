@@ -12,7 +12,7 @@ import pytest
 from kit.support import Folder
 
 from orch.components.accounts import Account
-from orch.components.cloud.marked import MarkedResource, Survey
+from orch.components.marks.marked import MarkedResource, Survey
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import OtherAccount
 from orch.stacks.project.project import find
@@ -286,7 +286,7 @@ def test_an_account_is_asked_where_an_sdk_may_wait_for_its_answer(
         asyncio.run(asyncio.sleep(0))
         return Account("own", "own")
 
-    monkeypatch.setattr(accounts.registry, "account", asked)
+    monkeypatch.setattr(accounts.require_backend("lambda"), "account", asked)
 
     async def program() -> Account | None:
         return accounts.present_account(there.project, "lambda")

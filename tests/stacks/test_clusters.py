@@ -12,8 +12,8 @@ import pytest
 from kit.kubernetes.memorycluster import Served, clusters
 from kit.support import Folder
 
-from orch.components.cloud.marked import Survey
 from orch.components.kubernetes.cluster import ClusterAccount
+from orch.components.marks.marked import Survey
 from orch.spec.errors import ExitCode
 from orch.stacks.errors import OtherAccount
 from orch.stacks.project.project import find

@@ -19,8 +19,9 @@ from orch.runner.ledger.history.node_health import Examination
 from orch.runner.ledger.ledger import Ledger, open_ledger
 from orch.runner.node_api.cordon import CLOUD, Cordon
 from orch.runner.node_api.status import NodeStatus
+from orch.spec.access import SshAccess
 from orch.spec.errors import OrchError
-from orch.spec.state import FleetHealth, FleetSpares, FleetState, NodeState, SshAccess
+from orch.spec.state import FleetHealth, FleetSpares, FleetState, NodeState
 from orch.stacks.health import healing
 from orch.stacks.health import watch as watch_module
 from orch.stacks.health.healing import Healer, NotReplaced

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from google.protobuf import struct_pb2
 
-from orch.components.cloud.marked import MarkedResource, Survey
+from orch.components.marks.marked import MarkedResource, Survey
 from orch.spec.errors import OrchError
 from orch.stacks.states.adopting import MISSING, plain, set_text
-from orch.stacks.states.importing import resources_of, without_missing
+from orch.stacks.states.found_resources import resources_of, without_missing
 
 MARK = "infra/train/1a2b3c"
 NODE = MarkedResource(

@@ -15,22 +15,15 @@ from kit.support import until
 
 from orch.cli.maintenance.maintain import Begin
 from orch.cli.maintenance.options import Handling
-from orch.review.maintenance import report
+from orch.review.markdown import maintenance_report as report
 from orch.runner.ledger.changes import Change, Step
 from orch.runner.node_api.cordon import CLOUD, Cordon
 from orch.spec.models import Fleet
 from orch.stacks.errors import Conflict
 from orch.stacks.maintenance import evacuate
 from orch.stacks.maintenance.errors import CannotReplace
-from orch.stacks.maintenance.evacuate import Evacuation
-from orch.stacks.maintenance.plan import (
-    LeftAlone,
-    MaintenancePlan,
-    NodeLook,
-    Options,
-    PlannedRun,
-    plan_of,
-)
+from orch.stacks.maintenance.evacuation import Evacuation
+from orch.stacks.maintenance.plan import LeftAlone, MaintenancePlan, NodeLook, Options, PlannedRun, plan_of
 from orch.stacks.maintenance.reboot import BOOT_ID, REBOOT_TEXT
 from orch.stacks.maintenance.serial import DEFAULT, Share, in_turn, parse_serial
 from orch.stacks.maintenance.spares import spares_of

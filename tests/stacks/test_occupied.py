@@ -22,7 +22,8 @@ from orch.runner.node_api.claims import Claim
 from orch.runner.placement.slots import access_of
 from orch.runner.runs import lifecycle
 from orch.runner.runs.lifecycle import RunnerContext
-from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
+from orch.spec.access import OtherAccess
+from orch.spec.state import FleetState, Gpus, NodeState, PodQueue
 from orch.stacks.errors import Conflict
 from orch.stacks.events.changes import Change
 from orch.stacks.project.project import Project, find

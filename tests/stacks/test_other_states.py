@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orch.components.cloud.marked import MarkedResource
+from orch.components.marks.marked import MarkedResource
 from orch.rehearsal.project import RehearsalProject, rehearse
 from orch.spec.diagnostics import Severity
 from orch.spec.models import Fleet, Volume

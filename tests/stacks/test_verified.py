@@ -10,7 +10,8 @@ from kit.ledgers.pureruns import fleet, node
 from orch.runner.errors import HostUnreachable
 from orch.runner.health.findings import Finding, report
 from orch.runner.health.gate import Examined
-from orch.runner.verify.judge import Shortfall, unmeasured, with_health
+from orch.runner.verify.judge import unmeasured, with_health
+from orch.runner.verify.report import Shortfall
 from orch.stacks.health.verified import finding_of, unhealthy
 from orch.stacks.health.watch import Watched
 

@@ -19,7 +19,7 @@ import yaml
 from kit.nodes.sandbox import Sandbox
 
 import orch.templates
-from orch.components.cloud.cloudinit import filled
+from orch.components.cloud.machines.cloudinit import filled
 from orch.runner.launch.launcher import quote_words
 from orch.runner.node.stage import target_text
 from orch.runner.node_api.commands import LOOKUP, argv

@@ -10,7 +10,7 @@ from orch.catalog.aws.machines import default_image, image_kind, nics
 from orch.components.aws.candidates import CloudCandidate
 from orch.components.aws.nics import Interface, interfaces
 from orch.components.cloud.findings import wants_fabric, written_image
-from orch.components.cloud.ssh_access import subnets_in
+from orch.components.cloud.machines.ssh_access import subnets_in
 from orch.components.node_count import all_there
 from orch.components.request import PriorState
 from orch.spec.models import Fleet

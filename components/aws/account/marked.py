@@ -14,7 +14,7 @@ from orch.components.aws.account.gather_facts import ENDED, FILTER_VALUES, home
 from orch.components.aws.account.orphans import ENDED as NO_MORE
 from orch.components.aws.account.orphans import ORDER
 from orch.components.aws.storage.orphans import delete_elastic, delete_lustre
-from orch.components.cloud.marked import MarkedResource, Price, Survey, survey_of
+from orch.components.marks.marked import MarkedResource, Price, Survey, survey_of
 
 REGIONS_AT_ONCE = 8
 VOLUME = "aws:ebs/volume:Volume"

@@ -16,7 +16,7 @@ from orch.components.aws.account import gather_facts
 from orch.components.aws.account.client import RegionClient
 from orch.components.aws.account.client_errors import client_error, translate_errors
 from orch.components.aws.storage.orphans import delete_file_systems
-from orch.components.cloud.orphans import RecordedResource, StackSnapshot, retry_until_gone
+from orch.components.marks.orphans import RecordedResource, StackSnapshot, retry_until_gone
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.aws import AwsSettings
 

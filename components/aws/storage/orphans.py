@@ -13,7 +13,7 @@ from typing import Any
 
 from orch.components.aws.account.client import RegionClient
 from orch.components.aws.account.client_errors import client_error, pages, translate_errors
-from orch.components.cloud.orphans import StackSnapshot
+from orch.components.marks.orphans import StackSnapshot
 
 EFS, TARGET = "aws:efs/fileSystem:FileSystem", "aws:efs/mountTarget:MountTarget"
 LUSTRE = "aws:fsx/lustreFileSystem:LustreFileSystem"

@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
-from orch.components.cloud.marked import cloud_name
 from orch.components.cloud.rest.client import Row
 from orch.components.cloud_errors import WAITS, CategoryRefused
+from orch.components.marks.marked import cloud_name
 from orch.providers.orch.handler import OBSERVED, Inputs, State
 
 AGAIN_S = 300.0

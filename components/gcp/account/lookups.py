@@ -8,7 +8,7 @@ from typing import Literal
 
 from orch.catalog.gcp.machines import Shape, gcp_image, shapes, type_quota
 from orch.components.cloud.findings import wants_fabric, written_image
-from orch.components.cloud.ssh_access import subnets_in
+from orch.components.cloud.machines.ssh_access import subnets_in
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.candidates import CloudCandidate
 from orch.components.gcp.plan import base_name

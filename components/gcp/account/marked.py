@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
-from orch.components.cloud.marked import MarkedResource, Price, Survey, project_of, survey_of, words_of
 from orch.components.gcp.account.client import Session, moment
 from orch.components.gcp.account.client_errors import CloudRefused, translate_errors
 from orch.components.gcp.account.guarded import document, endless, is_gone
 from orch.components.gcp.account.labels import LONGEST, label
 from orch.components.gcp.account.lookups import short
 from orch.components.gcp.account.orphans import FILESTORE_API, WAIT_S, path_of, raise_for, until
+from orch.components.marks.marked import MarkedResource, Price, Survey, project_of, survey_of, words_of
 from orch.spec.cursors import follow
 
 DISK, FILESTORE = "disk", "filestore"

@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orch.components.cloud.orphans import RecordedResource, StackSnapshot, retry_until_gone
 from orch.components.gcp.account import errors, gather_facts
 from orch.components.gcp.account.client import ProjectClient, moment
 from orch.components.gcp.account.client_errors import codes_of, not_found, sdk, translate_errors
 from orch.components.gcp.account.guarded import document, is_gone
 from orch.components.gcp.account.labels import label
 from orch.components.gcp.account.lookups import short
+from orch.components.marks.orphans import RecordedResource, StackSnapshot, retry_until_gone
 from orch.spec.models.backends import entry_of
 from orch.spec.models.backends.gcp import GcpSettings
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from orch.spec.quantities import amount, sums
+from orch.spec.grammar.quantities import amount, sums
 
 Doc = Mapping[str, Any]
 

@@ -13,42 +13,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from orch.components.cloud.marked import MarkedResource, Price, Survey, is_ours, mark_of
-from orch.components.cloud.orphans import NamedResource
-from orch.components.cloud.rest.client import (
-    MOST_PAUSE_S,
-    RestClient,
-    Row,
-    check_address,
-    check_key,
-    no_credentials,
-    oldest_first,
-)
+from orch.components.cloud.rest.client import MOST_PAUSE_S, RestClient, Row, oldest_first
 from orch.components.cloud_errors import WAITS, Category, CategoryRefused, CloudRefused
-from orch.components.lambda_.account.errors import HINTS, LambdaRefused, category
+from orch.components.lambda_.account.errors import LambdaRefused, category
 from orch.components.lambda_.account.facts import (
     FoundFileSystem,
-    Image,
     LambdaFacts,
     Lookups,
     Stock,
     TypeStock,
+    image_of,
 )
+from orch.components.lambda_.account.login import ENDPOINT, Login
+from orch.components.marks.marked import MarkedResource, Price, Survey, is_ours, mark_of
+from orch.components.marks.orphans import NamedResource
 from orch.runner.private import private_folder
-
-if TYPE_CHECKING:
-    from orch.spec.models.backends.lambda_ import LambdaSettings
-
-API = "https://cloud.lambda.ai/api/v1"
-KEY, ENDPOINT = "LAMBDA_API_KEY", "LAMBDA_API_ENDPOINT"
-PARTS = ("api_key", "url")
-"""What a login consists of, as the provider is configured with it."""
 
 CALL_EVERY_S = 1.0
 LAUNCH_EVERY_S = 12.0
@@ -62,30 +47,6 @@ GONE_S = 1200.0
 
 GONE = ("terminating", "terminated", "preempted")
 """States of an instance that is no more."""
-
-
-@dataclass(frozen=True)
-class Login:
-    """An API key; `url`: where the API is, with its version."""
-
-    api_key: str = field(repr=False)
-    url: str = API
-
-    @property
-    def key(self) -> dict[str, str]:
-        return {part: str(getattr(self, part)) for part in PARTS}
-
-
-def open_login(settings: LambdaSettings) -> Login:
-    """With the key of orch.yml, else of the environment. Raises CloudRefused where there is none, or it
-    cannot be one."""
-    key = settings.creds.api_key if settings.creds is not None else os.environ.get(KEY)
-    if not key:
-        raise no_credentials("Lambda", f"{KEY} not set", HINTS["credentials"])
-    url = os.environ.get(ENDPOINT) or API
-    check_address("Lambda", url=url, variable=ENDPOINT, usual=API)
-    check_key("Lambda", key, HINTS["credentials"])
-    return Login(key, url)
 
 
 @dataclass(frozen=True)
@@ -375,7 +336,7 @@ class LambdaClient(RestClient):
             if name in (each.id, each.name) and each.region == lookups.region
         }
         return LambdaFacts(
-            image=_image(images, lookups),
+            image=image_of(images, lookups),
             file_systems=found,
             ssh_from=tuple(
                 sorted(
@@ -419,21 +380,6 @@ def lets_in(rule: Mapping[str, Any], port: int) -> bool:
     """Whether a firewall rule is about this TCP port."""
     first, last = rule.get("port_range") or (1, 65535)
     return rule["protocol"] in ("tcp", "all") and first <= port <= last
-
-
-def _image(rows: Sequence[Row], lookups: Lookups) -> Image | None:
-    """The image of this id, or the newest of this family or one of its versions (`lambda-stack` of
-    `lambda-stack-22-04`), in the region and for the type's processors."""
-    arch = "arm64" if lookups.arch == "arm" else "x86_64"
-    here = [row for row in rows if row["region"]["name"] == lookups.region and row["architecture"] == arch]
-    named = lookups.image
-    found = [
-        row for row in here if named in (row["id"], row["family"]) or row["family"].startswith(f"{named}-")
-    ]
-    newest = max(found, key=lambda row: (str(row.get("created_time", "")), str(row["family"])), default=None)
-    if newest is None:
-        return None
-    return Image(str(newest["id"]), str(newest["family"]), str(newest["version"]))
 
 
 def _error(problem: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from orch.components.cloud.rest.client import Row
+
 
 @dataclass(frozen=True)
 class TypeStock:
@@ -69,3 +71,18 @@ class LambdaFacts:
     file_systems: Mapping[str, FoundFileSystem] = field(default_factory=dict[str, FoundFileSystem])
     ssh_from: tuple[str, ...] = ()
     room: bool | None = None
+
+
+def image_of(rows: Sequence[Row], lookups: Lookups) -> Image | None:
+    """The image of this id, or the newest of this family or one of its versions (`lambda-stack` of
+    `lambda-stack-22-04`), in the region and for the type's processors."""
+    arch = "arm64" if lookups.arch == "arm" else "x86_64"
+    here = [row for row in rows if row["region"]["name"] == lookups.region and row["architecture"] == arch]
+    named = lookups.image
+    found = [
+        row for row in here if named in (row["id"], row["family"]) or row["family"].startswith(f"{named}-")
+    ]
+    newest = max(found, key=lambda row: (str(row.get("created_time", "")), str(row["family"])), default=None)
+    if newest is None:
+        return None
+    return Image(str(newest["id"]), str(newest["family"]), str(newest["version"]))

@@ -1,24 +1,22 @@
 """Nebius, asked through its SDK: one call each, with errors of ours.
 
-The SDK tries a call again that was refused for want of a quota or of capacity, unless it is told not to: a
-create is one call. It asks for a token without end when credentials are refused, unless it is told to report
-that. Operations are asked for here: the SDK's own wait hung in some versions.
+Operations are asked for here: the SDK's own wait hung in some versions.
 Source: nebius/pysdk README and issue 74; dstack core/backends/nebius.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from orch.components.cloud.quotas import if_readable
-from orch.components.cloud_errors import Category, CloudRefused
-from orch.components.nebius.account.errors import ERRORS, category
+from orch.components.cloud_errors import Category
+from orch.components.nebius.account.calls import Calls
+from orch.components.nebius.account.errors import NebiusRefused, refusal_of, translated
 from orch.components.nebius.account.facts import (
     CPU_IMAGE_FAMILY,
     Allowance,
@@ -28,73 +26,22 @@ from orch.components.nebius.account.facts import (
     Stock,
     Subnet,
 )
-from orch.spec.cursors import follow
+from orch.components.nebius.account.methods import (
+    IMAGE,
+    INSTANCE,
+    NETWORK,
+    QUOTA,
+    SECURITY_GROUP,
+    SUBNET,
+    Kind,
+    Method,
+    Row,
+)
 
-# What the SDK logs is told again by the error that follows, or is of no use: fields that are old.
-for _name in ("nebius", "deprecation"):
-    logging.getLogger(_name).addHandler(logging.NullHandler())
-
-CALL_S = 60.0
-TRY_S = 20.0
-LOGIN_S = 15.0
-FIRST_S = 15.0
-"""How long a read may take, logging in included, as long as nothing has answered: there may be no network."""
-PAGE = 100
 WAITS = ("conflict", "transient", "rate")
 """What may be otherwise a little later: something in use, or an answer that did not come."""
 
 MOST_BATCH = 1000
-
-_UNREACHED = "Nebius has not answered before: is api.nebius.cloud reached from here?"
-
-
-class Session(Protocol):
-    """The SDK, logged in; `projects` are those that orch.yml names. `key`: what the engine's provider logs in
-    with, none where it finds the way by itself."""
-
-    @property
-    def sdk(self) -> Any: ...
-
-    @property
-    def projects(self) -> Sequence[str]: ...
-    @property
-    def key(self) -> Mapping[str, str]: ...
-
-
-Row = dict[str, Any]
-"""A message as JSON, with the names of the proto."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method of a service of the API."""
-
-    package: str
-    service: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of resource. `package` and `service` are the API's; `words`: as people call it."""
-
-    package: str
-    service: str
-    words: str
-
-    def method(self, name: str) -> Method:
-        return Method(self.package, self.service, name)
-
-
-NETWORK = Kind("vpc.v1", "NetworkService", "network")
-SUBNET = Kind("vpc.v1", "SubnetService", "subnet")
-SECURITY_GROUP = Kind("vpc.v1", "SecurityGroupService", "security group")
-SECURITY_RULE = Kind("vpc.v1", "SecurityRuleService", "security rule")
-GPU_CLUSTER = Kind("compute.v1", "GpuClusterService", "GPU cluster")
-DISK = Kind("compute.v1", "DiskService", "disk")
-IMAGE = Kind("compute.v1", "ImageService", "image")
-INSTANCE = Kind("compute.v1", "InstanceService", "instance")
-QUOTA = Kind("quotas.v1", "QuotaAllowanceService", "quota")
 
 
 @dataclass(frozen=True)
@@ -106,98 +53,10 @@ class Begun:
     operation: str
 
 
-class NebiusRefused(CloudRefused):
-    """Nebius did not answer, or refused to. `category` says what it is about."""
-
-    category: Category
-
-    def __init__(self, what: str, meaning: Category, message: str) -> None:
-        error = ERRORS.error(meaning, message)
-        super().__init__(
-            f"cannot {what}: {error.meaning}",
-            error=error,
-            detail=f"{error.code}: {message}",
-            hint=error.hint,
-            code=error.orch,
-        )
-        self.category, self.message = meaning, message
-
-
-class NebiusClient:
+class NebiusClient(Calls):
     """The account of a session. `try_s`: how long one try of a call may take; `first_s`: see FIRST_S."""
 
-    def __init__(self, session: Session, *, try_s: float = TRY_S, first_s: float = FIRST_S) -> None:
-        self._session, self._try_s, self._first_s = session, try_s, first_s
-        self._answered = False
-        self._clients: dict[tuple[str, str], Any] = {}
-        self._seen = frozenset[str]()
-
     # -- calls --------------------------------------------------------------------------------------------
-
-    def _client(self, package: str, service: str) -> Any:
-        key = package, service
-        if key not in self._clients:
-            api = import_module(f"nebius.api.nebius.{package}")
-            self._clients[key] = getattr(api, f"{service}Client")(self._session.sdk)
-        return self._clients[key]
-
-    def call(self, what: str, method: Method, body: Mapping[str, Any], key: str | None = None) -> Row:
-        """One call: the answer as JSON. `what`: what it is for, as in "cannot …"; `key`: what the service
-        tells a repeated call by. Reads are tried again by the SDK, changes are not.
-
-        Raises NebiusRefused.
-        """
-        from nebius.base.protos.json_format import message_to_dict, parse_dict
-
-        client = self._client(method.package, method.service)
-        descriptor = client.get_descriptor().methods_by_name[_camel(method.name)]
-        message = parse_dict(body, client.__registry__.message_class(descriptor.input_type.full_name)())
-        options = self._options(first=key is None and not self._answered)
-        if key is not None:
-            options |= {"metadata": [("x-idempotency-key", key)], "retries": 1}
-        try:
-            answer = _translated(what, lambda: getattr(client, method.name)(message, **options).wait())
-        except NebiusRefused as refused:
-            if refused.category == "transient" and not self._answered:
-                raise NebiusRefused(what, "transient", f"{refused.message}; {_UNREACHED}") from refused
-            self._answered = True
-            raise
-        self._answered = True
-        # A change answers an operation in a wrapper of the SDK.
-        answer = getattr(answer, "_operation", answer)
-        return message_to_dict(answer, preserving_proto_field_name=True)
-
-    def _options(self, *, first: bool = False) -> dict[str, Any]:
-        """How long a call may take, logging in included, and that a refused login is told. `first`: nothing
-        has answered yet."""
-        from nebius.aio.token import options
-
-        login = {
-            options.OPTION_MAX_RETRIES: "2",
-            options.OPTION_RENEW_SYNCHRONOUS: "1",
-            options.OPTION_RENEW_REQUEST_TIMEOUT: f"{LOGIN_S}",
-            options.OPTION_REPORT_ERROR: "1",
-        }
-        whole = self._first_s if first else max(CALL_S, 3 * self._try_s)
-        return {
-            "timeout": whole,
-            "per_retry_timeout": min(self._try_s, whole),
-            "auth_timeout": whole,
-            "auth_options": login,
-        }
-
-    def _items(
-        self, what: str, package: str, service: str, body: Mapping[str, Any], method: str = "list"
-    ) -> Iterator[Row]:
-        def ask(token: str) -> Row:
-            query = {**body, "page_size": PAGE, **({"page_token": token} if token else {})}
-            return self.call(what, Method(package, service, method), query)
-
-        def endless(why: str) -> NebiusRefused:
-            return NebiusRefused(what, "transient", why)
-
-        for page in follow(ask, lambda page: page.get("next_page_token"), endless):
-            yield from page.get("items", ())
 
     # -- where --------------------------------------------------------------------------------------------
 
@@ -449,11 +308,11 @@ class NebiusClient:
         service = self._client(kind.package, kind.service).operation_service()
         request = import_module("nebius.api.nebius.common.v1").ListOperationsRequest(resource_id=resource)
         what = f"ask why the {kind.words} {resource} does not run"
-        answer = _translated(what, lambda: service.list(request, **self._options()).wait())
+        answer = translated(what, lambda: service.list(request, **self._options()).wait())
         for operation in answer.operations:
             status = operation.status
             if status is not None and status.code.name != "OK":
-                refused = _refused(what, status)
+                refused = refusal_of(what, status)
                 return refused.category, refused.detail or ""
         return "capacity", "it stopped, and no operation says why"
 
@@ -464,11 +323,11 @@ class NebiusClient:
         what = f"change the {begun.kind.words} {begun.resource}"
         end = time.monotonic() + for_s
         while True:
-            operation = _translated(what, lambda: service.get(request, **self._options()).wait())
+            operation = translated(what, lambda: service.get(request, **self._options()).wait())
             status = operation.status()
             if status is not None:
                 if status.code.name != "OK":
-                    raise _refused(what, status)
+                    raise refusal_of(what, status)
                 return
             if time.monotonic() >= end:
                 raise NebiusRefused(what, "transient", f"it has not ended after {for_s:.0f} s")
@@ -500,42 +359,3 @@ def _smallest(platforms: Sequence[Row]) -> str | None:
         if not int(preset["resources"].get("gpu_count", 0))
     ]
     return min(sizes)[2] if sizes else None
-
-
-def _camel(method: str) -> str:
-    return "".join(word.capitalize() for word in method.split("_"))
-
-
-def _translated(what: str, act: Callable[[], Any]) -> Any:
-    from nebius.aio.service_error import RequestError
-    from nebius.base.error import SDKError
-
-    try:
-        return act()
-    except RequestError as error:
-        raise _refused(what, error.status) from error
-    except SDKError as error:
-        raise NebiusRefused(what, "transient", str(error)) from error
-
-
-def _refused(what: str, status: Any) -> NebiusRefused:
-    from nebius.aio.service_error import RequestStatusExtended
-
-    if not isinstance(status, RequestStatusExtended):  # of a list: its details are not read yet
-        plain: Any = status
-        status = RequestStatusExtended.from_rpc_status(
-            plain.to_rpc_status(), request_id="", trace_id="", registry=plain.registry
-        )
-    details = [each.details.field for each in status.service_errors if each.details is not None]
-    message = status.message or status.code.name
-    meaning = category(status.code.name, details[0] if details else None, message)
-    extra = [_violation(each) for each in status.service_errors if each.details is not None]
-    return NebiusRefused(what, meaning, "; ".join(filter(None, [message, *extra])))
-
-
-def _violation(error: Any) -> str:
-    """What a quota lacks: name, limit and what was asked for."""
-    if error.details.field != "quota_failure":
-        return ""
-    rows = error.details.value.violations
-    return ", ".join(f"{row.quota} is {row.limit}, this needs {row.requested}" for row in rows)

@@ -7,9 +7,10 @@ quota, missing capacity or too many requests. Source: nebius/api common/v1/error
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from orch.components.cloud_errors import Category, CategoryErrors
+from orch.components.cloud_errors import Category, CategoryErrors, CloudRefused
 
 # By the case of ServiceError.details.
 DETAILS: Mapping[str, Category] = {
@@ -65,3 +66,55 @@ def category(status: str, detail: str | None, message: str = "") -> Category:
             if pattern.search(message):
                 return meaning
     return STATUSES.get(status, "transient")
+
+
+class NebiusRefused(CloudRefused):
+    """Nebius did not answer, or refused to. `category` says what it is about."""
+
+    category: Category
+
+    def __init__(self, what: str, meaning: Category, message: str) -> None:
+        error = ERRORS.error(meaning, message)
+        super().__init__(
+            f"cannot {what}: {error.meaning}",
+            error=error,
+            detail=f"{error.code}: {message}",
+            hint=error.hint,
+            code=error.orch,
+        )
+        self.category, self.message = meaning, message
+
+
+def translated(what: str, act: Callable[[], Any]) -> Any:
+    from nebius.aio.service_error import RequestError
+    from nebius.base.error import SDKError
+
+    try:
+        return act()
+    except RequestError as error:
+        raise refusal_of(what, error.status) from error
+    except SDKError as error:
+        raise NebiusRefused(what, "transient", str(error)) from error
+
+
+def refusal_of(what: str, status: Any) -> NebiusRefused:
+    from nebius.aio.service_error import RequestStatusExtended
+
+    if not isinstance(status, RequestStatusExtended):  # of a list: its details are not read yet
+        plain: Any = status
+        status = RequestStatusExtended.from_rpc_status(
+            plain.to_rpc_status(), request_id="", trace_id="", registry=plain.registry
+        )
+    details = [each.details.field for each in status.service_errors if each.details is not None]
+    message = status.message or status.code.name
+    meaning = category(status.code.name, details[0] if details else None, message)
+    extra = [_violation(each) for each in status.service_errors if each.details is not None]
+    return NebiusRefused(what, meaning, "; ".join(filter(None, [message, *extra])))
+
+
+def _violation(error: Any) -> str:
+    """What a quota lacks: name, limit and what was asked for."""
+    if error.details.field != "quota_failure":
+        return ""
+    rows = error.details.value.violations
+    return ", ".join(f"{row.quota} is {row.limit}, this needs {row.requested}" for row in rows)

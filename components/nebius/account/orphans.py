@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from orch.components.cloud.marked import MarkedResource, Price, Survey, survey_of
-from orch.components.cloud.orphans import StackSnapshot
-from orch.components.nebius.account.client import (
+from orch.components.marks.marked import MarkedResource, Price, Survey, survey_of
+from orch.components.marks.orphans import StackSnapshot
+from orch.components.nebius.account.client import NebiusClient
+from orch.components.nebius.account.methods import (
     GPU_CLUSTER,
     INSTANCE,
     NETWORK,
@@ -19,7 +20,6 @@ from orch.components.nebius.account.client import (
     SECURITY_RULE,
     SUBNET,
     Kind,
-    NebiusClient,
     Row,
 )
 

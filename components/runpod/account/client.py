@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orch.components.cloud.orphans import NamedResource
 from orch.components.cloud.rest.client import RestClient, Row, no_credentials, oldest_first
 from orch.components.cloud_errors import Category, CategoryRefused
+from orch.components.marks.orphans import NamedResource
 from orch.components.runpod.account.errors import HINTS, RunpodRefused, category
 
 if TYPE_CHECKING:

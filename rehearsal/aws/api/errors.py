@@ -5,7 +5,7 @@ Codes: EC2 API reference, "Error codes for the Amazon EC2 API". Server errors ha
 
 from __future__ import annotations
 
-from orch.rehearsal.account import Refusal
+from orch.rehearsal.calls import Refusal
 
 SERVER_ERRORS = frozenset(
     {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from orch.rehearsal.account import Refusal
+from orch.rehearsal.calls import Refusal
 
 if TYPE_CHECKING:
     from orch.rehearsal.store import Doc

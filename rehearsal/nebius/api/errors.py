@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orch.rehearsal.account import Refusal
+from orch.rehearsal.calls import Refusal
 from orch.rehearsal.store import Doc
 
 STATUS = {

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 from orch.runner.health.findings import HealthReport, ReportBuilder
-from orch.runner.health.readers.nvidia_answer import answer_of, is_forged
-from orch.runner.health.readers.sections import MISSING, Section, number
+from orch.runner.health.readers.sections import MISSING, Section, answer_of, is_forged, number
 from orch.runner.health.readers.xids import Action, action_in, short_pci
 
 CHECKS = (

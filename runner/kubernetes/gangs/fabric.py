@@ -17,7 +17,7 @@ from orch.catalog.errors import BadCatalogFile
 from orch.catalog.fabrics import fabric as host_fabric
 from orch.catalog.load import SHIPPED
 from orch.runner.kubernetes.gangs.names import INSTANCE_TYPE
-from orch.spec.quantities import amount
+from orch.spec.grammar.quantities import amount
 from orch.spec.state import PodQueue
 
 Doc = dict[str, Any]

@@ -21,7 +21,7 @@ from orch.runner.kubernetes.gangs.names import (
     gang_name,
 )
 from orch.runner.plan.environment import check_names
-from orch.spec.quantities import MIB, quantity
+from orch.spec.grammar.quantities import MIB, quantity
 from orch.spec.state import PodQueue
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orch.runner.errors import BadTask, LedgerUnusable
-from orch.runner.launch.compile import RunRequest, compile_run
+from orch.runner.launch.compile import compile_run
 from orch.runner.launch.launch_record import place_in
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.launch.submission import Submission
 from orch.runner.ledger.records import ARRAY_LIMIT, ARRAY_TURN, RunRow, Waiting
 from orch.runner.ledger.run_folder import RunFolder, open_folder

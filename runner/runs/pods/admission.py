@@ -19,9 +19,10 @@ from orch.runner.ledger.records import RunRow
 from orch.runner.placement.slots import access_of, is_of_cluster
 from orch.runner.plan.run_plan import RunPlan
 from orch.runner.runs.run_secrets import filled_login
+from orch.spec.access import OtherAccess
 from orch.spec.codes import EXIT_CODES
 from orch.spec.deletable import Evidence, why_kept
-from orch.spec.state import FleetState, Gpus, NodeState, OtherAccess, PodQueue
+from orch.spec.state import FleetState, Gpus, NodeState, PodQueue
 
 if TYPE_CHECKING:
     from orch.runner.kubernetes.client import KubernetesClient

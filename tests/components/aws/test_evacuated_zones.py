@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from kit.clouds.planning import request_of
 
-from orch.components import registry
 from orch.components.aws.account import gather_facts
 from orch.components.aws.backend import AwsBackend
+from orch.components.registry import planning
+from orch.components.registry.backends import backend
 from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud
@@ -45,7 +46,7 @@ def planned(session: Any, pins: Mapping[str, str], evacuated: frozenset[str], **
     prior = PriorState(dict(pins), backend="aws" if pins else None, existing_nodes=there)
     model = Fleet.model_validate({"availability_zones": ZONES, **written})
     request = request_of(model, AwsSettings(), previous=prior, session=session, evacuated=evacuated, **asked)
-    return registry.compile_fleet(request)
+    return planning.compile_fleet(request)
 
 
 def places(made: Any) -> list[tuple[str, list[int]]]:
@@ -125,13 +126,13 @@ def test_room_for_a_cluster_is_told_without_keeping_any(cloud: Cloud, session: A
     asked = request_of(fleet, AwsSettings(), previous=prior, session=session, evacuated=frozenset({A}))
     asked = replace(asked, moves=True)
     cloud.turn(capacity={f"p5.48xlarge@us-east-1{zone}": room for zone, room in {"b": 2, "c": 3}.items()})
-    room = registry.room(asked, "aws", 3, "tests/p5/abc123")
+    room = planning.room_for(asked, "aws", 3, "tests/p5/abc123")
     assert room is not None
     assert C in (room.place or "")
     assert len(room.full) == 1
     assert f"{B}, on demand" in room.full[0]
     cloud.turn(capacity={f"p5.48xlarge@us-east-1{zone}": 2 for zone in "bc"})
-    none = registry.room(asked, "aws", 3, "tests/p5/abc123")
+    none = planning.room_for(asked, "aws", 3, "tests/p5/abc123")
     assert none is not None
     assert (none.place, len(none.full)) == (None, 2)
     states = {doc["State"] for doc in cloud.things("capacity-reservation").values()}
@@ -142,7 +143,7 @@ def test_room_for_a_cluster_is_told_without_keeping_any(cloud: Cloud, session: A
 
 def test_a_zone_has_the_names_of_the_account_and_its_id(session: Any) -> None:
     fleet = Fleet.model_validate({"type": "fleet", "name": "p5", "backends": ["aws"], "nodes": 1})
-    zones = registry.zone_names(request_of(fleet, AwsSettings(), session=session), "aws", "us-east-1")
+    zones = backend("aws").zone_names(request_of(fleet, AwsSettings(), session=session), "us-east-1")
     assert zones is not None
     assert (zones["us-east-1a"], zones[A]) == (A, A)
-    assert registry.zone_names(request_of(fleet), "local", "") is None
+    assert backend("local").zone_names(request_of(fleet), "") is None

@@ -19,7 +19,7 @@ from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks.plans import request
 from orch.stacks.provisioning import operations
-from orch.stacks.runs.leftovers import sweep
+from orch.stacks.runs.sweep import sweep
 
 QUOTAS = {"L-417A185B": 20_000, "L-DB2E81BA": 20_000}
 TYPE = "g6.xlarge"

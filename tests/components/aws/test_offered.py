@@ -16,7 +16,7 @@ from orch.components.aws.account.facts import Reservation
 from orch.components.aws.backend import AwsBackend
 from orch.components.aws.candidates import CloudCandidate, candidates, in_written_zones, with_known_zone
 from orch.components.aws.nics import interfaces
-from orch.components.registry import compile_fleet
+from orch.components.registry.planning import compile_fleet
 from orch.components.request import PriorState
 from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud

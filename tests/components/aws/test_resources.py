@@ -21,7 +21,7 @@ from kit.engine.registering import registered
 from pulumi.runtime import rpc
 
 from orch.components.aws.plan import AwsPlan
-from orch.components.cloud.host_keys import public_host_key
+from orch.components.cloud.machines.host_keys import public_host_key
 from orch.spec.state import FleetState
 
 SECRET = rpc._special_secret_sig

@@ -16,8 +16,8 @@ from kit.clouds.aws_cases import Case, cases
 
 from orch.components.aws.account.gather_facts import host_key_of
 from orch.components.aws.planner import MOST_BYTES
-from orch.components.cloud.cloudinit import filled, packed, wrapped
-from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.machines.cloudinit import filled, packed, wrapped
+from orch.components.cloud.machines.host_keys import private_host_key, public_host_key
 from orch.runner.preparation.mounts import CREATED
 
 PLANNED = [name for name in cases() if not name.startswith("bad-")]

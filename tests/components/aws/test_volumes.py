@@ -10,7 +10,8 @@ import pytest
 
 from orch.components.aws.volumes import AwsVolumes
 from orch.components.cloud_errors import CloudRefused
-from orch.components.volumes import Account, VolumeError, VolumePlan, VolumeRequest, plan_volume
+from orch.components.registry.volumes import plan_volume
+from orch.components.volumes import Account, VolumeError, VolumePlan, VolumeRequest
 from orch.rehearsal.aws import client_hook
 from orch.rehearsal.aws.account import Cloud
 from orch.rehearsal.aws.api.errors import AwsError

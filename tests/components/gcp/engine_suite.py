@@ -17,10 +17,9 @@ from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet
 from orch.stacks.events.masking import SECRET_MARK
 from orch.stacks.plans import request
-from orch.stacks.plans.request import FleetRequest
+from orch.stacks.plans.request import FleetRequest, ended_nodes
 from orch.stacks.provisioning import operations
-from orch.stacks.runs import leftovers
-from orch.stacks.runs.leftovers import sweep
+from orch.stacks.runs.sweep import sweep
 from orch.stacks.stack.state import StackState
 
 TYPE = "g2-standard-8"
@@ -226,10 +225,10 @@ def test_a_node_that_ended_itself_is_no_change_and_a_pass_deletes_what_is_left_o
     assert "train-0" not in {each.name for each in lab.drift()}
 
     # Somebody starts it while a pass looks.
-    looks: list[frozenset[str]] = [frozenset(), leftovers.ended_nodes(StackState(lab.project, "train"))]
+    looks: list[frozenset[str]] = [frozenset(), ended_nodes(StackState(lab.project, "train"))]
     assert looks[1] == {"train-0"}
     with monkeypatch.context() as started:
-        started.setattr(leftovers, "ended_nodes", lambda stack: looks.pop())
+        started.setattr("orch.stacks.runs.sweep.ended_nodes", lambda stack: looks.pop())
         assert sweep(lab.project, quiet) == ()
     assert set(ids(lab)) == {"train-0", "train-1", "train-2"}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kit.clouds.gcp_engine import Stack, stack
 
-from orch.rehearsal.nodes import file_of
+from orch.rehearsal.nodes.user_data import file_of
 from orch.runner.preparation.mounts import CREATED, created_name
 from orch.spec.findings import PlanErrors
 from orch.spec.models import Fleet

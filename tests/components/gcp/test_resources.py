@@ -18,7 +18,7 @@ from kit.clouds.gcp_cases import Case, cases
 from kit.engine.registering import registered
 from pulumi.runtime import rpc
 
-from orch.components.cloud.host_keys import public_host_key
+from orch.components.cloud.machines.host_keys import public_host_key
 from orch.components.gcp.account.facts import Member
 from orch.components.gcp.plan import GcpPlan
 from orch.spec.state import FleetState

@@ -14,7 +14,8 @@ from orch.components.cloud import volumes as cloud_volumes
 from orch.components.cloud_errors import CloudRefused
 from orch.components.gcp.account.client import ProjectClient
 from orch.components.gcp.volumes import GcpVolumes
-from orch.components.volumes import Account, VolumeError, VolumePlan, VolumeRequest, plan_volume
+from orch.components.registry.volumes import plan_volume
+from orch.components.volumes import Account, VolumeError, VolumePlan, VolumeRequest
 from orch.rehearsal.gcp.account import GcpCloud
 from orch.rehearsal.gcp.hooks import session
 from orch.runner.errors import DetachPending

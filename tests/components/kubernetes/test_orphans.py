@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from kit.kubernetes.kubeserver import Answer, Call, KubeServer, kube_server, status
 
-from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.kubernetes.account.facts import MANAGED_BY, MARK
-from orch.components.kubernetes.orphans import delete_unrecorded, survey
+from orch.components.kubernetes.objects.orphans import delete_unrecorded, survey
 from orch.components.kubernetes.plan import STACK
 from orch.components.kubernetes.volumes import KubernetesVolumes
+from orch.components.marks.orphans import RecordedResource, StackSnapshot
 from orch.components.volumes import Account
 from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.volume_state import VolumeState

@@ -13,7 +13,8 @@ import pytest
 from pulumi.provider.experimental.property_value import PropertyValue
 
 from orch.components.kubernetes.account.facts import MARK
-from orch.components.kubernetes.plugin import KubernetesProvider, ObjectHandler, official, shared
+from orch.components.kubernetes.objects.handler import ObjectHandler, shared
+from orch.components.kubernetes.plugin import KubernetesProvider, official
 from orch.providers.orch.handler import LeftBehind, ProviderError, differences
 from orch.runner.hosts.registration import FORCED
 from orch.runner.kubernetes.client import KubernetesClient

@@ -15,12 +15,12 @@ from orch.catalog.load import catalog
 from orch.components.cloud.planner import PlanContext
 from orch.components.crusoe import candidates as crusoe
 from orch.components.crusoe import planner as crusoe_planner
-from orch.components.crusoe.account import client as crusoe_client
+from orch.components.crusoe.account import login as crusoe_login
 from orch.components.crusoe.account.facts import CrusoeFacts
 from orch.components.crusoe.account.facts import Image as CrusoeImage
 from orch.components.lambda_ import candidates as lambda_
 from orch.components.lambda_ import planner as lambda_planner
-from orch.components.lambda_.account import client as lambda_client
+from orch.components.lambda_.account import login as lambda_login
 from orch.components.lambda_.account.facts import Image as LambdaImage
 from orch.components.lambda_.account.facts import LambdaFacts, TypeStock
 from orch.components.nebius import candidates as nebius
@@ -59,8 +59,8 @@ def logged_in(log_in: Callable[[], object]) -> None:
 
 
 def plan_on_crusoe(settings: CrusoeSettings) -> Steps:
-    with patch.dict(os.environ, {crusoe_client.KEY: "nobody", crusoe_client.SECRET: "nothing"}):
-        logged_in(partial(crusoe_client.open_login, settings))
+    with patch.dict(os.environ, {crusoe_login.KEY: "nobody", crusoe_login.SECRET: "nothing"}):
+        logged_in(partial(crusoe_login.open_login, settings))
     yield
     fleet = fleet_on("crusoe", placement="any", resources={"gpu": "1.."})
     stock = {(kind, place): PLENTY for kind in crusoe.machines() for place in ("us-east1-a", "eu-iceland1-a")}
@@ -76,7 +76,7 @@ def plan_on_crusoe(settings: CrusoeSettings) -> Steps:
 
 
 def plan_on_lambda(settings: LambdaSettings) -> Steps:
-    logged_in(partial(lambda_client.open_login, settings))
+    logged_in(partial(lambda_login.open_login, settings))
     yield
     fleet = fleet_on("lambda", placement="any")
     found = lambda_.candidates(fleet, settings, CATALOG)

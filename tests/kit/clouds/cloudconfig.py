@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from orch.components.cloud.cloudinit import filled
+from orch.components.cloud.machines.cloudinit import filled
 from orch.runner.preparation.mounts import CREATED
 
 HOST_KEY = "-----BEGIN-----\nabc\n-----END-----\n"

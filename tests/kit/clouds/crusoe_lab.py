@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from orch.components.crusoe.account.client import INSTANCE, NETWORK, PARTITION, SUBNET, CrusoeClient, Login
+from orch.components.crusoe.account.client import INSTANCE, NETWORK, PARTITION, SUBNET, CrusoeClient
+from orch.components.crusoe.account.login import Login
 from orch.rehearsal.crusoe.account import CrusoeCloud
 from orch.rehearsal.http_service import HttpService
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from orch.components.lambda_.account.client import FILE_SYSTEM, SSH_KEY, LambdaClient, Login
+from orch.components.lambda_.account.client import FILE_SYSTEM, SSH_KEY, LambdaClient
+from orch.components.lambda_.account.login import Login
 from orch.rehearsal.http_service import HttpService
 from orch.rehearsal.lambda_.account import LambdaCloud
 

@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from orch.components.nebius.account.client import (
-    GPU_CLUSTER,
-    INSTANCE,
-    Begun,
-    NebiusClient,
-)
+from orch.components.nebius.account.client import Begun, NebiusClient
+from orch.components.nebius.account.methods import GPU_CLUSTER, INSTANCE
 from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.nebius.service import NebiusService, sdk_of
 

@@ -41,7 +41,7 @@ orch.cli.show
 orch.cli.nodes.check orch.cli.targets.nodes orch.cli.output.fleet orch.review.tree
 orch.cli.output.review orch.cli.output.run orch.cli.output.untrusted
 orch.stacks.provisioning.operations orch.rehearsal.project orch.runner.runs.lifecycle orch.runner.ssh.pool
-orch.runner.ledger.ledger orch.runner.hosts.survey orch.catalog.load orch.components.registry
+orch.runner.ledger.ledger orch.runner.hosts.survey orch.catalog.load orch.components.registry.planning
 orch.components.aws.backend orch.components.gcp.backend orch.components.local.resources
 orch.components.ssh.resources
 orch.spec.models.backends.azure orch.spec.models.backends.crusoe orch.spec.models.backends.kubernetes

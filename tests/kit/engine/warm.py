@@ -36,7 +36,7 @@ LIBRARIES = (
     *(f"orch.components.{each}.resources" for each in _CLOUDS),
     *(name for cloud in _CLOUDS for name in _modules(cloud)),
     *("orch.components.kubernetes.backend", "orch.components.local.backend"),
-    *("orch.rehearsal.nodes", "orch.rehearsal.http_service", "orch.catalog.refresh"),
+    *("orch.rehearsal.nodes.containers", "orch.rehearsal.http_service", "orch.catalog.refresh"),
     *("orch.cli.output.live", "orch.stacks.volumes.operations", "orch.runner.runs.read_logs"),
     *("boto3.session", "google.auth.credentials", "google.cloud.compute_v1", "grpc._server"),
     *("httpx", "pydantic.type_adapter", "requests", *NEBIUS),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orch.runner.launch.compile import CompiledRun, RunRequest, compile_run
+from orch.runner.launch.compile import CompiledRun, compile_run
+from orch.runner.launch.run_request import RunRequest
 from orch.runner.placement.placement import place_task
 from orch.spec.models import Task
 from orch.spec.state import FleetState, NodeState

@@ -30,7 +30,8 @@ from orch.runner.node_api.claims import Claim
 from orch.runner.node_api.commands import NODE_HOME, Command
 from orch.runner.node_api.connector import Address, Completed, Connector, NodeResult
 from orch.runner.plan.run_plan import RunPlan
-from orch.spec.state import FleetState, NodeState, OtherAccess
+from orch.spec.access import OtherAccess
+from orch.spec.state import FleetState, NodeState
 
 _START = """\
 mkdir -p {home}/claims

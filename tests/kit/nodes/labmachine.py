@@ -12,7 +12,8 @@ from pathlib import Path
 
 from kit.nodes.containershell import inside
 
-from orch.spec.state import Jump, NodeState
+from orch.spec.access import Jump
+from orch.spec.state import NodeState
 
 
 def docker(*words: str, data: bytes | None = None, check: bool = True) -> str:

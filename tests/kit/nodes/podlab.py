@@ -14,7 +14,7 @@ from kit.nodes.nodelab import Lab
 from kit.support import free_port
 
 from orch import images
-from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.machines.host_keys import private_host_key, public_host_key
 from orch.components.runpod.plan import HIDDEN
 from orch.components.runpod.resources import arguments, bootstrap
 from orch.spec.state import NodeState

@@ -10,17 +10,10 @@ from kit.clouds.crusoe_lab import H200, IB, LOCATION, Lab, spec
 
 from orch.components.cloud.rest.client import query_text
 from orch.components.cloud_errors import CloudRefused
-from orch.components.crusoe.account.client import (
-    DISK,
-    INSTANCE,
-    PARTITION,
-    CrusoeClient,
-    Login,
-    open_login,
-    signature,
-)
+from orch.components.crusoe.account.client import DISK, INSTANCE, PARTITION, CrusoeClient
 from orch.components.crusoe.account.errors import ERRORS, CrusoeRefused, category, plain
 from orch.components.crusoe.account.facts import Lookups
+from orch.components.crusoe.account.login import Login, open_login, signature
 from orch.rehearsal.scenario import Failure
 from orch.spec.models.backends.crusoe import CrusoeSettings
 

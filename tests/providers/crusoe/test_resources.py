@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from kit.clouds.crusoe_lab import H200, IB, LOCATION, Lab, spec
 
-from orch.components.cloud.marked import cloud_name
 from orch.components.crusoe.account.client import DISK, INSTANCE, NETWORK, PARTITION, RULE, SUBNET, Kind
 from orch.components.crusoe.account.errors import CrusoeRefused
 from orch.components.crusoe.plugin import CrusoeGang, CrusoeHandler, InstanceHandler
 from orch.components.crusoe.startup import startup_script
+from orch.components.marks.marked import cloud_name
 from orch.providers.orch.handler import OBSERVED, differences
 from orch.rehearsal.crusoe.account import machine_config
-from orch.rehearsal.nodes import file_of, keys_of
+from orch.rehearsal.nodes.user_data import file_of, keys_of
 from orch.rehearsal.scenario import Failure
 
 MARK = "p/s/1"

@@ -11,7 +11,8 @@ import pytest
 import yaml
 from kit.nodes.nodelab import docker
 
-from orch.rehearsal.nodes import repair, scope, stop
+from orch.rehearsal.nodes.containers import repair, stop
+from orch.rehearsal.nodes.names import scope
 from orch.runner.ledger.run_folder import new_key_pair
 
 PROJECT = "projects/orch-rehearsal"

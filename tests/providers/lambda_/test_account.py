@@ -8,20 +8,13 @@ import pytest
 from kit.clouds.lambda_lab import H100, QUICK, REGION, Lab, spec
 from kit.clouds.strangers import answering
 
-from orch.components.cloud.marked import cloud_name
 from orch.components.cloud.rest.client import MOST_PAUSE_S
 from orch.components.cloud_errors import CloudRefused
-from orch.components.lambda_.account.client import (
-    FILE_SYSTEM,
-    INSTANCE,
-    LambdaClient,
-    Login,
-    Pace,
-    lets_in,
-    open_login,
-)
+from orch.components.lambda_.account.client import FILE_SYSTEM, INSTANCE, LambdaClient, Pace, lets_in
 from orch.components.lambda_.account.errors import ERRORS, LambdaRefused, category
 from orch.components.lambda_.account.facts import Lookups
+from orch.components.lambda_.account.login import Login, open_login
+from orch.components.marks.marked import cloud_name
 from orch.rehearsal.scenario import Failure, Rate
 from orch.spec.models.backends.lambda_ import LambdaSettings
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from kit.clouds.lambda_lab import H100, QUICK, REGION, Lab, spec
 
-from orch.components.cloud.marked import Survey, cloud_name
-from orch.components.cloud.orphans import RecordedResource, StackSnapshot, delete_named, survey_named
 from orch.components.cloud_errors import CloudRefused
-from orch.components.lambda_.account.client import TAG, LambdaClient, Login
+from orch.components.lambda_.account.client import TAG, LambdaClient
 from orch.components.lambda_.account.errors import LambdaRefused
+from orch.components.lambda_.account.login import Login
 from orch.components.lambda_.plugin import (
     FileSystemHandler,
     FirewallHandler,
@@ -21,6 +20,8 @@ from orch.components.lambda_.plugin import (
     LambdaGang,
     SshKeyHandler,
 )
+from orch.components.marks.marked import Survey, cloud_name
+from orch.components.marks.orphans import RecordedResource, StackSnapshot, delete_named, survey_named
 from orch.providers.orch.handler import OBSERVED, differences
 from orch.rehearsal.lambda_.api.resources import USUAL
 from orch.rehearsal.scenario import Failure

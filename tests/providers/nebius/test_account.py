@@ -10,14 +10,10 @@ import pytest
 from kit.clouds.nebius_lab import PROJECT, SUBNET, Lab, LoggedIn, instance
 
 from orch.components.cloud_errors import CloudRefused
-from orch.components.nebius.account import client as api
-from orch.components.nebius.account.client import (
-    GPU_CLUSTER,
-    INSTANCE,
-    NebiusClient,
-    NebiusRefused,
-    is_down,
-)
+from orch.components.nebius.account import methods
+from orch.components.nebius.account.client import NebiusClient, is_down
+from orch.components.nebius.account.errors import NebiusRefused
+from orch.components.nebius.account.methods import GPU_CLUSTER, INSTANCE
 from orch.components.nebius.plugin import until_running
 from orch.rehearsal.nebius.account import NebiusCloud
 from orch.rehearsal.nebius.service import sdk_of
@@ -124,9 +120,9 @@ def test_reads_are_tried_again_when_there_were_too_many(lab: Lab) -> None:
     lab.client.projects()
     lab.cloud.turn(rate={"NetworkService.GetByName": Rate(burst=1, per_second=0.0)}, clock=1_000.0)
     lab.cloud.turn(clock=None)
-    lab.client.find(api.NETWORK, PROJECT, "default-network")
+    lab.client.find(methods.NETWORK, PROJECT, "default-network")
     with pytest.raises(NebiusRefused) as refused:
-        lab.client.find(api.NETWORK, PROJECT, "default-network")
+        lab.client.find(methods.NETWORK, PROJECT, "default-network")
     assert refused.value.category == "rate"
     asked = [call for call in lab.cloud.calls if call.action == "NetworkService.GetByName"]
     assert len(asked) > 2

@@ -10,8 +10,8 @@ from kit.clouds.nebius_lab import PROJECT, Lab, instance
 from pulumi.provider.experimental import provider as api
 from pulumi.provider.experimental.property_value import PropertyValue
 
-from orch.components.nebius.account.client import GPU_CLUSTER, NETWORK, SUBNET, Kind, NebiusRefused
-from orch.components.nebius.account.errors import ERRORS
+from orch.components.nebius.account.errors import ERRORS, NebiusRefused
+from orch.components.nebius.account.methods import GPU_CLUSTER, NETWORK, SUBNET, Kind
 from orch.components.nebius.explain import GANG
 from orch.components.nebius.plugin import MARK, InstanceHandler, NebiusGang, NebiusHandler, NebiusProvider
 from orch.providers.orch.handler import OBSERVED, ProviderError, differences

@@ -15,10 +15,10 @@ from kit.clouds.runpod_lab import A100, H100, Lab, cluster, pod
 
 from orch.catalog.errors import NoSdk
 from orch.catalog.runpod.prices import gpus_of_pods
-from orch.components import registry
-from orch.components.cloud.marked import cloud_name
-from orch.components.cloud.orphans import RecordedResource, StackSnapshot
 from orch.components.cloud_errors import CloudRefused
+from orch.components.marks.marked import cloud_name
+from orch.components.marks.orphans import RecordedResource, StackSnapshot
+from orch.components.registry import backends, orphans
 from orch.components.runpod.account.client import CLUSTER, POD, VOLUME, Kind, Login, RunpodClient
 from orch.components.runpod.account.errors import RunpodRefused
 from orch.rehearsal.__main__ import main as shell
@@ -248,8 +248,8 @@ def test_what_nobody_recorded_is_looked_for_where_a_fleet_never_had_a_pod(lab: L
     lost = lab.pod(cloud_name("lab-0-0123ab", mark, pod()))
     component = RecordedResource("orch:fleet:Runpod", "lab", None, {})
     state = StackSnapshot((component,), (), session=lambda name: Login(lab.cloud.api_key, lab.url))
-    assert "runpod" in registry.backends_of(each.type for each in state.recorded)
-    found = registry.survey("p", state, "runpod")
+    assert "runpod" in backends.backends_of(each.type for each in state.recorded)
+    found = backends.backend("runpod").survey("p", state)
     assert [(each.id, each.mark) for each in found.resources] == [(lost, mark)]
 
 
@@ -259,10 +259,10 @@ def test_a_network_volume_that_nobody_recorded_is_told_as_data_and_goes_when_it_
     others = lab.volume(cloud_name("data", "q/volume.data/0a1b2c")), lab.volume("somebody-s")
     component = RecordedResource("orch:fleet:Runpod", "lab", None, {})
     state = StackSnapshot((component,), (), session=lambda name: Login(lab.cloud.api_key, lab.url))
-    found, places = registry.survey("p", state, "runpod"), frozenset({("runpod", "US-TX-3")})
+    found, places = backends.backend("runpod").survey("p", state), frozenset({("runpod", "US-TX-3")})
     assert [(each.id, each.mark, each.holds_data) for each in found.resources] == [(lost, mark, True)]
-    assert list(registry.delete_orphans(replace(state, marks=frozenset({mark}), places=places))) == []
-    assert list(registry.delete_data(found.resources, state)) == [f"{cloud_name('data', mark)} ({lost})"]
+    assert list(orphans.delete_orphans(replace(state, marks=frozenset({mark}), places=places))) == []
+    assert list(orphans.delete_data(found.resources, state)) == [f"{cloud_name('data', mark)} ({lost})"]
     assert set(lab.cloud.everything()) == set(others)
 
 

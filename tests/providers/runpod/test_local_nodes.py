@@ -13,13 +13,15 @@ from kit.clouds.runpod_lab import Lab
 from kit.nodes.labmachine import docker, wait_until
 
 from orch import images
-from orch.components.cloud.host_keys import private_host_key, public_host_key
+from orch.components.cloud.machines.host_keys import private_host_key, public_host_key
 from orch.components.runpod.account.client import CLUSTER, POD
 from orch.components.runpod.plan import HIDDEN
 from orch.components.runpod.resources import arguments, bootstrap, docker_arguments
-from orch.rehearsal import pods
-from orch.rehearsal.account import Endpoint, SimulationError
-from orch.rehearsal.nodes import repair, scope, stop
+from orch.rehearsal.account import SimulationError
+from orch.rehearsal.machines import Endpoint
+from orch.rehearsal.nodes import pods
+from orch.rehearsal.nodes.containers import repair, stop
+from orch.rehearsal.nodes.names import scope
 from orch.rehearsal.runpod.account import RunpodCloud
 from orch.runner.events import LogLine, Recorder
 from orch.runner.launch.submission import Submission

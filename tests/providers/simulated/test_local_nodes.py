@@ -13,7 +13,9 @@ import yaml
 from kit.nodes.nodelab import docker
 
 from orch.components.aws.account.gather_facts import host_key_of
-from orch.rehearsal.nodes import keys_of, repair, scope, stop
+from orch.rehearsal.nodes.containers import repair, stop
+from orch.rehearsal.nodes.names import scope
+from orch.rehearsal.nodes.user_data import keys_of
 from orch.runner.ledger.run_folder import SshKeyPair, new_key_pair
 
 HOST, CLIENT = new_key_pair(), new_key_pair()

@@ -145,7 +145,7 @@ def test_without_the_clouds_sdk_it_says_what_to_install(
 PLANS = """\
 import sys
 from pathlib import Path
-from orch.components.registry import compile_fleet
+from orch.components.registry.planning import compile_fleet
 from orch.components.request import PlanRequest, PriorState
 from orch.rehearsal.project import rehearse
 from orch.spec.models import Fleet

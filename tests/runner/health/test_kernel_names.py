@@ -26,7 +26,8 @@ from orch.runner.health.readers.kernel import Clocks, read_kernel
 from orch.runner.health.readers.sections import Section, sections_of
 from orch.runner.health.readers.xids import Xid, xids_in
 from orch.runner.node_api.commands import NODE_HOME
-from orch.spec.state import Gpus, NodeState, SshAccess
+from orch.spec.access import SshAccess
+from orch.spec.state import Gpus, NodeState
 from orch.templates import render
 
 KMSG = Path("/dev/kmsg")

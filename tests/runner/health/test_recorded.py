@@ -12,7 +12,8 @@ from kit.nodes.kernellog import as_read
 
 from orch.runner.health.examination import read
 from orch.runner.health.findings import HealthReport
-from orch.spec.state import Gpus, NodeState, SshAccess
+from orch.spec.access import SshAccess
+from orch.spec.state import Gpus, NodeState
 
 pytestmark = pytest.mark.quick
 

@@ -25,7 +25,8 @@ from orch.runner.health.readers.machine import (
 from orch.runner.health.readers.nvidia import GpuHealth, read_nvlink, read_smi
 from orch.runner.health.readers.sections import Section, number
 from orch.runner.health.readers.xids import XIDS, action_in, recovery_action
-from orch.spec.state import Gpus, NodeState, OtherAccess, SshAccess
+from orch.spec.access import OtherAccess, SshAccess
+from orch.spec.state import Gpus, NodeState
 
 pytestmark = pytest.mark.quick
 

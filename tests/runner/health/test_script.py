@@ -21,7 +21,8 @@ from orch.runner.health.readers.kernel import Clocks, read_kernel
 from orch.runner.health.readers.sections import Section, sections_of
 from orch.runner.node_api.commands import NODE_HOME, Command
 from orch.runner.node_api.connector import Completed
-from orch.spec.state import Gpus, NodeState, SshAccess
+from orch.spec.access import SshAccess
+from orch.spec.state import Gpus, NodeState
 
 RECORDED = Path(__file__).with_name("recorded")
 FAULTS: list[dict[str, Any]] = yaml.safe_load((RECORDED / "faults.yml").read_text("utf-8"))

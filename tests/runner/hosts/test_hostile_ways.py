@@ -19,8 +19,9 @@ from orch.runner.ssh.connect import dial_command
 from orch.runner.ssh.openssh import ssh_words, write_config
 from orch.runner.ssh.pool import SshConnector
 from orch.runner.ssh.user_config import UserConfig
+from orch.spec.access import Jump
 from orch.spec.loader.load import load_paths
-from orch.spec.state import Jump, NodeState
+from orch.spec.state import NodeState
 
 KEY = new_key_pair().public
 NOBODY = Path("/nonexistent/ssh_config")

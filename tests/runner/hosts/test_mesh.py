@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orch.runner.errors import CommandTimeout
-from orch.runner.hosts.survey import Listener, PeerConnectivity, read_connectivity, read_listener, views
+from orch.runner.hosts.mesh import Listener, PeerConnectivity, read_connectivity, read_listener, views
 
 OPEN = PeerConnectivity(True, size="ok")
 SHUT = PeerConnectivity(False, "no answer in 5 s")

@@ -16,8 +16,9 @@ from orch.runner.hosts.checks.requirements import judge_host
 from orch.runner.hosts.checks.types import CheckOptions, HostObservation
 from orch.runner.hosts.facts import parse
 from orch.runner.hosts.host_facts import HostFacts
+from orch.runner.hosts.mesh import read_connectivity, read_listener
 from orch.runner.hosts.network import NetworkMember, duplicate_machine_ids, find_network
-from orch.runner.hosts.survey import read_connectivity, read_container, read_listener
+from orch.runner.hosts.survey import read_container
 
 DATA = Path(__file__).parent / "data"
 HOSTS = {name: (DATA / f"{name}.txt").read_text() for name in ("h100", "mi300x", "gaudi2", "wormhole")}

@@ -21,8 +21,9 @@ from orch.runner.ssh.openssh import write_config
 from orch.runner.ssh.pool import SshConnector
 from orch.runner.ssh.targets import SshTarget, find_targets
 from orch.runner.ssh.user_config import UserConfig
+from orch.spec.access import resolved
 from orch.spec.models.ssh import SshConfig
-from orch.spec.state import NodeState, resolved
+from orch.spec.state import NodeState
 
 KEY, OTHER = new_key_pair().public, new_key_pair().public
 

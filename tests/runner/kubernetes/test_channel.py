@@ -11,7 +11,7 @@ import pytest
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Request
 
-from orch.runner.kubernetes.channel import STATUS, STDIN, STDOUT, V5, Channel, ChannelLost
+from orch.runner.kubernetes.streams.channel import STATUS, STDIN, STDOUT, V5, Channel, ChannelLost
 
 WAIT_S = 30.0
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kit.kubernetes.kubeserver import Answer, Call, KubeServer, kube_server, status
 
-from orch.runner.kubernetes import client as clients
+from orch.runner.kubernetes import transport
 from orch.runner.kubernetes.client import KubernetesClient, api_path
 from orch.runner.kubernetes.errors import (
     AdmissionDenied,
@@ -295,7 +295,7 @@ def test_too_many_requests_are_put_off_as_long_as_the_server_asks(
 def test_patience_with_too_many_requests_ends(
     server: KubeServer, client: KubernetesClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(transport, "PATIENCE_S", 1.0)
     error = refused(server, client, Answer({}, 429, {"Retry-After": "3600"}))
     assert isinstance(error, TooManyRequests)
     assert len(server.calls) == 1
@@ -366,7 +366,7 @@ def test_a_certificate_for_another_name_is_refused_unless_that_is_expected(tmp_p
 
 def test_a_server_that_is_not_there_is_told(server: KubeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     # With the usual patience this would be a test of half a minute.
-    monkeypatch.setattr(clients, "REFUSED_S", 0.2)
+    monkeypatch.setattr(transport, "REFUSED_S", 0.2)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         config = server.kubeconfig(server=f"https://127.0.0.1:{free.getsockname()[1]}")
@@ -378,7 +378,7 @@ def test_a_server_that_is_not_there_is_told(server: KubeServer, monkeypatch: pyt
 
 
 def test_a_server_that_speaks_no_tls_is_told(server: KubeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(transport, "PATIENCE_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as plain:
 
         def answer() -> None:

@@ -19,8 +19,8 @@ from kit.kubernetes.kubeserver import Answer, Call, KubeServer, Streams, kube_se
 
 from orch.runner.connect import open_connector
 from orch.runner.errors import CommandTimeout, HostUnreachable, LoginRefused, PodGone, RunnerError
-from orch.runner.kubernetes import channel as channels
 from orch.runner.kubernetes.connector import KubernetesConnector
+from orch.runner.kubernetes.streams import channel as channels
 from orch.runner.node_api.commands import Command, StdinSource
 from orch.spec.errors import ExitCode
 from orch.spec.state import NodeState

@@ -32,7 +32,8 @@ from orch.runner.kubernetes.errors import (
     KubernetesError,
     Unauthorized,
 )
-from orch.runner.kubernetes.login import environment_proxy, log_in
+from orch.runner.kubernetes.kubeconfig import environment_proxy
+from orch.runner.kubernetes.login import log_in
 from orch.runner.node_api.commands import Command
 from orch.spec.confidential import hidden
 from orch.spec.errors import ExitCode
@@ -482,9 +483,9 @@ def test_requests_and_streams_go_through_the_proxy_of_the_kubeconfig(
     assert {text.split()[0] for text in proxy.requests} == {"CONNECT"}
 
     refused = server.kubeconfig("refused", proxy_url=f"http://dana:wrong-word@127.0.0.1:{proxy.port}")
-    from orch.runner.kubernetes import client as clients
+    from orch.runner.kubernetes import transport
 
-    monkeypatch.setattr(clients, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(transport, "PATIENCE_S", 0.2)
     with pytest.raises(ClusterUnreachable, match="the proxy on the way") as caught:
         KubernetesClient.open(str(refused)).get("/version")
     assert "wrong-word" not in caught.value.text()

@@ -10,7 +10,8 @@ import pytest
 
 from orch.catalog.load import SHIPPED, catalog
 from orch.catalog.nccl_floors import KEPT, anchor, anchors
-from orch.runner.verify.judge import Key, Report, Terms, VerifiedNode, judge, shown_rows, size_text
+from orch.runner.verify.judge import Terms, VerifiedNode, judge
+from orch.runner.verify.report import Key, Report, shown_rows, size_text
 from orch.runner.verify.results import (
     Collective,
     End,

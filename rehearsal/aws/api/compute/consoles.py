@@ -6,7 +6,7 @@ import base64
 
 from orch.rehearsal.aws.api.actions import Request, action, stamp
 from orch.rehearsal.aws.api.compute.capacity import live, state_of
-from orch.rehearsal.nodes import host_seed, public_key, shows_host_key
+from orch.rehearsal.nodes.user_data import host_seed, public_key, shows_host_key
 from orch.rehearsal.store import Doc
 
 CONSOLE_BYTES = 65_536

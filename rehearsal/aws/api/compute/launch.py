@@ -10,10 +10,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from orch.rehearsal.aws.api.actions import Request, action, public, stamp, tag_list
+from orch.rehearsal.aws.api.actions import Request, action, public, tag_list
 from orch.rehearsal.aws.api.compute.capacity import (
     ON_DEMAND,
     SPOT,
@@ -21,48 +20,22 @@ from orch.rehearsal.aws.api.compute.capacity import (
     check_offered,
     insufficient,
     known_type,
-    occupy,
     too_many_vcpus,
     vcpus_left,
 )
-from orch.rehearsal.aws.api.compute.launch_templates import key_named, over_template, tags_from
-from orch.rehearsal.aws.api.compute.offerings import image_named, nodes_of
+from orch.rehearsal.aws.api.compute.launch_templates import key_named, over_template
+from orch.rehearsal.aws.api.compute.new_instances import Launch, create_instance
+from orch.rehearsal.aws.api.compute.offerings import image_named
 from orch.rehearsal.aws.api.compute.placement_groups import check_placement, placement_group
 from orch.rehearsal.aws.api.compute.reservations import find_reservation, reservation_now
-from orch.rehearsal.aws.api.compute.volumes import launch_volumes
 from orch.rehearsal.aws.api.errors import AwsError
-from orch.rehearsal.aws.api.network.addresses import (
-    attach_interface,
-    check_interface_quota,
-    private_name,
-)
+from orch.rehearsal.aws.api.network.addresses import check_interface_quota
 from orch.rehearsal.aws.api.network.interfaces import InterfaceRequest, launch_interfaces
 from orch.rehearsal.aws.api.network.subnets import free_addresses, no_free
 from orch.rehearsal.aws.data.tables import Type
 from orch.rehearsal.store import Doc
 
 USER_DATA_LIMIT = 16384
-PENDING = {"Code": 0, "Name": "pending"}
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A launch that passed all checks: everything is looked up, nothing is created yet."""
-
-    kind: Type
-    image: Doc
-    market: str
-    zone: str
-    interfaces: tuple[InterfaceRequest, ...]
-    subnets: dict[str, Doc]
-    group: Doc | None
-    reservation: Doc | None
-    tags: list[Doc]
-    volume_tags: list[Doc]
-    count: int
-    merged: Doc
-    template: Doc | None
-    profile: Doc | None
 
 
 @action("RunInstances")
@@ -75,7 +48,7 @@ def run_instances(request: Request) -> Doc:
             return _repeated_response(request, before, digest)
     launch = _checked(request)
     reservation_id = request.cloud.new_id("r")
-    instances = [_make(request, launch, reservation_id, number) for number in range(launch.count)]
+    instances = [create_instance(request, launch, reservation_id, number) for number in range(launch.count)]
     if token:
         ids = [doc["InstanceId"] for doc in instances]
         request.store.put_token(token, {"digest": digest, "reservation": reservation_id, "instances": ids})
@@ -290,112 +263,3 @@ def _address_rooms(
             if room < least:
                 raise no_free(subnet_id)
             yield room
-
-
-# -- what comes of it -------------------------------------------------------------------------------------
-
-
-def _make(request: Request, launch: Launch, reservation_id: str, number: int) -> Doc:
-    instance, now = request.cloud.new_id("i"), request.cloud.now()
-    vpc_id = launch.subnets[launch.interfaces[0].subnet or ""]["VpcId"]
-    nics = [
-        attach_interface(request, launch.subnets[one.subnet or ""], one, instance, now)
-        for one in launch.interfaces
-    ]
-    doc = {
-        "InstanceId": instance,
-        "AmiLaunchIndex": number,
-        **_machine(request, launch, now),
-        **_network(request, vpc_id, nics),
-        "_reservation": reservation_id,
-    }
-    if launch.market == SPOT:
-        doc["SpotInstanceRequestId"] = "sir-" + instance[-8:]
-    if nics[0].get("Association"):
-        request.store.refer(instance, vpc_id, "public address")
-    if launch.reservation:
-        doc["CapacityReservationId"] = launch.reservation["CapacityReservationId"]
-        request.store.refer(instance, launch.reservation["CapacityReservationId"], "reserved")
-        if "_end" in launch.reservation:
-            doc["_ends"] = launch.reservation["_end"]
-    else:
-        occupy(request, instance, launch.kind, launch.zone, market=launch.market)
-    if launch.group:
-        request.store.refer(instance, launch.group["GroupId"], "placed")
-    request.add(instance, "instance", doc)
-    if launch.merged.get("UserData"):
-        request.add(f"user-data {instance}", "user-data", {"Value": launch.merged["UserData"]})
-    return doc
-
-
-def _network(request: Request, vpc_id: str, nics: Sequence[Doc]) -> Doc:
-    """Return the fields of an instance that follow from its interfaces."""
-    primary = nics[0]
-    public_address = primary.get("Association")
-    return {
-        "PrivateIpAddress": primary["PrivateIpAddress"],
-        "PrivateDnsName": private_name(request, primary["PrivateIpAddress"]),
-        "PublicDnsName": public_address["PublicDnsName"] if public_address else "",
-        **({"PublicIpAddress": public_address["PublicIp"]} if public_address else {}),
-        "SubnetId": primary["SubnetId"],
-        "VpcId": vpc_id,
-        "SecurityGroups": primary["Groups"],
-        "NetworkInterfaces": [*nics],
-    }
-
-
-def _machine(request: Request, launch: Launch, now: float) -> Doc:
-    """Return the fields of an instance that follow from what is launched."""
-    kind, merged, group, profile = launch.kind, launch.merged, launch.group, launch.profile
-    placed = {"GroupName": group["GroupName"], "GroupId": group["GroupId"]} if group else {}
-    return {
-        "ImageId": launch.image["ImageId"],
-        "InstanceType": kind.name,
-        "State": PENDING,
-        "Architecture": kind.arch,
-        "Hypervisor": "nitro",
-        "VirtualizationType": "hvm",
-        "LaunchTime": stamp(now),
-        "Monitoring": {"State": "enabled" if (merged.get("Monitoring") or {}).get("Enabled") else "disabled"},
-        "Placement": {"AvailabilityZone": launch.zone, "Tenancy": "default", **placed},
-        "SourceDestCheck": True,
-        "EbsOptimized": bool(merged.get("EbsOptimized")),
-        "EnaSupport": True,
-        "RootDeviceName": launch.image["RootDeviceName"],
-        "RootDeviceType": "ebs",
-        "BlockDeviceMappings": launch_volumes(
-            request,
-            merged.get("BlockDeviceMappings") or (),
-            launch.image,
-            zone=launch.zone,
-            tags=launch.volume_tags,
-            now=now,
-        ),
-        "ClientToken": merged.get("ClientToken") or "",
-        "CpuOptions": {"CoreCount": max(1, kind.vcpus // 2), "ThreadsPerCore": 2 if kind.vcpus > 1 else 1},
-        "MetadataOptions": {
-            "State": "applied",
-            "HttpTokens": "optional",
-            "HttpPutResponseHopLimit": 1,
-            "HttpEndpoint": "enabled",
-            "InstanceMetadataTags": "disabled",
-            **(merged.get("MetadataOptions") or {}),
-        },
-        "CapacityReservationSpecification": merged.get("CapacityReservationSpecification")
-        or {"CapacityReservationPreference": "open"},
-        "PlatformDetails": "Linux/UNIX",
-        "StateTransitionReason": "",
-        "Tags": tag_list({tag["Key"]: tag["Value"] for tag in launch.tags} | tags_from(launch.template)),
-        **({"KeyName": merged["KeyName"]} if merged.get("KeyName") else {}),
-        **({"InstanceLifecycle": launch.market} if launch.market != ON_DEMAND else {}),
-        **(
-            {"IamInstanceProfile": {"Arn": profile["Arn"], "Id": profile["InstanceProfileId"]}}
-            if profile
-            else {}
-        ),
-        "_ready": now + request.cloud.knobs_now().pending_s,
-        "_market": launch.market,
-        "_protected": bool(merged.get("DisableApiTermination")),
-        "_shutdown": merged.get("InstanceInitiatedShutdownBehavior") or "stop",
-        "_nodes": nodes_of(request, kind, launch.zone, group["GroupId"] if group else None),
-    }

@@ -20,7 +20,7 @@ from orch.rehearsal.gcp.api.methods import API, Request, checked_name, fingerpri
 from orch.rehearsal.gcp.api.network import interfaces
 from orch.rehearsal.gcp.api.quotas import charge, need_machines
 from orch.rehearsal.gcp.data.tables import Type, types, zones
-from orch.rehearsal.nodes import host_key_attributes, host_seed, public_key
+from orch.rehearsal.nodes.user_data import host_key_attributes, host_seed, public_key
 from orch.rehearsal.store import Doc
 
 RACK, BLOCK = 8, 64
