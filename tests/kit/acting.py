@@ -14,6 +14,7 @@ from datetime import date
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -27,6 +28,7 @@ from kit.engine.registering import registered
 from orch.cli.driver.new_nodes import NewNodes
 from orch.cli.runs import submission
 from orch.components.aws.fleet_state import ssm_command
+from orch.components.cloud.neocloud import NeocloudBackend
 from orch.components.crusoe.account import client as crusoe_client
 from orch.components.gcp.fleet_state import iap_command
 from orch.components.init_steps import scripts
@@ -102,19 +104,24 @@ def act_on(backend: str) -> Act:
 
 
 def plan_on_cloud(name: str, fleet: Fleet, folder: Path, given: BackendSettings | None = None) -> Steps:
-    cloud, settings = backend(name), given or backend(name).settings.model_validate({})
-    case = case_type(name).given(fleet, settings)
+    cloud, kind = backend(name), case_type(name)
+    settings = given or cloud.settings.model_validate(kind.usual)
+    case = kind.given(fleet, settings)
     (place, *_) = case.candidates()
     yield
     case.lookups(place)
     scripts(fleet, folder)
     yield
-    request = request_of(fleet, settings, folder=folder, session=object())
+    request = request_of(fleet, settings, folder=folder, session=SimpleNamespace(key={}))
     deployment = cloud.deploy(request, place, case.plan(place))
     check_total_budget(replace(request, spent=Spent(0.0)), deployment)
     yield
-    if name in REGISTERED and (given is not None or fleet.__dict__["network"] is not None):
+    if given is None and fleet.__dict__["network"] is None:
+        return
+    if name in REGISTERED:
         REGISTERED[name](deployment.plan, settings)
+    elif isinstance(cloud, NeocloudBackend):
+        registered(Given(), lambda: deployment.register()[0])
 
 
 class Given(pulumi.runtime.Mocks):
@@ -125,6 +132,9 @@ class Given(pulumi.runtime.Mocks):
         if args.typ == "orch:index:Keys":
             more |= {"client_private_key": "private", "client_public_key": "ssh-ed25519 AAAA me"}
             more |= {"host_seed": "ab" * 32}
+        if args.typ.endswith(":index:Gang"):
+            machine = {"address": "10.0.0.9", "public": "203.0.113.7", "topology": []}
+            more |= {"machines": {name: {"id": name, **machine} for name in args.inputs["instances"]}}
         if "nstance" in args.typ:
             nic = {"networkIp": "10.0.0.9", "accessConfigs": [{"natIp": "203.0.113.7"}]}
             more |= {"privateIp": "10.0.0.9", "publicIp": "203.0.113.7", "networkInterfaces": [nic]}
