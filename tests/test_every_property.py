@@ -182,8 +182,7 @@ def test_each_property_of_a_fleet_is_refused_or_acted_on(tmp_path: Path, backend
 
 
 @pytest.mark.parametrize(
-    "backend",
-    [pytest.param(name, marks=() if name in ("local", "aws") else pytest.mark.soak) for name in BASES],
+    "backend", ["local", "aws", *(pytest.param(each, marks=pytest.mark.soak) for each in ("ssh", "gcp"))]
 )
 def test_each_property_of_a_task_is_refused_or_acted_on(tmp_path: Path, backend: str) -> None:
     (tmp_path / "here").mkdir()
