@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 from kit import acting
 from kit.acting import Act
+from kit.clouds.plan_cases import case_type, clouds
 from kit.leaves import Leaf, about, documents_read, leaves, values_of, written, wrong_in_itself
 from kit.tracing import Reads, traced
 
@@ -27,19 +28,7 @@ from orch.spec.rules.unsupported import not_acted_on
 BASES: dict[str, dict[str, Any]] = {
     "local": {"backends": ["local"], "nodes": "2"},
     "ssh": {"ssh_config": {"hosts": ["127.0.0.2", "127.0.0.3"], "port": "1", "connect_timeout": "1s"}},
-    "aws": {
-        "backends": ["aws"],
-        "nodes": "2",
-        "placement": "cluster",
-        "regions": ["us-east-1"],
-        "resources": {"gpu": "H100:8"},
-    },
-    "gcp": {
-        "backends": ["gcp"],
-        "nodes": "2",
-        "placement": "cluster",
-        "resources": {"gpu": "H100:8"},
-    },
+    **{name: {"backends": [name], **case_type(name).wish} for name in clouds()},
 }
 # Values that mean something to a cloud, a state or the nodes of these tests; tried before those of `leaves`.
 MEANT = (
@@ -57,6 +46,8 @@ MEANT = (
     "8",
     "x86",
 )
+READ_OTHERWISE = "ORCH195"
+"""That `nodes` of what is made with runs is read as `0..N`."""
 AS_REFERENCE = "ORCH132"
 """That a secret should be a reference says nothing of what acts on it."""
 NOTHING_TO_ACT_ON = {
@@ -111,7 +102,8 @@ def documents(folder: Path, leaf: Leaf, base: Mapping[str, Any]) -> Iterator[tup
         for _, loaded in documents_read(folder, leaf, value, upon):
             if loaded.documents and not loaded.failed:
                 *_, (owner, name) = holders(loaded.documents[0].model, leaf)
-                if owner.__dict__[name] == default:
+                replaced = any(each.code == READ_OTHERWISE for each in loaded.diagnostics)
+                if owner.__dict__[name] == default and not replaced:
                     continue
             yield value, loaded
 
@@ -165,14 +157,6 @@ def single(leaf: Leaf) -> bool:
     return len({*get_args(leaf.annotation)}) == 1
 
 
-ACTS: dict[str, Act] = {
-    "local": acting.fleets(acting.plan_locally),
-    "ssh": acting.fleets(acting.plan_hosts),
-    "aws": acting.fleets(acting.plan_on_aws),
-    "gcp": acting.fleets(acting.plan_on_gcp),
-}
-
-
 def idle(folder: Path, kind: str, base: Mapping[str, Any], act: Act) -> dict[str, str]:
     """Properties of a kind of document that are neither refused nor acted on, and how that was seen."""
     found, refused = dict[str, str](), set[object]()
@@ -194,7 +178,7 @@ def idle(folder: Path, kind: str, base: Mapping[str, Any], act: Act) -> dict[str
 
 @pytest.mark.parametrize("backend", BASES)
 def test_each_property_of_a_fleet_is_refused_or_acted_on(tmp_path: Path, backend: str) -> None:
-    assert idle(tmp_path, "fleet", BASES[backend], ACTS[backend]) == {}
+    assert idle(tmp_path, "fleet", BASES[backend], acting.act_on(backend)) == {}
 
 
 @pytest.mark.parametrize(

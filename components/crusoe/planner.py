@@ -127,6 +127,14 @@ class CrusoePlanner(NeocloudPlanner[CrusoeCandidate, CrusoeFacts, CrusoePlan, Cr
                 written=fleet.os_image is not None,
                 pinned=self.previous.pins.get("image"),
             )
+        if self.machine.nvme and "disk_mib" in fleet.resources.model_fields_set:
+            yield Finding(
+                "ORCH237",
+                "resources.disk",
+                f"{candidate.type.name} has local disks: no disk of {disk_gb(fleet)} GB is created",
+                hint="remove it: images and containers of jobs use the local disks",
+                severity=Severity.WARNING,
+            )
         if candidate.infiniband is None:
             yield from _fabric_findings(fleet, candidate)
         yield from _reservation_findings(fleet, candidate, facts, self.new)

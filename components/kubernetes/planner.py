@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from orch.components.cloud.sizing import disk_gb
 from orch.components.kubernetes import explain as told
 from orch.components.kubernetes.account.facts import POD_SECURITY, ClusterFacts
 from orch.components.kubernetes.account.rights import (
@@ -94,7 +95,7 @@ class KubernetesPlanner:
         fleet, facts, settings, context = self.fleet, self.facts, self.settings, self.context
         cluster, identifier = _cluster(fleet, self.candidate, facts, self.previous, context)
         namespace = self.candidate.namespace
-        findings = [*_tag_findings(self.tags)]
+        findings = [*_tag_findings(self.tags), *_disk_findings(fleet)]
         makes_namespace, of_namespace = _namespace(facts, namespace, self.mark)
         findings += of_namespace
         queueing, of_queue = queueing_of(facts, settings, self.mark, self.base, new_namespace=makes_namespace)
@@ -337,6 +338,17 @@ def _count_findings(fleet: Fleet, chosen: Chosen, pods: int) -> Iterator[Finding
         hint="right where an autoscaler makes them; else ask for fewer",
         severity=Severity.WARNING,
     )
+
+
+def _disk_findings(fleet: Fleet) -> Iterator[Finding]:
+    if "disk_mib" in fleet.resources.model_fields_set:
+        yield Finding(
+            "ORCH236",
+            "resources.disk",
+            f"pods use the disk of their node: no node is chosen for its {disk_gb(fleet)} GB",
+            hint="write `disk` in the `resources` of the task",
+            severity=Severity.WARNING,
+        )
 
 
 def _tag_findings(tags: Mapping[str, str]) -> Iterator[Finding]:

@@ -70,9 +70,9 @@ class LambdaPlanner(NeocloudPlanner[LambdaCandidate, LambdaFacts, LambdaPlan, La
 
     @cached_property
     def access(self) -> AccessMethod:
-        """Straight, for each instance has a public address; over given hops, where no network is named."""
+        """Over given hops, else straight: each instance has a public address."""
         cidrs = self.settings.ssh_cidrs if self.block.ssh_cidrs is None else self.block.ssh_cidrs
-        return AccessMethod("given" if self.block.proxy_jump and not cidrs else "direct", True, cidrs)
+        return AccessMethod("given" if self.block.proxy_jump else "direct", True, cidrs)
 
     @cached_property
     def ssh_from(self) -> tuple[str, ...]:
@@ -224,6 +224,14 @@ def _disk_findings(fleet: Fleet, candidate: LambdaCandidate, facts: LambdaFacts)
             "resources.disk",
             f"{candidate.type.name} has a disk of {facts.storage_gib} GiB, this asks for {asked}",
             hint="write less, or keep data on a file system: `mounts`",
+        )
+    if size.max is not None and (facts.storage_gib or 0) > size.max // 1024:
+        yield Finding(
+            "ORCH237",
+            "resources.disk",
+            f"{candidate.type.name} has a disk of {facts.storage_gib} GiB, more than {size.max // 1024}",
+            hint="the disk comes with the type: remove the upper bound",
+            severity=Severity.WARNING,
         )
 
 

@@ -240,6 +240,8 @@ def _refusals(fleet: Fleet, backends: Collection[str], countries: Collection[str
             "give RunPod a fleet of its own: `backends: [runpod]`",
         )
     yield from _counts(fleet)
+    if fleet.gang == "best-effort" and "gang" in fleet.model_fields_set:
+        yield _cannot("gang", "a run begins with all of its pods, or with none", "remove it")
     yield from rejected(fleet, RESTRICTIONS, "ORCH236")
     if fleet.image is not None and is_ours(fleet.image):
         yield _cannot(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from kit.clouds.aws_cases import GOLDEN, Case
+from kit.clouds.aws_cases import Case
 from kit.clouds.aws_engine import Stack, stack
 
 # One of each layout of cards; the others differ in names and counts only, which the golden plans hold.
@@ -35,7 +33,7 @@ def test_a_cluster_of_the_type_comes_up_as_planned_stays_and_goes(lab: Stack, na
     case = Case.of(name)
     fleet = replace(case, data={**case.data, "fleet": {**case.data["fleet"], "nodes": NODES}}).fleet
     there = Stack(lab.folder, lab.project, fleet.name, lab.cloud)
-    golden = json.loads(Path(GOLDEN / f"{name}.json").read_text())
+    golden = Case.goldens().outcome(name)
     kind, region = golden["instance_type"], golden["region"]
 
     assert {change.op for change in there.up(fleet)} == {"create"}

@@ -14,6 +14,7 @@ from datetime import date
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -21,28 +22,20 @@ import pulumi
 import pulumi.runtime
 from google.auth.credentials import AnonymousCredentials
 
-from kit.clouds import aws_cases, cloud_cases, gcp_cases
+from kit.clouds.plan_cases import case_type, clouds
 from kit.clouds.planning import request_of
 from kit.engine.registering import registered
-from kit.kubernetes import kubernetes_cases
 from orch.cli.driver.new_nodes import NewNodes
 from orch.cli.runs import submission
-from orch.components.aws.account import gather_facts as aws_ask
-from orch.components.aws.account import lookups as aws_wanted
-from orch.components.aws.backend import AwsBackend
 from orch.components.aws.fleet_state import ssm_command
-from orch.components.cloud.backend import CloudBackend
-from orch.components.gcp.account import gather_facts as gcp_ask
-from orch.components.gcp.account import lookups as gcp_wanted
-from orch.components.gcp.backend import GcpBackend
-from orch.components.gcp.capacity import max_wait_s
+from orch.components.cloud.neocloud import NeocloudBackend
+from orch.components.crusoe.account import client as crusoe_client
 from orch.components.gcp.fleet_state import iap_command
 from orch.components.init_steps import scripts
-from orch.components.kubernetes.backend import jump_note
-from orch.components.kubernetes.login import kubeconfig_file
 from orch.components.local.facts import LocalFacts
 from orch.components.local.plan import plan as plan_local
 from orch.components.node_count import with_node_count
+from orch.components.registry.backends import backend
 from orch.components.registry.planning import check_total_budget, compile_fleet, watched
 from orch.components.request import PlanRequest, PriorState, Spent
 from orch.components.ssh.facts import SshFacts
@@ -74,8 +67,8 @@ from orch.spec.errors import OrchError
 from orch.spec.loader.load import Document
 from orch.spec.models import Fleet
 from orch.spec.models.backends.aws import AwsSettings
+from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.gcp import GcpSettings
-from orch.spec.models.backends.kubernetes import KubernetesSettings
 from orch.spec.models.backends.local import LocalSettings
 from orch.spec.models.project import ProjectSettings
 from orch.spec.state import FleetState, Gpus, NodeState
@@ -99,53 +92,31 @@ def fleets(plan: Callable[[Fleet, Path], Steps]) -> Act:
     return act
 
 
-def plan_on_aws(fleet: Fleet, folder: Path, given: AwsSettings | None = None) -> Steps:
-    class OnAws(aws_cases.Case):
-        @property
-        def fleet(self) -> Fleet:
-            return fleet
-
-        @property
-        def settings(self) -> AwsSettings:
-            return given or AwsSettings()
-
-    made = yield from plan_on_cloud(
-        AwsBackend(), OnAws("given", {}), lambda *asked: aws_wanted.needed_lookups(*asked, "scope"), folder
-    )
-    if given is not None or fleet.__dict__["network"] is not None:
-        register_on_aws(made, given or AwsSettings())
+def act_on(backend: str) -> Act:
+    """Return the act of a backend's plan."""
+    alone = {"local": plan_locally, "ssh": plan_hosts}
+    return fleets(alone.get(backend) or partial(plan_on_cloud, backend))
 
 
-def plan_on_gcp(fleet: Fleet, folder: Path, given: GcpSettings | None = None) -> Steps:
-    class OnGcp(gcp_cases.Case):
-        @property
-        def fleet(self) -> Fleet:
-            return fleet
-
-        @property
-        def settings(self) -> GcpSettings:
-            return given or GcpSettings()
-
-    max_wait_s(fleet)
-    made = yield from plan_on_cloud(GcpBackend(), OnGcp("given", {}), gcp_wanted.needed_lookups, folder)
-    if given is not None or fleet.__dict__["network"] is not None:
-        register_on_gcp(made, given or GcpSettings())
-
-
-def plan_on_cloud(
-    backend: CloudBackend[Any, Any], case: Any, question: Callable[..., object], folder: Path
-) -> Generator[None, None, Any]:
-    places = case.candidates()
+def plan_on_cloud(name: str, fleet: Fleet, folder: Path, given: BackendSettings | None = None) -> Steps:
+    cloud, kind = backend(name), case_type(name)
+    settings = given or cloud.settings.model_validate(kind.usual)
+    case = kind.given(fleet, settings)
+    (place, *_) = case.candidates()
     yield
-    question(case.fleet, case.settings, places[0], PriorState())
-    scripts(case.fleet, folder)
+    case.lookups(place)
+    scripts(fleet, folder)
     yield
-    request = request_of(case.fleet, case.settings, folder=folder, session=object())
-    deployment = backend.deploy(request, places[0], case.plan(places[0]))
-    plan = deployment.plan
+    request = request_of(fleet, settings, folder=folder, session=SimpleNamespace(key={}))
+    deployment = cloud.deploy(request, place, case.plan(place))
     check_total_budget(replace(request, spent=Spent(0.0)), deployment)
     yield
-    return plan
+    if given is None and fleet.__dict__["network"] is None:
+        return
+    if name in REGISTERED:
+        REGISTERED[name](deployment.plan, settings)
+    elif isinstance(cloud, NeocloudBackend):
+        registered(Given(), lambda: deployment.register()[0])
 
 
 class Given(pulumi.runtime.Mocks):
@@ -156,6 +127,9 @@ class Given(pulumi.runtime.Mocks):
         if args.typ == "orch:index:Keys":
             more |= {"client_private_key": "private", "client_public_key": "ssh-ed25519 AAAA me"}
             more |= {"host_seed": "ab" * 32}
+        if args.typ.endswith(":index:Gang"):
+            machine = {"address": "10.0.0.9", "public": "203.0.113.7", "topology": []}
+            more |= {"machines": {name: {"id": name, **machine} for name in args.inputs["instances"]}}
         if "nstance" in args.typ:
             nic = {"networkIp": "10.0.0.9", "accessConfigs": [{"natIp": "203.0.113.7"}]}
             more |= {"privateIp": "10.0.0.9", "publicIp": "203.0.113.7", "networkInterfaces": [nic]}
@@ -176,6 +150,9 @@ def register_on_gcp(plan: Any, settings: GcpSettings) -> None:
     from orch.components.gcp.resources import GcpFleet
 
     registered(Given(), lambda: GcpFleet(plan, settings, lambda names: {}, lambda group, count: ()).state)
+
+
+REGISTERED: dict[str, Callable[[Any, Any], None]] = {"aws": register_on_aws, "gcp": register_on_gcp}
 
 
 def plan_locally(fleet: Fleet, folder: Path) -> Steps:
@@ -323,9 +300,11 @@ def run_on(backend: str, **given: Any) -> Act:
 
 # orch.yml: a fleet of each backend of it, and what logs in there
 
-FLEETS = {
-    "aws": ({"instance_types": ["c7i.8xlarge"]}, {"resources": {"gpu": "H100:8"}}),
-    "gcp": ({"instance_types": ["n2-standard-8"]}, {"resources": {"gpu": "H100:8"}, "placement": "cluster"}),
+MORE_FLEETS = {"aws": {"instance_types": ["c7i.8xlarge"]}, "gcp": {"instance_types": ["n2-standard-8"]}}
+# The commands that lead to nodes over a cloud's tunnel.
+TUNNELS: dict[str, Callable[[Any], str]] = {
+    "aws": lambda settings: ssm_command("us-east-1", settings, "i-0"),
+    "gcp": lambda settings: iap_command("acme", "us-west1-b", settings, "node"),
 }
 
 
@@ -335,6 +314,7 @@ def nobody_answers() -> Iterator[None]:
     nowhere = "http://127.0.0.1:1"
     given = {"AWS_ENDPOINT_URL": nowhere, "AWS_MAX_ATTEMPTS": "1", "AWS_EC2_METADATA_DISABLED": "true"}
     given |= {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
+    given |= {crusoe_client.KEY: "nobody", crusoe_client.SECRET: "nothing"}
     anonymous = patch("google.auth.default", lambda: (AnonymousCredentials(), "acme"))
     # Its errors are in a module that does not go with Pulumi's SDK: tests/kit/apart.py.
     as_raised = patch(
@@ -361,28 +341,20 @@ def use_project(document: Document, folder: Path, told: list[str]) -> Steps:
                 compile_fleet(
                     PlanRequest(fleet, of_document, PriorState(), "abc", root=folder, folder=folder)
                 )
-        elif isinstance(settings, AwsSettings):
-            told.append(ssm_command("us-east-1", settings, "i-0").replace("%%", "%"))
-            with nobody_answers():
-                if settings.__dict__["creds"] is not None:
-                    aws_ask.open_session(settings)
-                yield
-                places = [fleet_of("aws", more) for more in FLEETS["aws"]]
-                yield from all_of(partial(plan_on_aws, fleet, folder, settings) for fleet in places)
-        elif isinstance(settings, GcpSettings):
-            told.append(iap_command("acme", "us-west1-b", settings, "node").replace("%%", "%"))
-            with nobody_answers():
-                gcp_ask.open_session(settings)
-                yield
-                places = [fleet_of("gcp", more) for more in FLEETS["gcp"]]
-                yield from all_of(partial(plan_on_gcp, fleet, folder, settings) for fleet in places)
-        elif isinstance(settings, KubernetesSettings):
-            kubeconfig_file(settings, folder)
-            jump_note(settings)
-            yield
-            kubernetes_cases.plan_with(settings)
-        elif (plan := cloud_cases.PLANS.get(type(settings))) is not None:
-            yield from plan(settings)
+        elif settings.type in clouds():
+            yield from use_cloud(settings, folder, told)
+
+
+def use_cloud(settings: Any, folder: Path, told: list[str]) -> Steps:
+    name = settings.type
+    case = case_type(name)
+    if name in TUNNELS:
+        told.append(TUNNELS[name](settings).replace("%%", "%"))
+    with nobody_answers():
+        case.log_in(settings, folder)
+        yield
+        places = [fleet_of(name, wish) for wish in (MORE_FLEETS.get(name), case.wish) if wish]
+        yield from all_of(partial(plan_on_cloud, name, fleet, folder, settings) for fleet in places)
 
 
 def judge(settings: Settings) -> None:

@@ -95,7 +95,7 @@ def test_secrets_reach_the_job_by_every_way_and_lie_in_no_file_here(
         path for path, content in files.items() if b"s3cret" in content or b"second line" in content
     ] == []
     folder = place.context(row).folder
-    assert json.loads((folder.path / "environment.json").read_text())[1]["TOKEN"] == "${{ secrets.token }}"
+    assert folder.environments()[1]["TOKEN"] == "${{ secrets.token }}"
     ended = lifecycle.drive(place, row)
     assert ended.status == "done", (ended.message, lines(place, 0))
     flat = VALUE.replace("\n", ";")

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from kit.clouds.aws_cases import CATALOG
+from kit.clouds.plan_cases import CATALOG
 
 from orch.components.aws.account.facts import Zone
 from orch.components.aws.candidates import CloudCandidate, candidates

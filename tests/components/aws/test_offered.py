@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.clouds.aws_cases import CATALOG
+from kit.clouds.plan_cases import CATALOG
 from kit.clouds.planning import request_of
 
 from orch.catalog.aws.machines import nics

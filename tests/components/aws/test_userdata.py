@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from kit.clouds import cloudconfig
-from kit.clouds.aws_cases import Case, cases
+from kit.clouds.aws_cases import Case
 
 from orch.components.aws.account.gather_facts import host_key_of
 from orch.components.aws.planner import MOST_BYTES
@@ -20,7 +20,7 @@ from orch.components.cloud.machines.cloudinit import filled, packed, wrapped
 from orch.components.cloud.machines.host_keys import private_host_key, public_host_key
 from orch.runner.preparation.mounts import CREATED
 
-PLANNED = [name for name in cases() if not name.startswith("bad-")]
+PLANNED = Case.planned()
 
 
 def config(name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from google.api_core import exceptions
 from google.cloud import compute_v1 as compute
-from kit.clouds.gcp_cases import CATALOG
+from kit.clouds.plan_cases import CATALOG
 from kit.clouds.planning import request_of
 
 from orch.components.gcp.account import gather_facts

@@ -7,12 +7,11 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kit.clouds import cloudconfig
-from kit.clouds.gcp_cases import GOLDEN, Case
+from kit.clouds.gcp_cases import Case
 from kit.engine.simulated_stack import Done, SimulatedStack
 
 from orch.rehearsal.gcp.account import GcpCloud
@@ -140,7 +139,7 @@ def test_nothing_has_drifted(lab: Lab) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_nodes_are_what_the_plan_says(lab: Lab, shape: str) -> None:
-    golden = json.loads(Path(GOLDEN / f"{shape}.json").read_text())
+    golden = Case.goldens().outcome(shape)
     nodes = lab.machines(shape)
     assert len(nodes) == NODES
     kinds = Counter(interface.split()[0] for interface in golden["interfaces"])

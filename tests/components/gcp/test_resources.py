@@ -14,7 +14,7 @@ import pulumi.runtime
 import pytest
 import yaml
 from kit.clouds import cloudconfig
-from kit.clouds.gcp_cases import Case, cases
+from kit.clouds.gcp_cases import Case
 from kit.engine.registering import registered
 from pulumi.runtime import rpc
 
@@ -24,7 +24,7 @@ from orch.components.gcp.plan import GcpPlan
 from orch.spec.state import FleetState
 
 SECRET = rpc._special_secret_sig
-PLANNED = [name for name in cases() if not name.startswith("bad-")]
+PLANNED = Case.planned()
 UNLABELLED = {
     "gcp:compute/network:Network",
     "gcp:compute/subnetwork:Subnetwork",

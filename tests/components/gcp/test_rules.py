@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from kit.clouds.gcp_cases import CATALOG, Case, cases
+from kit.clouds.gcp_cases import Case
+from kit.clouds.plan_cases import CATALOG
 
 from orch.catalog.gcp.machines import gcp_codes, shapes
 from orch.components import cloud_errors
@@ -25,7 +26,7 @@ from orch.spec.loader.load import InvalidConfiguration, load_paths
 from orch.spec.models import Fleet
 from orch.spec.models.backends.gcp import GcpSettings
 
-PLANNED = [name for name in cases() if not name.startswith("bad-")]
+PLANNED = Case.planned()
 STAYED = {"region": "us-west1", "zone": "us-west1-b", "instance_type": "a3-megagpu-8g", "spot": "false"}
 
 

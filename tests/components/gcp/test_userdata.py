@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from kit.clouds import cloudconfig
-from kit.clouds.gcp_cases import Case, cases
+from kit.clouds.gcp_cases import Case
 
 from orch.catalog.gcp.machines import software
 from orch.components.gcp.userdata import MOST_BYTES
 
-PLANNED = [name for name in cases() if not name.startswith("bad-")]
+PLANNED = Case.planned()
 
 
 def written(name: str) -> dict[str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from kit.kubernetes import kubernetes_cases
-from kit.kubernetes.kubernetes_cases import Case
+from kit.clouds import kubernetes_cases
+from kit.clouds.kubernetes_cases import Case
 
 from orch.components.kubernetes.plan import KubernetesPlan
 from orch.spec.errors import ExitCode
@@ -26,7 +26,7 @@ def planned(
             kubernetes_cases, "facts_of", lambda data, where: replace(facts(data, where), identity=identity)
         )
         settings = {"contexts": [context]}
-        return Case({"fleet": FLEET, "cluster": CLUSTER, "settings": settings, "pins": pins}).plan()
+        return Case("given", {"fleet": FLEET, "cluster": CLUSTER, "settings": settings, "pins": pins}).plan()
 
 
 def test_a_new_fleet_is_bound_to_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from kit.kubernetes.kubernetes_cases import ALL
+from kit.clouds.kubernetes_cases import ALL
 
 from orch.components.kubernetes.account.facts import ATTACHMENT_KIND, ATTACHMENTS, COMMON_NAMESPACE, KUEUE
 from orch.components.kubernetes.account.gather_facts import CLUSTER_WIDE

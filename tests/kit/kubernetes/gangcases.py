@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import yaml
 from kit import TESTS
+from kit.goldens import Goldens
 
+from orch.runner.kubernetes.gangs.objects import gang
 from orch.runner.kubernetes.gangs.request import Claim, GangRequest, HostFolder, PodResources, RegistryLogin
 from orch.spec.state import PodQueue
 
@@ -64,7 +67,10 @@ def written(name: str) -> GangRequest:
     return request(queue=queue(**data["queue"]), **words)
 
 
-def answers(name: str) -> list[dict[str, Any]]:
-    """The manifests that are written down for it."""
-    text = (GOLDEN / f"{name}.manifests.yaml").read_text("utf-8")
-    return list(yaml.safe_load_all(text))
+def manifests(name: str) -> list[dict[str, Any]]:
+    """The manifests of a file of golden/, as JSON has them."""
+    return json.loads(json.dumps(gang(written(name))))
+
+
+GOLDENS = Goldens(GOLDEN / "manifests.json", lambda: {name: manifests(name) for name in CASES})
+answers = GOLDENS.outcome
