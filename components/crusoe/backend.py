@@ -11,9 +11,7 @@ from typing import Any, ClassVar, cast
 
 from orch.components.accounts import Account, selected_in_rehearsal
 from orch.components.cloud.candidates import CloudCandidate
-from orch.components.cloud.marked import Survey
 from orch.components.cloud.neocloud import NeocloudBackend
-from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud_errors import CategoryErrors
 from orch.components.crusoe.account.client import CrusoeClient, open_login, selected_by
@@ -104,12 +102,3 @@ class CrusoeBackend(NeocloudBackend[CrusoeFacts, CrusoePlan]):
         login = given or self.open_session(own)
         words = f"Crusoe project {login.project} with the access key {login.access_key}"
         return Account(words, login.project, selected_by(own) if given is None else selected_in_rehearsal())
-
-    def survey(self, project: str, state: StackSnapshot) -> Survey:
-        return survey_named(self.name, project, self.client(self.asked_by(state)).removable(self.price))
-
-    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        def listed() -> Iterable[NamedResource]:
-            return self.client(self.asked_by(snapshot)).removable(self.price)
-
-        return delete_named(snapshot, self.packages[0], listed)

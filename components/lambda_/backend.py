@@ -13,7 +13,7 @@ from orch.components.accounts import Account
 from orch.components.cloud.candidates import CloudCandidate
 from orch.components.cloud.marked import MarkedResource, Survey
 from orch.components.cloud.neocloud import NeocloudBackend
-from orch.components.cloud.orphans import NamedResource, StackSnapshot, delete_named, survey_named
+from orch.components.cloud.orphans import StackSnapshot
 from orch.components.cloud.planner import AnyPlanner
 from orch.components.cloud.rest.client import account_of_key
 from orch.components.cloud_errors import CategoryErrors
@@ -103,15 +103,7 @@ class LambdaBackend(NeocloudBackend[LambdaFacts, LambdaPlan]):
         return account_of_key(self.entry(settings), session(self.name), open_login, KEY)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        client = self.client(self.asked_by(state))
-        found = survey_named(self.name, project, client.removable(self.price))
-        return found.joined(client.data_of(project))
-
-    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        def listed() -> Iterable[NamedResource]:
-            return self.client(self.asked_by(snapshot)).removable(self.price)
-
-        return delete_named(snapshot, self.packages[0], listed)
+        return super().survey(project, state).joined(self.client(self.asked_by(state)).data_of(project))
 
     def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
         client = self.client(self.asked_by(state))
