@@ -143,8 +143,10 @@ def main(words: list[str] | None = None) -> int:
     backend = Backend(name, title, own or repository, own_package=own is not None)
     if any((backend.root / place).exists() for part, place in backend.places.items() if part != "tests"):
         parser.error(f"there is a backend {name} already")
-    written = backend.write()
     project = backend.root / "pyproject.toml"
+    if own is not None and project.exists():
+        parser.error(f"{own} has a package already")
+    written = backend.write()
     if own is not None:
         project.write_text(backend.named(PYPROJECT), "utf-8")
     else:

@@ -61,6 +61,7 @@ def test_a_generated_backend_is_clean_and_its_tests_list_what_remains(checkout: 
     assert "0 broken" in run(checkout, modules, str(Path(sys.executable).with_name("lint-imports")))
     told = run(checkout, modules, "-m", "pytest", "-q", "-ra", "--noconftest", f"tests/components/{LONG}")
     assert "1 passed, 13 xfailed" in told
+    assert f"`{LONG}`" in (checkout / "docs" / "reference" / "configuration.md").read_text()
     assert "test_a_machine_is_created - account/client.py: create a machine" in told
 
 
