@@ -21,10 +21,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "ci" / "requirements.txt"
 
-EXTRAS = (
-    *("aws", "gcp", "nebius", "runpod", "crusoe", "lambda", "kubernetes"),
-    *("postgres", "metrics", "traces", "ci"),
-)
 PYTHONS = ("310", "311", "312", "313")
 
 WHERE = (
@@ -51,13 +47,14 @@ def main(uv: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = (ROOT / "pyproject.toml").read_text("utf-8")
+        (listed,) = re.findall(r'"orch-fleet\[([\w,]+)\]"', text)  # all extras but `dev` itself
         text = text.replace("\nci = [", f'\nbuild = ["{BUILD}"]\nci = [', 1)
         where = [f"{WHERE} and platform_machine == '{each}'" for each in MACHINES]
         text += f"\n[tool.uv]\nenvironments = {json.dumps(where)}\n"
         (folder / "pyproject.toml").write_text(text, "utf-8")
         compile_ = [uv, "pip", "compile", "-q", "--universal", "--python-version", "3.10", "pyproject.toml"]
         compile_ += ["--only-binary", ":all:", "--generate-hashes", "--no-header", "--annotation-style=line"]
-        compile_ += [word for each in (*EXTRAS, "build") for word in ("--extra", each)]
+        compile_ += [word for each in (*listed.split(","), "build") for word in ("--extra", each)]
         subprocess.run([*compile_, "-o", "requirements.txt"], cwd=folder, check=True)
         pins = ["-c", "requirements.txt", "--format", "pylock.toml", "-o", "pylock.toml"]
         subprocess.run([*compile_, *pins], cwd=folder, check=True)

@@ -153,9 +153,10 @@ def _of_checkout(root: Path) -> Iterator[tuple[str, bytes]]:
     file = root / "pyproject.toml"
     try:
         settings = _toml().loads(file.read_text("utf-8"))["tool"]["setuptools"]
+        data = settings["package-data"]
         for package in settings["packages"]:
             folder = root.joinpath(*package.split(".")[1:])
-            for pattern in ("*.py", *settings["package-data"].get(package, ())):
+            for pattern in ("*.py", *data["*"], *data.get(package, ())):
                 for each in sorted(folder.glob(pattern)):
                     if each.is_file() and "__pycache__" not in each.parts:
                         yield f"orch/{each.relative_to(root).as_posix()}", each.read_bytes()

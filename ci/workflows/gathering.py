@@ -13,10 +13,8 @@ from orch.ci.workflows.distribution import Package, named_package, own_package
 from orch.ci.workflows.facts import OF_PREVIEWS, Forge, PipelineFacts, beside, suffix
 from orch.ci.workflows.generate import CannotWrite
 from orch.ci.workflows.watched import patterns
+from orch.spec.models.backends import MODELS
 from orch.stacks.project.project import Project
-
-EXTRAS = {"aws", "gcp", "nebius", "runpod", "crusoe", "lambda", "kubernetes"}
-"""Backends that an extra of orch is for."""
 
 _PLAIN = re.compile(r"(?!-)[A-Za-z0-9_./@+-]+")
 _SKIPPED = {"node_modules", "__pycache__", "venv"}
@@ -120,7 +118,8 @@ def _require_writable(repo: str, forge: Forge, words: Sequence[str], top: Path) 
 
 def _package(project: Project, backends: Sequence[str], choices: Choices, folder: str) -> Package:
     """What jobs install, with the extras that the project needs."""
-    extras = {"ci", *(EXTRAS & {*backends, *_clouds(project, backends)})}
+    used = {*backends, *_clouds(project, backends)} - {"local"}
+    extras = {"ci", *(name for name in used & set(MODELS) if MODELS[name].provisioned)}
     extras |= {"postgres"} if project.local_ledger is None else set()
     if choices.package is not None:
         return named_package(choices.package, sorted(extras))

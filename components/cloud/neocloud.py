@@ -6,7 +6,7 @@ Crusoe, Lambda and Nebius are such clouds. SSH gets in straight, over given hops
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -26,6 +26,8 @@ from orch.components.cloud.planner import Facts, Planner
 from orch.components.cloud.sizing import nvidia
 from orch.components.cloud_errors import CategoryErrors, CloudError
 from orch.components.idleness import SCRIPT as IDLE_SCRIPT
+from orch.components.marks.marked import Survey
+from orch.components.marks.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.request import PlanRequest
 from orch.runner.preparation.init_steps import steps
 from orch.spec.models import Fleet
@@ -130,7 +132,7 @@ class NeocloudBackend(CloudBackend[Facts, Plan]):
 
     @abstractmethod
     def client(self, session: Any) -> Any:
-        """Return the client of a session."""
+        """Return the client of a session. Its `removable` lists what orphans are looked for in."""
 
     def connected(self, request: PlanRequest) -> Any:
         """Return the client of a request."""
@@ -153,3 +155,12 @@ class NeocloudBackend(CloudBackend[Facts, Plan]):
 
     def cloud_error(self, text: str) -> CloudError | None:
         return self.errors.read(text)
+
+    def survey(self, project: str, state: StackSnapshot) -> Survey:
+        return survey_named(self.name, project, self._removable(state))
+
+    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
+        return delete_named(snapshot, self.packages[0], lambda: self._removable(snapshot))
+
+    def _removable(self, state: StackSnapshot) -> Iterable[NamedResource]:
+        return self.client(self.asked_by(state)).removable(self.price)

@@ -23,8 +23,6 @@ from orch.components.crusoe.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.crusoe.plan import CrusoePlan
 from orch.components.crusoe.planner import CrusoePlanner, needed_lookups
 from orch.components.explain import Explained, Traits
-from orch.components.marks.marked import Survey
-from orch.components.marks.orphans import NamedResource, StackSnapshot, delete_named, survey_named
 from orch.components.node_count import node_indices
 from orch.components.request import PlanRequest, PriorState
 from orch.spec.models.backends.base import BackendSettings
@@ -105,12 +103,3 @@ class CrusoeBackend(NeocloudBackend[CrusoeFacts, CrusoePlan]):
         login = given or self.open_session(own)
         words = f"Crusoe project {login.project} with the access key {login.access_key}"
         return Account(words, login.project, selected_by(own) if given is None else selected_in_rehearsal())
-
-    def survey(self, project: str, state: StackSnapshot) -> Survey:
-        return survey_named(self.name, project, self.client(self.asked_by(state)).removable(self.price))
-
-    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        def listed() -> Iterable[NamedResource]:
-            return self.client(self.asked_by(snapshot)).removable(self.price)
-
-        return delete_named(snapshot, self.packages[0], listed)

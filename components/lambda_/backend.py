@@ -28,7 +28,7 @@ from orch.components.lambda_.explain import EXPLAINED, INSTANCE, PACKAGE, traits
 from orch.components.lambda_.plan import LambdaPlan
 from orch.components.lambda_.planner import LambdaPlanner, needed_lookups
 from orch.components.marks.marked import MarkedResource, Survey
-from orch.components.marks.orphans import NamedResource, StackSnapshot, delete_named, survey_named
+from orch.components.marks.orphans import StackSnapshot
 from orch.components.request import PlanRequest
 from orch.spec.models.backends.base import BackendSettings
 from orch.spec.models.backends.lambda_ import LambdaSettings
@@ -104,15 +104,7 @@ class LambdaBackend(NeocloudBackend[LambdaFacts, LambdaPlan]):
         return account_of_key(self.entry(settings), session(self.name), open_login, KEY)
 
     def survey(self, project: str, state: StackSnapshot) -> Survey:
-        client = self.client(self.asked_by(state))
-        found = survey_named(self.name, project, client.removable(self.price))
-        return found.joined(client.data_of(project))
-
-    def delete_orphans(self, snapshot: StackSnapshot) -> Iterable[str]:
-        def listed() -> Iterable[NamedResource]:
-            return self.client(self.asked_by(snapshot)).removable(self.price)
-
-        return delete_named(snapshot, self.packages[0], listed)
+        return super().survey(project, state).joined(self.client(self.asked_by(state)).data_of(project))
 
     def delete_data(self, resources: Sequence[MarkedResource], state: StackSnapshot) -> Iterable[str]:
         client = self.client(self.asked_by(state))

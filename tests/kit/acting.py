@@ -29,7 +29,7 @@ from orch.cli.driver.new_nodes import NewNodes
 from orch.cli.runs import submission
 from orch.components.aws.fleet_state import ssm_command
 from orch.components.cloud.neocloud import NeocloudBackend
-from orch.components.crusoe.account import client as crusoe_client
+from orch.components.crusoe.account import login as crusoe_login
 from orch.components.gcp.fleet_state import iap_command
 from orch.components.init_steps import scripts
 from orch.components.local.facts import LocalFacts
@@ -314,7 +314,7 @@ def nobody_answers() -> Iterator[None]:
     nowhere = "http://127.0.0.1:1"
     given = {"AWS_ENDPOINT_URL": nowhere, "AWS_MAX_ATTEMPTS": "1", "AWS_EC2_METADATA_DISABLED": "true"}
     given |= {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
-    given |= {crusoe_client.KEY: "nobody", crusoe_client.SECRET: "nothing"}
+    given |= {crusoe_login.KEY: "nobody", crusoe_login.SECRET: "nothing"}
     anonymous = patch("google.auth.default", lambda: (AnonymousCredentials(), "acme"))
     # Its errors are in a module that does not go with Pulumi's SDK: tests/kit/apart.py.
     as_raised = patch(

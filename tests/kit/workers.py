@@ -83,6 +83,7 @@ WITH_PARTS = (
 )
 PARTS = frozenset({"engine", "lab", "room", "rack", "server", "local", "quickstart", "pods", "postgres"})
 PROGRAMS = (
+    "tests/backends/test_skeleton.py",
     "tests/catalog/test_refresh.py",
     "tests/ci/test_comments.py",
     "tests/ci/test_simulators.py",

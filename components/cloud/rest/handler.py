@@ -20,6 +20,7 @@ AGAIN_S = 300.0
 """How long something may be in use by what is just being deleted, or a cloud may ask to come back later."""
 
 Client = TypeVar("Client", bound=Any)
+Machine = TypeVar("Machine")
 
 
 class NamedHandler(ABC, Generic[Client]):
@@ -153,12 +154,12 @@ class KindHandler(NamedHandler[Client]):
 
 def wait_for_all(
     nodes: Collection[str],
-    look: Callable[[], Mapping[str, Row]],
+    look: Callable[[], Mapping[str, Machine]],
     late: Callable[[str], CategoryRefused],
     *,
     for_s: float,
     pause_s: float,
-) -> dict[str, Row]:
+) -> dict[str, Machine]:
     """Wait until all machines of these nodes are up: what they are, by node.
 
     `look`: those that are up; it raises as soon as one does not come up, for the others are of no use alone.

@@ -1,0 +1,1 @@
+"""The simulated API: a function for each route."""

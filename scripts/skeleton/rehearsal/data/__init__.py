@@ -1,0 +1,1 @@
+"""Tables of the simulated account. It shares none with the catalogue, which it judges."""
