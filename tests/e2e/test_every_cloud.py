@@ -342,6 +342,7 @@ def test_all_nodes_are_in_a_place_with_room_or_none_is_anywhere(tmp_path: Path, 
     assert f"no room there: {cloud.code}" in said.err
     assert list(there.nodes().values()) == [second, second]
     assert there.no_room() == {cloud.names[0]}
+    assert "NO ROOM" in there.orch("offers", f"{there.called}.yml", "--rehearse").out
     assert there.unrecorded() == {}
 
     # Room in the place before moves nothing that is up.
