@@ -56,17 +56,13 @@ def render(template: str, /, **values: object) -> str:
     return environment(_kind(template)).get_template(template).render(**values)
 
 
-BOARDS = ("grafana", "prometheus")
-"""Folders of files for other programs, which are copied as they stand."""
-
-
-def board_files() -> dict[str, bytes]:
-    """Boards of Grafana and alert rules of Prometheus, by their path."""
+def rule_files() -> dict[str, bytes]:
+    """Return the alert rules of Prometheus, by their path."""
+    folder = files(__name__) / "prometheus"
     return {
-        f"{folder}/{each.name}": each.read_bytes()
-        for folder in BOARDS
-        for each in sorted((files(__name__) / folder).iterdir(), key=lambda each: each.name)
-        if each.name.endswith((".json", ".yml"))
+        f"prometheus/{each.name}": each.read_bytes()
+        for each in folder.iterdir()
+        if each.name.endswith(".yml")
     }
 
 

@@ -264,7 +264,7 @@ def boards(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
 ) -> None:
     """Write boards for Grafana and alert rules for Prometheus into a folder."""
-    from orch.templates import board_files
+    from orch.runner.metrics.boards import board_files
 
     files = board_files()
     try:

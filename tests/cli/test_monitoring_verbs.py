@@ -13,9 +13,9 @@ from kit.support import Folder, record_fleet
 from prometheus_client.parser import text_string_to_metric_families
 
 from orch.runner.ledger.ledger import open_ledger
+from orch.runner.metrics.boards import board_files
 from orch.runner.plan.run_names import RunName
 from orch.spec.state import FleetState
-from orch.templates import board_files
 
 
 @pytest.fixture

@@ -47,18 +47,6 @@ def test_eight_nodes_that_find_three_in_one_zone_are_eight_in_the_next(tmp_path:
     assert there.cloud.everything() == {}
 
 
-def test_no_zone_with_room_for_all_leaves_nothing_and_tells_each_zones_reason(tmp_path: Path) -> None:
-    there = lab(tmp_path, a=3, b=3)
-    there.fleet(8, **A_AND_B)
-    said = there.up()
-    assert said.code == 5, said.err
-    assert "ORCH325" in said.err
-    told = [line for line in said.err.splitlines() if line.startswith("  p5.48xlarge in us-east-1, zone ")]
-    assert {zone for zone in ZONES.values() for line in told if zone in line} == {ZONES["a"], ZONES["b"]}
-    assert all("InsufficientInstanceCapacity" in line for line in told)
-    assert there.cloud.everything() == {}
-
-
 def test_a_quota_of_zero_is_told_before_anything_is_made(tmp_path: Path) -> None:
     there = Rehearsed.make(tmp_path, quotas={"L-417A185B": 0})
     there.fleet(8)
@@ -86,26 +74,6 @@ def test_what_the_account_may_not_do_stops_at_once_and_leaves_nothing(tmp_path: 
     assert "hint: the message names the action" in said.err
     assert tries(said.err) == 1
     assert there.cloud.everything() == {}
-
-
-def test_one_call_that_aws_asks_to_repeat_removes_nothing(tmp_path: Path) -> None:
-    """Beyond what the provider repeats by itself: one launch fails, the fleet is made all the same."""
-    once = {"code": "ServiceUnavailable", "action": "RunInstances", "nth": 3}
-    there = Rehearsed.make(tmp_path, failures=[once])
-    there.fleet(3, **A_AND_B)
-    said = there.up()
-    assert said.code == 0, said.err
-    assert "ServiceUnavailable: AWS asks to come back later" in said.err
-    assert tries(said.err) == 1
-    calls = Counter(call.action for call in there.cloud.calls)
-    removals = {action for action in calls if action.startswith(("Terminate", "Delete", "Cancel", "Release"))}
-    assert removals == set()
-    assert calls["CreateVpc"] == 1
-    assert there.names() == ["p5-0", "p5-1", "p5-2"]
-    assert there.unrecorded() == {}
-    # What both calls of the engine made is told as one.
-    assert "created" in said.err.splitlines()[-1] + said.out
-    assert there.preview("p5.yml", "--exit-code").code == 0
 
 
 @pytest.mark.soak

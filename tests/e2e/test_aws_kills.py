@@ -15,9 +15,6 @@ from kit.support import until
 
 NODES = [f"p5-{index}" for index in range(8)]
 pytestmark = pytest.mark.timeout(600)  # three engines one after another, the first for the module
-# An `up` of eight nodes makes about 118 calls, a `down` about 95.
-UP = kill_points(often=[104], soak=[13, 16, 20, 27, 35, 46, 58, 67, 80])
-DOWN = kill_points(often=[60], soak=[2, 14, 28, 42, 52, 67, 74, 81, 88])
 
 
 @pytest.fixture(scope="module")
@@ -29,31 +26,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsed]:
     assert there.up().code == 0
     yield there
     shutil.rmtree(path)
-
-
-@pytest.mark.parametrize("call", UP)
-def test_up_after_a_killed_up_makes_eight_nodes_and_leaves_no_orphan(
-    tmp_path: Path, cluster: Rehearsed, call: int
-) -> None:
-    there = Rehearsed.make(tmp_path)
-    there.fleet(8)
-    there.killed(call, "up", "p5.yml")
-    said = there.up()
-    assert said.code == 0, said.err
-    assert "broke the lock" in said.err
-    assert there.names() == NODES
-    assert there.unrecorded() == {}
-    assert there.kinds() == cluster.kinds()
-
-
-@pytest.mark.parametrize("call", DOWN)
-def test_down_after_a_killed_down_leaves_nothing(tmp_path: Path, cluster: Rehearsed, call: int) -> None:
-    there = Rehearsed(tmp_path / "copy")
-    shutil.copytree(cluster.path, there.path)
-    there.killed(there.calls() + call, "down", "p5")
-    said = there.down()
-    assert said.code == 0, said.err
-    assert there.cloud.everything() == {}
 
 
 @pytest.mark.parametrize("call", kill_points(often=[50], soak=[30, 65]))

@@ -6,37 +6,29 @@ The simulated project's own list is the judge.
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.clouds.rehearsals import H200, RehearsedCrusoe, few_ranks, kill_points, stock_nodes, tries
+from kit.clouds.rehearsals import H200, RehearsedCrusoe, few_ranks, stock_nodes
 from kit.support import ROOT, Folder
 
 from orch.components.marks.marked import cloud_name
 from orch.rehearsal.crusoe.account import CrusoeCloud, machine_config
-from orch.rehearsal.nodes.user_data import keys_of
 
 pytestmark = pytest.mark.timeout(900)
 
 FIRST, SECOND = "h200-us-east1-1", "h200-us-east1-2"
 NODES = ["lab-0", "lab-1"]
-MADE = Counter({"instance": 2, "ib-partition": 1, "network": 1, "subnet": 1, "firewall-rule": 3})
-
-
-def host_keys(there: RehearsedCrusoe) -> set[str]:
-    """The host keys in the startup scripts of the machines."""
-    scripts = [doc["_script"] for doc in there.cloud.instances().values()]
-    keys = [keys_of(machine_config(each).encode()) for each in scripts]
-    return {each.host_public for each in keys if each is not None}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RehearsedCrusoe]:
     """Two nodes behind a bastion, which are up, to be copied."""
     path = tmp_path_factory.mktemp("cluster")
-    there = behind_a_bastion(path)
+    room = {f"{H200}@{FIRST}": 1, f"{H200}@{SECOND}": 5}
+    there: RehearsedCrusoe = RehearsedCrusoe.make(path, capacity=room)
+    there.fleet(2, network={"bastion": "auto"})
     said = there.up()
     assert said.code == 0, said.err
     assert "ORCH285: policy ssh-open-to-world" in said.err
@@ -44,57 +36,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RehearsedCruso
     shutil.rmtree(path)
 
 
-def behind_a_bastion(path: Path) -> RehearsedCrusoe:
-    there: RehearsedCrusoe = RehearsedCrusoe.make(path)
-    there.fleet(2, network={"bastion": "auto"})
-    return there
-
-
 def copied(cluster: RehearsedCrusoe, path: Path) -> RehearsedCrusoe:
     shutil.copytree(cluster.path, path / "copy")
     return RehearsedCrusoe(path / "copy")
 
 
-def test_a_cluster_is_in_the_network_with_room_stays_there_grows_shrinks_and_goes(tmp_path: Path) -> None:
-    there = RehearsedCrusoe.make(tmp_path, capacity={f"{H200}@{FIRST}": 1, f"{H200}@{SECOND}": 5})
-    there.fleet(2)
-    first, second = there.preview(), there.preview()
-    assert first.code == 0, first.err
-    assert first.out == second.out
-    assert there.cloud.everything() == {}
-
-    said = there.up()
-    assert said.code == 0, said.err
-    assert tries(said.err) == 1
-    assert there.kinds() == MADE
-    nodes = there.nodes()
-    assert set(nodes.values()) == {f"ibn-{SECOND}"}
-    (partition,) = there.cloud.things("ib-partition").values()
+def test_a_cluster_is_in_a_partition_of_the_network_with_room(cluster: RehearsedCrusoe) -> None:
+    (partition,) = cluster.cloud.things("ib-partition").values()
     assert partition["ib_network_id"] == f"ibn-{SECOND}"
-    machines = there.cloud.instances()
-    assert {doc["_partition"] for doc in machines.values()} == {partition["id"]}
-    assert len(host_keys(there)) == 2
-    state = there.outputs()["fleet"]["nodes"]
-    assert {node["machine"] for node in state} == set(nodes)
-    assert all(node["topology"] for node in state)
-    # More room elsewhere later moves nothing.
-    there.cloud.turn(capacity={})
-    assert there.preview(None, "--exit-code").code == 0
-
-    there.fleet(3)
-    assert there.up().code == 0
-    assert nodes.keys() < there.nodes().keys()
-    assert set(there.nodes().values()) == {f"ibn-{SECOND}"}
-    assert there.names() == [*NODES, "lab-2"]
-
-    there.fleet(2)
-    assert there.up().code == 0
-    assert there.nodes() == nodes
-    assert there.unrecorded() == {}
-
-    said = there.down()
-    assert said.code == 0, said.err
-    assert there.cloud.everything() == {}
+    machines = [cluster.cloud.instances()[each] for each in cluster.nodes()]
+    assert {doc["_partition"] for doc in machines} == {partition["id"]}
+    assert all(node["topology"] for node in cluster.outputs()["fleet"]["nodes"])
+    assert cluster.kinds()["ib-partition"] == cluster.kinds()["network"] == cluster.kinds()["subnet"] == 1
 
 
 def test_only_the_bastion_is_open_and_what_stopped_is_told_and_made_anew(
@@ -124,23 +77,6 @@ def test_only_the_bastion_is_open_and_what_stopped_is_told_and_made_anew(
     assert there.preview(None, "--exit-code").code == 0
 
 
-def test_what_has_no_slices_is_left_for_the_next_network_and_all_is_taken_back(tmp_path: Path) -> None:
-    """A reading of the stock that is old: there is less than the project tells."""
-    there = RehearsedCrusoe.make(tmp_path)
-    there.fleet(2)
-    fails = [{"action": "create instance", "nth": number, "code": "400"} for number in (1, 2)]
-    there.cloud.turn(failures=[{**each, "message": "out_of_stock"} for each in fails])
-    said = there.up()
-    assert said.code == 0, said.err
-    tried = [line.partition("InfiniBand network ")[2].partition(",")[0] for line in said.err.splitlines()]
-    assert [each for each in tried if each] == [FIRST, SECOND]
-    assert "no room there: crusoe:capacity" in said.err
-    assert set(there.nodes().values()) == {f"ibn-{SECOND}"}
-    assert there.kinds() == MADE
-    assert there.no_room() == {FIRST}
-    assert there.unrecorded() == {}
-
-
 def test_a_type_that_is_sold_out_leaves_nothing_and_tells_each_network_s_reason(tmp_path: Path) -> None:
     there = RehearsedCrusoe.make(tmp_path, capacity={H200: 1})
     there.fleet(2)
@@ -163,21 +99,6 @@ def test_a_quota_is_told_before_anything_is_made(tmp_path: Path) -> None:
         assert "lab.yml:6:8: error ORCH313" in said.err
         assert "the quota h200-141gb-sxm-ib of the project is 8, 0 are in use" in said.err
     assert there.cloud.everything() == {}
-
-
-def test_a_lost_answer_makes_no_second_machine_and_a_rate_limit_is_waited_for(tmp_path: Path) -> None:
-    lost = [
-        {"code": "ANSWER_LOST", "action": f"create {kind}", "nth": 1}
-        for kind in ("instance", "ib-partition", "firewall-rule", "network")
-    ]
-    slowly = {"create firewall-rule": {"burst": 1, "per_second": 1.0}}
-    there = RehearsedCrusoe.make(tmp_path, failures=lost, rate=slowly)
-    there.fleet(2)
-    said = there.up()
-    assert said.code == 0, said.err
-    assert there.names() == NODES
-    assert there.kinds() == MADE
-    assert there.unrecorded() == {}
 
 
 def test_credentials_that_are_missing_or_wrong_are_told_with_what_to_set(tmp_path: Path) -> None:
@@ -208,52 +129,6 @@ def with_service(there: RehearsedCrusoe, file: str, keys: dict[str, str]) -> Non
         service.stop()
     assert said.code == 3, said.err
     assert "Crusoe does not accept the credentials" in said.err
-
-
-# An `up` of the two nodes and their bastion makes about 36 calls, of which five ask before anything is made.
-UP = kill_points(often=[26], soak=[6, 9, 12, 14, 16, 20, 23, 30, 34])
-DOWN = kill_points(often=[24], soak=[3, 9, 13, 17, 21, 28, 33, 38, 44])
-
-
-@pytest.mark.parametrize("call", UP)
-def test_up_after_a_killed_up_makes_the_fleet_once_and_down_leaves_nothing(
-    tmp_path: Path, cluster: RehearsedCrusoe, call: int
-) -> None:
-    there = behind_a_bastion(tmp_path)
-    there.killed(call, "up", "lab.yml")
-    said = there.up()
-    assert said.code == 0, said.err
-    assert there.names() == NODES
-    assert there.unrecorded() == {}
-    assert there.kinds() == cluster.kinds()
-    said = there.down()
-    assert said.code == 0, said.err
-    assert there.cloud.everything() == {}
-
-
-@pytest.mark.parametrize("call", DOWN)
-def test_down_after_a_killed_down_leaves_nothing(tmp_path: Path, cluster: RehearsedCrusoe, call: int) -> None:
-    there = copied(cluster, tmp_path)
-    there.killed(there.calls() + call, "down", "lab")
-    said = there.down()
-    assert said.code == 0, said.err
-    assert there.cloud.everything() == {}
-
-
-def test_two_fleets_at_once_have_a_partition_each(tmp_path: Path) -> None:
-    there = RehearsedCrusoe.make(tmp_path)
-    files = [there.fleet(2, name=name) for name in ("one", "two")]
-    under_way = [there.start("up", file, "--yes", "--rehearse") for file in files]
-    for each in under_way:
-        _, err = each.communicate(600)
-        assert each.returncode == 0, err
-    assert there.kinds()["ib-partition"] == 2
-    assert there.names() == ["one-0", "one-1", "two-0", "two-1"]
-    under_way = [there.start("down", name, "--yes", "--rehearse") for name in ("one", "two")]
-    for each in under_way:
-        _, err = each.communicate(600)
-        assert each.returncode == 0, err
-    assert there.cloud.everything() == {}
 
 
 def test_nodes_with_disks_that_may_stand_alone_come_up_as_far_as_there_is_room_and_strays_go(

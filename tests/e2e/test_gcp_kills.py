@@ -10,16 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.clouds.rehearsals import RehearsedGcp, kill_points
+from kit.clouds.rehearsals import RehearsedGcp
 from kit.support import until
 
 INSERT = "compute.instances.insert"
 NODES = ["lab-0", "lab-1", "lab-2"]
 pytestmark = pytest.mark.timeout(600)  # three engines one after another, the first for the module
-# An `up` of three nodes makes about 39 calls: six ask; then networks, router, rules, template, nodes. A down
-# looks at all, and removes the nodes from the fifteenth call on.
-UP = kill_points(often=[29], soak=[7, 13, 20, 23, 37])
-DOWN = kill_points(often=[21], soak=[3, 15, 18, 24])
 FLEX: dict[str, Any] = {"type": "gcp", "provisioning": "flex-start"}
 
 
@@ -37,39 +33,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RehearsedGcp]:
 def copied(cluster: RehearsedGcp, path: Path) -> RehearsedGcp:
     shutil.copytree(cluster.path, path / "copy")
     return RehearsedGcp(path / "copy")
-
-
-@pytest.mark.parametrize("call", UP)
-def test_up_after_a_killed_up_makes_three_nodes_and_leaves_no_orphan(
-    tmp_path: Path, cluster: RehearsedGcp, call: int
-) -> None:
-    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
-    there.fleet(3)
-    there.killed(call, "up", "lab.yml")
-    said = there.up()
-    assert said.code == 0, said.err
-    assert there.names() == NODES
-    assert there.unrecorded() == {}
-    assert there.kinds() == cluster.kinds()
-
-
-@pytest.mark.parametrize("call", DOWN)
-def test_down_after_a_killed_down_leaves_nothing(tmp_path: Path, cluster: RehearsedGcp, call: int) -> None:
-    there = copied(cluster, tmp_path)
-    there.killed(there.calls() + call, "down", "lab")
-    said = there.down()
-    assert said.code == 0, said.err
-    assert there.cloud.everything() == {}
-
-
-@pytest.mark.soak
-def test_down_after_a_killed_up_leaves_nothing(tmp_path: Path) -> None:
-    there: RehearsedGcp = RehearsedGcp.make(tmp_path)
-    there.fleet(3)
-    there.killed(28, "up", "lab.yml")
-    said = there.down()
-    assert said.code == 0, said.err
-    assert there.cloud.everything() == {}
 
 
 def test_what_bears_the_stacks_marks_and_is_not_recorded_is_removed_after_a_kill(

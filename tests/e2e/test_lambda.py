@@ -6,30 +6,21 @@ The simulated account's own list is the judge.
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.clouds.rehearsals import LAMBDA_H100, RehearsedLambda, few_ranks, kill_points, stock_nodes, tries
+from kit.clouds.rehearsals import RehearsedLambda, few_ranks, stock_nodes, tries
 from kit.support import ROOT, Folder
 
 from orch.rehearsal.lambda_.account import LambdaCloud
 from orch.rehearsal.lambda_.api.resources import USUAL
-from orch.rehearsal.nodes.user_data import keys_of
 
 pytestmark = pytest.mark.timeout(900)
 
 EAST, WEST = "us-east-1", "us-west-1"
 NODES = ["lab-0", "lab-1"]
-MADE = Counter({"instance": 2, "ssh-key": 1, "rules": 1})
-
-
-def host_keys(there: RehearsedLambda) -> set[str]:
-    """The host keys in the user data of the instances."""
-    keys = [keys_of(doc["_user_data"].encode()) for doc in there.cloud.instances().values()]
-    return {each.host_public for each in keys if each is not None}
 
 
 @pytest.fixture(scope="module")
@@ -46,45 +37,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RehearsedLambda]:
 def copied(two: RehearsedLambda, path: Path) -> RehearsedLambda:
     shutil.copytree(two.path, path / "copy")
     return RehearsedLambda(path / "copy")
-
-
-def test_a_fleet_is_where_there_is_capacity_stays_there_grows_shrinks_and_goes(tmp_path: Path) -> None:
-    there = RehearsedLambda.make(tmp_path, capacity={f"{LAMBDA_H100}@{EAST}": 0})
-    there.fleet(2)
-    first, second = there.preview(), there.preview()
-    assert first.code == 0, first.err
-    assert first.out == second.out
-    assert there.cloud.everything() == {}
-
-    said = there.up()
-    assert said.code == 0, said.err
-    assert tries(said.err) == 1
-    assert there.kinds() == MADE
-    nodes = there.nodes()
-    assert set(nodes.values()) == {WEST}
-    assert len(host_keys(there)) == 2
-    state = there.outputs()["fleet"]["nodes"]
-    assert {node["machine"] for node in state} == set(nodes)
-    assert {node["disk_mib"] for node in state} == {24780 * 1024}
-    # Capacity elsewhere moves nothing.
-    there.cloud.turn(capacity={})
-    assert there.preview(None, "--exit-code").code == 0
-
-    there.fleet(3)
-    assert there.up().code == 0
-    assert nodes.keys() < there.nodes().keys()
-    assert set(there.nodes().values()) == {WEST}
-    assert there.names() == [*NODES, "lab-2"]
-
-    there.fleet(2)
-    assert there.up().code == 0
-    assert there.nodes() == nodes
-    assert there.unrecorded() == {}
-
-    said = there.down()
-    assert said.code == 0, said.err
-    assert there.cloud.everything() == {}
-    assert there.cloud.rules() == USUAL
 
 
 def test_what_broke_and_rules_that_somebody_changed_are_told_and_mended(
@@ -133,29 +85,6 @@ def test_what_broke_and_rules_that_somebody_changed_are_told_and_mended(
     assert "stray" in there.orch("gc", "--rehearse", "--json").out
 
 
-def test_where_a_launch_finds_no_capacity_all_is_taken_back_and_the_next_region_tried(
-    tmp_path: Path,
-) -> None:
-    """A reading of the stock that is old: there is less than the account tells."""
-    there = RehearsedLambda.make(tmp_path, capacity={f"{LAMBDA_H100}@{EAST}": 1})
-    there.fleet(2)
-    said = there.up()
-    assert said.code == 0, said.err
-    assert tries(said.err) == 2
-    assert "no room there: lambda:capacity" in said.err
-    assert set(there.nodes().values()) == {WEST}
-    assert there.kinds() == MADE
-    assert there.no_room() == {EAST}
-    assert there.unrecorded() == {}
-
-    there.cloud.turn(capacity={LAMBDA_H100: 1}, quotas={})
-    there.fleet(2, name="more")
-    said = there.up("more.yml")
-    assert said.code == 5, said.err
-    assert "ORCH325" in said.err
-    assert there.kinds() == MADE
-
-
 def test_a_quota_stops_and_leaves_nothing(tmp_path: Path) -> None:
     there = RehearsedLambda.make(tmp_path, quotas={"instances": 1})
     there.fleet(2)
@@ -164,21 +93,6 @@ def test_a_quota_stops_and_leaves_nothing(tmp_path: Path) -> None:
     assert "ORCH313" in said.err
     assert tries(said.err) == 1
     assert there.cloud.everything() == {}
-
-
-def test_a_lost_answer_makes_no_second_instance_and_a_rate_limit_is_waited_for(tmp_path: Path) -> None:
-    lost = [
-        {"code": "ANSWER_LOST", "action": action, "nth": 1}
-        for action in ("launchInstance", "create ssh-key", "firewallRulesSet")
-    ]
-    slowly = {"launchInstance": {"burst": 1, "per_second": 1.0}}
-    there = RehearsedLambda.make(tmp_path, failures=lost, rate=slowly)
-    there.fleet(2)
-    said = there.up()
-    assert said.code == 0, said.err
-    assert there.names() == NODES
-    assert there.kinds() == MADE
-    assert there.unrecorded() == {}
 
 
 def test_credentials_that_are_missing_or_wrong_are_told_with_what_to_set(tmp_path: Path) -> None:
@@ -200,35 +114,6 @@ def test_credentials_that_are_missing_or_wrong_are_told_with_what_to_set(tmp_pat
         service.stop()
     assert said.code == 3, said.err
     assert "Lambda does not accept the credentials" in said.err
-
-
-# An `up` of the two nodes makes about 15 calls, of which three ask before anything is made.
-UP = kill_points(often=[6, 13], soak=[4, 5, 7, 8, 9, 10, 12, 14])
-DOWN = kill_points(often=[3, 9], soak=[1, 2, 4, 5, 6, 7, 8, 10])
-
-
-@pytest.mark.parametrize("call", UP)
-def test_up_after_a_killed_up_makes_the_fleet_once_and_down_leaves_nothing(tmp_path: Path, call: int) -> None:
-    there = RehearsedLambda.make(tmp_path)
-    there.fleet(2)
-    there.killed(call, "up", "lab.yml")
-    said = there.up()
-    assert said.code == 0, said.err
-    assert there.names() == NODES
-    assert there.unrecorded() == {}
-    assert there.kinds() == MADE
-    said = there.down()
-    assert said.code == 0, said.err
-    assert there.cloud.everything() == {}
-
-
-@pytest.mark.parametrize("call", DOWN)
-def test_down_after_a_killed_down_leaves_nothing(tmp_path: Path, two: RehearsedLambda, call: int) -> None:
-    there = copied(two, tmp_path)
-    there.killed(there.calls() + call, "down", "lab")
-    said = there.down()
-    assert said.code == 0, said.err
-    assert there.cloud.everything() == {}
 
 
 def test_two_fleets_at_once_keep_each_others_rules_and_share_a_file_system(tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from orch.cli.output.metrics import serve
 from orch.runner.ledger.records import RankRow, RunRow
 from orch.runner.metrics import node_look
+from orch.runner.metrics.boards import board_files
 from orch.runner.metrics.families import FAMILIES, ProjectCollector
 from orch.runner.metrics.project_look import FleetCost, HealthRow, NodeAnswer, ProjectFacts, ProjectLook
 from orch.spec.state import FleetState, NodeState
-from orch.templates import board_files
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 

@@ -13,8 +13,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from orch.runner.metrics.boards import board_files
 from orch.runner.metrics.families import FAMILIES, HEALTH_STATUSES, NODE_STATUSES
-from orch.templates import board_files
 
 FILES = board_files()
 BOARDS = [name for name in FILES if name.endswith(".json")]
