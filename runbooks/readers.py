@@ -220,7 +220,8 @@ def _may_name_command(option: str) -> bool:
 
 
 def _starts_reader(words: tuple[Word, ...]) -> bool:
-    """Return True if a command that no table has receives the name of one that reads commands."""
+    """Return True if an unknown command has a program that reads commands, such as a shell, among its
+    arguments."""
     if program(words[0]) in TEXT | PLAIN | {"orch"}:
         return False
     return any(program(each) in SHELLS | READERS | {"eval"} for each in words[1:] if each.literal)

@@ -86,8 +86,8 @@ class AccountProvider(HandlerProvider, Generic[Client]):
         return await super().diff(request)
 
     async def update(self, request: api.UpdateRequest) -> api.UpdateResponse:
-        """Update a resource. A preview reports a gang's machines as unknown until it has waited for them: the
-        engine itself would refuse a plan with the earlier ones."""
+        """Update a resource. In a preview a gang's machines are unknown: they are known once it has waited
+        for them, and the engine itself would refuse a plan with the earlier ones."""
         answer = await super().update(request)
         if request.preview and request.type.endswith(self._gang):
             unknown = wire_map({"machines": UNKNOWN}, frozenset())
